@@ -43,5 +43,5 @@ site: ## Build the guides and the man pages as a site into target/site/html, and
 dist: ## Build the packages into target/dist (TARGET=triple for another machine's)
 	scripts/dist $(TARGET)
 
-test-dist: ## Install the packages of target/dist and run them, without a compiler (minutes; as root)
-	scripts/test-dist
+test-dist: ## Install the packages of target/dist and run them, without a compiler (minutes; as root; PARTS="deb rpm")
+	scripts/test-dist $(PARTS)

@@ -36,7 +36,7 @@ impl Lab {
             .with_context(|| format!("{}", programs.display()))?;
         let trunkline = programs.join("trunkline");
         anyhow::ensure!(trunkline.exists(), "{} has not been built", trunkline.display());
-        let dir = tempfile::Builder::new().prefix("trunkline-bench-").tempdir()?;
+        let dir = trunkline_testkit::folder()?;
         Ok(Self {
             quick,
             peers: Peers::find(folder, &programs)?,
@@ -134,6 +134,7 @@ impl Daemon {
             destination: alias.parse()?,
             ssh_args: vec!["-F".into(), config.into()],
             world,
+            answers_at_hand: false,
         };
         let path = self.mux().join(alias);
         let runtime = tokio::runtime::Builder::new_current_thread()

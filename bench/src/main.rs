@@ -41,6 +41,8 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    // What a shell or a terminal's program has left open would be closed by every command that is measured, at its expense.
+    trunkline_control::descriptors::close_inherited(&[]);
     let args = Args::parse();
     if args.list {
         for row in ROWS {

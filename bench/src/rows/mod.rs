@@ -8,6 +8,7 @@ mod client;
 mod cold;
 mod event_loop;
 mod fleet;
+mod fleet_scale;
 mod git;
 mod idle;
 mod kinds;
@@ -45,6 +46,7 @@ pub(crate) const ROWS: &[Row] = &[
     idle::ROW,
     beside::ROW,
     fleet::ROW,
+    fleet_scale::ROW,
     stock::ROW,
     git::ROW,
     ansible::ROW,

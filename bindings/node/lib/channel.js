@@ -81,8 +81,8 @@ class Channel extends Duplex {
     this._exit = [];
     /** The engine has said that it is over. */
     this._over = false;
-    /** Ends that were told, of the two streams. */
-    this._ends = 0;
+    /** Whose ends were told. @type {Set<Readable>} */
+    this._ended = new Set();
     this._cutOff = false;
     this._closeEmitted = false;
   }
@@ -124,17 +124,12 @@ class Channel extends Duplex {
         this.stderr.push(value);
         break;
       case KIND.END:
-        this._ends += 1;
         // A strict stream that was cut off fails when it is known why.
         this._cutOff = this._strict && value !== true;
-        if (!this._cutOff) this.push(null);
-        else this._fail();
-        this._forget();
+        this._endOf(this);
         break;
       case KIND.ERROR_END:
-        this._ends += 1;
-        this.stderr.push(null);
-        this._forget();
+        this._endOf(this.stderr);
         break;
       case KIND.DRAIN:
         this._release();
@@ -157,6 +152,18 @@ class Channel extends Duplex {
     }
   }
 
+  /**
+   * Nothing more comes from one of the two.
+   * @param {Readable} stream
+   */
+  _endOf(stream) {
+    if (this._ended.has(stream)) return;
+    this._ended.add(stream);
+    if (stream === this && this._cutOff) this._fail();
+    else stream.push(null);
+    this._forget();
+  }
+
   /** @param {Error | null} error */
   _opened(error) {
     const opening = this._opening;
@@ -175,7 +182,7 @@ class Channel extends Duplex {
     this.failure = error;
     const told = this._opening !== undefined;
     // Without anybody who waits for the opening, the stream is all that can tell of it.
-    this.destroy(told ? undefined : error);
+    super.destroy(told ? undefined : error);
     this._opened(error);
   }
 
@@ -231,7 +238,7 @@ class Channel extends Duplex {
 
   /** Lets the engine forget it, once everything has been told. */
   _forget() {
-    if (this._over && this._ends === 2) this._leave();
+    if (this._over && this._ended.size === 2) this._leave();
   }
 
   _leave() {
@@ -327,18 +334,34 @@ class Channel extends Duplex {
   _destroy(error, callback) {
     this._release();
     this._leave();
-    if (!this.stderr.readableEnded && !this._over) this.stderr.push(null);
+    this._endOf(this.stderr);
     callback(error);
     process.nextTick(() => this._emitClose());
   }
 
   /**
-   * Ends it now, as ssh2's close does. The server closes the command's pipes; one on a terminal gets SIGHUP, others continue
-   * until they write.
+   * Ends it now, as ssh2's close does, behind what was written: who reads it is told the end, and 'close' follows. The server
+   * closes the command's pipes; one on a terminal gets SIGHUP, others continue until they write. How it ends is not waited for.
    */
   close() {
     if (!this.writableEnded) this.end();
-    this.destroy();
+    const isRead = this.readableFlowing || this.listenerCount('data') > 0 || this.listenerCount('readable') > 0;
+    if (this._strict || this._id === undefined || !isRead) return void super.destroy();
+    this._leave();
+    this._endOf(this);
+    this._endOf(this.stderr);
+    this._finishUp(null);
+  }
+
+  /**
+   * The same. As of ssh2's sessions, nobody is told of an error.
+   * @param {Error} [error]
+   * @returns {this}
+   */
+  destroy(error) {
+    if (this.type !== 'session' || this._strict || this.destroyed) return super.destroy(error);
+    this.close();
+    return this;
   }
 
   /**
@@ -355,13 +378,13 @@ class Channel extends Duplex {
 
   /**
    * Tells of the terminal's new size: characters, then pixels.
-   * @param {number} rows
-   * @param {number} cols
-   * @param {number} [height]
-   * @param {number} [width]
+   * @param {number | string} rows
+   * @param {number | string} cols
+   * @param {number | string} [height]
+   * @param {number | string} [width]
    */
   setWindow(rows, cols, height = 0, width = 0) {
-    if (this._id !== undefined) hub.resize(this._id, cols, rows, width, height);
+    if (this._id !== undefined) hub.resize(this._id, Number(cols), Number(rows), Number(width), Number(height));
   }
 }
 

@@ -11,13 +11,16 @@ const { SFTP } = require('./sftp');
 const { Socket } = require('./socket');
 const { terminal } = require('./terminal');
 
+/** Whether ssh2 takes a server for OpenSSH's of version 5 or later: that is one digit behind the name, or two digits anywhere. */
+const isOpenSsh = (/** @type {string} */ software) => /^OpenSSH_[5-9]/.test(software) || /\d\d/.test(software);
+
 /**
  * What programs read of a client's `config`: with ssh2's defaults, without passwords and keys, which nobody needs a second time.
  * @param {Record<string, any>} config
  */
 function told(config) {
   return {
-    host: config.host || config.hostname || 'localhost',
+    host: config.hostname || config.host || 'localhost',
     port: +config.port || 22,
     username: config.username || config.user,
     forceIPv4: config.forceIPv4 || false,
@@ -26,6 +29,7 @@ function told(config) {
     keepaliveCountMax: config.keepaliveCountMax ?? 3,
     readyTimeout: config.readyTimeout ?? 20_000,
     tryKeyboard: config.tryKeyboard === true,
+    strictVendor: config.strictVendor !== false,
   };
 }
 
@@ -447,19 +451,20 @@ class Client extends EventEmitter {
    * @returns {this}
    */
   subsys(name, callback) {
-    this._session(sessionOptions('subsystem', name, {}), undefined, /** @type {any} */ (callback));
+    this._session(sessionOptions('subsystem', String(name), {}), undefined, /** @type {any} */ (callback));
     return this;
   }
 
   /**
    * Opens an SFTP session.
-   * @param {any} env not looked at; ssh2 takes one
+   * @param {any} env variables for its server, which takes those that its AcceptEnv names; or the callback
    * @param {(error?: Error, sftp?: SFTP) => void} [callback]
    * @returns {this}
    */
   sftp(env, callback) {
     if (typeof env === 'function') callback = env;
-    const sftp = new SFTP(hub.openSftp(this._connected()), this._server.includes('OpenSSH'), this);
+    const variables = typeof env === 'object' && env !== null ? env : {};
+    const sftp = new SFTP(hub.openSftp(this._connected(), pairs(variables)), this._server.includes('OpenSSH'), this);
     if (!this._strict) {
       sftp._explain = (fault) => toRequestError(fault, 'Unable to start subsystem: sftp');
       sftp._explainCall = (fault) => toRequestError(fault, fault.message);
@@ -472,16 +477,29 @@ class Client extends EventEmitter {
   /**
    * Connects from the server to a TCP port. The source is what the server is told of who asks.
    * @param {string} srcIP
-   * @param {number} srcPort
+   * @param {number | string} srcPort a number, or its text, as from an environment
    * @param {string} dstIP
-   * @param {number} dstPort
+   * @param {number | string} dstPort
    * @param {import('./index').ClientCallback} callback
    * @returns {this}
    */
   forwardOut(srcIP, srcPort, dstIP, dstPort, callback) {
-    const id = hub.openTcp(this._connected(), dstIP, dstPort, srcIP, srcPort);
+    const id = hub.openTcp(this._connected(), dstIP, Number(dstPort), srcIP, Number(srcPort));
     this._tunnel('direct-tcpip', id, /** @type {any} */ (callback));
     return this;
+  }
+
+  /**
+   * Whether `strictVendor` keeps OpenSSH's extensions from this server, which the callback is then told.
+   * @param {Function | undefined} callback
+   * @returns {boolean}
+   */
+  _refusesVendor(callback) {
+    const software = /^SSH-[^-]*-(\S*)/.exec(this._server)?.[1];
+    if (!this.config.strictVendor || software === undefined || isOpenSsh(software)) return false;
+    const error = new Error('strictVendor enabled and server is not OpenSSH or compatible version');
+    process.nextTick(() => attempt(this, () => callback?.(error)));
+    return true;
   }
 
   /**
@@ -491,6 +509,7 @@ class Client extends EventEmitter {
    */
   openssh_noMoreSessions(callback) {
     this._connected();
+    if (this._refusesVendor(callback)) return this;
     process.nextTick(() => attempt(this, () => callback?.(new Error('Unable to disable future sessions'))));
     return this;
   }
@@ -502,7 +521,9 @@ class Client extends EventEmitter {
    * @returns {this}
    */
   openssh_forwardOutStreamLocal(socketPath, callback) {
-    const id = hub.openSocket(this._connected(), socketPath);
+    const client = this._connected();
+    if (this._refusesVendor(callback)) return this;
+    const id = hub.openSocket(client, socketPath);
     this._tunnel('direct-streamlocal@openssh.com', id, /** @type {any} */ (callback));
     return this;
   }
@@ -555,19 +576,20 @@ class Client extends EventEmitter {
   /**
    * Has the server listen on a TCP port; 0 lets it choose one, which the callback gets.
    * @param {string} bindAddr
-   * @param {number} bindPort
+   * @param {number | string} bindPort
    * @param {(error?: Error, port?: number) => void} [callback]
    * @returns {this}
    */
   forwardIn(bindAddr, bindPort, callback) {
-    const id = hub.listen(this._connected(), bindAddr, bindPort);
-    new Listener(this, id, { bindAddr, bindPort }, callback);
+    const port = Number(bindPort);
+    const id = hub.listen(this._connected(), bindAddr, port);
+    new Listener(this, id, { bindAddr, bindPort: port }, callback);
     return this;
   }
 
   /**
    * @param {string} bindAddr
-   * @param {number} bindPort
+   * @param {number | string} bindPort
    * @param {(error?: Error) => void} [callback]
    * @returns {this}
    */
@@ -582,7 +604,9 @@ class Client extends EventEmitter {
    * @returns {this}
    */
   openssh_forwardInStreamLocal(socketPath, callback) {
-    const id = hub.listen(this._connected(), socketPath);
+    const client = this._connected();
+    if (this._refusesVendor(callback)) return this;
+    const id = hub.listen(client, socketPath);
     new Listener(this, id, { socketPath }, callback);
     return this;
   }
@@ -593,6 +617,8 @@ class Client extends EventEmitter {
    * @returns {this}
    */
   openssh_unforwardInStreamLocal(socketPath, callback) {
+    this._connected();
+    if (this._refusesVendor(callback)) return this;
     return this._unlisten(socketPath, callback);
   }
 
@@ -782,6 +808,15 @@ function isCutOff({ kind, errno }) {
 }
 
 /**
+ * Variables of an environment, as the engine takes them.
+ * @param {NodeJS.ProcessEnv} env
+ * @returns {string[][]}
+ */
+function pairs(env) {
+  return Object.entries(env).map(([name, value]) => [name, String(value)]);
+}
+
+/**
  * @param {'exec' | 'shell' | 'subsystem'} kind
  * @param {string} text
  * @param {{ env?: NodeJS.ProcessEnv, pty?: any, stdio?: import('./index').Stdio } | null | undefined} options
@@ -794,7 +829,7 @@ function sessionOptions(kind, text, options) {
     text,
     stdio: stdioOptions(stdio),
     folder: stdio === undefined ? '' : process.cwd(),
-    env: Object.entries(env ?? {}).map(([name, value]) => [name, String(value)]),
+    env: pairs(env ?? {}),
     pty: pty ? terminal(pty) : undefined,
     agentForward: typeof agentForward === 'boolean' ? agentForward : undefined,
   };

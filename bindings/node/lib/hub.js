@@ -3,6 +3,8 @@
 // This environment's end of the native hub: one wake-up fetches everything that has happened, and each target hears its
 // own part.
 
+const { isMainThread } = require('node:worker_threads');
+
 const native = require('./native');
 
 /**
@@ -25,6 +27,9 @@ const KIND = Object.freeze(/** @type {any} */ (Object.fromEntries(native.kinds()
 const targets = new Map();
 
 const hub = new native.Hub(wake);
+
+// process.exit runs no clean-up of the native module's. Once, however often this module is loaded anew.
+/** @type {any} */ (globalThis)[Symbol.for('trunkline.leaves')] ??= process.once('exit', () => hub.leave(isMainThread));
 
 function wake() {
   const told = hub.drain();

@@ -8,27 +8,44 @@ const { parseKey, strings } = require('./keys');
 /** @type {Record<number, string>} */
 const CURVES = { 256: 'prime256v1', 384: 'secp384r1', 521: 'secp521r1' };
 
+/** Those that ssh2 encrypts keys with. */
+const CIPHERS = /^(aes(128|192|256)-(cbc|ctr|gcm|gcm@openssh\.com)|chacha20-poly1305@openssh\.com|3des-cbc)$/;
+
+/** @typedef {{ bits?: number, passphrase?: unknown, cipher?: any, rounds?: unknown, comment?: unknown, format?: unknown }} KeyOptions */
+
+/**
+ * Throws for what cannot be written down.
+ * @param {KeyOptions | undefined} options
+ */
+function checkForm({ passphrase, cipher, rounds, format } = {}) {
+  if (passphrase) {
+    if (typeof passphrase !== 'string' && !Buffer.isBuffer(passphrase)) throw new Error('Invalid passphrase');
+    if (cipher === undefined) throw new Error('Missing cipher name');
+    if (!CIPHERS.test(cipher)) throw new Error('Invalid cipher name');
+    if (rounds !== undefined && !Number.isInteger(rounds)) throw new TypeError('rounds must be an integer');
+    throw new Error('Keys are made without a passphrase: give them one with ssh-keygen -p');
+  }
+  if (typeof format === 'string' && format && format !== 'new') throw new Error('Invalid output key format');
+}
+
 /**
  * @param {string} type
- * @param {{ bits?: number, passphrase?: unknown, cipher?: unknown, comment?: string, format?: string } | undefined} options
+ * @param {KeyOptions | undefined} options
  * @returns {[string, any]} what Node's crypto makes it of
  */
 function kindOf(type, options) {
   if (typeof type !== 'string') throw new TypeError('Key type must be a string');
-  if (options?.passphrase !== undefined || options?.cipher !== undefined) {
-    throw new Error('Keys are made without a passphrase: give them one with ssh-keygen -p');
-  }
   const bits = /** @type {number} */ (options?.bits);
   switch (type.toLowerCase()) {
     case 'ed25519':
       return ['ed25519', {}];
     case 'rsa':
-      if (!options) throw new TypeError('Missing options object for RSA key');
+      if (typeof options !== 'object' || options === null) throw new TypeError('Missing options object for RSA key');
       if (!Number.isInteger(bits)) throw new TypeError('RSA bits must be an integer');
       if (bits <= 0 || bits > 16384) throw new RangeError('RSA bits must be non-zero and <= 16384');
       return ['rsa', { modulusLength: bits }];
     case 'ecdsa':
-      if (!options) throw new TypeError('Missing options object for ECDSA key');
+      if (typeof options !== 'object' || options === null) throw new TypeError('Missing options object for ECDSA key');
       if (!Number.isInteger(bits)) throw new TypeError('ECDSA bits must be an integer');
       if (CURVES[bits] === undefined) throw new Error('ECDSA bits must be 256, 384, or 521');
       return ['ec', { namedCurve: CURVES[bits] }];
@@ -44,9 +61,11 @@ function positive(number) {
 
 /**
  * @param {crypto.KeyObject} privateKey
- * @param {string} [comment]
+ * @param {KeyOptions} [options]
  */
-function pair(privateKey, comment = '') {
+function pair(privateKey, options) {
+  checkForm(options ?? undefined);
+  const comment = typeof options?.comment === 'string' ? options.comment : '';
   const pem = privateKey.export({ type: 'pkcs8', format: 'pem' });
   const key = /** @type {import('./keys').ParsedKey} */ (parseKey(pem));
   const blob = key.getPublicSSH();
@@ -80,22 +99,27 @@ function pair(privateKey, comment = '') {
 function generateKeyPairSync(type, options) {
   const [kind, settings] = kindOf(type, options);
   const { privateKey } = crypto.generateKeyPairSync(/** @type {any} */ (kind), settings);
-  return pair(/** @type {any} */ (privateKey), options?.comment);
+  return pair(/** @type {any} */ (privateKey), options);
 }
 
-/** @param {string} type @param {any} options @param {(error: Error | null, keys?: { private: string, public: string }) => void} [callback] */
+/**
+ * What is wrong with the type or its size is thrown; the rest is told, as ssh2 has it.
+ * @param {string} type @param {any} options @param {(error: Error | null, keys?: { private: string, public: string }) => void} [callback]
+ */
 function generateKeyPair(type, options, callback) {
   if (typeof options === 'function') [options, callback] = [undefined, options];
   const told = callback ?? (() => {});
-  try {
-    const [kind, settings] = kindOf(type, options);
-    /** @type {any} */ (crypto).generateKeyPair(kind, settings, (/** @type {Error | null} */ error, /** @type {any} */ _public, /** @type {any} */ made) => {
-      if (error) told(error);
-      else told(null, pair(made, options?.comment));
-    });
-  } catch (error) {
-    told(/** @type {Error} */ (error));
-  }
+  const [kind, settings] = kindOf(type, options);
+  /** @type {any} */ (crypto).generateKeyPair(kind, settings, (/** @type {Error | null} */ error, /** @type {any} */ _public, /** @type {any} */ made) => {
+    if (error) return told(error);
+    let keys;
+    try {
+      keys = pair(made, options);
+    } catch (wrong) {
+      return told(/** @type {Error} */ (wrong));
+    }
+    told(null, keys);
+  });
 }
 
 module.exports = { generateKeyPair, generateKeyPairSync };

@@ -120,14 +120,15 @@ class ParsedKey {
   /** @param {unknown} other */
   equals(other) {
     const parsed = parseKey(other);
-    return parsed instanceof ParsedKey && parsed.type === this.type && parsed._blob.equals(this._blob)
+    return isKey(parsed) && parsed.type === this.type && this._blob.equals(parsed.getPublicSSH())
       && parsed.isPrivateKey() === this.isPrivateKey();
   }
 
-  /** @param {string | undefined} algorithm */
+  /** The hash of a signature: another than Ed25519's own is an error of the signature. @param {unknown} algorithm */
   _hash(algorithm) {
+    if (typeof algorithm === 'string' && algorithm !== '') return algorithm;
     if (this.type === 'ssh-ed25519') return null;
-    return algorithm || (this.type in CURVES ? CURVES[this.type][2] : 'sha1');
+    return this.type in CURVES ? CURVES[this.type][2] : 'sha1';
   }
 
   /**

@@ -130,6 +130,7 @@ export declare class Hub {
   constructor(wake: () => void);
   drain(): unknown[];
   configure(settings: EngineSettings): boolean;
+  leave(endsProcess: boolean): void;
   connect(options: ConnectOptions): number;
   connectTo(options: DestinationOptions): number;
   closeClient(client: number): void;
@@ -144,7 +145,7 @@ export declare class Hub {
   openSession(client: number, options: SessionOptions): number;
   openTcp(client: number, host: string, port: number, fromHost: string, fromPort: number): number;
   openSocket(client: number, path: string): number;
-  openSftp(client: number): number;
+  openSftp(client: number, env: string[][]): number;
   sftpCall(sftp: number, call: SftpCall): number;
   closeSftp(sftp: number): void;
   listen(client: number, address: string, port?: number): number;

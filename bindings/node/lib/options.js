@@ -2,6 +2,7 @@
 
 // What ssh2's users give to connect(), checked, in the form that the engine takes.
 
+const { isIP } = require('node:net');
 const { homedir } = require('node:os');
 const { delimiter, join } = require('node:path');
 const { createHash, getHashes } = require('node:crypto');
@@ -152,6 +153,7 @@ function connectOptions(config, strict) {
   if (config.agentForward === true && agent === undefined) {
     throw new Error('You must set a valid agent path to allow agent forwarding');
   }
+  const host = config.hostname || config.host || 'localhost';
   const port = Number(config.port || 22);
   if (!Number.isInteger(port) || port < 1 || port > 65535) throw new RangeError(`Invalid port: ${config.port}`);
   const lists = config.algorithms ?? {};
@@ -160,7 +162,7 @@ function connectOptions(config, strict) {
   const course = asksHow(config, strict);
   const { content, sealed } = privateKey(config);
   const options = {
-    host: config.hostname ?? config.host ?? 'localhost',
+    host,
     port,
     username,
     password: typeof config.password === 'string' ? config.password : undefined,
@@ -177,7 +179,8 @@ function connectOptions(config, strict) {
     asksHow: course,
     connections: Math.max(1, Math.trunc(count(config.connections, 1))),
     localAddress: typeof config.localAddress === 'string' ? config.localAddress : undefined,
-    family: config.forceIPv4 ? 4 : config.forceIPv6 ? 6 : undefined,
+    // An address has its own.
+    family: isIP(host) ? undefined : config.forceIPv4 ? 4 : config.forceIPv6 ? 6 : undefined,
     kex: algorithms('kex', lists.kex),
     serverHostKey: algorithms('serverHostKey', lists.serverHostKey),
     cipher: algorithms('cipher', lists.cipher),

@@ -585,12 +585,13 @@ class SFTP extends EventEmitter {
    * A whole file of the server into one of this machine, written by the engine: no byte passes through JavaScript.
    * @param {string} remotePath
    * @param {string} localPath
-   * @param {any} options step(done, chunk, total)
+   * @param {any} options step(done, chunk, total), mode
    * @param {Callback} [callback]
    */
   fastGet(remotePath, localPath, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
-    return this._call({ op: 'get', path: remotePath, target: localPath }, callback, undefined, stepOf(options));
+    const attributes = attributesToSet({ mode: options?.mode });
+    return this._call({ op: 'get', path: remotePath, target: localPath, attributes }, callback, undefined, stepOf(options));
   }
 
   /**
@@ -719,7 +720,7 @@ function status(code, message) {
 
 /** A file as it is read, with several reads under way. */
 class ReadStream extends Readable {
-  /** @param {SFTP} sftp @param {string} path @param {any} [options] start and end (inclusive), flags, mode, handle, autoClose */
+  /** @param {SFTP} sftp @param {string} path @param {any} [options] start and end (inclusive), flags, mode, handle, autoClose, highWaterMark */
   constructor(sftp, path, options = {}) {
     super({ highWaterMark: options.highWaterMark ?? CHUNK, encoding: options.encoding, emitClose: true });
     this.path = path;
@@ -732,6 +733,9 @@ class ReadStream extends Readable {
     this.end = options.end ?? Infinity;
     this.handle = options.handle ?? null;
     this._next = options.start ?? 0;
+    /** The largest piece that a program wants, and what is asked for at once: as many of them as fit. */
+    this._piece = Math.min(options.highWaterMark || CHUNK, CHUNK);
+    this._request = CHUNK - (CHUNK % this._piece);
     /** Reads under way, oldest first. @type {Array<{ at: number, wanted: number, data?: Buffer, error?: Error }>} */
     this._ahead = [];
     this._wanted = false;
@@ -764,7 +768,7 @@ class ReadStream extends Readable {
 
   _fill() {
     while (!this._atEnd && this._ahead.length < this._depth() && this._next <= this.end) {
-      const wanted = Math.min(CHUNK, this.end - this._next + 1);
+      const wanted = Math.min(this._request, this.end - this._next + 1);
       /** @type {{ at: number, wanted: number, data?: Buffer, error?: Error }} */
       const read = { at: this._next, wanted };
       this._ahead.push(read);
@@ -789,19 +793,22 @@ class ReadStream extends Readable {
 
   _give() {
     while (this._wanted && this._ahead.length > 0) {
-      const [{ at, data, wanted, error }] = this._ahead;
+      const [read] = this._ahead;
+      const { at, data, wanted, error } = read;
       if (error) return void this.destroy(error);
       if (data === undefined) return;
-      this._ahead.shift();
+      const piece = data.subarray(0, this._piece);
       if (data.length < wanted) {
         // The file ended there, and may have grown since: only a read that gives nothing is its end.
-        this._ahead.length = 0;
+        this._ahead.length = 1;
         this._next = at + data.length;
         this._atEnd = data.length === 0;
       }
-      this.bytesRead += data.length;
+      if (piece.length === data.length) this._ahead.shift();
+      else Object.assign(read, { at: at + piece.length, data: data.subarray(piece.length), wanted: data.length - piece.length });
+      this.bytesRead += piece.length;
       this._wanted = false;
-      this.push(this._atEnd ? null : data);
+      this.push(this._atEnd ? null : piece);
     }
   }
 

@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 use trunkline::config::{ForwardAgent, ForwardTarget, HostConfig, Listen};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
-use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
+use trunkline::prompt::{Answer, Answerer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
     Attempt, Authenticator, Host, HostKeyVerifier, Interaction, KeySigner, Login, Method, NewPassword,
     NextAttempt, Printable, Signing, Verification, WantsProof, refused_by_program,
 };
 use trunkline_embed::{
-    Change, ConnectionReport, Destination, Failure, Handshake, Held, Incoming, Listener, SessionOptions, Way,
-    remove_stale,
+    Change, ConnectionHold, ConnectionReport, Destination, Failure, Handshake, Incoming, Listener,
+    SessionOptions, Way, remove_stale,
 };
 use zeroize::Zeroizing;
 
@@ -143,7 +143,7 @@ impl Client {
     pub(crate) async fn way(&self) -> Result<&Way, Failure> {
         let find = || async {
             match &self.plan {
-                Plan::Explicit(host) => Ok(Way::from(host.clone())),
+                Plan::Explicit(host) => Ok(Way::to(host.clone(), &runtime::engine()?)),
                 Plan::Destination(destination) => Way::find(destination, async || runtime::engine()).await,
             }
         };
@@ -163,7 +163,10 @@ impl Client {
     pub(crate) async fn way_for(&self, options: &SessionOptions) -> Result<&Way, Failure> {
         match self.own() {
             Some(host) if options.agent_forwarding && host.config().forward_agent == ForwardAgent::No => {
-                let lend = async || Ok(Way::from(runtime::engine()?.lending_agent(host)?));
+                let lend = async || {
+                    let engine = runtime::engine()?;
+                    Ok(Way::to(engine.lending_agent(host)?, &engine))
+                };
                 self.lending.get_or_try_init(lend).await
             }
             _ => self.way().await,
@@ -440,7 +443,7 @@ impl Begun {
 
 impl Client {
     /// Connects.
-    async fn hold(&self) -> Result<Held<'_>, Fault> {
+    async fn hold(&self) -> Result<ConnectionHold<'_>, Fault> {
         let held = async { self.way().await?.hold().await };
         held.await.map_err(|failure| {
             let fault = Fault::from(failure);
@@ -453,7 +456,7 @@ impl Client {
     }
 
     /// Tells of placement, and has keys exchanged, until the connection has ended.
-    async fn attend(&self, mut held: Held<'_>) -> Fault {
+    async fn attend(&self, mut held: ConnectionHold<'_>) -> Fault {
         loop {
             let change = tokio::select! {
                 change = held.next() => change,
@@ -747,7 +750,10 @@ impl Prompter for Program {
         Some(Box::pin(self.ask_program(Kind::Questions, details)))
     }
 
-    fn asks_person(&self) -> bool {
-        self.answers
+    fn answerer(&self) -> Answerer {
+        match self.answers {
+            true => Answerer::Person,
+            false => Answerer::Program,
+        }
     }
 }

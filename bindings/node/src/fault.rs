@@ -232,6 +232,11 @@ fn system_code(errno: i32) -> Option<&'static str> {
         Errno::PERM => "EPERM",
         Errno::NOENT => "ENOENT",
         Errno::EXIST => "EEXIST",
+        Errno::ISDIR => "EISDIR",
+        Errno::NOTDIR => "ENOTDIR",
+        Errno::NOSPC => "ENOSPC",
+        Errno::DQUOT => "EDQUOT",
+        Errno::ROFS => "EROFS",
         _ => return None,
     })
 }

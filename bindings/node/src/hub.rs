@@ -19,8 +19,9 @@ use crate::client::{Begun, Client};
 use crate::fault::Fault;
 use crate::options::{
     AuthenticationAttempt, ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Worlds,
+    variables,
 };
-use crate::outbox::{Kind, Outbox, Told};
+use crate::outbox::{Kind, Outbox, Payload};
 use crate::runtime;
 use crate::sftp::{SftpCall, SftpSession};
 use crate::stdio::routes;
@@ -41,12 +42,12 @@ struct Inner {
     outbox: Arc<Outbox>,
     /// Numbers of clients, streams and requests come from one sequence, so that an event needs no more than one.
     next: AtomicU32,
-    held: Mutex<Held>,
+    held: Mutex<Objects>,
     worlds: Worlds,
 }
 
 #[derive(Default)]
-struct Held {
+struct Objects {
     clients: HashMap<u32, Arc<Client>>,
     streams: HashMap<u32, Arc<Stream>>,
     sftps: HashMap<u32, Arc<SftpSession>>,
@@ -54,7 +55,7 @@ struct Held {
     incoming: HashMap<u32, (Arc<Client>, Incoming)>,
 }
 
-impl Held {
+impl Objects {
     /// Forgets a client, with what nobody has taken of its listeners.
     fn forget(&mut self, number: u32) {
         if let Some(client) = self.clients.remove(&number) {
@@ -97,8 +98,8 @@ impl Hub {
         let mut triples = Vec::with_capacity(3 * events.len());
         for (target, kind, told) in events {
             let told = match told {
-                Told::Bytes(block) => Either3::B(block.into_buffer(env)?),
-                Told::Value(value) => Either3::C(value),
+                Payload::Bytes(block) => Either3::B(block.into_buffer(env)?),
+                Payload::Value(value) => Either3::C(value),
             };
             triples.extend([Either3::A(target), Either3::A(kind as u32), told]);
         }
@@ -108,10 +109,17 @@ impl Hub {
     /// Sets what of the engine can be set; `false` if it is in use already.
     ///
     /// # Errors
-    /// No threads.
+    /// No threads; a `config.toml` that cannot be used.
     #[napi]
     pub fn configure(&self, settings: EngineSettings) -> napi::Result<bool> {
         Ok(runtime::configure(Settings::from(&settings))?)
+    }
+
+    /// Waits until the audit trail has what was recorded so far: the environment ends, and with it the process if it is the
+    /// main thread's.
+    #[napi]
+    pub fn leave(&self, ends_process: bool) {
+        runtime::leave(ends_process);
     }
 
     /// Begins to connect a client, whose number it returns. The stream under it, with `over_stream`, has the next number.
@@ -204,7 +212,7 @@ impl Hub {
         let (content, passphrase) = (content.to_vec(), Zeroizing::new(passphrase));
         let outbox = self.inner.outbox.clone();
         runtime::runtime()?.spawn_blocking(move || match opened_key(content, Some(&*passphrase)) {
-            Ok(opened) => outbox.tell(request, Kind::Open, Told::Bytes(opened.into())),
+            Ok(opened) => outbox.tell(request, Kind::Open, Payload::Bytes(opened.into())),
             Err(KeyError::Cipher { .. }) => outbox.tell(request, Kind::Fail, Value::Null),
             Err(error) => outbox.tell(request, Kind::Fail, Value::from(words(&error))),
         });
@@ -297,13 +305,14 @@ impl Hub {
         })
     }
 
-    /// Opens an SFTP session; returns its number.
+    /// Opens an SFTP session, with names and values for its server's environment; returns its number.
     ///
     /// # Errors
     /// No threads.
     #[napi]
-    pub fn open_sftp(&self, client: u32) -> napi::Result<u32> {
+    pub fn open_sftp(&self, client: u32, env: Vec<Vec<String>>) -> napi::Result<u32> {
         let runtime = runtime::runtime()?;
+        let env = variables(env);
         let number = self.inner.numbers(1);
         let Some(client) = self.inner.client(client) else {
             self.inner.refuse(number);
@@ -313,7 +322,7 @@ impl Hub {
         self.inner.held().sftps.insert(number, session.clone());
         let inner = self.inner.clone();
         runtime.spawn(async move {
-            let opened = session.live(client).await;
+            let opened = session.live(client, env).await;
             inner.held().sftps.remove(&number);
             if opened {
                 inner.outbox.tell(number, Kind::Close, Value::Null);
@@ -504,7 +513,7 @@ impl Inner {
     }
 
     /// Guards what is held, for as long as a look-up takes.
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Objects> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -379,6 +379,15 @@ impl SessionOptions {
     }
 }
 
+/// Pairs of names and values, as the engine has them.
+pub(crate) fn variables(env: Vec<Vec<String>>) -> Vec<(String, Vec<u8>)> {
+    let pairs = env.into_iter().filter_map(|pair| {
+        let [name, value] = <[String; 2]>::try_from(pair).ok()?;
+        Some((name, value.into_bytes()))
+    });
+    pairs.collect()
+}
+
 /// With nothing of JavaScript's.
 impl From<SessionOptions> for trunkline_embed::SessionOptions {
     fn from(options: SessionOptions) -> Self {
@@ -387,10 +396,6 @@ impl From<SessionOptions> for trunkline_embed::SessionOptions {
             SessionKind::Subsystem => Program::Subsystem(options.text),
             SessionKind::Exec => Program::Exec(options.text.into_bytes()),
         };
-        let env = options.env.into_iter().filter_map(|pair| {
-            let [name, value] = <[String; 2]>::try_from(pair).ok()?;
-            Some((name, value.into_bytes()))
-        });
         let pty = options.pty.map(|pty| Pty {
             size: TerminalSize {
                 columns: pty.cols,
@@ -402,7 +407,7 @@ impl From<SessionOptions> for trunkline_embed::SessionOptions {
             term: pty.term,
         });
         Self {
-            env: env.collect(),
+            env: variables(options.env),
             pty,
             agent_forwarding: options.agent_forward.unwrap_or_default(),
             ..Self::new(program)

@@ -85,21 +85,21 @@ kinds! {
 }
 
 /// What an event tells.
-pub(crate) enum Told {
+pub(crate) enum Payload {
     /// Bytes, which become a `Buffer`.
     Bytes(Block),
     /// Anything else.
     Value(Value),
 }
 
-impl From<Value> for Told {
+impl From<Value> for Payload {
     fn from(value: Value) -> Self {
         Self::Value(value)
     }
 }
 
 /// A target, what happens to it, and what is told of that.
-pub(crate) type Event = (u32, Kind, Told);
+pub(crate) type Event = (u32, Kind, Payload);
 
 /// The queue of one environment.
 pub(crate) struct Outbox {
@@ -152,7 +152,7 @@ impl Outbox {
     }
 
     /// Appends an event, to be heard at once.
-    pub(crate) fn tell(self: &Arc<Self>, target: u32, kind: Kind, value: impl Into<Told>) {
+    pub(crate) fn tell(self: &Arc<Self>, target: u32, kind: Kind, value: impl Into<Payload>) {
         let mut state = self.state();
         if state.closed {
             return;

@@ -1,10 +1,11 @@
 //! The one tokio runtime and the one engine of the process, which all its environments share.
 
 use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use trunkline::{Engine, Settings};
-use trunkline_embed::{ErrorKind, Failure};
+use trunkline::Settings;
+use trunkline_embed::{ErrorKind, Failure, ProgramEngine};
 
 use crate::fault::Fault;
 
@@ -21,7 +22,10 @@ static RUNTIME: LazyLock<Result<Runtime, String>> = LazyLock::new(|| {
         .map_err(|error| format!("cannot start threads: {error}"))
 });
 
-static ENGINE: OnceLock<Engine> = OnceLock::new();
+/// How long the end of the process may wait for the audit trail.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
+
+static ENGINE: OnceLock<ProgramEngine> = OnceLock::new();
 
 /// The runtime, started when it is first needed. It lives as long as the process: an environment that ends leaves it
 /// to the others.
@@ -35,19 +39,39 @@ fn started() -> Result<&'static Runtime, Failure> {
 }
 
 /// Settings for the engine; `false` if it is there already.
+///
+/// # Errors
+/// No threads; `config.toml` cannot be used.
 pub(crate) fn configure(settings: Settings) -> Result<bool, Fault> {
+    if ENGINE.get().is_some() {
+        return Ok(false);
+    }
     let _inside = runtime()?.enter();
-    let mut fresh = false;
-    ENGINE.get_or_init(|| {
-        fresh = true;
-        Engine::new(settings, Default::default())
-    });
-    Ok(fresh)
+    let engine = ProgramEngine::new(settings, Default::default())?;
+    Ok(ENGINE.set(engine).is_ok())
 }
 
 /// The engine, made when it is first needed.
-pub(crate) fn engine() -> Result<Engine, Failure> {
+pub(crate) fn engine() -> Result<ProgramEngine, Failure> {
+    if let Some(engine) = ENGINE.get() {
+        return Ok(engine.clone());
+    }
     let _inside = started()?.enter();
-    let engine = ENGINE.get_or_init(|| Engine::new(Settings::default(), Default::default()));
-    Ok(engine.clone())
+    let fresh = ProgramEngine::new(Settings::default(), Default::default())?;
+    Ok(ENGINE.get_or_init(|| fresh).clone())
+}
+
+/// Waits for the audit trail, as an environment ends. With the main thread's ends the process, and with it what still runs.
+pub(crate) fn leave(ends_process: bool) {
+    let (Some(engine), Ok(runtime)) = (ENGINE.get(), runtime()) else {
+        return;
+    };
+    let written = async {
+        match ends_process {
+            true => engine.close_trail().await,
+            false => engine.flush_trail().await,
+        }
+    };
+    // What cannot be written in that time does not keep the process.
+    let _ = runtime.block_on(async { tokio::time::timeout(LAST_RECORDS, written).await });
 }

@@ -1,6 +1,7 @@
 //! SFTP for JavaScript: one operation a call, whose outcome is told under the call's own number.
 
 use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use trunkline::sftp::{
 
 use crate::client::Client;
 use crate::fault::Fault;
-use crate::outbox::{Kind, Outbox, Told};
+use crate::outbox::{Kind, Outbox, Payload};
 
 /// One operation of `lib/sftp.js`.
 #[napi(object)]
@@ -111,9 +112,9 @@ impl SftpSession {
 
     /// Opens the session, and stays until it is closed or its client ends. `false` if it could not be opened, which is
     /// told already.
-    pub(crate) async fn live(self: Arc<Self>, client: Arc<Client>) -> bool {
+    pub(crate) async fn live(self: Arc<Self>, client: Arc<Client>, env: Vec<(String, Vec<u8>)>) -> bool {
         let opening = async {
-            let sftp = client.way().await?.sftp().await?;
+            let sftp = client.way().await?.sftp_with(env).await?;
             let extensions = sftp.ready().await?;
             Ok::<_, Fault>((sftp, extensions))
         };
@@ -171,12 +172,12 @@ impl SftpSession {
     async fn carry_out(self: Arc<Self>, request: u32, call: SftpCall) {
         let answer = self.cancel.run_until_cancelled(self.answer(request, call)).await;
         let (kind, told) = match answer {
-            Some(Ok(Outcome::Value(value))) => (Kind::Open, Told::Value(value)),
-            Some(Ok(Outcome::Bytes(bytes))) => (Kind::Open, Told::Bytes(Vec::from(bytes).into())),
-            Some(Err(fault)) => (Kind::Fail, Told::Value(fault.to_json())),
+            Some(Ok(Outcome::Value(value))) => (Kind::Open, Payload::Value(value)),
+            Some(Ok(Outcome::Bytes(bytes))) => (Kind::Open, Payload::Bytes(Vec::from(bytes).into())),
+            Some(Err(fault)) => (Kind::Fail, Payload::Value(fault.to_json())),
             None => {
                 let closed = Fault::usage("No response from server: the SFTP session was closed");
-                (Kind::Fail, Told::Value(closed.to_json()))
+                (Kind::Fail, Payload::Value(closed.to_json()))
             }
         };
         self.outbox.tell(request, kind, told);
@@ -265,7 +266,7 @@ impl SftpSession {
             "realpath" => text(&sftp.realpath(path()?).await?),
             "expandPath" => text(&sftp.expand_path(path()?).await?),
             "statvfs" => volume(&sftp.statvfs(path()?).await?),
-            "get" => self.get(request, &sftp, path()?, target()?).await?,
+            "get" => self.get(request, &sftp, path()?, target()?, attributes()).await?,
             "put" => self.put(request, &sftp, path()?, target()?, attributes()).await?,
             other => return Err(Fault::usage(&format!("unknown operation {other}"))),
         };
@@ -314,14 +315,32 @@ impl SftpSession {
     }
 
     /// A whole file of the server, into one of this machine.
-    async fn get(&self, request: u32, sftp: &Sftp, remote: &str, local: &str) -> Result<Value, Fault> {
+    async fn get(
+        &self,
+        request: u32,
+        sftp: &Sftp,
+        remote: &str,
+        local: &str,
+        attributes: FileAttributes,
+    ) -> Result<Value, Fault> {
         let mut from = sftp
             .open(remote, OpenFlags::READ, FileAttributes::default())
             .await?;
         let total = from.stat().await?.size.unwrap_or_default();
         let local = PathBuf::from(local);
         let cannot = |error: std::io::Error| Fault::file("writing", &local, &error);
-        let mut to = tokio::fs::File::create(&local).await.map_err(cannot)?;
+        let mut options = tokio::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        let mode = attributes.permissions.map(|mode| mode.0);
+        if let Some(mode) = mode {
+            options.mode(mode);
+        }
+        let mut to = options.open(&local).await.map_err(cannot)?;
+        // The umask has had its say on a file that was made, and one that was there has the mode that it had.
+        if let Some(mode) = mode {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            to.set_permissions(permissions).await.map_err(cannot)?;
+        }
         let mut piece = vec![0; PIECE];
         let mut progress = Progress::new(total);
         loop {
@@ -414,24 +433,24 @@ impl Progress {
         }
     }
 
-    fn made(&mut self, len: usize, tell: impl FnOnce(Told)) {
+    fn made(&mut self, len: usize, tell: impl FnOnce(Payload)) {
         self.done += len as u64;
         if self.at.elapsed() >= STEP {
             self.tell(tell);
         }
     }
 
-    fn ended(&mut self, tell: impl FnOnce(Told)) {
+    fn ended(&mut self, tell: impl FnOnce(Payload)) {
         if self.done > self.told {
             self.tell(tell);
         }
     }
 
-    fn tell(&mut self, tell: impl FnOnce(Told)) {
+    fn tell(&mut self, tell: impl FnOnce(Payload)) {
         let chunk = self.done - self.told;
         self.told = self.done;
         self.at = Instant::now();
-        tell(Told::Value(
+        tell(Payload::Value(
             json!({ "done": self.done, "chunk": chunk, "total": self.total }),
         ));
     }

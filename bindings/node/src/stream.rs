@@ -6,6 +6,7 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -17,7 +18,10 @@ use trunkline_embed::{Control, Failure, Input, Output, Reader, Session, Tunnel, 
 
 use crate::block::Blocks;
 use crate::fault::Fault;
-use crate::outbox::{Event, Kind, Outbox, Told, Urgency};
+use crate::outbox::{Event, Kind, Outbox, Payload, Urgency};
+
+/// How long a stream that is destroyed may take to hand over what was written before: a server that takes nothing gets nothing.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What JavaScript holds by its number.
 pub(crate) struct Stream {
@@ -28,8 +32,14 @@ pub(crate) struct Stream {
     inlet: Inlet,
     /// Set when a session is open.
     control: OnceLock<Control>,
-    /// Ends everything at once, whatever stage it is in.
+    /// Ends everything, whatever stage it is in.
     cancel: CancellationToken,
+    /// It is open, and JavaScript writes to it: what was written may have to go first.
+    writable: AtomicBool,
+    /// JavaScript has written to it.
+    written: AtomicBool,
+    /// What was written before the stream was destroyed has gone.
+    emptied: Arc<Notify>,
 }
 
 impl Stream {
@@ -37,6 +47,7 @@ impl Stream {
     pub(crate) fn new(target: u32, outbox: &Arc<Outbox>) -> (Arc<Self>, Outlet) {
         let (queue, written) = mpsc::unbounded_channel();
         let room = Arc::new(Room::default());
+        let emptied = Arc::new(Notify::new());
         let stream = Arc::new(Self {
             target,
             outbox: outbox.clone(),
@@ -50,12 +61,16 @@ impl Stream {
             },
             control: OnceLock::new(),
             cancel: CancellationToken::new(),
+            writable: AtomicBool::new(false),
+            written: AtomicBool::new(false),
+            emptied: emptied.clone(),
         });
         let outlet = Outlet {
             written,
             room,
             target,
             outbox: outbox.clone(),
+            emptied,
         };
         (stream, outlet)
     }
@@ -70,6 +85,7 @@ impl Stream {
         for flow in &self.flows {
             flow.expect_answer();
         }
+        self.written.store(true, Ordering::Release);
         self.inlet.write(data)
     }
 
@@ -78,8 +94,9 @@ impl Stream {
         let _ = self.inlet.queue.send(Written::End);
     }
 
-    /// Ends it, and whatever it was connected to.
+    /// Ends it, behind what was written before, and whatever it was connected to.
     pub(crate) fn destroy(&self) {
+        let _ = self.inlet.queue.send(Written::Close);
         self.cancel.cancel();
     }
 
@@ -90,7 +107,16 @@ impl Stream {
 
     /// Runs `life` until it is over or the stream is destroyed.
     pub(crate) async fn until_destroyed(&self, life: impl Future<Output = ()>) {
-        self.cancel.run_until_cancelled(life).await;
+        let destroyed = async {
+            self.cancel.cancelled().await;
+            if self.writable.load(Ordering::Acquire) && self.written.load(Ordering::Acquire) {
+                let _ = tokio::time::timeout(LINGER, self.emptied.notified()).await;
+            }
+        };
+        tokio::select! {
+            () = life => {}
+            () = destroyed => {}
+        }
     }
 
     /// Says that it could not be opened.
@@ -119,7 +145,7 @@ impl Stream {
             return self.fail(&failure.into());
         }
         let _ = self.control.set(control.clone());
-        self.outbox.tell(self.target, Kind::Open, Value::Null);
+        self.opened(matches!(stdin, Input::Program(_)));
         let [out, err] = &self.flows;
         let work =
             pin!(async { tokio::join!(out.take(stdout, &control), err.take(stderr, &control), end.wait()) });
@@ -144,7 +170,7 @@ impl Stream {
 
     /// Carries a tunnel until it is closed: either side can end its direction before.
     pub(crate) async fn carry_tunnel(&self, tunnel: Tunnel, outlet: Outlet) {
-        self.outbox.tell(self.target, Kind::Open, Value::Null);
+        self.opened(true);
         let Tunnel {
             mut reader,
             writer,
@@ -171,6 +197,11 @@ impl Stream {
             () = outlet.empty(writer) => {}
         }
         self.outbox.tell(self.target, Kind::Close, Value::Null);
+    }
+
+    fn opened(&self, writable: bool) {
+        self.writable.store(writable, Ordering::Release);
+        self.outbox.tell(self.target, Kind::Open, Value::Null);
     }
 
     fn ended(&self, outcome: Result<ExitStatus, Failure>) {
@@ -337,11 +368,11 @@ impl Flow {
             state.prompted = false;
             state.last = state.bytes.len().min(Self::LIMIT);
             let blocks = state.bytes.take().into_iter();
-            told.extend(blocks.map(|block| (self.target, self.data, Told::Bytes(block))));
+            told.extend(blocks.map(|block| (self.target, self.data, Payload::Bytes(block))));
             self.room.notify_one();
         }
         if state.ended && state.bytes.is_empty() && !std::mem::replace(&mut state.told_end, true) {
-            told.push((self.target, self.end, Told::Value(state.complete.into())));
+            told.push((self.target, self.end, Payload::Value(state.complete.into())));
         }
     }
 }
@@ -355,6 +386,8 @@ struct Inlet {
 enum Written {
     Data(Bytes),
     End,
+    /// Nothing is left but to close.
+    Close,
 }
 
 /// How much JavaScript has written that the engine has not taken.
@@ -399,6 +432,7 @@ pub(crate) struct Outlet {
     room: Arc<Room>,
     target: u32,
     outbox: Arc<Outbox>,
+    emptied: Arc<Notify>,
 }
 
 impl Outlet {
@@ -421,7 +455,12 @@ impl Outlet {
                     }
                 }
                 Some(Written::End) => sink.finish().await,
-                None => return,
+                Some(Written::Close) => {
+                    // Closing drops what has not left.
+                    let _ = sink.drained().await;
+                    self.emptied.notify_one();
+                }
+                None => return self.emptied.notify_one(),
             }
         }
     }

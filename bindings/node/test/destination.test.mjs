@@ -304,6 +304,38 @@ test('workers share the daemon\'s connection', async (t) => {
   await Promise.all(workers.map((worker) => worker.terminate()));
 });
 
+test('settings bind a program with an engine of its own', async (t) => {
+  const dir = daemonPlace(t);
+  const bed = await testbed(t);
+  const [host] = bed.hosts;
+  const index = fileURLToPath(new URL('../lib/index.js', import.meta.url));
+  // In processes of their own, which read the file once.
+  const source = `
+    const { connect, Client } = require(process.argv[1]);
+    (async () => {
+      for (const daemon of [false, 'auto']) {
+        await connect('box1', { config: process.argv[2], daemon }).catch((error) => console.log(error.message));
+      }
+      try {
+        new Client().connect({ host: process.argv[3], port: 1, username: 'nobody', password: 'none' });
+      } catch (error) {
+        console.log(error.message);
+      }
+    })();`;
+  const refused = (settings) => {
+    writeFileSync(join(dir, 'config.toml'), settings);
+    const args = ['-e', source, index, bed.ssh_config, host.address];
+    return spawnSync(process.execPath, args, { encoding: 'utf8' }).stdout.trim().split('\n');
+  };
+  for (const [settings, why] of [
+    [`strict_hosts = ["box1", "${host.address}"]\n`, 'only shared connections may be used'],
+    ['audit = "loud"\n', 'config.toml line 1: audit is "loud"; it must be "off", "on" or "strict"'],
+  ]) {
+    const said = refused(settings);
+    assert.equal(said.filter((line) => line.includes(why)).length, 3, said.join('\n'));
+  }
+});
+
 test('of the daemon\'s placement its clients hear', async (t) => {
   const dir = daemonPlace(t);
   writeFileSync(join(dir, 'config.toml'), 'busy_above = 2000000\nbusy_below = 1000000\n');

@@ -1,7 +1,8 @@
 // The server of the real ssh2, for what OpenSSH's does not do.
 
+import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -11,8 +12,18 @@ const { Server } = ssh2;
 export const { utils } = ssh2;
 
 /** A host key, and one that leads in. */
-export const hostKey = utils.generateKeyPairSync('ed25519');
-export const userKey = utils.generateKeyPairSync('ed25519');
+export const hostKey = newKey();
+export const userKey = newKey();
+
+/** Of ssh-keygen: of the Ed25519 keys that ssh2 1.17 makes, one in some 300 is nothing that it can read. */
+function newKey() {
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-key-'));
+  const file = join(folder, 'key');
+  execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', file]);
+  const pair = { private: readFileSync(file, 'utf8'), public: readFileSync(`${file}.pub`, 'utf8').trim() };
+  rmSync(folder, { recursive: true });
+  return pair;
+}
 
 /**
  * Starts a server of the real ssh2 that lasts until the test has ended.

@@ -12,6 +12,8 @@ pub(crate) struct Failure {
     inner: Box<trunkline_embed::Failure>,
     /// What had come by then on standard output and standard error.
     output: (Vec<u8>, Vec<u8>),
+    /// Whether it is a fleet's own, and no node's.
+    is_of_fleet: bool,
 }
 
 impl Failure {
@@ -33,6 +35,20 @@ impl Failure {
         self.output = (stdout, stderr);
         self
     }
+
+    /// Of a fleet, which has no kind of its own.
+    #[must_use]
+    pub(crate) fn of_fleet(mut self) -> Self {
+        self.is_of_fleet = true;
+        self
+    }
+
+    /// Of a command that may have begun.
+    #[must_use]
+    pub(crate) fn after_start(mut self) -> Self {
+        *self.inner = self.inner.after_start();
+        self
+    }
 }
 
 impl From<trunkline_embed::Failure> for Failure {
@@ -40,6 +56,7 @@ impl From<trunkline_embed::Failure> for Failure {
         Self {
             inner: Box::new(failure),
             output: Default::default(),
+            is_of_fleet: false,
         }
     }
 }
@@ -65,6 +82,7 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
     let Failure {
         inner,
         output: (stdout, stderr),
+        is_of_fleet,
     } = failure;
     let trunkline_embed::Failure {
         kind,
@@ -87,6 +105,9 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         Cause::File { status, .. } => code = Some(status),
         Cause::ClosedByPeer | Cause::Disconnected { .. } | Cause::Other => {}
     }
+    if is_of_fleet {
+        name = "fleet";
+    }
     let arguments = (
         name,
         message,
@@ -103,7 +124,7 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
 
 /// The exception for what a child made by fork has of its parent.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
-    let message = "this belongs to the parent process: connect anew in a child made by fork".to_owned();
+    let message = "this belongs to the parent process: connect again in a child made by fork".to_owned();
     let nothing = || PyBytes::new(py, b"");
     let did_not_start = Execution::DidNotStart.as_str();
     let allowed = (Vec::new(), false);
@@ -124,7 +145,7 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
 }
 
 /// What `from_native` takes: the kind's name, the message, what became of the command, its output and error output, SFTP's
-/// code or RFC 4254's reason, errno, the methods that the server would have gone on with and whether it wants one besides,
+/// code or RFC 4254's reason, errno, the methods by which the server would have continued and whether it wants one besides,
 /// and the address that could not be connected to.
 type Arguments<'py> = (
     &'static str,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use trunkline::ForwardHandle;
 use trunkline::config::{self, ForwardTarget, Listen};
+use trunkline_embed::{ForwardKind, Forwarding, Way};
 
 use crate::operation::Operation;
 use crate::process::{OfProcess, Process};
@@ -44,37 +44,38 @@ impl Address {
 
 /// Starts a forwarding: `remote` is listened for at the server; without a target, clients ask by SOCKS.
 pub(crate) async fn start(
-    host: &trunkline::Host,
+    way: &Way,
     remote: bool,
     listen: Address,
     target: Option<Address>,
-) -> Result<ForwardHandle, trunkline::Error> {
+) -> Result<Forwarding, trunkline_embed::Failure> {
     let forward = config::Forward {
         listen: listen.listen(),
         target: target.map_or(ForwardTarget::Socks, Address::target),
     };
-    match (remote, &forward.target) {
-        (true, _) => host.forward_remote(&forward).await,
-        (false, ForwardTarget::Socks) => host.forward_dynamic(&forward.listen).await,
-        (false, _) => host.forward_local(&forward).await,
-    }
+    let kind = match (remote, &forward.target) {
+        (true, _) => ForwardKind::Remote,
+        (false, ForwardTarget::Socks) => ForwardKind::Dynamic,
+        (false, _) => ForwardKind::Local,
+    };
+    way.forward(kind, &forward).await
 }
 
 /// A forwarding, until it is closed or dropped.
 #[pyclass(frozen, module = "trunkline._native")]
 pub(crate) struct Forward {
     /// Guards the handle, which closing takes.
-    inner: OfProcess<(Arc<Process>, Mutex<Option<ForwardHandle>>)>,
+    inner: OfProcess<(Arc<Process>, Mutex<Option<Forwarding>>)>,
 }
 
 impl Forward {
-    pub(crate) fn new(process: Arc<Process>, handle: ForwardHandle) -> Self {
+    pub(crate) fn new(process: Arc<Process>, forwarding: Forwarding) -> Self {
         Self {
-            inner: OfProcess::new((process, Mutex::new(Some(handle)))),
+            inner: OfProcess::new((process, Mutex::new(Some(forwarding)))),
         }
     }
 
-    fn with<T: Default>(&self, look: impl FnOnce(&ForwardHandle) -> T) -> PyResult<T> {
+    fn with<T: Default>(&self, look: impl FnOnce(&Forwarding) -> T) -> PyResult<T> {
         let handle = self.inner.get()?.1.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(handle.as_ref().map(look).unwrap_or_default())
     }

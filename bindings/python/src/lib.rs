@@ -7,6 +7,7 @@
 mod completions;
 mod data;
 mod error;
+mod fleet;
 mod forward;
 mod hosts;
 mod log;
@@ -24,6 +25,8 @@ use pyo3::prelude::*;
 mod native {
     #[pymodule_export]
     use crate::completions::Completions;
+    #[pymodule_export]
+    use crate::fleet::FleetJob;
     #[pymodule_export]
     use crate::forward::Forward;
     #[pymodule_export]

@@ -27,7 +27,7 @@ use crate::error::Failure;
 use crate::forward::Address;
 use crate::operation::Operation;
 use crate::process::{OfProcess, Process};
-use crate::reach::{ALL_OF_PYTHON, Wanted};
+use crate::reach::{ALL_OF_PYTHON, SessionSpec};
 use crate::session::Session;
 use crate::sftp::Sftp;
 
@@ -137,10 +137,10 @@ impl Explicit {
 /// A host of a program's own, which connects at once. Its connections end with it.
 #[pyclass(frozen, module = "trunkline._native")]
 pub(crate) struct PrivateHost {
-    inner: OfProcess<(Arc<Process>, Arc<Held>)>,
+    inner: OfProcess<(Arc<Process>, Arc<HeldHost>)>,
 }
 
-struct Held {
+struct HeldHost {
     host: trunkline::Host,
     way: Way,
     /// The first connection, which is not closed as idle.
@@ -149,14 +149,14 @@ struct Held {
     keepalive: StdMutex<Option<AbortHandle>>,
 }
 
-impl Drop for Held {
+impl Drop for HeldHost {
     fn drop(&mut self) {
         self.host.end();
         self.keep_alive(None);
     }
 }
 
-impl Held {
+impl HeldHost {
     /// Replaces what keeps the connection alive.
     fn keep_alive(&self, task: Option<AbortHandle>) {
         let mut keepalive = self.keepalive.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ impl Held {
 }
 
 /// Checks every `interval` that the server answers, and closes the connection after three times in a row without.
-async fn keep_alive(held: Weak<Held>, interval: Duration) {
+async fn keep_alive(held: Weak<HeldHost>, interval: Duration) {
     let mut missed = 0;
     loop {
         tokio::time::sleep(interval).await;
@@ -182,7 +182,7 @@ async fn keep_alive(held: Weak<Held>, interval: Duration) {
 
 impl PrivateHost {
     /// An operation on the host. Where its connection has ended, no other is made.
-    fn operation<T, F>(&self, work: impl FnOnce(Arc<Process>, Arc<Held>) -> F) -> PyResult<Operation>
+    fn operation<T, F>(&self, work: impl FnOnce(Arc<Process>, Arc<HeldHost>) -> F) -> PyResult<Operation>
     where
         T: for<'py> IntoPyObject<'py> + Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -230,13 +230,17 @@ impl PrivateHost {
             Some(Over::Channel(session)) => login.over(session.get().take_stream()?),
             Some(Over::Socket(socket)) => socket.get().receive(login)?,
         };
-        let host = process
+        let (host, way) = process
             .engine()
-            .private_host(config, login, &crate::prompt::interaction(ask, together))
+            .and_then(|engine| {
+                let interaction = crate::prompt::interaction(ask, together);
+                let host = engine.private_host(config, login, &interaction)?;
+                Ok((host.clone(), Way::to(host, engine)))
+            })
             .map_err(|error| crate::error::exception(py, error.into()))?;
         let connection = host.hold();
-        let held = Arc::new(Held {
-            way: Way::from(host.clone()),
+        let held = Arc::new(HeldHost {
+            way,
             host,
             connection,
             keepalive: StdMutex::default(),
@@ -287,7 +291,7 @@ impl PrivateHost {
     }
 
     /// Starts a session.
-    fn start(&self, wanted: Wanted) -> PyResult<Operation> {
+    fn start(&self, wanted: SessionSpec) -> PyResult<Operation> {
         self.operation(|process, held| async move {
             let session = held.way.session(&wanted.into(), ALL_OF_PYTHON).await?;
             Ok(Session::new(process, session))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 use trunkline::{MemoryPlace, Settings};
-use trunkline_embed::Place;
+use trunkline_embed::{Place, ProgramEngine};
 
 use crate::error;
 
@@ -16,7 +16,7 @@ pub(crate) struct Process {
     pub(crate) runtime: Runtime,
     /// Made when it is first needed: who goes through the daemon, as each of the workers that Ansible forks, does without
     /// its host memory and its thread.
-    engine: OnceLock<trunkline::Engine>,
+    engine: OnceLock<ProgramEngine>,
 }
 
 /// Guards the process's own state while it is looked up or made. Only taken with the GIL held and never waited under, so
@@ -47,18 +47,26 @@ impl Process {
     }
 
     /// The engine, if it was made.
-    pub(crate) fn made_engine(&self) -> Option<&trunkline::Engine> {
+    pub(crate) fn made_engine(&self) -> Option<&ProgramEngine> {
         self.engine.get()
     }
 
     /// The engine. To be called with the GIL held, under which Python changes the environment.
-    pub(crate) fn engine(&self) -> &trunkline::Engine {
-        self.engine.get_or_init(|| {
-            let _context = self.runtime.enter();
-            trunkline::Engine::new(Settings::default(), memory_place())
-        })
+    ///
+    /// # Errors
+    /// `config.toml` cannot be used.
+    pub(crate) fn engine(&self) -> Result<&ProgramEngine, trunkline_embed::Failure> {
+        if let Some(engine) = self.engine.get() {
+            return Ok(engine);
+        }
+        let _context = self.runtime.enter();
+        let fresh = ProgramEngine::new(Settings::default(), memory_place())?;
+        Ok(self.engine.get_or_init(|| fresh))
     }
 }
+
+/// How long the end of the process may wait for the audit trail.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
 
 /// Host memory is a cache: without a place for it, only speed is lost.
 fn memory_place() -> MemoryPlace {
@@ -84,7 +92,11 @@ pub(crate) fn shut_down(py: Python<'_>, limit: f64) {
     let limit = Duration::try_from_secs_f64(limit).unwrap_or_default();
     py.detach(|| {
         if let Some(engine) = process.engine.get() {
-            process.runtime.block_on(engine.shut_down(limit));
+            process.runtime.block_on(async {
+                // Before the connections go, whose end is no failure. What cannot be written in that time does not keep the process.
+                let _ = tokio::time::timeout(LAST_RECORDS, engine.close_trail()).await;
+                engine.shut_down(limit).await;
+            });
         }
         // Others may hold it, who then find that their work was given up.
         if let Ok(process) = Arc::try_unwrap(process).map_err(drop) {
@@ -97,7 +109,7 @@ pub(crate) fn shut_down(py: Python<'_>, limit: f64) {
 #[pyclass(frozen, module = "trunkline._native")]
 pub(crate) struct Engine {
     /// `None`: the process's own.
-    inner: OfProcess<(Arc<Process>, Option<trunkline::Engine>)>,
+    inner: OfProcess<(Arc<Process>, Option<ProgramEngine>)>,
 }
 
 impl Engine {
@@ -106,14 +118,24 @@ impl Engine {
     }
 
     /// `None`: the process's own.
-    pub(crate) fn apart_from_process(&self) -> PyResult<Option<trunkline::Engine>> {
+    pub(crate) fn apart_from_process(&self) -> PyResult<Option<ProgramEngine>> {
         Ok(self.inner.get()?.1.clone())
     }
 
-    fn engine(&self) -> PyResult<&trunkline::Engine> {
+    fn engine(&self) -> PyResult<&ProgramEngine> {
         let (process, apart) = self.inner.get()?;
-        Ok(apart.as_ref().unwrap_or_else(|| process.engine()))
+        match apart {
+            Some(engine) => Ok(engine),
+            None => made(process),
+        }
     }
+}
+
+/// The process's own engine, for Python.
+fn made(process: &Process) -> PyResult<&ProgramEngine> {
+    process
+        .engine()
+        .map_err(|failure| Python::attach(|py| error::exception(py, failure.into())))
 }
 
 #[pymethods]
@@ -132,7 +154,7 @@ impl Engine {
         let process = Process::current(py)?;
         let engine = {
             let _context = process.runtime.enter();
-            process.engine().apart(Some(connections))
+            made(&process)?.apart(Some(connections))
         };
         Ok(Self {
             inner: OfProcess::new((process, Some(engine))),

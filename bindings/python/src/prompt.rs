@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use trunkline::Interaction;
-use trunkline::prompt::{Answer, Answers, Place, Prompt, Prompter, ServerQuestions, Turn};
+use trunkline::prompt::{Answer, Answerer, Answers, Place, Prompt, Prompter, ServerQuestions, Turn};
 
 /// Asks a callable `(kind, text, echo) -> str | None`. One that raises has no answer; what it raised goes to
 /// `sys.unraisablehook`, because no Python code is waiting in the thread that asks.
@@ -71,8 +71,11 @@ impl Prompter for Callable {
         }))
     }
 
-    fn asks_person(&self) -> bool {
-        !self.at_hand
+    fn answerer(&self) -> Answerer {
+        match self.at_hand {
+            true => Answerer::Program,
+            false => Answerer::Person,
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use trunkline::config::{Request, World};
 use trunkline::transfer::Location;
 use trunkline::{Pty, TerminalSize};
 use trunkline_embed::{
-    ConnectionReport, Destination, Handshake, Preference, Program, Route, SessionOptions, Starter, Way,
+    ConnectionReport, Destination, Handshake, Preference, Program, ProgramEngine, Route, SessionOptions,
+    Starter, Way,
 };
 
 use crate::data::{Data, duration};
@@ -43,7 +44,7 @@ pub(crate) struct Host {
 /// What Python says of a session to start: the command line, the shell (`None`), or the subsystem if the flag is set;
 /// environment variables; TERM, columns, rows, width and height of a terminal.
 #[derive(FromPyObject)]
-pub(crate) struct Wanted {
+pub(crate) struct SessionSpec {
     #[pyo3(item)]
     pub(crate) program: Option<Vec<u8>>,
     #[pyo3(item)]
@@ -54,8 +55,8 @@ pub(crate) struct Wanted {
     pub(crate) terminal: Option<(String, u32, u32, u32, u32)>,
 }
 
-impl From<Wanted> for SessionOptions {
-    fn from(wanted: Wanted) -> Self {
+impl From<SessionSpec> for SessionOptions {
+    fn from(wanted: SessionSpec) -> Self {
         let program = match (wanted.program, wanted.subsystem) {
             (Some(name), true) => Program::Subsystem(String::from_utf8_lossy(&name).into_owned()),
             (Some(line), false) => Program::Exec(line),
@@ -145,7 +146,7 @@ impl Host {
 
     /// Runs a session to its end: status, signal, output, error output.
     #[pyo3(signature = (wanted, input, limit=None))]
-    fn run(&self, wanted: Wanted, input: Option<Vec<u8>>, limit: Option<f64>) -> PyResult<Operation> {
+    fn run(&self, wanted: SessionSpec, input: Option<Vec<u8>>, limit: Option<f64>) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
         let (reach, limit) = (reach.clone(), duration(limit)?);
         let (options, input) = (SessionOptions::from(wanted), input.map(Into::into));
@@ -163,7 +164,7 @@ impl Host {
     }
 
     /// Starts a session.
-    fn start(&self, wanted: Wanted) -> PyResult<Operation> {
+    fn start(&self, wanted: SessionSpec) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
         let (reach, process_of_session) = (reach.clone(), process.clone());
         Ok(Operation::new(process, async move {
@@ -195,11 +196,11 @@ impl Host {
             let way = reach.way().await?;
             if let Some(host) = way.host() {
                 let there = |path: Vec<u8>| Location::Host(host.clone(), path.into());
-                return crate::sftp::copied(sources, target, upload, options, there).await;
+                return crate::sftp::copied(sources, target, upload, options, there, Some(way)).await;
             }
             let sftp = way.sftp().await?;
             let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
-            crate::sftp::copied(sources, target, upload, options, there).await
+            crate::sftp::copied(sources, target, upload, options, there, None).await
         }))
     }
 
@@ -210,18 +211,16 @@ impl Host {
         let (reach, process_of_forward) = (reach.clone(), process.clone());
         Ok(Operation::new(process, async move {
             let unshared;
-            let host = match reach.way().await?.host() {
-                Some(host) => host,
+            let shared = reach.way().await?;
+            let way = match shared.host() {
+                Some(_) => shared,
                 None => {
-                    let Destination {
-                        request, interaction, ..
-                    } = &reach.destination;
-                    unshared = reach.engine().await?.host_for(request, interaction).await?;
+                    unshared = Way::through(&reach.destination, reach.engine().await?).await?;
                     &unshared
                 }
             };
-            let handle = crate::forward::start(host, remote, listen, target).await?;
-            Ok(Forward::new(process_of_forward, handle))
+            let forwarding = crate::forward::start(way, remote, listen, target).await?;
+            Ok(Forward::new(process_of_forward, forwarding))
         }))
     }
 
@@ -263,7 +262,7 @@ pub(crate) const ALL_OF_PYTHON: [Route; 3] = [Route::Pipe, Route::Pipe, Route::P
 struct Reach {
     process: Arc<Process>,
     /// `None`: the process's own.
-    engine: Option<trunkline::Engine>,
+    engine: Option<ProgramEngine>,
     destination: Destination,
     /// Found when it is first needed.
     way: OnceCell<Way>,
@@ -276,7 +275,7 @@ impl Reach {
     }
 
     /// The engine, which is made when it is first needed.
-    async fn engine(&self) -> Result<trunkline::Engine, trunkline_embed::Failure> {
+    async fn engine(&self) -> Result<ProgramEngine, trunkline_embed::Failure> {
         if let Some(engine) = &self.engine {
             return Ok(engine.clone());
         }
@@ -285,10 +284,10 @@ impl Reach {
         }
         // Python is waited for where that holds up no connection.
         let process = self.process.clone();
-        let engine = move || Python::attach(|_| process.engine().clone());
-        tokio::task::spawn_blocking(engine).await.map_err(|_| {
+        let engine = move || Python::attach(|_| process.engine().cloned());
+        tokio::task::spawn_blocking(engine).await.unwrap_or_else(|_| {
             let kind = trunkline_embed::ErrorKind::Local;
-            trunkline_embed::Failure::new(kind, "the interpreter is ending")
+            Err(trunkline_embed::Failure::new(kind, "the interpreter is ending"))
         })
     }
 }

@@ -1,7 +1,10 @@
 //! [`Session`]: a command that runs on a server, or a tunnel through it, whoever holds the connection.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -49,6 +52,40 @@ async fn either(one: &mut Reader, two: &mut Reader) -> (u8, Data) {
 /// Waits for the end: status and signal.
 async fn ended(end: &Mutex<End>) -> Result<Status, Failure> {
     Ok(told(&end.lock().await.wait().await?))
+}
+
+/// What is written at once where it may take only so long.
+const PIECE: usize = 256 * 1024;
+
+/// What `work` gives within `limit`.
+async fn within<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        Some(limit) => tokio::time::timeout(limit, work).await.ok(),
+        None => Some(work.await),
+    }
+}
+
+/// Writes what the server's window has room for, and waits until it has room; `None` where it has none within `limit`.
+async fn write_some(shared: &Shared, data: Vec<u8>, limit: Option<Duration>) -> io::Result<Option<usize>> {
+    let Some(mut stdin) = within(limit, shared.stdin.lock()).await else {
+        return Ok(None);
+    };
+    // What the window has now is known whatever the limit is.
+    let mut room = stdin.window(false).await?;
+    if room == 0 {
+        match within(limit, stdin.window(true)).await {
+            Some(found) => room = found?,
+            None => return Ok(None),
+        }
+    }
+    let most = limit.map_or(usize::MAX, |_| PIECE);
+    let piece = Bytes::from(data);
+    let piece = piece.slice(..piece.len().min(room).min(most));
+    let len = piece.len();
+    stdin.send(piece).await?;
+    // One that ends meanwhile has had its chance to read.
+    let _ = within(limit, stdin.drained()).await;
+    Ok(Some(len))
 }
 
 /// A session, with streams that threads and tasks may use at the same time.
@@ -209,13 +246,28 @@ impl Session {
         }))
     }
 
-    /// Waits until what was written is on its way to the server, where closing the session does not lose it.
-    fn drained(&self) -> PyResult<Operation> {
+    /// Hands over as much of `data` as the server takes, once it takes some, and returns how much when that is on its way.
+    /// `None` when `limit` seconds are over before; then nothing was handed over.
+    #[pyo3(signature = (data, limit=None))]
+    fn write_some(&self, data: Vec<u8>, limit: Option<f64>) -> PyResult<Operation> {
+        let (process, shared) = self.inner.get()?;
+        let (shared, limit) = (shared.clone(), duration(limit)?);
+        Ok(Operation::new(process, async move {
+            let written = write_some(&shared, data, limit).await;
+            written.map_err(|_| Failure::closed("command's standard input"))
+        }))
+    }
+
+    /// How many bytes [`Self::write_some`] would take at once; 0 while somebody else writes.
+    fn window(&self) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();
         Ok(Operation::new(process, async move {
-            let drained = shared.stdin.lock().await.drained().await;
-            drained.map_err(|_| Failure::closed("command's standard input"))
+            let window = match shared.stdin.try_lock() {
+                Ok(stdin) => stdin.window(false).await,
+                Err(_) => Ok(0),
+            };
+            window.map_err(|_| Failure::closed("command's standard input"))
         }))
     }
 

@@ -9,6 +9,7 @@ use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use trunkline::sftp::{File, FileAttributes, OpenFlags, Owner, Permissions, Times};
 use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, copy};
+use trunkline_embed::Way;
 
 use crate::data::Data;
 use crate::error::Failure;
@@ -112,6 +113,16 @@ impl Sftp {
         self.operation(|sftp| async move { sftp.rename(from, to).await })
     }
 
+    /// By SFTP's own request, or with `posix` by OpenSSH's, which renames over what is there; fails on a server without that.
+    fn rename_by(&self, from: Vec<u8>, to: Vec<u8>, posix: bool) -> PyResult<Operation> {
+        self.operation(move |sftp| async move {
+            match posix {
+                true => sftp.rename_posix(from, to).await,
+                false => sftp.rename_new(from, to).await,
+            }
+        })
+    }
+
     fn mkdir(&self, path: Vec<u8>, mode: Option<u32>) -> PyResult<Operation> {
         self.operation(|sftp| async move {
             let attributes = FileAttributes {
@@ -171,7 +182,7 @@ impl Sftp {
         let sftp = sftp.clone();
         Ok(Operation::new(process, async move {
             let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
-            copied(sources, target, upload, options, there).await
+            copied(sources, target, upload, options, there, None).await
         }))
     }
 }
@@ -192,13 +203,15 @@ pub(crate) struct Copying {
 /// Files, bytes, names left out, and the path, reason and errno of each that failed.
 type Copied = (u64, u64, u64, Vec<(Data, String, Option<i32>)>);
 
-/// Copies to (`upload`) or from a server, whose paths `there` places. What concerns one file ends no other's copy.
+/// Copies to (`upload`) or from a server, whose paths `there` places, and which `way` reaches where the copy makes sessions of
+/// its own. What concerns one file ends no other's copy.
 pub(crate) async fn copied(
     sources: Vec<Vec<u8>>,
     target: Vec<u8>,
     upload: bool,
     options: Copying,
     there: impl Fn(Vec<u8>) -> Location,
+    way: Option<&Way>,
 ) -> Result<Copied, Failure> {
     let here = |path: Vec<u8>| Location::Local(PathBuf::from(std::ffi::OsString::from_vec(path)));
     use std::os::unix::ffi::OsStringExt as _;
@@ -223,7 +236,10 @@ pub(crate) async fn copied(
     chosen.preserve = options.preserve;
     chosen.update = options.update;
     chosen.umask = options.umask;
-    let summary = copy(&sources, &target, &chosen, &progress).await?;
+    let summary = match way {
+        Some(way) => way.copy(&sources, &target, &chosen, &progress).await?,
+        None => copy(&sources, &target, &chosen, &progress).await?,
+    };
     let failures = std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner));
     Ok((summary.files, summary.bytes, summary.skipped, failures))
 }

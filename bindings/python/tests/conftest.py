@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,6 +70,25 @@ class Ansible:
         done = self.run("ansible-playbook", str(ANSIBLE_PLAYBOOKS / name), "-e", f"folder={self.folder}", **env)
         assert done.returncode == 0, done.stdout + done.stderr
 
+    def plays_by_both_plugins(
+        self, inventory: dict[str, Any], plays: list[dict[str, Any]], **env: str
+    ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+        """Runs plays on hosts of which some have core's plugin: what it said, and its record of each task."""
+        (self.folder / "hosts.json").write_text(json.dumps(inventory))
+        (self.folder / "plays.json").write_text(json.dumps(plays))
+        record = self.folder / "record"
+        env = {
+            "ANSIBLE_CALLBACK_PLUGINS": f"{ANSIBLE_PLAYBOOKS}/callback_plugins",
+            "ANSIBLE_CALLBACKS_ENABLED": "record",
+            "RECORD": str(record),
+            **env,
+        }
+        # Core's sockets: a path has room for 107 bytes, which the folder uses up.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as sockets:
+            env["ANSIBLE_SSH_CONTROL_PATH_DIR"] = sockets
+            done = self.run("ansible-playbook", "plays.json", "-i", "hosts.json", **env)
+        return done, [json.loads(line) for line in record.read_text().splitlines()]
+
     def task(self, module: str, argument: str, *arguments: str, **env: str) -> dict[str, Any]:
         """Runs a task on the first host, and returns its result as Ansible has it."""
         tree = self.folder / "tree"
@@ -104,7 +125,15 @@ def ssh_agent(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     """The socket of an agent without keys, which SSH_AUTH_SOCK names."""
     socket = tmp_path_factory.mktemp("agent") / "s"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
-    wait_until(socket.exists)
+    # It is there before anybody listens on it.
+    wait_until(
+        lambda: (
+            subprocess.run(
+                ["ssh-add", "-l"], env={**os.environ, "SSH_AUTH_SOCK": str(socket)}, capture_output=True
+            ).returncode
+            < 2
+        )
+    )
     monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
     yield socket
     process.terminate()
@@ -176,3 +205,94 @@ def wait_until(true: Callable[[], bool]) -> None:
             return
         pause.wait(0.01)
     pytest.fail("it did not come true")
+
+
+#: Ends all processes that name a folder in their environment, when who holds its standard input has gone.
+LEASH = """
+read -r released && exit
+for round in 1 2 3; do
+    grep -lzF -- "$1/" /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ pid _; do kill -KILL "$pid"; done
+done
+rm -rf -- "$1"
+"""
+
+
+class Fleet:
+    """A NATS server and two nodes, which reach a testbed's servers; this process is who submits."""
+
+    def __init__(self, bed: Testbed, program: str) -> None:
+        self._program = program
+        # A socket's path has room for 107 bytes.
+        self.folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"nats://127.0.0.1:{port}"
+        settings = self.folder / "nats.conf"
+        settings.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{self.folder}/store" }}\n')
+        self._processes: list[subprocess.Popen[bytes]] = []
+        # pytest may be killed.
+        leash = ["/bin/sh", "-c", LEASH, "leash", str(self.folder)]
+        self._leash = subprocess.Popen(leash, stdin=subprocess.PIPE, start_new_session=True)
+        self._begin(["nats-server", "-c", str(settings)], "nats")
+        wait_until(lambda: self._ask("init", self.url).returncode == 0)
+        key = self._ask("key").stdout.strip()
+        for name in ("node1", "node2"):
+            join = [program, "fleet", "join", self.url, "--name", name, "--allow", key, "--ssh-config", bed.config]
+            self._begin(join, name)
+        wait_until(lambda: sum(node["shards"] for node in self.status()["nodes"] if node["shards"] > 50) == 256)
+
+    @property
+    def operator(self) -> Path:
+        """The folder of who submits."""
+        return self.folder / "operator"
+
+    def _begin(self, command: list[str], name: str) -> None:
+        quiet = subprocess.DEVNULL
+        self._processes.append(subprocess.Popen(command, env=self._env(name), stdout=quiet, stderr=quiet))
+
+    def _env(self, name: str) -> dict[str, str]:
+        return {**os.environ, "TRUNKLINE_DIR": str(self.folder / name)}
+
+    def _ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [self._program, "fleet", *arguments]
+        return subprocess.run(command, env=self._env("operator"), capture_output=True, text=True)
+
+    def status(self) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(self._ask("status", "--json").stdout)
+        return said
+
+    def is_idle(self) -> bool:
+        """Whether no node executes anything."""
+        return all(job["running"] == 0 for job in self.status()["jobs"])
+
+    def stop_daemons(self) -> None:
+        """Ends the daemons under the nodes, and what runs in them."""
+        self._stop("node1", "node2")
+
+    def _stop(self, *names: str) -> None:
+        for name in names:
+            subprocess.run([self._program, "stop", "--now"], env=self._env(name), capture_output=True)
+
+    def close(self) -> None:
+        nats, *nodes = self._processes
+        for node in nodes:
+            node.kill()
+            node.wait()
+        self._stop("node1", "node2", "operator")
+        nats.kill()
+        nats.wait()
+        self._leash.communicate(b"released\n")
+        remove_folder(self.folder)
+
+
+@pytest.fixture(scope="module")
+def fleet(own_state: None, testbed: Testbed) -> Iterator[Fleet]:
+    """A fleet of two nodes, to which this process submits."""
+    program = os.environ.get("TRUNKLINE_PROGRAM", str(WORKSPACE / "target/debug/trunkline"))
+    fleet = Fleet(testbed, program)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRUNKLINE_PROGRAM", program)
+        patch.setenv("TRUNKLINE_DIR", str(fleet.operator))
+        yield fleet
+    fleet.close()

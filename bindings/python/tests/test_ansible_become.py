@@ -6,7 +6,6 @@ as somebody else, which takes root to arrange.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, Ansible, Testbed, remove_folder, wait_until
+from conftest import ANSIBLE_PLUGIN, Ansible, Testbed, remove_folder, wait_until
 
 Variables = dict[str, Any]
 
@@ -182,29 +181,16 @@ class Outcomes:
             "ansible_ssh_private_key_file": str(realm.key),
             "ansible_ssh_common_args": f"-F none -o HostKeyAlias=realm -o UserKnownHostsFile={realm.known}",
         }
-        (ansible.folder / "hosts.json").write_text(json.dumps({"all": {"vars": everywhere, "hosts": hosts}}))
         tasks = [{"name": name, **task} for name, task in TASKS.items()]
         play = {"hosts": "all", "gather_facts": False, "strategy": "free", "tasks": tasks}
-        (ansible.folder / "plays.json").write_text(json.dumps([{**play, "ignore_errors": True, "ignore_unreachable": True}]))
-        # A socket's path has room for 107 bytes.
-        sockets = subprocess.check_output(["mktemp", "-d"], text=True).strip()
-        record = ansible.folder / "record"
-        self.done = ansible.run(
-            "ansible-playbook",
-            "plays.json",
-            "-i",
-            "hosts.json",
-            ANSIBLE_CALLBACK_PLUGINS=f"{ANSIBLE_PLAYBOOKS}/callback_plugins",
-            ANSIBLE_CALLBACKS_ENABLED="record",
-            ANSIBLE_SSH_CONTROL_PATH_DIR=sockets,
+        self.done, results = ansible.plays_by_both_plugins(
+            {"all": {"vars": everywhere, "hosts": hosts}},
+            [{**play, "ignore_errors": True, "ignore_unreachable": True}],
             ANSIBLE_FORKS="8",
-            RECORD=str(record),
         )
-        shutil.rmtree(sockets, ignore_errors=True)
-        self.found: dict[tuple[str, str], tuple[str, Variables]] = {}
-        for line in record.read_text().splitlines():
-            told = json.loads(line)
-            self.found[told["host"], told["task"]] = (told["outcome"], told["result"])
+        self.found: dict[tuple[str, str], tuple[str, Variables]] = {
+            (told["host"], told["task"]): (told["outcome"], told["result"]) for told in results
+        }
 
 
 @pytest.fixture(scope="module")

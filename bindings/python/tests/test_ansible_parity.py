@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import socket
 import struct
 import subprocess
@@ -171,7 +170,7 @@ APART = {
         ansible_password="wrong",
         **BY_PASSWORD,
     ),
-    "password-missing": raw("true", NOT_REACHED, "Permission denied (", outcome="unreachable", **BY_PASSWORD),
+    "password-missing": raw("true", NOT_REACHED, "Permission denied (", ").", outcome="unreachable", **BY_PASSWORD),
     "other-user": raw("true", NOT_REACHED, "Permission denied (", outcome="unreachable", ansible_user="nobody-of-that-name"),
     # Who goes away.
     "cut": raw("echo run >> {{ there }}/runs; kill -9 $PPID", outcome="failed", core="unreachable", guide=CUT, **PLAIN),
@@ -325,29 +324,16 @@ class Parity:
         self._changed()
         with Odd() as odd:
             self.inventory = {"all": {"vars": self._everywhere(bed, odd), "hosts": dict(self._hosts())}}
-            (self.folder / "hosts.json").write_text(json.dumps(self.inventory))
-            (self.folder / "plays.json").write_text(json.dumps(list(self._plays())))
-            # A socket's path has room for 107 bytes.
-            sockets = subprocess.check_output(["mktemp", "-d"], text=True).strip()
-            record = self.folder / "record"
-            self.done = ansible.run(
-                "ansible-playbook",
-                "plays.json",
-                "-i",
-                "hosts.json",
-                ANSIBLE_CALLBACK_PLUGINS=f"{ANSIBLE_PLAYBOOKS}/callback_plugins",
-                ANSIBLE_CALLBACKS_ENABLED="record",
+            self.done, results = ansible.plays_by_both_plugins(
+                self.inventory,
+                list(self._plays()),
                 ANSIBLE_BECOME_PLUGINS=f"{ANSIBLE_PLAYBOOKS}/become_plugins",
-                ANSIBLE_SSH_CONTROL_PATH_DIR=sockets,
                 ANSIBLE_FORKS="12",
                 ANSIBLE_TASK_TIMEOUT="60",
                 ANSIBLE_BECOME_ALLOW_SAME_USER="true",
-                RECORD=str(record),
             )
-            shutil.rmtree(sockets, ignore_errors=True)
         self.results: dict[str, list[Result]] = {}
-        for line in record.read_text().splitlines():
-            told = json.loads(line)
+        for told in results:
             self.results.setdefault(told["host"], []).append(Result(told["outcome"], told["result"]))
 
     def _changed(self) -> None:

@@ -48,6 +48,30 @@ def test_who_uses_the_daemon_has_no_engine_of_its_own(daemon: None, testbed: Tes
     assert (done.stdout, done.stderr) == ("False\nTrue\n", "")
 
 
+def test_settings_bind_a_program_with_an_engine_of_its_own(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The file is read once in a process.
+    program = (
+        "import sys, trunkline, trunkline.compat.paramiko as paramiko\n"
+        "def ssh2():\n"
+        "    client = paramiko.SSHClient()\n"
+        "    client.connect('box1.example', port=1, username='nobody', password='none')\n"
+        "for daemon in (False, 'auto'):\n"
+        "    try:\n        trunkline.connect('box1', config=sys.argv[1], daemon=daemon)\n"
+        "    except trunkline.ConfigurationError as error:\n        print(error)\n"
+        "try:\n    ssh2()\nexcept Exception as error:\n    print(error)\n"
+        "print(trunkline.connect('box2', config=sys.argv[1], daemon=False).run('echo here').stdout)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TRUNKLINE_DIR", folder)
+        settings = Path(folder) / "config.toml"
+        settings.write_text("strict_hosts = ['box1*']\n")
+        said = run_python(program, testbed.config).stdout.splitlines()
+        assert (len(said), said[3]) == (5, "here")
+        assert all("only shared connections may be used" in line for line in said[:3])
+        settings.write_text("audit = 'loud'\n")
+        assert f"{settings} line 1: audit is" in run_python(program, testbed.config).stdout
+
+
 def test_its_errors_are_the_same(box: trunkline.Connection) -> None:
     with pytest.raises(trunkline.TimeoutError) as caught:
         box.run("echo early; exec sleep 1000", timeout=0.5)

@@ -77,7 +77,7 @@ print("parent:", running.communicate("works")[0], box.run("echo too").stdout, en
 """
     )
     done = run_python(program, testbed.config)
-    said = "child: this belongs to the parent process: connect anew in a child made by fork"
+    said = "child: this belongs to the parent process: connect again in a child made by fork"
     assert done.stdout.splitlines() == [said, "child: fresh", "parent: works too"], done.stderr
 
 
@@ -201,3 +201,15 @@ def tasks() -> int:
 def resident() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
+
+
+def test_files_that_are_open_at_the_end_are_let_go_without_a_word(testbed: Testbed, tmp_path: Path) -> None:
+    program = (
+        "import sys, trunkline\n"
+        "box = trunkline.connect(sys.argv[1], config=sys.argv[2], daemon=False)\n"
+        "read, written = (box.sftp().open(f'{sys.argv[3]}/{mode}', mode) for mode in ('w+b', 'ab'))\n"
+        "print('end')\n"
+    )
+    command = [sys.executable, "-X", "dev", "-c", program, testbed.aliases[0], testbed.config, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 from conftest import Testbed
-from parity import programs_closed, programs_documented, programs_members, programs_paramiko, programs_pssh
+from parity import (
+    programs_closed,
+    programs_documented,
+    programs_members,
+    programs_own,
+    programs_paramiko,
+    programs_pssh,
+)
 from parity.differences import DIFFERENCES
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guide/python.md"
@@ -26,6 +33,7 @@ FOR_PARAMIKO = [
     (programs_closed, "on_openssh"),
     (programs_documented, "on_openssh"),
     (programs_members, "on_openssh"),
+    (programs_own, "on_openssh"),
     (programs_paramiko, "on_paramiko"),
     (programs_documented, "on_paramiko"),
 ]

@@ -90,7 +90,7 @@ with ParamikoMachine(host, user=user, port=int(port), keyfile=key, load_system_h
 """
 
 SPUR = """
-import io, sys, tempfile, spur
+import io, sys, tempfile, time, spur
 host, port, user, key = sys.argv[1:]
 shell = spur.SshShell(hostname=host, port=int(port), username=user, private_key_file=key, load_system_host_keys=False,
                       missing_host_key=spur.ssh.MissingHostKey.accept, look_for_private_keys=False)
@@ -101,9 +101,12 @@ with shell, tempfile.TemporaryDirectory() as folder:
     except spur.RunProcessError as error:
         print(error.return_code, error.stderr_output)
     print(shell.run(["sh", "-c", "pwd; echo $X"], cwd="/", update_env={"X": "y"}, encoding="utf-8").output)
-    process = shell.spawn(["cat"], store_pid=True)
+    shown = io.BytesIO()
+    process = shell.spawn(["cat"], store_pid=True, stdout=shown)
     process.stdin_write(b"in")
     print(process.is_running(), process.pid > 0)
+    while shown.getvalue() != b"in":  # What a signal comes before is lost.
+        time.sleep(0.01)
     process.send_signal(15)
     try:
         process.wait_for_result()

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::OnceLock;
 
 use anyhow::Context as _;
@@ -20,7 +21,10 @@ use crate::ssh_args::SshArgs;
 #[derive(Debug)]
 pub(crate) struct Backend {
     no_daemon: bool,
+    in_background: bool,
     private: OnceLock<Private>,
+    /// That the shared daemon is not asked because it stands elsewhere.
+    apart: OnceLock<String>,
     questions: Questions,
 }
 
@@ -28,14 +32,34 @@ impl Backend {
     pub(crate) fn new(no_daemon: bool) -> Self {
         Self {
             no_daemon,
+            in_background: false,
             private: OnceLock::new(),
+            apart: OnceLock::new(),
             questions: Questions::default(),
+        }
+    }
+
+    /// For a command in the background. Whoever reads its standard error waits for its end, and so a daemon of its own must not
+    /// hold that.
+    pub(crate) fn in_background(no_daemon: bool) -> Self {
+        Self {
+            in_background: true,
+            ..Self::new(no_daemon)
         }
     }
 
     /// Whether the command has a daemon of its own.
     pub(crate) fn is_private(&self) -> bool {
         self.no_daemon || self.private.get().is_some()
+    }
+
+    fn is_apart(&self, error: &ClientError) {
+        self.apart.get_or_init(|| error.to_string());
+    }
+
+    /// Why the shared daemon, which runs, was not asked: it stands elsewhere in the system.
+    pub(crate) fn apart(&self) -> Option<String> {
+        self.apart.get().cloned()
     }
 
     /// Whether the user wants it so (`--no-daemon`).
@@ -49,7 +73,10 @@ impl Backend {
             return self.connect_privately().await;
         }
         match Client::connect(&place()?, Some(&Starter::Installed)).await {
-            Err(ClientError::Elsewhere(_)) if !must_share() => self.connect_privately().await,
+            Err(error @ ClientError::Elsewhere(_)) if !must_share() => {
+                self.is_apart(&error);
+                self.connect_privately().await
+            }
             other => Ok(other?),
         }
     }
@@ -93,7 +120,7 @@ impl Backend {
         if !self.no_daemon {
             let starter = Some(&Starter::Installed);
             match Client::connect_with(&place()?, starter, &here, &request, fds).await {
-                Err(ClientError::Elsewhere(_)) if !must_share() => {}
+                Err(error @ ClientError::Elsewhere(_)) if !must_share() => self.is_apart(&error),
                 other => return Ok(other?),
             }
         }
@@ -142,7 +169,11 @@ impl Backend {
     pub(crate) async fn connect_if_running(&self) -> anyhow::Result<Option<Client>> {
         match Client::connect(&place()?, None).await {
             Ok(client) => Ok(Some(client)),
-            Err(ClientError::NotRunning | ClientError::Gone | ClientError::Elsewhere(_)) => Ok(None),
+            Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
+            Err(error @ ClientError::Elsewhere(_)) => {
+                self.is_apart(&error);
+                Ok(None)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -158,7 +189,11 @@ impl Backend {
     /// A connection to a daemon of the command's own.
     pub(crate) async fn connect_privately(&self) -> anyhow::Result<Client> {
         if self.private.get().is_none() {
-            let private = Private::start()?;
+            let log = match self.in_background {
+                true => Stdio::null(),
+                false => Stdio::inherit(),
+            };
+            let private = Private::start(log)?;
             self.private.get_or_init(|| private);
         }
         let private = self
@@ -207,6 +242,7 @@ pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow
         destination,
         ssh_args,
         world,
+        answers_at_hand: false,
     })
 }
 

@@ -32,7 +32,20 @@ pub(crate) fn explain(mut error: clap::Error) -> ! {
         let tip = format!("to connect to a host of that name: trunkline ssh {host}");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
+    if lacks_hosts(&error) {
+        let which = "-H HOSTS, -g GROUP or -i FILE".to_owned();
+        error.insert(ContextKind::InvalidArg, ContextValue::Strings(vec![which]));
+        let tip = "name the hosts first: trunkline run -H web1,web2 uptime";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     error.exit()
+}
+
+/// Whether `trunkline run` was not told where: clap names all that could say so, with what only fleets need.
+fn lacks_hosts(error: &clap::Error) -> bool {
+    error.kind() == ErrorKind::MissingRequiredArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(names))
+            if names.iter().any(|name| name.contains("--hosts <HOSTS>|--group <GROUP>")))
 }
 
 /// Whether no daemon has run yet for this user.
@@ -41,7 +54,8 @@ fn is_new() -> bool {
     Place::find(var).is_ok_and(|place| !place.state.exists())
 }
 
-/// The word that was typed in a command's place, where it may well be a host: nothing about it resembles a command.
+/// The word that was typed in a command's place, where it may well be a host: nothing about it resembles a command, and no
+/// command stands before it (`trunkline setup docker`).
 fn taken_for_a_command(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand || error.get(ContextKind::SuggestedSubcommand).is_some() {
         return None;
@@ -49,7 +63,11 @@ fn taken_for_a_command(error: &clap::Error) -> Option<String> {
     let ContextValue::String(word) = error.get(ContextKind::InvalidSubcommand)? else {
         return None;
     };
-    word.parse::<trunkline_request::destination::Destination>()
-        .is_ok()
-        .then(|| word.clone())
+    let first = std::env::args_os()
+        .skip(1)
+        .find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let may_be_host = word
+        .parse::<trunkline_request::destination::Destination>()
+        .is_ok();
+    (may_be_host && first.is_some_and(|first| first == word.as_str())).then(|| word.clone())
 }

@@ -9,19 +9,22 @@ macro_rules! println {
     }};
 }
 
-/// The same for messages, for which there is no other place.
+/// The same for messages, for which there is no other place. Errors are told in the system's words alone.
 macro_rules! eprint {
     ($($words:tt)*) => {{
         use std::io::Write as _;
-        let _ = write!(std::io::stderr(), $($words)*);
+        let _ = write!(std::io::stderr(), "{}", trunkline_request::words_of(format_args!($($words)*)));
     }};
 }
 
 /// The same for lines.
 macro_rules! eprintln {
+    () => {
+        eprint!("\n")
+    };
     ($($words:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($words)*);
+        let _ = writeln!(std::io::stderr(), "{}", trunkline_request::words_of(format_args!($($words)*)));
     }};
 }
 
@@ -44,7 +47,6 @@ use clap::{Parser, Subcommand};
 
 use crate::backend::Backend;
 use trunkline_control::client::ClientError;
-use trunkline_text::Printable;
 
 /// One warm SSH connection per host, shared by everything you run.
 #[derive(Debug, Parser)]
@@ -116,7 +118,7 @@ enum Command {
         /// The directory to write them to.
         folder: std::path::PathBuf,
     },
-    /// Check the audit trail: what was run on hosts, where config.toml has that recorded.
+    /// Check the audit trail, the record of what was run on hosts.
     Audit(commands::audit::Args),
     /// Print every setting of config.toml with its value, its default and its meaning.
     Settings(commands::daemon::settings::Args),
@@ -144,7 +146,8 @@ fn main() -> ExitCode {
     {
         command = arguments.next();
         if command.as_ref().is_some_and(|command| command == "ssh") {
-            return commands::ssh::main_in_background(arguments.collect(), Backend::new(no_daemon));
+            let backend = Backend::in_background(no_daemon);
+            return commands::ssh::main_in_background(arguments.collect(), backend);
         }
     }
     if command.as_ref().is_some_and(|command| command == "ssh") {
@@ -202,7 +205,7 @@ fn status_of(error: &anyhow::Error) -> u8 {
     if is_broken_pipe(error) {
         return 0;
     }
-    eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
+    report::tell(format_args!("{error:#}"));
     OWN_ERROR
 }
 

@@ -7,7 +7,6 @@
 use std::borrow::BorrowMut;
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::io::IsTerminal as _;
 use std::pin::Pin;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -23,8 +22,8 @@ use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
 use crate::report::fold::fold;
-use crate::terminal::live;
 use crate::terminal::raw::RawMode;
+use crate::terminal::{can_be_drawn_on, live};
 
 /// How long a password that was just typed is waited for to be accepted, before the next host's question is put.
 const VERDICT_LIMIT: Duration = Duration::from_secs(10);
@@ -38,10 +37,65 @@ const ORDER_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct Questions {
     /// Held by whoever has a question on the screen.
     turn: Mutex<Turn>,
-    /// The places in the command's list of hosts that may still ask something. Guarded for as long as a look takes.
+    /// Of the questions that log-ins have.
+    order: Order,
+}
+
+/// Has the hosts of a command asked about in the order of its list.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// The places in the list that may still ask something. Guarded for as long as a look takes.
     undecided: std::sync::Mutex<BTreeSet<usize>>,
     /// One of them has been decided.
     decided: Notify,
+}
+
+impl Order {
+    /// This host may have a question, until what is returned is dropped.
+    pub(crate) fn enter(&self, place: usize) -> Undecided<'_> {
+        self.undecided().insert(place);
+        Undecided { order: self, place }
+    }
+
+    /// Waits until no host before this one in the list can have a question.
+    async fn wait(&self, place: usize, turn: &Mutex<Turn>) {
+        loop {
+            let decided = self.decided.notified();
+            // The time that a user takes to answer is nobody's delay.
+            let (asked, interrupted) = {
+                let turn = turn.lock().await;
+                (turn.asked, turn.interrupted)
+            };
+            let first = self.undecided().first().copied();
+            if interrupted || first.is_none_or(|first| first >= place) {
+                return;
+            }
+            let waited = tokio::time::timeout(ORDER_LIMIT, decided).await.is_err();
+            if waited && turn.try_lock().is_ok_and(|turn| turn.asked == asked) {
+                // Nobody waits for those a second time.
+                self.undecided().retain(|late| *late >= place);
+            }
+        }
+    }
+
+    fn undecided(&self) -> std::sync::MutexGuard<'_, BTreeSet<usize>> {
+        self.undecided.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A host that may have a question.
+#[derive(Debug)]
+pub(crate) struct Undecided<'a> {
+    order: &'a Order,
+    place: usize,
+}
+
+impl Drop for Undecided<'_> {
+    fn drop(&mut self) {
+        if self.order.undecided().remove(&self.place) {
+            self.order.decided.notify_waiters();
+        }
+    }
 }
 
 /// What belongs to whoever asks.
@@ -82,7 +136,7 @@ struct Password {
 }
 
 /// What became of a question.
-struct Given {
+struct QuestionOutcome {
     answer: Option<Zeroizing<String>>,
     /// To be told whether the host accepted the password.
     verdict: Option<watch::Sender<Option<bool>>>,
@@ -112,41 +166,33 @@ impl Questions {
         self.turn.lock().await.ask(prompt).await
     }
 
+    /// Whether the user has interrupted a question, and with it the command.
+    pub(crate) async fn were_interrupted(&self) -> bool {
+        self.turn.lock().await.interrupted
+    }
+
     /// Whether there is anybody to ask.
     pub(crate) fn can_ask() -> bool {
         standard().can_ask()
     }
 
-    /// Waits until no host before this one in the list can have a question: they are asked in that order.
-    async fn in_order(&self, place: Option<usize>) {
-        let Some(place) = place else { return };
-        loop {
-            let decided = self.decided.notified();
-            // The time that a user takes to answer is nobody's delay.
-            let (asked, interrupted) = {
-                let turn = self.turn.lock().await;
-                (turn.asked, turn.interrupted)
-            };
-            let first = self.undecided().first().copied();
-            if interrupted || first.is_none_or(|first| first >= place) {
-                return;
-            }
-            let waited = tokio::time::timeout(ORDER_LIMIT, decided).await.is_err();
-            if waited && self.turn.try_lock().is_ok_and(|turn| turn.asked == asked) {
-                // Nobody waits for those a second time.
-                self.undecided().retain(|late| *late >= place);
-            }
-        }
+    /// Puts a question of the command's own about a host, once no host before it in the list can have one.
+    pub(crate) async fn ask_in_order(
+        &self,
+        order: &Order,
+        place: usize,
+        prompt: &Prompt,
+    ) -> Option<Zeroizing<String>> {
+        order.wait(place, &self.turn).await;
+        let answer = self.ask(prompt).await;
+        // The user may have interrupted it.
+        order.decided.notify_waiters();
+        answer
     }
 
-    fn undecided(&self) -> std::sync::MutexGuard<'_, BTreeSet<usize>> {
-        self.undecided.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn decide(&self, place: Option<usize>) {
-        if place.is_some_and(|place| self.undecided().remove(&place)) {
-            self.decided.notify_waiters();
-        }
+    /// Waits until no host before this one in the list can have a question.
+    pub(crate) async fn wait_in_order(&self, order: &Order, place: usize) {
+        order.wait(place, &self.turn).await;
     }
 
     /// Shows what is waited for, unless something else is on the terminal: a line on standard error, where that is one.
@@ -154,7 +200,7 @@ impl Questions {
         let Ok(mut turn) = self.turn.try_lock() else {
             return false;
         };
-        if turn.waiting.is_some() || !std::io::stderr().is_terminal() || Terminal::default().is_asking() {
+        if turn.waiting.is_some() || !can_be_drawn_on(&std::io::stderr()) || Terminal::default().is_asking() {
             return false;
         }
         let hidden = turn.bar.as_ref().map(Hidden::new);
@@ -171,20 +217,22 @@ impl Questions {
     }
 
     /// Puts a question. `again`: its host has refused a password before.
-    async fn put(&self, prompt: Prompt, again: bool, place: Option<usize>) -> Given {
-        self.in_order(place).await;
+    async fn put(&self, prompt: Prompt, again: bool, place: Option<usize>) -> QuestionOutcome {
+        if let Some(place) = place {
+            self.order.wait(place, &self.turn).await;
+        }
         let given = self.put_next(prompt, again).await;
         // The user may have interrupted it.
-        self.decided.notify_waiters();
+        self.order.decided.notify_waiters();
         given
     }
 
-    async fn put_next(&self, prompt: Prompt, again: bool) -> Given {
+    async fn put_next(&self, prompt: Prompt, again: bool) -> QuestionOutcome {
         loop {
             let mut turn = self.turn.lock().await;
             if turn.hosts.len() < 2 || !asks_for_password(&prompt) {
                 let answer = turn.ask(&prompt).await;
-                return Given {
+                return QuestionOutcome {
                     answer,
                     verdict: None,
                 };
@@ -210,7 +258,7 @@ impl Questions {
                 && turn.may_share(password, &prompt)
             {
                 let answer = Some(password.secret.clone());
-                return Given {
+                return QuestionOutcome {
                     answer,
                     verdict: None,
                 };
@@ -225,7 +273,7 @@ impl Questions {
                 turn.sharing = Sharing::Tried(Password { of, secret }, told, patience);
                 verdict = Some(tell);
             }
-            return Given { answer, verdict };
+            return QuestionOutcome { answer, verdict };
         }
     }
 }
@@ -342,7 +390,7 @@ impl Drop for WaitingLine {
     }
 }
 
-type Asking<'q> = Pin<Box<dyn Future<Output = Given> + Send + 'q>>;
+type Asking<'q> = Pin<Box<dyn Future<Output = QuestionOutcome> + Send + 'q>>;
 
 /// A talk with the daemon about one host, in which its questions are answered.
 pub(crate) struct Conversation<'q, C = Client> {
@@ -360,27 +408,16 @@ pub(crate) struct Conversation<'q, C = Client> {
     waiting: bool,
     /// What it waits for is not shown.
     silent: bool,
-    order: InOrder<'q>,
-}
-
-/// A host's place in the list of its command.
-#[derive(Debug)]
-struct InOrder<'q> {
-    questions: &'q Questions,
+    /// Its host's place in the list of the command, as long as it may have a question.
     place: Option<usize>,
-}
-
-impl Drop for InOrder<'_> {
-    fn drop(&mut self) {
-        self.questions.decide(self.place);
-    }
+    undecided: Option<Undecided<'q>>,
 }
 
 impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
     /// The same, about the host with this place in the list of the command's hosts.
     pub(crate) fn at(mut self, place: usize) -> Self {
-        self.questions.undecided().insert(place);
-        self.order.place = Some(place);
+        self.place = Some(place);
+        self.undecided = Some(self.questions.order.enter(place));
         self
     }
 
@@ -395,10 +432,8 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
             unanswered: false,
             waiting: false,
             silent: false,
-            order: InOrder {
-                questions,
-                place: None,
-            },
+            place: None,
+            undecided: None,
         }
     }
 
@@ -435,8 +470,11 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                     reply = self.client.borrow_mut().next() => reply,
                 },
             };
-            // A copy tells how far it is all the time.
-            if self.waiting && matches!(&reply, Ok(Reply::Progress(progress)) if !has_begun(progress)) {
+            // A copy tells how far it is all the time. While its question is on the screen nobody sees that, and whoever
+            // waited for the answer before showing it would not notice that the daemon is gone.
+            if let Ok(Reply::Progress(progress)) = &reply
+                && (self.asking.is_some() || self.waiting && !has_begun(progress))
+            {
                 continue;
             }
             if std::mem::take(&mut self.waiting) {
@@ -445,7 +483,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
             match reply {
                 Ok(Reply::Waiting(waiting)) => {
                     // Its own question would come after somebody else's, whenever that is.
-                    self.questions.decide(self.order.place);
+                    self.undecided = None;
                     self.waiting =
                         !self.silent && waiting.is_some_and(|waiting| self.questions.show_waiting(&waiting));
                 }
@@ -460,7 +498,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                     self.judge(false);
                     let again = self.again;
                     self.again |= asks_for_password(&prompt);
-                    let (questions, place) = (self.questions, self.order.place);
+                    let (questions, place) = (self.questions, self.place);
                     self.asking = Some(Box::pin(async move { questions.put(prompt, again, place).await }));
                 }
                 Ok(reply) => {
@@ -471,11 +509,11 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                             // Nobody waits for the answer any more.
                             self.withdraw();
                             self.judge(false);
-                            self.questions.decide(self.order.place);
+                            self.undecided = None;
                         }
                         _ => {
                             self.judge(true);
-                            self.questions.decide(self.order.place);
+                            self.undecided = None;
                         }
                     }
                     return Ok(reply);
@@ -505,7 +543,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
     }
 
     /// Sends what became of the question.
-    async fn give(&mut self, given: Given) -> Result<(), ClientError> {
+    async fn give(&mut self, given: QuestionOutcome) -> Result<(), ClientError> {
         self.asking = None;
         self.verdict = given.verdict;
         self.unanswered |= given.answer.is_none() && !Questions::can_ask();
@@ -536,7 +574,7 @@ fn has_begun(progress: &CopyProgress) -> bool {
     progress.bytes + progress.files + progress.skipped + progress.failed + progress.deleted > 0
 }
 
-async fn answered(asking: &mut Option<Asking<'_>>) -> Given {
+async fn answered(asking: &mut Option<Asking<'_>>) -> QuestionOutcome {
     match asking {
         Some(asking) => asking.await,
         None => std::future::pending().await,

@@ -50,14 +50,9 @@ pub(crate) enum Stdin {
 impl Stdin {
     /// This process's, unless it is a terminal, `/dev/null`, or closed.
     pub(crate) fn find() -> anyhow::Result<Self> {
-        let stdin = io::stdin();
-        let Ok(found) = rustix::fs::fstat(&stdin) else {
+        let Some((fd, found)) = given()? else {
             return Ok(Self::Nothing);
         };
-        if rustix::termios::isatty(&stdin) || is_null_device(&found) {
-            return Ok(Self::Nothing);
-        }
-        let fd = stdin.as_fd().try_clone_to_owned().context("standard input")?;
         if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
             && let Ok(position) = rustix::fs::tell(&fd)
             && reopen(&fd).is_ok()
@@ -79,6 +74,25 @@ impl Stdin {
         };
         Ok(HostInput { first, source })
     }
+}
+
+/// All of this process's standard input, piece by piece, for those who hand it to others; `None` where [`Stdin`] has nothing.
+pub(crate) fn whole() -> anyhow::Result<Option<Input>> {
+    let fd = given()?.map(|(fd, _)| fd);
+    fd.map(Input::new).transpose().context("reading the input")
+}
+
+/// This process's standard input, unless it is a terminal, `/dev/null`, or closed.
+fn given() -> anyhow::Result<Option<(OwnedFd, rustix::fs::Stat)>> {
+    let stdin = io::stdin();
+    let Ok(found) = rustix::fs::fstat(&stdin) else {
+        return Ok(None);
+    };
+    if rustix::termios::isatty(&stdin) || is_null_device(&found) {
+        return Ok(None);
+    }
+    let fd = stdin.as_fd().try_clone_to_owned().context("standard input")?;
+    Ok(Some((fd, found)))
 }
 
 /// A description of its own, with a position of its own.

@@ -11,7 +11,9 @@ use tokio::sync::watch;
 pub use trunkline_request::{LogLevel, LogLine, Waiting};
 use trunkline_text::Printable;
 
-use crate::prompt::{Answer, Answers, Never, Prompt, PromptKind, Prompter, ServerQuestions, Standard};
+use crate::prompt::{
+    Answer, Answerer, Answers, Never, Prompt, PromptKind, Prompter, ServerQuestions, Standard,
+};
 
 /// Who answers questions and who is told things while a connection is made.
 #[derive(Clone)]
@@ -19,7 +21,7 @@ pub struct Interaction {
     prompter: Arc<dyn Prompter>,
     tell: Arc<Tell>,
     show: Arc<Show>,
-    heard: Arc<Heard>,
+    heard: Arc<Announcements>,
     client: Client,
     /// What was logged, where that is kept; guarded for as long as a line takes.
     record: Option<Arc<Mutex<Vec<LogLine>>>>,
@@ -27,25 +29,27 @@ pub struct Interaction {
 
 /// What has been told.
 #[derive(Default)]
-struct Heard {
+struct Announcements {
     /// A server's banner.
     banner: AtomicBool,
     /// Warnings, each by its hash. Guards them for as long as a look takes.
     warnings: Mutex<HashSet<u64>>,
 }
 
-type Tell = dyn Fn(Told, &str) + Send + Sync;
+type Tell = dyn Fn(MessageKind, &str) + Send + Sync;
 type Show = dyn Fn(Option<&Waiting>) + Send + Sync;
 
 /// What somebody is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum MessageKind {
     /// What ssh logs from `LogLevel INFO` on.
     Notice,
     /// What ssh logs from `LogLevel ERROR` on.
     Warning,
-    /// The server's banner, or what a ProxyCommand says, which ssh prints and does not log.
+    /// The server's banner, which ssh prints and does not log, unless it is to be quiet.
     Banner,
+    /// What a ProxyCommand says on standard error, which is ssh's own.
+    Proxy,
     /// What ssh logs from this level on.
     Log(LogLevel),
 }
@@ -98,14 +102,17 @@ impl Interaction {
     /// Questions go to `prompter`; warnings and the server's banner go to `notice`, a text at a time.
     pub fn new(prompter: Arc<dyn Prompter>, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self::telling(prompter, move |told, text| {
-            if !matches!(told, Told::Log(_)) {
+            if !matches!(told, MessageKind::Log(_)) {
                 notice(text);
             }
         })
     }
 
     /// The same, with what each text is. What is waited for is shown to nobody, see [`Self::showing`].
-    pub fn telling(prompter: Arc<dyn Prompter>, tell: impl Fn(Told, &str) + Send + Sync + 'static) -> Self {
+    pub fn telling(
+        prompter: Arc<dyn Prompter>,
+        tell: impl Fn(MessageKind, &str) + Send + Sync + 'static,
+    ) -> Self {
         Self {
             prompter,
             tell: Arc::new(tell),
@@ -141,18 +148,18 @@ impl Interaction {
 
     /// Tells the user something. Much of it quotes a server: it is made [`Printable`] here, whoever says it.
     pub fn notice(&self, text: &str) {
-        (self.tell)(Told::Notice, &Printable::text(text));
+        (self.tell)(MessageKind::Notice, &Printable::text(text));
     }
 
     /// Tells the user that something is wrong.
     pub fn warning(&self, text: &str) {
-        (self.tell)(Told::Warning, &Printable::text(text));
+        (self.tell)(MessageKind::Warning, &Printable::text(text));
     }
 
     /// Says what is being done, for whoever looks for faults: never a secret.
     pub fn log(&self, level: LogLevel, text: &str) {
         let text = Printable::line(text);
-        (self.tell)(Told::Log(level), &text);
+        (self.tell)(MessageKind::Log(level), &text);
         let Some(record) = &self.record else { return };
         let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
         if record.len() < MOST_RECORDED {
@@ -209,12 +216,12 @@ impl Interaction {
     /// Shows the server's banner.
     pub fn banner(&self, text: &str) {
         self.heard.banner.store(true, Ordering::Relaxed);
-        (self.tell)(Told::Banner, &Printable::text(text));
+        (self.tell)(MessageKind::Banner, &Printable::text(text));
     }
 
     /// Shows a line of a ProxyCommand's standard error.
     pub fn proxy(&self, line: &Printable) {
-        (self.tell)(Told::Banner, line);
+        (self.tell)(MessageKind::Proxy, line);
     }
 
     /// Whether a banner was shown.
@@ -267,11 +274,73 @@ impl Interaction {
     #[must_use]
     pub fn unattended(mut self) -> Self {
         self.show = Arc::new(|_| {});
-        if self.prompter.asks_person() {
+        if self.prompter.answerer() == Answerer::Person {
             self.without_questions()
         } else {
             self
         }
+    }
+
+    /// The same, and what comes of its questions.
+    #[must_use]
+    pub fn noted(mut self) -> (Self, Arc<Asking>) {
+        let asking = Arc::<Asking>::default();
+        self.prompter = Arc::new(Noted {
+            asking: asking.clone(),
+            prompter: self.prompter,
+        });
+        (self, asking)
+    }
+}
+
+/// What came of the questions of a log-in that nobody has asked for.
+#[derive(Debug, Default)]
+pub struct Asking {
+    answered: AtomicBool,
+    left: AtomicBool,
+}
+
+impl Asking {
+    /// Whether it came to nothing because whoever had the answers has left: the server has not been given one.
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, answered: bool, prompter: &dyn Prompter) {
+        if answered {
+            self.answered.store(true, Ordering::Relaxed);
+        } else if prompter.answerer() == Answerer::Nobody {
+            self.left.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Notes what comes of questions.
+struct Noted {
+    asking: Arc<Asking>,
+    prompter: Arc<dyn Prompter>,
+}
+
+impl Prompter for Noted {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+        Box::pin(async move {
+            let answer = self.prompter.ask(prompt).await;
+            self.asking.note(answer.is_some(), &*self.prompter);
+            answer
+        })
+    }
+
+    fn ask_together<'a>(&'a self, asked: &'a ServerQuestions) -> Option<Answers<'a>> {
+        let answers = self.prompter.ask_together(asked)?;
+        Some(Box::pin(async move {
+            let answers = answers.await;
+            self.asking.note(answers.is_some(), &*self.prompter);
+            answers
+        }))
+    }
+
+    fn answerer(&self) -> Answerer {
+        self.prompter.answerer()
     }
 }
 
@@ -295,8 +364,8 @@ impl Prompter for About {
         self.prompter.ask_together(asked)
     }
 
-    fn asks_person(&self) -> bool {
-        self.prompter.asks_person()
+    fn answerer(&self) -> Answerer {
+        self.prompter.answerer()
     }
 }
 
@@ -307,16 +376,16 @@ struct Watched {
 }
 
 impl Watched {
-    fn begin(&self, kind: PromptKind) -> Asked<'_> {
+    fn begin(&self, kind: PromptKind) -> OpenQuestion<'_> {
         self.held_up.send_replace(Some(HeldUp::Asked(kind)));
-        Asked(&self.held_up)
+        OpenQuestion(&self.held_up)
     }
 }
 
 /// A question that is being asked until this is dropped.
-struct Asked<'a>(&'a watch::Sender<Option<HeldUp>>);
+struct OpenQuestion<'a>(&'a watch::Sender<Option<HeldUp>>);
 
-impl Drop for Asked<'_> {
+impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         self.0.send_replace(None);
     }
@@ -338,8 +407,8 @@ impl Prompter for Watched {
         }))
     }
 
-    fn asks_person(&self) -> bool {
-        self.prompter.asks_person()
+    fn answerer(&self) -> Answerer {
+        self.prompter.answerer()
     }
 }
 

@@ -23,6 +23,7 @@ mod algorithms;
 mod command_world;
 mod dump;
 pub(crate) mod files;
+mod fixed_by_master;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;

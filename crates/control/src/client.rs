@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -573,7 +574,13 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<Option<PathBu
         return Err(ClientError::NotRunning);
     };
     // A daemon without a log is better than none.
-    let open = |path: &Path| std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let open = |path: &Path| {
+        std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)
+    };
     let log = place
         .make_state()
         .map_err(io::Error::other)

@@ -3,34 +3,58 @@
 //! They are of one release, and speak over a socket that the client passes as standard input. Frames are those of the
 //! [control protocol](crate::protocol).
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
+use tokio::sync::Mutex;
 use trunkline_request::destination::Destination;
 use trunkline_request::failure::Failure;
 
 use crate::client::ClientError;
-use crate::program;
+use crate::program::{self, ProgramError};
 use crate::protocol::Exit;
 use crate::socket::{FrameError, FrameReader, FrameWriter, split};
 
 /// The most hosts in one [`FleetRequest::Hosts`], so that a frame holds them.
 pub const HOSTS_IN_A_FRAME: usize = 1000;
 
+/// The longest input of a job, in bytes, with its script.
+pub const LONGEST_INPUT: u64 = 64 << 20;
+
 /// What the client says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum FleetRequest {
     /// Hosts of a job to come; several follow each other.
     Hosts(Vec<FleetHost>),
+    /// Of what the commands of a job to come read; several follow each other.
+    Input(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Hand the job over, with the hosts that were named.
     Submit(FleetLimits),
     /// Tell of a job that there is.
     Attach(String),
     /// Make a job of the hosts of another one that may have started there, with their commands and its limits, and hand it over.
     RetryUnknown(String),
+    /// Hand a stream over, with the hosts that were named.
+    Stream(FleetStream),
+    /// Tell of a stream that there is.
+    AttachStream(String),
+    /// Follow the stream that was told of.
+    Follow {
+        /// Where output goes: `fifo:PATH`, `unix:PATH` or `file:PATH` with an absolute path, in which `{host}` is the host's name.
+        /// It is told where there is none.
+        to: Option<String>,
+        /// The line that is written where output may be missing or come twice. `{host}`, `{time}` and `{reason}` are replaced.
+        mark: Option<String>,
+    },
+    /// Follow no longer: the stream goes on. Answered with the last frame once the position is kept.
+    Leave,
     /// End the job: what runs is sent SIGTERM, and nothing more is started.
     Cancel,
 }
@@ -58,6 +82,51 @@ pub struct FleetLimits {
     pub failures: Option<u32>,
     /// How long each host may take.
     pub limit: Option<Duration>,
+    /// How often a host on which nothing may have run is tried again.
+    pub retries: u32,
+}
+
+/// How the commands of a stream are begun again, and where their output goes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FleetStream {
+    /// When.
+    pub restart: FleetRestart,
+    /// The first pause.
+    pub first: Duration,
+    /// The longest one.
+    pub longest: Duration,
+    /// A subject of JetStream, instead of those who follow.
+    pub subject: Option<String>,
+}
+
+/// When a command is begun again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FleetRestart {
+    /// When the connection was lost.
+    Lost,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What is told of a host of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StreamNews {
+    /// A node runs the command: not for the first time, where there is a reason.
+    Begun(String, Option<String>),
+    /// It runs no longer, and is begun again.
+    Lost(String),
+    /// It has ended.
+    Ended(Exit),
+    /// It does not work.
+    Failed(String),
+    /// A node does not run it, or waits, for this reason.
+    Waits(String),
+    /// Output may be missing or come twice, for this reason.
+    Gap(String),
+    /// Nothing more comes. Whether the command ended with 0.
+    Over(bool),
 }
 
 /// What the program says. Hosts are numbered from 0, in the order of the job.
@@ -86,6 +155,8 @@ pub enum FleetReply {
     NotStarted(u32, String),
     /// It did not work.
     HostFailed(u32, Failure),
+    /// Something about a host of a stream.
+    Stream(u32, StreamNews),
     /// Something for the user.
     Notice(String),
     /// All is told: last frame.
@@ -94,12 +165,37 @@ pub enum FleetReply {
     Failed(Failure),
 }
 
-/// The program at work for this one. It ends when this is dropped, and the job goes on.
+/// The program at work for this one. It ends when this is dropped, and the job goes on, unless it was to be cancelled: then
+/// it ends once it has done that.
 #[derive(Debug)]
 pub struct Fleet {
     replies: FrameReader,
-    requests: FrameWriter,
-    child: Child,
+    /// Held for a frame at a time.
+    requests: Arc<Mutex<FrameWriter>>,
+    /// There until this is dropped.
+    child: Option<Child>,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+/// What cancels the job of a program at work, whoever else speaks with it.
+#[derive(Debug, Clone)]
+pub struct Canceller {
+    /// Held for a frame at a time.
+    requests: Arc<Mutex<FrameWriter>>,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+impl Canceller {
+    /// Ends the job: what runs is sent SIGTERM, and nothing more is started. Once this returns, the program does that, whatever
+    /// becomes of this process.
+    ///
+    /// # Errors
+    /// The program is gone.
+    pub async fn cancel(&self) -> Result<(), FrameError> {
+        self.requests.lock().await.send(&FleetRequest::Cancel).await?;
+        self.is_cancelled.store(true, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 impl Fleet {
@@ -108,7 +204,18 @@ impl Fleet {
     /// # Errors
     /// It is not installed, or cannot be run.
     pub fn start() -> Result<Self, ClientError> {
-        let program = program::find_fleet()?;
+        Self::start_by(&[program::find_fleet()?.into(), "converse".into()])
+    }
+
+    /// The same by this command, for programs that are not installed beside it. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn start_by(command: &[OsString]) -> Result<Self, ClientError> {
+        let (program, arguments) = command
+            .split_first()
+            .ok_or(ProgramError::NoPath("no command".into()))?;
+        let program = PathBuf::from(program);
         let failed = |error: std::io::Error| ClientError::Private {
             program: program.clone(),
             why: error.to_string(),
@@ -118,7 +225,7 @@ impl Fleet {
         ours.set_nonblocking(true).map_err(failed)?;
         let its: std::os::fd::OwnedFd = its.into();
         let child = Command::new(&program)
-            .arg("converse")
+            .args(arguments)
             .stdin(Stdio::from(its))
             .stdout(Stdio::null())
             // The user's Ctrl-C is this program's affair.
@@ -128,8 +235,9 @@ impl Fleet {
         let (replies, requests) = split(UnixStream::from_std(ours).map_err(failed)?);
         Ok(Self {
             replies,
-            requests,
-            child,
+            requests: Arc::new(Mutex::new(requests)),
+            child: Some(child),
+            is_cancelled: Arc::default(),
         })
     }
 
@@ -138,7 +246,18 @@ impl Fleet {
     /// # Errors
     /// The program is gone.
     pub async fn send(&self, request: &FleetRequest) -> Result<(), FrameError> {
-        self.requests.send(request).await
+        match request {
+            FleetRequest::Cancel => self.canceller().cancel().await,
+            request => self.requests.lock().await.send(request).await,
+        }
+    }
+
+    /// What cancels its job.
+    pub fn canceller(&self) -> Canceller {
+        Canceller {
+            requests: self.requests.clone(),
+            is_cancelled: self.is_cancelled.clone(),
+        }
     }
 
     /// What it says next; `None` where it has ended. Cancel-safe.
@@ -152,7 +271,15 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        if self.is_cancelled.load(Ordering::Relaxed) {
+            // It ends by itself, since nobody listens any more.
+            std::thread::spawn(move || child.wait());
+            return;
+        }
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }

@@ -5,11 +5,13 @@
 //! [`program`] finds the daemon's program, [`private`] is a daemon of a program's own.
 //! [`sink`] is where output goes from session to session,
 //! [`stdio`] uses streams that belong to others without changing anything about them, [`terminal`] has what both ends know
-//! of a user's terminal. [`fleet`] is what a client says to the program that works with other machines.
+//! of a user's terminal. [`fleet`] is what a client says to the program that works with other machines, [`fleet_view`] what that
+//! tells those who look at a fleet.
 
 pub mod client;
 pub mod descriptors;
 pub mod fleet;
+pub mod fleet_view;
 pub mod place;
 pub mod private;
 pub mod program;

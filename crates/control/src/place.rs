@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use trunkline_request::words_of;
+
 /// The folders of one user's daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -26,7 +28,7 @@ pub enum PlaceError {
     #[error("{0} belongs to somebody else or is open to others: it must be yours, with mode 0700")]
     NotPrivate(PathBuf),
     /// A folder cannot be made.
-    #[error("cannot create directory {folder}: {}", words(.error))]
+    #[error("cannot create directory {folder}: {}", words_of(.error))]
     Io {
         /// The folder.
         folder: PathBuf,
@@ -108,6 +110,11 @@ impl Place {
         self.runtime.join("fleet.sock")
     }
 
+    /// The socket on which a node of a fleet tells its metrics.
+    pub fn fleet_metrics(&self) -> PathBuf {
+        self.runtime.join("fleet-metrics.sock")
+    }
+
     /// The settings of a fleet, beside `config.toml`.
     pub fn fleet_config(&self) -> PathBuf {
         self.config.with_file_name("fleet.toml")
@@ -147,15 +154,6 @@ impl Place {
     /// What is wrong with it.
     pub fn make_state(&self) -> Result<(), PlaceError> {
         make_private(&self.state)
-    }
-}
-
-/// The system's words without Rust's "(os error 20)".
-pub fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
     }
 }
 

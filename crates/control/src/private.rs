@@ -29,11 +29,11 @@ pub struct Private {
 }
 
 impl Private {
-    /// Starts one.
+    /// Starts one, which logs to `log`.
     ///
     /// # Errors
     /// There is no program, or it cannot be run.
-    pub fn start() -> Result<Self, ClientError> {
+    pub fn start(log: Stdio) -> Result<Self, ClientError> {
         let program = program::find()?;
         let failed = |error: io::Error| ClientError::Private {
             program: program.clone(),
@@ -44,7 +44,8 @@ impl Private {
         command
             .arg("--private")
             .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null());
+            .stdout(Stdio::null())
+            .stderr(log);
         let child = command.spawn().map_err(failed)?;
         Ok(Self {
             child,

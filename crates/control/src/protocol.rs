@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use trunkline_request::connection::{ConnectionReport, Handshake};
 pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 use trunkline_request::destination::Destination;
-pub use trunkline_request::failure::Failure;
+pub use trunkline_request::failure::{Failure, WordsOfSsh};
 use trunkline_request::hosts::Selection;
 use trunkline_request::tuning::{Choice, LocalReport, Report, Step, TuneOptions};
 use trunkline_request::{LogLevel, LogLine, PromptKind, Vantage, Waiting, World};
@@ -203,6 +203,10 @@ pub struct HostRequest {
     pub ssh_args: Vec<OsString>,
     /// The caller's environment, folder, umask and namespaces. A request from elsewhere than the daemon is refused.
     pub world: World,
+    /// Questions are answered by a program that has its answers at hand: for as long as the request lives it may be asked
+    /// again, for further connections. Otherwise a person answers, who is asked for the first one only.
+    #[serde(default)]
+    pub answers_at_hand: bool,
 }
 
 /// A session to run.
@@ -243,8 +247,8 @@ pub struct OnBehalf {
 }
 
 /// A client that stands for ssh(1): it does what ssh_config says of ssh itself, and not of a session. It is told with
-/// [`Reply::LogLevel`], [`Reply::Log`], [`Reply::Banner`] and [`Reply::Warning`] what others hear as [`Reply::Notice`], and runs
-/// LocalCommand ([`Reply::LocalCommand`]).
+/// [`Reply::LogLevel`], [`Reply::Log`], [`Reply::Banner`], [`Reply::Proxy`] and [`Reply::Warning`] what others hear as
+/// [`Reply::Notice`], and runs LocalCommand ([`Reply::LocalCommand`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SshClient {
     /// It goes to the background when the session has begun (`-f`). Where only ssh_config asks for that, the answer is
@@ -458,6 +462,8 @@ pub enum Reply {
     Warning(String),
     /// To an [`SshClient`]: the server's banner, also where the connection was there before.
     Banner(String),
+    /// To an [`SshClient`]: a line of a ProxyCommand's standard error.
+    Proxy(String),
     /// To an [`SshClient`] that does not overrule it: what LogLevel says, where that is not INFO.
     LogLevel(LogLevel),
     /// To an [`SshClient`]: what is being done, as far as its log level lets it through; and what was done while a connection
@@ -814,6 +820,9 @@ pub struct Explanation {
     pub memory: Vec<(String, String)>,
     /// Its connections, if there are any.
     pub connections: Vec<ConnectionReport>,
+    /// The master of the system's ssh that carries its connections, if there is one.
+    #[serde(default)]
+    pub master: Option<MasterReport>,
 }
 
 /// A directive of ssh_config that is set otherwise than ssh has it on its own.

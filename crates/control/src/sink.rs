@@ -19,8 +19,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::AbortOnDropHandle;
+use trunkline_request::words_of;
 
-use crate::place::words;
 use crate::stdio::{Output, watched};
 
 /// Where output goes.
@@ -73,7 +73,7 @@ impl Target {
 
 /// Why a target, or an input, cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{doing}: {}", words(.source))]
+#[error("{doing}: {}", words_of(.source))]
 pub struct SinkError {
     /// What was being done, with the path.
     pub doing: String,

@@ -5,8 +5,9 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 
 use tokio::net::{UnixListener, UnixStream};
+use trunkline_request::words_of;
 
-use crate::place::{Place, PlaceError, words};
+use crate::place::{Place, PlaceError};
 
 /// Why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +23,9 @@ pub enum StartError {
     #[error("{0} is not a socket: move it away")]
     Foreign(PathBuf),
     /// A service manager has handed over another socket than the one where clients come.
-    #[error("the service manager listens on {found}, and clients come to {socket}: set ListenStream to that")]
+    #[error(
+        "the service manager listens on {found}, but clients connect to {socket}: set ListenStream to that"
+    )]
     OtherSocket {
         /// The service manager's.
         found: PathBuf,
@@ -30,7 +33,7 @@ pub enum StartError {
         socket: PathBuf,
     },
     /// The socket cannot be made.
-    #[error("cannot listen on {path}: {}", words(.error))]
+    #[error("cannot listen on {path}: {}", words_of(.error))]
     Listen {
         /// The socket's path.
         path: PathBuf,

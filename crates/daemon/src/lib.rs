@@ -4,22 +4,16 @@
 //! [`place`] where they meet.
 
 pub mod claim;
-mod forwards;
 mod installed;
-mod listening;
-mod metrics;
 mod mux;
 mod observed;
 mod openssh;
-mod process;
 mod reports;
 mod requests;
 pub mod server;
 mod session;
 mod status;
 mod stop;
-mod streams;
-mod subscription;
 
 use trunkline_control::socket;
 pub use trunkline_control::socket::FrameError;
@@ -37,7 +31,7 @@ pub fn verify_audit(
     head: Option<&str>,
     json: bool,
 ) -> anyhow::Result<(bool, String)> {
-    let verdict = observed::audit::verify(folder, head)?;
+    let verdict = trunkline_audit::verify(folder, head)?;
     let text = match json {
         true => serde_json::to_string_pretty(&verdict)? + "\n",
         false => verdict.describe(),

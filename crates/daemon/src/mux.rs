@@ -1,7 +1,7 @@
 //! OpenSSH's mux protocol, server side: stock ssh, and whatever runs it, uses the engine's connections through nothing
 //! but `ControlPath` (OpenSSH's PROTOCOL.mux; mux.c has both sides).
 //!
-//! Where something cannot be had, the client is let down at the point from which it makes a connection of its own:
+//! Where something is not possible, the client is let down at the point from which it makes a connection of its own:
 //! before the answer to its hello (host key, authentication, network), or by a failure in answer to its request.
 
 mod client;
@@ -27,9 +27,8 @@ use tokio_util::task::TaskTracker;
 use trunkline::config::{ControlMaster, HostConfig, SharingKey, World};
 use trunkline::{Engine, Error, Host, Interaction};
 
-use crate::metrics::Metrics;
 use crate::observed::activities::Activities;
-use crate::observed::audit::Audit;
+use crate::observed::metrics::Metrics;
 use crate::observed::recording::Recordings;
 use crate::place::{Place, make_private};
 use crate::protocol::HostRequest;
@@ -37,6 +36,7 @@ use crate::reports::engine_request;
 use crate::reports::unusable_folder;
 use crate::stop::Stop;
 use forwards::Forwards;
+use trunkline_audit::Audit;
 
 /// Decodes what a client may send, as [`packets`] does.
 pub(crate) fn decodes(packet: &[u8]) -> bool {
@@ -100,8 +100,8 @@ struct Listening {
 /// The longest path that stock ssh can use on every system, and one less than the shortest `sun_path` (BSD's) holds.
 const MAX_PATH: usize = 103;
 
-/// After a connection that could not be had, stock ssh goes its own way for so long without being kept waiting first.
-/// A host that only a password opens would otherwise be tried in vain before each of its commands.
+/// After a failed connection, stock ssh goes its own way for so long without being kept waiting first.
+/// A host that only a password opens would otherwise fail before each of its commands.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
 /// How long a request for a socket waits to hear that the host cannot be reached: `trunkline up` gives up after 180 ms.

@@ -1,6 +1,8 @@
-//! What is noted of who does what through the daemon: who asks, what goes on, the audit trail, recordings of terminals.
+//! What is noted of the daemon and of who does what through it, and who is told: what goes on, recordings of terminals,
+//! numbers.
 
 pub(crate) mod activities;
-pub(crate) mod asker;
-pub(crate) mod audit;
+pub(crate) mod metrics;
+pub(crate) mod process;
 pub(crate) mod recording;
+pub(crate) mod subscription;

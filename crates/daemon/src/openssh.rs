@@ -22,8 +22,8 @@ use trunkline::{Engine, Error, ErrorKind};
 
 use crate::place::{Place, make_private};
 use crate::protocol::{
-    Escapes, Exit, Failure, HostReport, HostRequest, Program, Reply, Request, SessionRequest, Stdio,
-    Transport,
+    Escapes, Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest,
+    Stdio, Transport,
 };
 use crate::reports;
 use crate::reports::unusable_folder;
@@ -38,12 +38,12 @@ pub(crate) struct Masters {
     mux: PathBuf,
     engine: Engine,
     /// Guards the table for as long as a look-up takes.
-    known: Mutex<BTreeMap<SharingKey, Known>>,
+    known: Mutex<BTreeMap<SharingKey, MasterHost>>,
 }
 
 /// A host that is reached through a master.
 #[derive(Clone)]
-struct Known {
+struct MasterHost {
     host: Arc<HostConfig>,
     master: Master,
     world: Arc<World>,
@@ -73,14 +73,14 @@ impl Masters {
     }
 
     /// Notes a host.
-    fn know(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Known, Error> {
+    fn know(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<MasterHost, Error> {
         make_private(&self.folder).map_err(unusable_folder)?;
         let host = host.through_ssh(world);
         let key = host.sharing_key();
         let mut table = self.known();
         let known = table.entry(key).or_insert_with(|| {
             let own = Master::of_user(&host, &self.mux);
-            Known {
+            MasterHost {
                 host,
                 master: own.unwrap_or_else(|| Master::at(self.folder.join(key.to_string()))),
                 world: world.clone(),
@@ -152,7 +152,7 @@ impl Masters {
 
     /// Ends the masters of the chosen hosts: all that are idle, or all. Returns how many those were.
     pub(crate) async fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
-        let chosen: Vec<(SharingKey, Known)> = self
+        let chosen: Vec<(SharingKey, MasterHost)> = self
             .known()
             .iter()
             .filter(|(_, known)| choose(&known.host))
@@ -177,19 +177,24 @@ impl Masters {
         closed
     }
 
+    /// A report on the master that is shared by this key, if there is one.
+    pub(crate) async fn report(&self, key: &SharingKey) -> Option<MasterReport> {
+        let known = self.known().get(key).cloned()?;
+        report(&known.master).await
+    }
+
     /// A report on every host with a master, or none.
     pub(crate) async fn list(&self) -> Vec<HostReport> {
-        let known: Vec<(SharingKey, Known)> = self
+        let known: Vec<(SharingKey, MasterHost)> = self
             .known()
             .iter()
             .map(|(key, known)| (*key, known.clone()))
             .collect();
         let mut reports = Vec::new();
         for (key, known) in known {
-            let state = known.master.state().await;
-            if state == MasterState::Missing {
+            let Some(master) = report(&known.master).await else {
                 continue;
-            }
+            };
             reports.push(HostReport {
                 name: known.host.original_host.clone(),
                 address: address(&known.host),
@@ -198,15 +203,21 @@ impl Masters {
                 sharing: key.to_string(),
                 mux_sockets: Vec::new(),
                 connections: Vec::new(),
-                master: Some(reports::master(&known.master, &state)),
+                master: Some(master),
             });
         }
         reports
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<SharingKey, Known>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<SharingKey, MasterHost>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A report on a master, unless there is none any more.
+async fn report(master: &Master) -> Option<MasterReport> {
+    let state = master.state().await;
+    (state != MasterState::Missing).then(|| reports::master(master, &state))
 }
 
 /// As long as a master stays that was pinned: ControlPersist takes no more than an int of seconds.

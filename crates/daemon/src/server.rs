@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::UnixStream;
@@ -11,22 +11,22 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use trunkline::config::{HostConfig, SharingKey};
-use trunkline::interaction::{LogLine, Told};
+use trunkline::interaction::{LogLine, MessageKind};
 use trunkline::memory::HostId;
-use trunkline::prompt::{Answer, Prompt, Prompter};
+use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, HostStatus, Interaction};
 use trunkline_control::private::Connections;
+use trunkline_http::metrics::Metrics as _;
 use zeroize::Zeroizing;
 
 use crate::claim::{Claim, PeerError, check_peer};
 use crate::installed::Installed;
-use crate::listening::Waiting;
-use crate::metrics::{Decline, Metrics, Stock};
 use crate::mux;
 use crate::observed::activities::{Activities, OfClient};
-use crate::observed::audit::{Audit, Recorder, Subject};
+use crate::observed::metrics::{Decline, Metrics, Stock};
 use crate::observed::recording::Recordings;
+use crate::observed::subscription::{self, ClientView};
 use crate::openssh::Masters;
 use crate::place::Place;
 use crate::protocol::{
@@ -38,14 +38,15 @@ use crate::requests::copy;
 use crate::requests::lists;
 use crate::requests::tuning;
 use crate::session;
+use crate::session::listening::Waiting;
 use crate::session::log::Log;
 use crate::socket::{FrameError, FrameReader, FrameWriter, split};
 use crate::status;
 use crate::stop::Stop;
-use crate::subscription::{self, Told as ToldOfDaemon};
+use trunkline_audit::{Audit, Recorder, Subject};
 
 /// How long running sessions may continue after the daemon was asked to end.
-pub const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
+const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
 
 /// How long a client may take to introduce itself, which ours do at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -57,6 +58,8 @@ struct Service {
     place: Place,
     /// `None` where there is no daemon, whose place another could take.
     installed: Option<Arc<Installed>>,
+    /// Whether a service manager holds the socket.
+    is_activated: bool,
     stop: Stop,
     /// `None` where there is no daemon.
     mux: Option<Arc<mux::Sockets>>,
@@ -75,7 +78,15 @@ struct Service {
 }
 
 impl Service {
-    /// Counts a socket for stock ssh that could not be had.
+    /// Whether it ends because of an update of its program. A service manager starts the new one only when this one has ended,
+    /// and clients wait for that: there, what is under way is let end before.
+    fn makes_room(&self) -> bool {
+        let installed = self.installed.as_ref();
+        installed.is_some_and(|installed| installed.is_replaced())
+            && !(self.is_activated && self.activities.are_any())
+    }
+
+    /// Counts a socket for stock ssh that could not be made.
     fn count_declined(&self, reply: &Reply) {
         if let Reply::Failed(failure) = reply {
             self.metrics.decline_mux(Stock::Up, Decline::Failed(failure.kind));
@@ -98,6 +109,7 @@ pub async fn run(
     let stop = Stop::new();
     let clients = TaskTracker::new();
     let audit = Audit::start(&claim.place, engine.settings()).await?;
+    engine.audited();
     ready();
     let activities = Activities::new();
     let recordings = Recordings::start(&claim.place, &engine)?;
@@ -114,15 +126,16 @@ pub async fn run(
     );
     let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
     let port = engine.settings().metrics_port;
-    let serving_metrics = AbortOnDropHandle::new(tokio::spawn(crate::metrics::serve(
-        metrics.clone(),
-        claim.place.clone(),
-        port,
-    )));
+    let serving_metrics = {
+        let (metrics, socket) = (metrics.clone(), claim.place.metrics());
+        let serving = async move { trunkline_http::metrics::serve(metrics, &socket, port).await };
+        AbortOnDropHandle::new(tokio::spawn(serving))
+    };
     let service = Service {
         engine: engine.clone(),
         place: claim.place.clone(),
         installed: Some(Arc::new(Installed::find())),
+        is_activated: claim.is_activated,
         stop: stop.clone(),
         mux: Some(mux.clone()),
         masters: Some(masters.clone()),
@@ -193,12 +206,14 @@ pub async fn run_private(
 ) -> Result<(), Error> {
     let clients = TaskTracker::new();
     let audit = Audit::start(&place, engine.settings()).await?;
+    engine.audited();
     let recordings = Recordings::start(&place, &engine)?;
     let since = SystemTime::now();
     let service = Service {
         engine: engine.clone(),
         place,
         installed: None,
+        is_activated: false,
         stop: Stop::new(),
         mux: None,
         masters: None,
@@ -303,11 +318,7 @@ async fn greet(
         Ok(Err(error)) => return Err(error.into()),
         Ok(Ok(None)) | Err(_) => return Ok(None),
     };
-    if service
-        .installed
-        .as_ref()
-        .is_some_and(|installed| installed.is_replaced())
-    {
+    if service.makes_room() {
         if service.stop.asked().is_none() {
             tracing::info!("trunklined was updated: no new clients; waiting for running sessions");
             service.stop.ask(false);
@@ -355,17 +366,25 @@ async fn talk(
             }
             Request::Warm { host, pin } => {
                 let masters = service.masters.as_deref();
-                serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
-                    warm(engine, masters, &host, pin, interaction).await
-                })
+                serve_questions(
+                    reader,
+                    replies,
+                    (answerer(&host), Duration::ZERO),
+                    async |interaction, _| warm(engine, masters, &host, pin, interaction).await,
+                )
                 .await
             }
             Request::Copy(copy) => {
                 let fds = reader.take_fds();
                 let entry = recorder.entry(Subject::copy(&copy));
-                let last = serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
-                    copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry).await
-                })
+                let last = serve_questions(
+                    reader,
+                    replies,
+                    (Answerer::Person, Duration::ZERO),
+                    async |interaction, _| {
+                        copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry).await
+                    },
+                )
                 .await;
                 entry.end_by(&last);
                 service.metrics.copy(&last);
@@ -376,17 +395,23 @@ async fn talk(
                     send(replies, Reply::Failed(no_stock_ssh().into())).await?;
                     break;
                 };
-                let last = serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
-                    mux.listen(host, path, Some(interaction)).await?;
-                    Ok(Reply::Done)
-                });
+                let last = serve_questions(
+                    reader,
+                    replies,
+                    (answerer(&host), Duration::ZERO),
+                    async |interaction, _| {
+                        mux.listen(host, path, Some(interaction)).await?;
+                        Ok(Reply::Done)
+                    },
+                );
                 let last = last.await;
                 service.count_declined(&last);
                 last
             }
             Request::Tune(tune) => {
                 let entry = recorder.entry(Subject::of("tune", &tune.host.destination.host));
-                let last = serve_questions(reader, replies, LEAVING, async |interaction, stop| {
+                let asked = (answerer(&tune.host), LEAVING);
+                let last = serve_questions(reader, replies, asked, async |interaction, stop| {
                     entry.begin(|subject| subject).await?;
                     tuning::run(engine, *tune, interaction, stop, replies).await
                 })
@@ -425,7 +450,7 @@ async fn tell(
     every: Duration,
     replies: &mpsc::Sender<Reply>,
 ) -> Result<(), Dropped> {
-    let mut told = ToldOfDaemon::default();
+    let mut told = ClientView::default();
     let mut ticks = subscription::ticks(every);
     let telling = async {
         loop {
@@ -508,7 +533,7 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
             Reply::Status(Box::new(status))
         }
         Request::Check(host) => outcome(check(engine, masters, &host).await),
-        Request::Explain(host) => outcome(explain(engine, &host).await),
+        Request::Explain(host) => outcome(explain(engine, masters, &host).await),
         Request::CloseShared { sharing, at_once } => close_shared(engine, masters, &sharing, at_once).await,
         Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
         _ => return None,
@@ -569,7 +594,11 @@ async fn serve_session(
     let entry = recorder.entry(subject);
     let (log, mut lines) = Log::new();
     let for_ssh = request.ssh.is_some().then_some(&log);
-    let (asking, interaction) = asking(replies, request.answers, for_ssh);
+    let answerer = match request.answers {
+        true => answerer(&request.host),
+        false => Answerer::Nobody,
+    };
+    let (asking, interaction) = asking(replies, answerer, for_ssh);
     let (inputs, session_inputs) = mpsc::channel(16);
     let detached = AtomicBool::new(false);
     let terminated = CancellationToken::new();
@@ -603,7 +632,7 @@ async fn serve_session(
             }
         }
         // The client is gone, which the session learns by the end of its inputs.
-        asking.answer(None);
+        asking.leave();
         drop(inputs);
     };
     tokio::select! {
@@ -637,10 +666,10 @@ const LEAVING: Duration = Duration::from_secs(5);
 async fn serve_questions(
     reader: &mut FrameReader,
     replies: &mpsc::Sender<Reply>,
-    leaving: Duration,
+    (answerer, leaving): (Answerer, Duration),
     work: impl AsyncFnOnce(&Interaction, &Notify) -> Result<Reply, Error>,
 ) -> Reply {
-    let (asking, interaction) = asking(replies, true, None);
+    let (asking, interaction) = asking(replies, answerer, None);
     let stop = Notify::new();
     let listening = async {
         while let Ok(Some(frame)) = reader.next::<Request>().await {
@@ -650,7 +679,7 @@ async fn serve_questions(
                 _ => {}
             }
         }
-        asking.answer(None);
+        asking.leave();
         stop.notify_one();
     };
     let mut working = std::pin::pin!(work(&interaction, &stop));
@@ -666,33 +695,47 @@ async fn serve_questions(
 
 /// Questions on their way to a client, one at a time.
 struct Asking {
-    pending: Mutex<Option<oneshot::Sender<Option<String>>>>,
+    state: Mutex<Questions>,
     turn: tokio::sync::Mutex<()>,
+}
+
+/// Guarded for as long as a look takes.
+struct Questions {
+    pending: Option<oneshot::Sender<Option<String>>>,
     replies: mpsc::Sender<Reply>,
-    answers: bool,
+    /// Nobody once the request has ended or the client has left: a connection that was begun for it may be asked something
+    /// later.
+    answerer: Answerer,
 }
 
 /// Questions and all that is told, on their way to a client: to one with a log, which stands for ssh, warnings, banners and
 /// the log apart from notices.
-fn asking(replies: &mpsc::Sender<Reply>, answers: bool, log: Option<&Log>) -> (Arc<Asking>, Interaction) {
+fn asking(
+    replies: &mpsc::Sender<Reply>,
+    answerer: Answerer,
+    log: Option<&Log>,
+) -> (AskedClient, Interaction) {
     let asking = Arc::new(Asking {
-        pending: Mutex::default(),
+        state: Mutex::new(Questions {
+            pending: None,
+            replies: replies.clone(),
+            answerer,
+        }),
         turn: tokio::sync::Mutex::default(),
-        replies: replies.clone(),
-        answers,
     });
     let (notices, log) = (replies.clone(), log.cloned());
     // A client that does not read its notices loses them; they are in the log as well.
     let interaction = Interaction::telling(asking.clone(), move |told, text| {
         let text = text.to_owned();
         let reply = match (told, &log) {
-            (Told::Log(level), Some(log)) => {
+            (MessageKind::Log(level), Some(log)) => {
                 let at = SystemTime::now();
                 return log.write(LogLine { at, level, text });
             }
-            (Told::Log(_), None) => return,
-            (Told::Warning, Some(_)) => Reply::Warning(text),
-            (Told::Banner, Some(_)) => Reply::Banner(text),
+            (MessageKind::Log(_), None) => return,
+            (MessageKind::Warning, Some(_)) => Reply::Warning(text),
+            (MessageKind::Banner, Some(_)) => Reply::Banner(text),
+            (MessageKind::Proxy, Some(_)) => Reply::Proxy(text),
             _ => Reply::Notice(text),
         };
         if let Reply::Notice(text) | Reply::Warning(text) = &reply {
@@ -704,12 +747,45 @@ fn asking(replies: &mpsc::Sender<Reply>, answers: bool, log: Option<&Log>) -> (A
     let interaction = interaction.showing(move |waiting| {
         let _ = waits.try_send(Reply::Waiting(waiting.cloned()));
     });
-    (asking, interaction)
+    (AskedClient(asking), interaction)
+}
+
+/// The client, for as long as its request lives.
+struct AskedClient(Arc<Asking>);
+
+impl AskedClient {
+    fn answer(&self, answer: Option<String>) {
+        self.0.answer(answer);
+    }
+
+    /// It has left: nobody is asked any more.
+    fn leave(&self) {
+        self.0.state().answerer = Answerer::Nobody;
+        self.0.answer(None);
+    }
+}
+
+impl Drop for AskedClient {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Who answers what is asked for a request.
+fn answerer(host: &HostRequest) -> Answerer {
+    match host.answers_at_hand {
+        true => Answerer::Program,
+        false => Answerer::Person,
+    }
 }
 
 impl Asking {
+    fn state(&self) -> MutexGuard<'_, Questions> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn answer(&self, answer: Option<String>) {
-        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let pending = self.state().pending.take();
         if let Some(pending) = pending {
             let _ = pending.send(answer);
         }
@@ -719,21 +795,30 @@ impl Asking {
 impl Prompter for Asking {
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
         Box::pin(async move {
-            if !self.answers {
-                return None;
-            }
             let _turn = self.turn.lock().await;
             let (answer, answered) = oneshot::channel();
-            *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+            let replies = {
+                let mut state = self.state();
+                if state.answerer == Answerer::Nobody {
+                    return None;
+                }
+                state.pending = Some(answer);
+                state.replies.clone()
+            };
             let ask = Reply::Ask {
                 text: prompt.text.clone(),
                 echo: prompt.echo,
                 kind: prompt.kind,
                 host: prompt.host.clone(),
             };
-            self.replies.send(ask).await.ok()?;
+            replies.send(ask).await.ok()?;
+            drop(replies);
             answered.await.ok().flatten().map(Zeroizing::new)
         })
+    }
+
+    fn answerer(&self) -> Answerer {
+        self.state().answerer
     }
 }
 
@@ -803,7 +888,7 @@ async fn close_shared(engine: &Engine, masters: Option<&Masters>, sharing: &str,
     Reply::Closed(closed)
 }
 
-async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
+async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -> Result<Reply, Error> {
     let asked = engine_request(host);
     let mut config = engine.resolve(&asked).await?;
     let mut reasons = engine.reasons_for_system_ssh(&config);
@@ -815,6 +900,10 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let departures = engine.departures(&asked).await?;
     let key = config.sharing_key();
     let status = engine.status().into_iter().find(|status| status.key == key);
+    let master = match masters {
+        Some(masters) => masters.report(&key).await,
+        None => None,
+    };
     let facts = engine.memory().facts(&HostId::of(&config));
     let mut memory = Vec::new();
     let choice = tune::remembered(engine.memory(), &config);
@@ -834,7 +923,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
         add("max sessions", facts.max_sessions.map(|limit| limit.to_string()));
         add(
             "round trip",
-            facts.rtt.map(|rtt| format!("{:.1} ms", rtt.as_secs_f64() * 1e3)),
+            facts.rtt.map(|rtt| format!("{:.2} ms", rtt.as_secs_f64() * 1e3)),
         );
         add("tuned for copies", choice.as_ref().map(Choice::describe));
         add(
@@ -871,6 +960,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
             .flat_map(|status| &status.lanes)
             .map(|lane| lane.report.clone())
             .collect(),
+        master,
     })))
 }
 

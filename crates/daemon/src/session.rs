@@ -1,7 +1,10 @@
 //! One session of a client: what its request means, and what is made of it.
 
+pub(crate) mod forwards;
+pub(crate) mod listening;
 pub(crate) mod log;
 mod ssh_words;
+pub(crate) mod streams;
 
 use std::ffi::{OsStr, OsString};
 use std::future::Future;
@@ -16,18 +19,16 @@ use tokio_util::sync::CancellationToken;
 use trunkline::config::{HostConfig, Listen, LocalCommand, LogLevel, Reason, RequestTty, SessionType, World};
 use trunkline::{ChannelStream, Command, Engine, Error, ExitStatus, Host, Interaction, Printable, Pty};
 
-use crate::forwards::Forwards;
-use crate::listening::Waiting;
-use crate::observed::audit::Entry;
 use crate::observed::recording::Recordings;
 use crate::openssh::Masters;
 use crate::protocol::{
     Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, SshClient, TerminalInfo, Tty,
 };
-use crate::streams::{
-    Deadline, Streams, TERMINATED, Terms, begun, closed, hold, pump, terminal_size, tunnel,
-};
+use forwards::Forwards;
+use listening::Waiting;
 use log::Log;
+use streams::{Deadline, Streams, TERMINATED, Terms, begun, closed, hold, pump, terminal_size, tunnel};
+use trunkline_audit::Entry;
 
 /// Who wants a session, and can be spoken to.
 pub(crate) struct Client<'a> {
@@ -299,7 +300,7 @@ async fn connect(host: &Host, program: &Program) -> Result<ChannelStream, Error>
     match program {
         Program::Stdio(target, port) => host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await,
         Program::StdioSocket(path) => host.direct_streamlocal(path).await,
-        _ => Err(Error::Bug("a session is no tunnel")),
+        _ => Err(Error::Bug("a session is not a tunnel")),
     }
 }
 
@@ -507,7 +508,7 @@ fn log_host(log: &Log, host: &Host, interaction: &Interaction) {
         let sessions = lane.report.sessions;
         log.say(
             LogLevel::Debug1,
-            format!("Sharing a connection to {address}, {age} s old, with {sessions} other sessions. It was made so:"),
+            format!("Sharing a connection to {address}, {age} s old, with {sessions} other sessions. This is how it was made:"),
         );
         info.log.iter().cloned().for_each(|line| log.write(line));
     }
@@ -645,19 +646,23 @@ impl Terminal {
     /// ssh.c's rules on terminals.
     fn of(config: &HostConfig, request: &SessionRequest, program: &Program) -> Self {
         let requested = requested_tty(config, request);
+        // SetEnv's goes before the environment's.
+        let set = config.set_env.iter().find(|(name, _)| name == "TERM");
+        let set = set.map(|(_, term)| term).filter(|term| !term.is_empty());
         match (requested, &request.terminal) {
             (RequestTty::No, _) => Self::None,
             (RequestTty::Auto, _) if *program != Program::Configured => Self::None,
             (_, Some(TerminalInfo { term, size, modes })) => Self::Given(Pty {
-                term: term.clone(),
+                term: set.unwrap_or(term).clone(),
                 size: terminal_size(*size),
                 modes: modes.clone(),
             }),
             // Of a size that nobody knows, but of the kind that the caller says.
             (RequestTty::Force, None) => {
                 let term = request.host.world.env.get(OsStr::new("TERM"));
+                let term = term.map_or_else(String::new, |term| term.to_string_lossy().into_owned());
                 Self::Given(Pty {
-                    term: term.map_or_else(String::new, |term| term.to_string_lossy().into_owned()),
+                    term: set.cloned().unwrap_or(term),
                     ..Pty::default()
                 })
             }

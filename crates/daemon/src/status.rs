@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use trunkline::Engine;
 
 use crate::mux;
+use crate::observed::process::{descriptor_limit, descriptors, memory};
 use crate::place::Place;
-use crate::process::{descriptor_limit, descriptors, memory};
 use crate::protocol::{DaemonLoad, DaemonStatus, SettingReport, VERSION};
 
 /// The status of this process, which has been serving `since` then.

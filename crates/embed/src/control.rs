@@ -1,29 +1,33 @@
 //! What can be said to a session or a tunnel, and its start and end.
 
+use std::future::Future as _;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
-use trunkline::{ChannelCloser, ExitStatus, SessionControl, SessionEnd, TerminalSize};
+use trunkline::{ChannelCloser, Error, ExitStatus, SessionControl, SessionEnd, TerminalSize};
 use trunkline_control::protocol::Request;
 use trunkline_request::failure::Failure;
 
 use crate::conversation::{self, Course};
+use crate::recorded::Recorded;
 
 /// What can be said to a session, by anybody who has a clone.
 #[derive(Debug, Clone)]
 pub struct Control {
-    told: Told,
+    told: Recipient,
     course: Arc<Course>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Told {
+pub(crate) enum Recipient {
     Engine(SessionControl),
     Tunnel(ChannelCloser),
     Daemon(conversation::Control),
 }
 
 impl Control {
-    pub(crate) fn new(told: Told, course: &Arc<Course>) -> Self {
+    pub(crate) fn new(told: Recipient, course: &Arc<Course>) -> Self {
         Self {
             told,
             course: course.clone(),
@@ -31,24 +35,24 @@ impl Control {
     }
 
     pub(crate) fn of_daemon(control: conversation::Control, course: &Arc<Course>) -> Self {
-        Self::new(Told::Daemon(control), course)
+        Self::new(Recipient::Daemon(control), course)
     }
 
     /// Sends a signal, by name without "SIG". A tunnel has nobody to take it.
     pub fn signal(&self, name: &str) {
         match &self.told {
-            Told::Engine(control) => control.signal(name),
-            Told::Tunnel(_) => {}
-            Told::Daemon(control) => control.send(Request::Signal(name.to_owned())),
+            Recipient::Engine(control) => control.signal(name),
+            Recipient::Tunnel(_) => {}
+            Recipient::Daemon(control) => control.send(Request::Signal(name.to_owned())),
         }
     }
 
     /// Tells of the terminal's new size.
     pub fn resize(&self, size: TerminalSize) {
         match &self.told {
-            Told::Engine(control) => control.resize(size),
-            Told::Tunnel(_) => {}
-            Told::Daemon(control) => {
+            Recipient::Engine(control) => control.resize(size),
+            Recipient::Tunnel(_) => {}
+            Recipient::Daemon(control) => {
                 control.send(Request::Resize(size.columns, size.rows, size.width, size.height));
             }
         }
@@ -57,23 +61,23 @@ impl Control {
     /// Closes it now.
     pub fn close(&self) {
         match &self.told {
-            Told::Engine(control) => control.close(),
-            Told::Tunnel(closer) => closer.close(),
-            Told::Daemon(control) => control.close(),
+            Recipient::Engine(control) => control.close(),
+            Recipient::Tunnel(closer) => closer.close(),
+            Recipient::Daemon(control) => control.close(),
         }
     }
 
     /// Whether nothing of it was sent to the server. Of the daemon's, the daemon knows.
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.told {
-            Told::Engine(control) => control.is_waiting(),
-            Told::Tunnel(_) | Told::Daemon(_) => false,
+            Recipient::Engine(control) => control.is_waiting(),
+            Recipient::Tunnel(_) | Recipient::Daemon(_) => false,
         }
     }
 
     /// Says that nobody reads the command's output any more. The daemon finds out itself.
     pub(crate) fn end_of_write(&self) {
-        if let Told::Engine(control) = &self.told {
+        if let Recipient::Engine(control) = &self.told {
             control.end_of_write();
         }
     }
@@ -95,9 +99,47 @@ pub struct End {
 
 #[derive(Debug)]
 pub(crate) enum Source {
-    Engine(SessionEnd),
-    Tunnel,
+    Engine(EngineEnd),
+    Tunnel {
+        /// What is recorded of it ends with it.
+        _recorded: Recorded,
+    },
     Daemon(conversation::End),
+}
+
+/// The start and the end of a session of this process's engine, and what is recorded of it.
+#[derive(Debug)]
+pub(crate) struct EngineEnd {
+    end: SessionEnd,
+    recorded: Recorded,
+}
+
+impl EngineEnd {
+    pub(crate) fn new(end: SessionEnd, recorded: Recorded) -> Self {
+        Self { end, recorded }
+    }
+
+    async fn started(&mut self) -> Result<(), Error> {
+        self.end.started().await
+    }
+
+    async fn wait(&mut self) -> Result<ExitStatus, Error> {
+        let ended = self.end.wait().await;
+        if let Some(entry) = self.recorded.take() {
+            entry.end_session(&ended);
+        }
+        ended
+    }
+}
+
+impl Drop for EngineEnd {
+    /// A program that has read all output need not have asked for the status: what is known of it is recorded all the same.
+    fn drop(&mut self) {
+        if self.recorded.is_some() {
+            let mut context = Context::from_waker(Waker::noop());
+            let _ = pin!(self.wait()).poll(&mut context);
+        }
+    }
 }
 
 impl End {
@@ -134,7 +176,7 @@ impl End {
         let started = match &mut self.source {
             Source::Engine(end) => end.started().await.map_err(Failure::from),
             Source::Daemon(end) => end.started().await,
-            Source::Tunnel => Ok(()),
+            Source::Tunnel { .. } => Ok(()),
         };
         self.started.insert(started).clone()
     }
@@ -150,7 +192,7 @@ impl End {
         let outcome = match &mut self.source {
             Source::Engine(end) => end.wait().await.map_err(Failure::from),
             Source::Daemon(end) => end.wait().await,
-            Source::Tunnel => Err(Failure::closed("tunnel").after_start()),
+            Source::Tunnel { .. } => Err(Failure::closed("tunnel").after_start()),
         };
         self.course.output_ended(outcome.is_ok());
         self.outcome.insert(outcome).clone()

@@ -2,6 +2,7 @@
 //! about it meanwhile.
 
 use std::os::fd::BorrowedFd;
+use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::{SetOnce, mpsc, oneshot};
@@ -211,7 +212,18 @@ impl Attended {
                     kind,
                     host,
                 } => {
-                    let answer = put(&self.interaction, text, echo, kind, host).await;
+                    let interaction = self.interaction.clone();
+                    let mut asked = pin!(put(&interaction, text, echo, kind, host));
+                    // Whoever is asked may never answer: a session that is given up meanwhile is not to wait for it.
+                    let answer = loop {
+                        tokio::select! {
+                            answer = &mut asked => break answer,
+                            request = said.recv() => match request.flatten() {
+                                Some(request) => self.requests.send(&request).await?,
+                                None => return Ok(Err(Failure::closed("session").after_start())),
+                            },
+                        }
+                    };
                     self.requests.send(&Request::Answer(answer)).await?;
                 }
                 reply => {

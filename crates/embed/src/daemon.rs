@@ -1,5 +1,6 @@
 //! A destination in the daemon, which holds the connections of all of a user's programs.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +16,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::oneshot;
 use trunkline::Error;
 use trunkline::config::{ForwardTarget, Listen};
+use trunkline::prompt::Answerer;
 use trunkline::sftp::Sftp;
 use trunkline_control::client::{Client, ClientError, Starter};
 use trunkline_control::place::Place;
@@ -82,6 +84,7 @@ impl Daemon {
             destination: request.destination.clone(),
             ssh_args: request.ssh_args.clone(),
             world: (*request.world).clone(),
+            answers_at_hand: self.destination.interaction.prompter().answerer() == Answerer::Program,
         }
     }
 
@@ -172,10 +175,7 @@ impl Daemon {
                 modes: pty.modes.clone(),
             });
         }
-        let env = options.env.iter();
-        request.env = env
-            .map(|(name, value)| (name.into(), OsString::from_vec(value.clone())))
-            .collect();
+        request.env = variables(options.env.clone());
         let fds: Vec<_> = ends.iter().filter_map(Far::passed).collect();
         let (control, end) = self.start(request, &fds).await?;
         let course = end.course();
@@ -230,8 +230,14 @@ impl Daemon {
     }
 
     /// Has the daemon carry a socket's bytes to and from what a session runs.
-    async fn carry(&self, program: Program, socket: &impl AsFd) -> Result<(Control, End), Failure> {
-        let request = self.session_request(program, [Stdio::Passed, Stdio::Passed, Stdio::Null]);
+    async fn carry(
+        &self,
+        program: Program,
+        env: Vec<(String, Vec<u8>)>,
+        socket: &impl AsFd,
+    ) -> Result<(Control, End), Failure> {
+        let mut request = self.session_request(program, [Stdio::Passed, Stdio::Passed, Stdio::Null]);
+        request.env = variables(env);
         self.start(request, &[socket.as_fd(), socket.as_fd()]).await
     }
 
@@ -259,7 +265,7 @@ impl Daemon {
         loop {
             let mut client = socket.accept().await;
             // A client that the daemon cannot carry finds its connection closed.
-            let Ok((control, mut end)) = self.carry(program.clone(), &client).await else {
+            let Ok((control, mut end)) = self.carry(program.clone(), Vec::new(), &client).await else {
                 continue;
             };
             tokio::spawn(async move {
@@ -274,9 +280,10 @@ impl Daemon {
     }
 
     /// An SFTP session, which keeps the daemon's session as it is used.
-    pub(crate) async fn sftp(&self) -> Result<Sftp, Failure> {
+    pub(crate) async fn sftp(&self, env: Vec<(String, Vec<u8>)>) -> Result<Sftp, Failure> {
         let (near, far) = pair()?;
-        let (control, mut end) = self.carry(Program::Subsystem("sftp".into()), &far).await?;
+        let program = Program::Subsystem("sftp".into());
+        let (control, mut end) = self.carry(program, env, &far).await?;
         drop(far);
         // What the daemon says of a failure is more than the streams' end would be.
         end.started().await?;
@@ -292,6 +299,13 @@ impl Daemon {
         let why = Some(why);
         Ok(Sftp::over(Answers { reader, why }, writer, name))
     }
+}
+
+/// As requests have them.
+fn variables(env: Vec<(String, Vec<u8>)>) -> BTreeMap<OsString, OsString> {
+    env.into_iter()
+        .map(|(name, value)| (name.into(), OsString::from_vec(value)))
+        .collect()
 }
 
 /// What the server says in an SFTP session. Its stream ends as it does where the daemon is lost, or its connection: then the

@@ -11,7 +11,7 @@ use crate::daemon::Daemon;
 
 /// A connection, kept open while this is there.
 #[derive(Debug)]
-pub struct Held<'a>(Source<'a>);
+pub struct ConnectionHold<'a>(Source<'a>);
 
 #[derive(Debug)]
 enum Source<'a> {
@@ -33,7 +33,7 @@ pub enum Change {
     Ended(Failure),
 }
 
-impl<'a> Held<'a> {
+impl<'a> ConnectionHold<'a> {
     pub(crate) async fn of_engine(host: &'a Host) -> Result<Self, Failure> {
         let connection = host.hold();
         connection.ready().await?;

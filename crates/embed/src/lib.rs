@@ -1,15 +1,19 @@
 //! The engine in this process, or the daemon's, behind one face: for bindings to other languages, which add the conversion of
 //! values and their own way of waiting.
 //!
-//! A [`Destination`] is found a [`Way`]; over that, sessions ([`Session`]), tunnels ([`Tunnel`]), SFTP and what the server
-//! listens on ([`Listener`]) are the same wherever the connection is. Every error is a [`Failure`].
+//! A [`Destination`] is found a [`Way`], by the daemon or a [`ProgramEngine`]; over that, sessions ([`Session`]), tunnels ([`Tunnel`]), SFTP and what the server
+//! listens on ([`Listener`]) are the same wherever the connection is. Every error is a [`Failure`]. A
+//! [`FleetJob`] is for hosts that the nodes of a fleet reach.
 
 mod control;
 mod conversation;
 mod daemon;
 mod destination;
+mod engine;
+mod fleet;
 mod held;
 mod listener;
+mod recorded;
 mod route;
 mod session;
 mod stream;
@@ -17,14 +21,17 @@ mod way;
 
 pub use control::{Control, End};
 pub use destination::{Destination, Preference};
-pub use held::{Change, Held};
+pub use engine::ProgramEngine;
+pub use fleet::{FleetCancel, FleetHost, FleetJob, FleetLimits, FleetRan};
+pub use held::{Change, ConnectionHold};
 pub use listener::{Incoming, Listener};
 pub use route::{Route, Routed, RoutedInput};
 pub use session::{Input, Output, Program, Ran, Session, SessionOptions, Tunnel};
 pub use stream::{Reader, Writer, joined, pipe};
 pub use trunkline_control::client::Starter;
 pub use trunkline_control::place::Place;
+pub use trunkline_control::protocol::ForwardKind;
 pub use trunkline_control::sink::{Target, remove_stale};
 pub use trunkline_request::connection::{ConnectionReport, Handshake};
 pub use trunkline_request::failure::{Cause, ErrorKind, Execution, Failure};
-pub use way::Way;
+pub use way::{Forwarding, Way};

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use trunkline::config::Listen;
-use trunkline::{IncomingConnection, RemoteListener};
+use trunkline::{Host, IncomingConnection, RemoteListener};
+use trunkline_audit::{Recorder, Subject};
 use trunkline_control::protocol::{Program, Reply, Request};
 use trunkline_request::failure::Failure;
 
 use crate::conversation::{Control, End};
 use crate::daemon::Daemon;
+use crate::recorded::{Recorded, record, unless_failed};
 use crate::session::Tunnel;
 
 /// What the server listens on. Dropping it ends that.
@@ -17,7 +19,13 @@ pub struct Listener(Source);
 
 #[derive(Debug)]
 enum Source {
-    Engine(RemoteListener),
+    Engine {
+        listener: RemoteListener,
+        host: Box<Host>,
+        recorder: Recorder,
+        /// What is recorded of it, to its end.
+        recorded: Recorded,
+    },
     Daemon {
         daemon: Arc<Daemon>,
         control: Control,
@@ -26,13 +34,28 @@ enum Source {
     },
 }
 
-impl From<RemoteListener> for Listener {
-    fn from(listener: RemoteListener) -> Self {
-        Self(Source::Engine(listener))
-    }
-}
-
 impl Listener {
+    pub(crate) async fn of_engine(
+        recorder: &Recorder,
+        host: &Host,
+        listen: &Listen,
+    ) -> Result<Self, Failure> {
+        let subject = || {
+            Subject::default().running(&match listen {
+                Listen::Tcp { host, port } => Program::Listen(host.clone(), *port),
+                Listen::Socket(path) => Program::ListenSocket(path.display().to_string()),
+            })
+        };
+        let recorded = record(recorder, host, subject).await?;
+        let listener = unless_failed(&recorded, host.listen_remote(listen).await)?;
+        Ok(Self(Source::Engine {
+            listener,
+            host: Box::new(host.clone()),
+            recorder: recorder.clone(),
+            recorded,
+        }))
+    }
+
     pub(crate) async fn of_daemon(daemon: &Arc<Daemon>, listen: &Listen) -> Result<Self, Failure> {
         let (control, end, port) = daemon.listen(listen).await?;
         let daemon = daemon.clone();
@@ -47,7 +70,7 @@ impl Listener {
     /// The TCP port, also where the server was to choose it.
     pub fn port(&self) -> Option<u16> {
         match &self.0 {
-            Source::Engine(listener) => match listener.listening() {
+            Source::Engine { listener, .. } => match listener.listening() {
                 Listen::Tcp { port, .. } => Some(*port),
                 Listen::Socket(_) => None,
             },
@@ -58,11 +81,20 @@ impl Listener {
     /// The next client; `None` when the connection has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Incoming> {
         match &mut self.0 {
-            Source::Engine(listener) => {
-                let incoming = listener.next().await?;
+            Source::Engine {
+                listener,
+                host,
+                recorder,
+                ..
+            } => {
+                let connection = listener.next().await?;
                 Some(Incoming {
-                    originator: incoming.originator().to_owned(),
-                    offer: Offer::Engine(incoming),
+                    originator: connection.originator().to_owned(),
+                    offer: Offer::Engine {
+                        connection,
+                        host: host.clone(),
+                        recorder: recorder.clone(),
+                    },
                 })
             }
             Source::Daemon {
@@ -82,7 +114,12 @@ impl Listener {
     /// Ends the listening, and returns when the server has said so.
     pub async fn close(self) {
         match self.0 {
-            Source::Engine(listener) => listener.close().await,
+            Source::Engine {
+                listener, recorded, ..
+            } => {
+                listener.close().await;
+                drop(recorded);
+            }
             Source::Daemon { control, mut end, .. } => {
                 control.send(Request::Input(Vec::new()));
                 while let Some(told) = end.next().await {
@@ -111,7 +148,11 @@ pub struct Incoming {
 
 #[derive(Debug)]
 enum Offer {
-    Engine(IncomingConnection),
+    Engine {
+        connection: IncomingConnection,
+        host: Box<Host>,
+        recorder: Recorder,
+    },
     Daemon(Arc<Daemon>, Numbered),
 }
 
@@ -127,7 +168,15 @@ impl Incoming {
     /// It is gone.
     pub async fn accept(self) -> Result<Tunnel, Failure> {
         match self.offer {
-            Offer::Engine(connection) => Ok(connection.accept().into()),
+            Offer::Engine {
+                connection,
+                host,
+                recorder,
+            } => {
+                let subject = || Subject::accepted(host.config(), connection.originator());
+                let recorded = record(&recorder, &host, subject).await?;
+                Ok(Tunnel::of_engine(connection.accept(), recorded))
+            }
             Offer::Daemon(daemon, offered) => daemon.tunnel(Program::Incoming(offered.take())).await,
         }
     }

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use trunkline::config::HostConfig;
 use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Pty, SessionParts};
+use trunkline_audit::Subject;
+use trunkline_control::protocol;
 use trunkline_request::failure::Failure;
 
-use crate::control::{Control, End, Source, Told};
+use crate::control::{Control, End, EngineEnd, Recipient, Source};
 use crate::conversation::Course;
+use crate::recorded::Recorded;
 use crate::route::{Route, Routed, RoutedInput};
 use crate::stream::{Reader, Writer};
 
@@ -49,6 +53,16 @@ impl SessionOptions {
             pty: None,
             agent_forwarding: false,
         }
+    }
+
+    /// What the audit trail says of it.
+    pub(crate) fn subject(&self, host: &HostConfig) -> Subject {
+        let program = match &self.program {
+            Program::Shell => protocol::Program::Configured,
+            Program::Exec(line) => protocol::Program::Exec(line.clone()),
+            Program::Subsystem(name) => protocol::Program::Subsystem(name.clone()),
+        };
+        Subject::session(&host.original_host, &program).on_terminal(self.pty.is_some())
     }
 
     /// The engine's form of it.
@@ -102,7 +116,11 @@ pub enum Output {
 
 impl Session {
     /// A session of this process's engine, whose input, output and error output go where `routes` say.
-    pub(crate) fn of_engine(parts: SessionParts, routes: [Route; 3]) -> Result<Self, Failure> {
+    pub(crate) fn of_engine(
+        parts: SessionParts,
+        routes: [Route; 3],
+        recorded: Recorded,
+    ) -> Result<Self, Failure> {
         let SessionParts {
             stdin,
             stdout,
@@ -110,6 +128,9 @@ impl Session {
             control,
             end,
         } = parts;
+        if let Some(entry) = &recorded {
+            entry.counted(&control);
+        }
         let course = Arc::new(Course::default());
         let [input, output, error_output] = routes;
         let routed = |route, reader| {
@@ -125,8 +146,8 @@ impl Session {
             },
             stdout: routed(output, stdout)?,
             stderr: routed(error_output, stderr)?,
-            control: Control::new(Told::Engine(control), &course),
-            end: End::new(Source::Engine(end), course),
+            control: Control::new(Recipient::Engine(control), &course),
+            end: End::new(Source::Engine(EngineEnd::new(end, recorded)), course),
         })
     }
 
@@ -246,16 +267,22 @@ pub struct Tunnel {
     pub end: End,
 }
 
-impl From<ChannelStream> for Tunnel {
-    fn from(stream: ChannelStream) -> Self {
+impl Tunnel {
+    /// One of this process's engine.
+    pub(crate) fn of_engine(stream: ChannelStream, recorded: Recorded) -> Self {
         let course = Arc::new(Course::default());
-        let control = Control::new(Told::Tunnel(stream.closer()), &course);
+        let closer = stream.closer();
+        if let Some(entry) = &recorded {
+            let counting = closer.clone();
+            entry.carries(move || counting.carried());
+        }
+        let control = Control::new(Recipient::Tunnel(closer), &course);
         let (reader, writer) = stream.into_split();
         Self {
             reader: Reader::from(reader),
             writer: Writer::from(writer),
             control,
-            end: End::new(Source::Tunnel, course),
+            end: End::new(Source::Tunnel { _recorded: recorded }, course),
         }
     }
 }

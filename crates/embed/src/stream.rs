@@ -168,6 +168,18 @@ impl Writer {
         }
     }
 
+    /// How many bytes the server takes now, as far as that is known on this side; with `waits`, waits until it takes some.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn window(&self, waits: bool) -> io::Result<usize> {
+        match &self.0 {
+            Drain::Channel(writer) => writer.window(waits).await,
+            Drain::Socket(..) | Drain::Pipe(_) => Ok(usize::MAX),
+            Drain::Ended => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
     /// Waits until what it leads to is over.
     pub async fn closed(&self) {
         match &self.0 {

@@ -1,6 +1,7 @@
 //! The way to a host: an engine in this process, or the daemon.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +10,19 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use trunkline::config::{Forward, ForwardAgent, ForwardTarget, Listen, World};
 use trunkline::sftp::Sftp;
-use trunkline::{Command, Engine, Host};
-use trunkline_control::protocol;
+use trunkline::transfer::{self, CopyOptions, Location, Progress, Snapshot};
+use trunkline::{Engine, ForwardHandle, Host};
+use trunkline_audit::{Entry, Recorder, Subject};
+use trunkline_control::protocol::{self, ForwardKind};
 use trunkline_request::connection::ConnectionReport;
-use trunkline_request::failure::Failure;
+use trunkline_request::failure::{ErrorKind, Failure};
 
 use crate::daemon::Daemon;
 use crate::destination::Destination;
-use crate::held::Held;
+use crate::engine::ProgramEngine;
+use crate::held::ConnectionHold;
 use crate::listener::Listener;
+use crate::recorded::{record, unless_failed};
 use crate::route::Route;
 use crate::session::{Program, Ran, Session, SessionOptions, Tunnel, timed_out};
 
@@ -30,23 +35,23 @@ enum Reach {
     /// An engine of this process.
     Engine {
         host: Box<Host>,
+        recorder: Recorder,
         /// What it was resolved by, and in which world; `None` for a host that the program has described itself.
         resolved: Option<(Engine, Arc<World>)>,
     },
     Daemon(Arc<Daemon>),
 }
 
-/// A host that the program has described itself.
-impl From<Host> for Way {
-    fn from(host: Host) -> Self {
+impl Way {
+    /// The way to a host of this engine that the program has described itself.
+    pub fn to(host: Host, engine: &ProgramEngine) -> Self {
         Self(Reach::Engine {
             host: Box::new(host),
+            recorder: engine.recorder().clone(),
             resolved: None,
         })
     }
-}
 
-impl Way {
     /// Finds the way to a destination. `engine` is asked for where the daemon is not to do it, or cannot: because it stands
     /// elsewhere in the system, where the same names mean other hosts.
     ///
@@ -54,16 +59,24 @@ impl Way {
     /// The daemon cannot be reached; the destination cannot be resolved.
     pub async fn find(
         destination: &Destination,
-        engine: impl AsyncFnOnce() -> Result<Engine, Failure>,
+        engine: impl AsyncFnOnce() -> Result<ProgramEngine, Failure>,
     ) -> Result<Self, Failure> {
         if let Some(daemon) = Daemon::find(destination).await? {
             return Ok(Self(Reach::Daemon(Arc::new(daemon))));
         }
-        let engine = engine().await?;
+        Self::through(destination, engine().await?).await
+    }
+
+    /// The way to a destination through an engine of this process.
+    ///
+    /// # Errors
+    /// The destination cannot be resolved.
+    pub async fn through(destination: &Destination, engine: ProgramEngine) -> Result<Self, Failure> {
         let request = &destination.request;
         Ok(Self(Reach::Engine {
             host: Box::new(engine.host_for(request, &destination.interaction).await?),
-            resolved: Some((engine, request.world.clone())),
+            recorder: engine.recorder().clone(),
+            resolved: Some((Engine::clone(&engine), request.world.clone())),
         }))
     }
 
@@ -90,10 +103,10 @@ impl Way {
     ///
     /// # Errors
     /// As [`Self::connect`].
-    pub async fn hold(&self) -> Result<Held<'_>, Failure> {
+    pub async fn hold(&self) -> Result<ConnectionHold<'_>, Failure> {
         match &self.0 {
-            Reach::Engine { host, .. } => Held::of_engine(host).await,
-            Reach::Daemon(daemon) => Held::of_daemon(daemon).await,
+            Reach::Engine { host, .. } => ConnectionHold::of_engine(host).await,
+            Reach::Daemon(daemon) => ConnectionHold::of_daemon(daemon).await,
         }
     }
 
@@ -113,12 +126,19 @@ impl Way {
         limit: Option<Duration>,
     ) -> Result<Session, Failure> {
         match &self.0 {
-            Reach::Engine { host, resolved } => {
-                let command = match resolved {
-                    Some((_, world)) => configured(options, host, world)?,
-                    None => options.command(),
+            Reach::Engine {
+                host,
+                recorder,
+                resolved,
+            } => {
+                let options = match resolved {
+                    Some((_, world)) => &configured(options, host, world)?,
+                    None => options,
                 };
-                Session::of_engine(host.start(&command).await?.into_parts(), routes)
+                let subject = || options.subject(host.config());
+                let recorded = record(recorder, host, subject).await?;
+                let session = unless_failed(&recorded, host.start(&options.command()).await)?;
+                Session::of_engine(session.into_parts(), routes, recorded)
             }
             Reach::Daemon(daemon) => daemon.session(options, routes, limit).await,
         }
@@ -152,7 +172,16 @@ impl Way {
     /// The server refuses, or cannot be connected to.
     pub async fn tcp(&self, host: &str, port: u16, from: (&str, u16)) -> Result<Tunnel, Failure> {
         match &self.0 {
-            Reach::Engine { host: reached, .. } => Ok(reached.direct_tcpip(host, port, from).await?.into()),
+            Reach::Engine {
+                host: reached,
+                recorder,
+                ..
+            } => {
+                let subject = || tunnel(&protocol::Program::Stdio(host.to_owned(), port));
+                let recorded = record(recorder, reached, subject).await?;
+                let opened = unless_failed(&recorded, reached.direct_tcpip(host, port, from).await)?;
+                Ok(Tunnel::of_engine(opened, recorded))
+            }
             Reach::Daemon(daemon) => {
                 let program = protocol::Program::Stdio(host.to_owned(), port);
                 daemon.tunnel(program).await
@@ -166,7 +195,12 @@ impl Way {
     /// As [`Self::tcp`].
     pub async fn socket(&self, path: &str) -> Result<Tunnel, Failure> {
         match &self.0 {
-            Reach::Engine { host, .. } => Ok(host.direct_streamlocal(path).await?.into()),
+            Reach::Engine { host, recorder, .. } => {
+                let subject = || tunnel(&protocol::Program::StdioSocket(path.to_owned()));
+                let recorded = record(recorder, host, subject).await?;
+                let opened = unless_failed(&recorded, host.direct_streamlocal(path).await)?;
+                Ok(Tunnel::of_engine(opened, recorded))
+            }
             Reach::Daemon(daemon) => {
                 let program = protocol::Program::StdioSocket(path.to_owned());
                 daemon.tunnel(program).await
@@ -180,7 +214,7 @@ impl Way {
     /// As [`Self::tcp`].
     pub async fn listen(&self, listen: &Listen) -> Result<Listener, Failure> {
         match &self.0 {
-            Reach::Engine { host, .. } => Ok(host.listen_remote(listen).await?.into()),
+            Reach::Engine { host, recorder, .. } => Listener::of_engine(recorder, host, listen).await,
             Reach::Daemon(daemon) => Listener::of_daemon(daemon, listen).await,
         }
     }
@@ -198,12 +232,13 @@ impl Way {
         cancelled: impl Future<Output = ()>,
     ) -> Result<(), Failure> {
         match &self.0 {
-            Reach::Engine { host, .. } => {
+            Reach::Engine { .. } => {
                 let listen = Listen::Socket(path);
-                let handle = host.forward_local(&Forward { listen, target }).await?;
+                let forward = Forward { listen, target };
+                let forwarding = self.forward(ForwardKind::Local, &forward).await?;
                 listening();
                 cancelled.await;
-                handle.close().await;
+                forwarding.close().await;
                 Ok(())
             }
             Reach::Daemon(daemon) => tokio::select! {
@@ -213,14 +248,79 @@ impl Way {
         }
     }
 
+    /// Starts a forwarding with the engine of this process.
+    ///
+    /// # Errors
+    /// It cannot be listened; the daemon has the host, whose forwardings last as long as the client that asks for them.
+    pub async fn forward(&self, kind: ForwardKind, forward: &Forward) -> Result<Forwarding, Failure> {
+        let Reach::Engine { host, recorder, .. } = &self.0 else {
+            let why = "the daemon makes no forwarding that a program holds";
+            return Err(Failure::new(ErrorKind::Configuration, why));
+        };
+        let entry = recorder.entry(Subject::forwarding(host.config(), kind, forward));
+        let handle = trunkline_audit::opened(host, kind, forward, &entry).await?;
+        Ok(Forwarding { handle, entry })
+    }
+
+    /// Copies to or from the host, and from and to this machine.
+    ///
+    /// # Errors
+    /// As [`trunkline::transfer::copy`].
+    pub async fn copy(
+        &self,
+        sources: &[Location],
+        target: &Location,
+        options: &CopyOptions,
+        progress: &Arc<Progress>,
+    ) -> Result<Snapshot, Failure> {
+        let recorded = match &self.0 {
+            Reach::Engine { host, recorder, .. } => {
+                let subject = || Subject::transfer(host.config(), sources, target);
+                record(recorder, host, subject).await?
+            }
+            // The daemon records the SFTP session that it goes over.
+            Reach::Daemon(_) => None,
+        };
+        if let Some(entry) = &recorded {
+            entry.counts_copy(sources, target, progress);
+        }
+        let copied = transfer::copy(sources, target, options, progress).await;
+        if let Some(entry) = &recorded {
+            entry.end_copy(&copied);
+        }
+        Ok(copied?)
+    }
+
     /// Opens an SFTP session.
     ///
     /// # Errors
     /// As [`Self::tcp`].
     pub async fn sftp(&self) -> Result<Sftp, Failure> {
+        self.sftp_with(Vec::new()).await
+    }
+
+    /// The same, with variables for the environment of its server, which takes only those that its AcceptEnv names.
+    ///
+    /// # Errors
+    /// As [`Self::tcp`].
+    pub async fn sftp_with(&self, env: Vec<(String, Vec<u8>)>) -> Result<Sftp, Failure> {
         match &self.0 {
-            Reach::Engine { host, .. } => Ok(host.sftp().await?),
-            Reach::Daemon(daemon) => daemon.sftp().await,
+            Reach::Engine { host, recorder, .. } => {
+                let subject =
+                    || SessionOptions::new(Program::Subsystem("sftp".into())).subject(host.config());
+                let recorded = record(recorder, host, subject).await?;
+                let Some(entry) = recorded.map(Arc::new) else {
+                    return Ok(host.sftp_with(env).await?);
+                };
+                let witness = entry.clone();
+                let opened = host.sftp_witnessed(env, move |control| {
+                    witness.lasts();
+                    witness.counted(control);
+                    Some(Box::new(move |ended| witness.end_session(ended)))
+                });
+                Ok(opened.await.inspect_err(|error| entry.failed(error))?)
+            }
+            Reach::Daemon(daemon) => daemon.sftp(env).await,
         }
     }
 
@@ -242,7 +342,7 @@ impl Way {
     /// The daemon cannot be reached.
     pub async fn disconnect(&self) -> Result<usize, Failure> {
         match &self.0 {
-            Reach::Engine { host, resolved } => Ok(match resolved {
+            Reach::Engine { host, resolved, .. } => Ok(match resolved {
                 Some((engine, _)) => engine.close(false, |other| host.config().is_same_account(other)),
                 None => 0,
             }),
@@ -251,8 +351,42 @@ impl Way {
     }
 }
 
-/// A command with what ssh_config says of its host's sessions, as the daemon has it.
-fn configured(options: &SessionOptions, host: &Host, world: &World) -> Result<Command, Failure> {
+/// A forwarding of this process's engine. Dropping it ends the listening, as [`ForwardHandle`] does.
+pub struct Forwarding {
+    handle: ForwardHandle,
+    /// What is recorded of it, to its end.
+    entry: Entry,
+}
+
+impl Forwarding {
+    /// As [`ForwardHandle::close`].
+    pub async fn close(self) {
+        let Self { handle, entry } = self;
+        handle.close().await;
+        drop(entry);
+    }
+
+    /// As [`ForwardHandle::abort`].
+    pub fn abort(self) {
+        self.handle.abort();
+    }
+}
+
+impl Deref for Forwarding {
+    type Target = ForwardHandle;
+
+    fn deref(&self) -> &ForwardHandle {
+        &self.handle
+    }
+}
+
+/// Where a tunnel leads to.
+fn tunnel(program: &protocol::Program) -> Subject {
+    Subject::default().running(program)
+}
+
+/// What a session runs and how, with what ssh_config says of its host's sessions, as the daemon has it.
+fn configured(options: &SessionOptions, host: &Host, world: &World) -> Result<SessionOptions, Failure> {
     let config = host.config();
     let mut options = options.clone();
     let has_command = matches!(options.program, Program::Exec(_));
@@ -268,5 +402,5 @@ fn configured(options: &SessionOptions, host: &Host, world: &World) -> Result<Co
     // Of two values, sshd takes the last.
     options.env = sent.chain(options.env).collect();
     options.agent_forwarding = config.forward_agent != ForwardAgent::No;
-    Ok(options.command())
+    Ok(options)
 }

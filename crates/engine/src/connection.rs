@@ -6,11 +6,11 @@ pub(crate) mod channel;
 pub(crate) mod dial;
 mod driver;
 pub(crate) mod handshake;
-mod identities;
 pub(crate) mod incoming;
 pub(crate) mod lease;
 mod life;
 pub(crate) mod login;
+mod queue;
 pub(crate) mod session;
 mod socket;
 pub(crate) mod splice;
@@ -34,12 +34,13 @@ use crate::error::Error;
 use crate::host_key::HostKeyError;
 use crate::interaction::{HeldUp, Interaction, KnownClient, Waiting};
 use crate::metrics::ConnectionMetrics;
-use crate::queue::queue;
+use crate::prompt::Answerer;
 use channel::{ChannelStream, ChannelTerms, GlobalReply, Op, Ops, channel};
 use handshake::Handshake;
 use incoming::Incoming;
 use lease::Lease;
 use life::Life;
+use queue::queue;
 use session::{Command, Output, Session, SpareSession};
 
 /// What ties an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
@@ -88,8 +89,8 @@ pub struct ConnectionInfo {
     pub banner: Arc<str>,
     /// What was logged while it was made, the first lines of it.
     pub log: Arc<[LogLine]>,
-    /// A person had to answer for its log-in, or to touch a key, and would have to again for another connection.
-    pub attended: bool,
+    /// Who had to answer for its log-in, and would have to again for another connection. To touch a key is a person's answer.
+    pub answered: Answerer,
     /// For whom it was made.
     pub(crate) made_for: KnownClient,
     /// What binds an agent's signatures to this connection.

@@ -4,6 +4,7 @@ mod host;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::iter;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,11 +27,11 @@ use crate::connection::timing::idle::Activity;
 use crate::error::Error;
 use crate::hosts;
 use crate::interaction::{Interaction, LogLevel};
+use crate::memory::tuned;
 use crate::memory::{HostId, Memory};
 use crate::metrics::Metrics;
-use crate::pool::{Caller, LaneStatus, Pool, Way};
-use crate::settings::Settings;
-use crate::tuned;
+use crate::pool::{Caller, Closing, LaneStatus, Pool, Way};
+use crate::settings::{AuditMode, Settings};
 use host::Undecided;
 pub use host::{HeldConnection, Host};
 use trunkline_request::STRICT;
@@ -66,6 +67,8 @@ struct Inner {
     vantage: Vantage,
     /// Whether its connections are used by others than the program that it is in.
     lends: AtomicBool,
+    /// Whether what is done with it is in the audit trail.
+    audited: AtomicBool,
     /// Whether proxy commands stay on the terminal of this process.
     shares_terminal: AtomicBool,
     /// What the receive windows of all connections grow from.
@@ -74,6 +77,10 @@ struct Inner {
 
 /// Why a host that may only be shared is not reached by an engine that shares with nobody.
 const APART: &str = "this would make a connection of its own, apart from the daemon's";
+
+/// Why nothing is reached by an engine that nobody records where everything is to be recorded.
+const UNRECORDED: &str = "config.toml lets nothing run that is not recorded in the audit trail (audit = \"strict\"), and nobody \
+                          records what is done with this engine: use the daemon";
 
 /// Where host memory is kept.
 #[derive(Debug, Clone, Default)]
@@ -116,7 +123,12 @@ impl Engine {
             max_lanes: connections.unwrap_or(settings.max_lanes).max(1),
             ..settings.clone()
         };
-        Self::with(settings, memory.clone(), resolver.clone())
+        let apart = Self::with(settings, memory.clone(), resolver.clone());
+        // Whoever records what is done with this one does so for what it does with that one.
+        if self.inner.audited.load(Ordering::Relaxed) {
+            apart.audited();
+        }
+        apart
     }
 
     fn with(settings: Settings, memory: Arc<Memory>, resolver: Arc<Resolver>) -> Self {
@@ -130,6 +142,7 @@ impl Engine {
             metrics: Arc::default(),
             vantage: Vantage::current(),
             lends: AtomicBool::new(false),
+            audited: AtomicBool::new(false),
             shares_terminal: AtomicBool::new(false),
             windows: Arc::default(),
         });
@@ -235,6 +248,7 @@ impl Engine {
         if self.must_share(&config, &request.world) && !self.inner.lends.load(Ordering::Relaxed) {
             return Err(Error::not_shared(&config.original_host, APART));
         }
+        self.must_be_audited(&config)?;
         if let Some(words) = &config.refuse_connection {
             return Err(Error::configuration(
                 &config,
@@ -297,6 +311,20 @@ impl Engine {
         self.inner.lends.store(true, Ordering::Relaxed);
     }
 
+    /// Says that what is done with it is recorded in the audit trail. Where [`Settings::audit`] is strict, an engine that
+    /// is not reaches no host.
+    pub fn audited(&self) {
+        self.inner.audited.store(true, Ordering::Relaxed);
+    }
+
+    fn must_be_audited(&self, config: &HostConfig) -> Result<(), Error> {
+        let strict = self.inner.settings.audit == AuditMode::Strict;
+        if strict && !self.inner.audited.load(Ordering::Relaxed) {
+            return Err(Error::configuration(config, UNRECORDED));
+        }
+        Ok(())
+    }
+
     /// Leaves proxy commands in the process group of this process, as ssh does: they can ask on its terminal, and what the
     /// terminal sends to the group (Ctrl-C) is for them, too. Otherwise each has a group of its own.
     pub fn share_terminal(&self) {
@@ -318,8 +346,8 @@ impl Engine {
     pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, Error> {
         if let Some(what) = self.inner.vantage.difference(&request.world.vantage) {
             return Err(Error::Invalid(format!(
-                "{}: the request comes from another {what} than this engine's, which would reach another host or read other \
-                 files: use one of its own, as --no-daemon does",
+                "{}: the request comes from another {what}, where this may mean another host or other files: \
+                 --no-daemon connects from there",
                 request.destination.host
             )));
         }
@@ -327,7 +355,9 @@ impl Engine {
             return Ok(config);
         }
         let config = self.inner.resolver.resolve(request).await?;
-        self.inner.memory.recall(&HostId::of(&config)).await;
+        for host in iter::successors(Some(&config), |host| host.jump.as_ref()) {
+            self.inner.memory.recall(&HostId::of(host)).await;
+        }
         Ok(config)
     }
 
@@ -349,6 +379,15 @@ impl Engine {
                 value: "older".into(),
                 why: "the server takes nothing that the engine has, but the configuration allows ssh something that it takes".into(),
             });
+        }
+        // What is behind a jump host is reached by the ssh that reaches that one.
+        if let Some(jump) = &config.jump {
+            let of_jump = self.reasons_for_system_ssh(jump);
+            reasons.extend(of_jump.into_iter().map(|reason| Reason {
+                directive: "proxyjump".into(),
+                value: jump.original_host.clone(),
+                why: format!("its {} {}: {}", reason.directive, reason.value, reason.why),
+            }));
         }
         reasons
     }
@@ -412,18 +451,25 @@ impl Engine {
             .collect()
     }
 
-    /// Closes the connections that `choose` picks by their configuration: at once, or when their sessions have ended.
-    /// Returns how many connections that were.
+    /// Closes the connections that `choose` picks by their configuration: at once, or when their sessions have ended. Returns how
+    /// many connections that were; those count once that end later, unless this ends them now.
+    ///
+    /// Until they have ended they are part of the [status](Self::status), and can be closed at once. Nobody new shares them.
     pub fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
         let mut closed = 0;
-        self.inner.pools().retain(|_, pool| {
-            let chosen = choose(pool.host());
-            if chosen {
+        let mut pools = self.inner.pools();
+        let chosen: Vec<_> = pools.extract_if(|_, pool| choose(pool.host())).collect();
+        for (_, pool) in chosen {
+            if at_once || !pool.is_closing() {
                 closed += pool.status().len();
-                pool.close(at_once);
             }
-            !chosen
-        });
+            if at_once {
+                pool.close(Closing::Now);
+            } else {
+                pool.close(Closing::WhenReleased);
+                pools.insert(SharingKey::unique(), pool);
+            }
+        }
         closed
     }
 
@@ -433,7 +479,7 @@ impl Engine {
         let pools: Vec<_> = self.inner.pools().drain().map(|(_, pool)| pool).collect();
         let connections: Vec<_> = pools.iter().flat_map(|pool| pool.connections()).collect();
         for pool in &pools {
-            pool.close(false);
+            pool.close(Closing::WhenSessionsEnd);
         }
         let all = futures_util::future::join_all(connections.iter().map(Connection::ended));
         if tokio::time::timeout(limit, all).await.is_err() {
@@ -469,7 +515,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Configuration`] where only
-    /// shared connections may be used ([`STRICT`] in the environment), and for jump hosts, which only a resolved host has: reach the first, and give [`Login::over`] a tunnel through it.
+    /// shared connections may be used ([`STRICT`] in the environment, [`Settings::strict_hosts`]) or what is not recorded must
+    /// not run ([`Settings::audit`]), and for jump hosts, which only a resolved host has: reach the first, and give [`Login::over`] a tunnel through it.
     pub fn private_host(
         &self,
         config: HostConfig,
@@ -480,6 +527,7 @@ impl Engine {
         if strict || matches(&self.inner.settings.strict_hosts, &config) {
             return Err(Error::not_shared(&config.original_host, APART));
         }
+        self.must_be_audited(&config)?;
         let reasons = config.needs_system_ssh();
         if !reasons.is_empty() {
             return Err(Error::NeedsSystemSsh {

@@ -1,13 +1,14 @@
 //! What can go wrong, sorted by who is to blame, and what it means for the command that was asked for.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use trunkline_proto::DisconnectReason;
 pub use trunkline_request::failure::{ErrorKind, Execution};
-use trunkline_request::not_shared;
+use trunkline_request::{not_shared, words_of};
 use trunkline_sftp::StatusCode;
 use trunkline_text::Printable;
 
@@ -25,7 +26,7 @@ pub enum Error {
         /// What was being done, with the address: "connecting to 10.0.0.7 port 22".
         doing: String,
         /// The address that could not be connected to.
-        address: Option<std::net::SocketAddr>,
+        address: Option<SocketAddr>,
         /// What the system said.
         source: Arc<io::Error>,
     },
@@ -44,6 +45,8 @@ pub enum Error {
         host: String,
         /// In what: "key exchange", "authentication"; empty when in use.
         during: &'static str,
+        /// Whether it was reset, instead of ended.
+        reset: bool,
     },
     /// Time is up.
     #[error("{doing}: no answer within {}", seconds(.after))]
@@ -156,6 +159,14 @@ pub enum Error {
         /// The last line of what the server said.
         greeting: Printable,
     },
+    /// The connection could not be made, though there was a way to this address.
+    #[error("{cause}")]
+    At {
+        /// The server's.
+        address: SocketAddr,
+        /// What went wrong.
+        cause: Arc<Error>,
+    },
     /// The connection could not be made, and the ProxyCommand on the way had written to its standard error, which may be
     /// the reason.
     #[error("{cause}; the ProxyCommand said: {words}")]
@@ -263,9 +274,22 @@ impl Error {
             Self::Lost { cause, .. }
             | Self::FileLost { cause, .. }
             | Self::Greeted { cause, .. }
+            | Self::At { cause, .. }
             | Self::Proxy { cause, .. }
             | Self::Jump { cause, .. } => cause.root(),
             error => error,
+        }
+    }
+
+    /// The address at which a connection could not be made, where there was a way to it. A jump host's is in its own error.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::At { address, .. } => Some(*address),
+            Self::Lost { cause, .. }
+            | Self::FileLost { cause, .. }
+            | Self::Greeted { cause, .. }
+            | Self::Proxy { cause, .. } => cause.address(),
+            _ => None,
         }
     }
 
@@ -340,6 +364,7 @@ impl Error {
             Self::Lost { cause, .. }
             | Self::FileLost { cause, .. }
             | Self::Greeted { cause, .. }
+            | Self::At { cause, .. }
             | Self::Proxy { cause, .. }
             | Self::Jump { cause, .. } => cause.kind(),
         }
@@ -352,7 +377,9 @@ impl Error {
             Self::Lost { execution, .. } => *execution,
             Self::FileLost { .. } => Execution::MayHaveStarted,
             Self::File { .. } => Execution::Finished,
-            Self::Greeted { cause, .. } | Self::Proxy { cause, .. } => cause.execution(),
+            Self::Greeted { cause, .. } | Self::At { cause, .. } | Self::Proxy { cause, .. } => {
+                cause.execution()
+            }
             _ => Execution::DidNotStart,
         }
     }
@@ -437,6 +464,23 @@ impl Error {
         Self::Greeted {
             cause: Arc::new(self),
             greeting: greeting.clone(),
+        }
+    }
+
+    /// What the server or the network did, with the address that was reached, if it is known.
+    pub(crate) fn at(self, address: Option<SocketAddr>) -> Self {
+        match (self, address) {
+            (
+                cause @ (Self::ClosedByPeer { .. }
+                | Self::Network { .. }
+                | Self::Timeout { .. }
+                | Self::Protocol { .. }),
+                Some(address),
+            ) => Self::At {
+                address,
+                cause: Arc::new(cause),
+            },
+            (error, _) => error,
         }
     }
 
@@ -557,16 +601,12 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     })
 }
 
-/// The system's words without Rust's "(os error 111)".
+/// The system's words, without what std says before and after them.
 pub(crate) fn io_words(error: &io::Error) -> String {
-    let text = error.to_string();
+    let text = words_of(error);
     // std puts the same words before every answer of getaddrinfo.
-    let text = match text.strip_prefix("failed to lookup address information: ") {
+    match text.strip_prefix("failed to lookup address information: ") {
         Some(reason) => reason.to_owned(),
-        None => text,
-    };
-    match text.find(" (os error ") {
-        Some(end) => text[..end].to_owned(),
         None => text,
     }
 }
@@ -636,6 +676,7 @@ mod tests {
         let lost = Error::ClosedByPeer {
             host: "db1".into(),
             during: "",
+            reset: false,
         }
         .with_execution(Execution::MayHaveStarted);
         assert_eq!(lost.execution(), Execution::MayHaveStarted);

@@ -9,13 +9,11 @@ pub mod metrics;
 pub mod openssh;
 mod permission;
 mod pool;
-mod queue;
 mod report;
 mod settings;
 pub mod sftp;
 pub mod transfer;
 pub mod tune;
-mod tuned;
 
 pub use connection::channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::login::{
@@ -31,7 +29,7 @@ pub use forward::{
     RemoteListener, WhenOpened, Witness,
 };
 pub use pool::LaneStatus;
-pub use settings::{AuditMode, Setting, Settings};
+pub use settings::{AuditMode, Setting, Settings, SettingsError};
 #[doc(hidden)]
 pub use trunkline_config::fuzzing;
 pub use trunkline_config::interaction::{self, Interaction};

@@ -4,6 +4,7 @@
 //! the disk ever reaches the caller: the memory then lives in the process alone, after one warning.
 
 mod disk;
+pub(crate) mod tuned;
 
 use std::collections::HashMap;
 use std::path::Path;

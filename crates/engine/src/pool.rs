@@ -21,11 +21,12 @@ use crate::connection::session::{Command, Session, SpareSession};
 use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
 use crate::error::Error;
-use crate::interaction::{Client, Interaction, KnownClient, Waiting};
+use crate::interaction::{Asking, Client, Interaction, KnownClient, Waiting};
 use crate::memory::{HostId, Memory, Refusal};
 use crate::metrics::{Metrics, Opening, Queue};
+use crate::prompt::Answerer;
 use crate::settings::Settings;
-use policy::{LaneId, Load, Loss, Patience, Placement, Policy, Tally, Verdict};
+use policy::{Demand, LaneId, Load, Loss, Patience, Placement, Policy, Tally, Verdict};
 
 /// Makes a new connection to the pool's host, as its caller wants it.
 type Connector = Box<dyn Fn(&Caller) -> Connection + Send + Sync>;
@@ -61,6 +62,11 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// Who answers for it, where another connection is made.
+    pub(crate) fn answerer(&self) -> Answerer {
+        self.interaction.prompter().answerer()
+    }
+
     /// What its configuration says of a channel of this kind.
     pub(crate) fn terms(&self, kind: &ChannelKind) -> ChannelTerms {
         ChannelTerms {
@@ -98,6 +104,8 @@ struct State {
     lost: bool,
     /// Nothing is to be connected any more.
     ended: bool,
+    /// It was asked to close, now or when nobody uses it any more.
+    is_closing: bool,
     /// Whether each use of the connections by another client than those who made them is to be confirmed. Once one who
     /// shares them has said so, it holds for all of them.
     confirms: bool,
@@ -107,7 +115,21 @@ struct State {
 
 struct Lane {
     connection: Connection,
+    /// What came of its log-in's questions, where it is a further one.
+    asking: Option<Arc<Asking>>,
     spares: VecDeque<SpareSession>,
+    /// How many have it [held](Pool::hold).
+    holders: u32,
+}
+
+/// When connections end that are to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    Now,
+    /// Nothing runs on them.
+    WhenSessionsEnd,
+    /// Nothing runs on them, and nobody [holds](Pool::hold) them.
+    WhenReleased,
 }
 
 /// What a lane is doing, for people.
@@ -152,6 +174,7 @@ impl Pool {
             failed: None,
             lost: false,
             ended: false,
+            is_closing: false,
             confirms: false,
             allowed: Vec::new(),
         });
@@ -308,8 +331,8 @@ impl Pool {
         loop {
             let freed = self.freed.notified();
             match self.find_place(caller, load, begun)? {
-                Found::Place(placed) => return Ok(placed),
-                Found::NotYet(look_again) => {
+                Lookup::Place(placed) => return Ok(placed),
+                Lookup::NotYet(look_again) => {
                     let _waiting = self.queue.wait();
                     let mut changed = std::pin::pin!(changed(freed, look_again));
                     if let Some(made) = self.connections().into_iter().find(|lane| !lane.is_ready()) {
@@ -331,9 +354,13 @@ impl Pool {
         }
     }
 
-    fn find_place(self: &Arc<Self>, caller: &Caller, load: Load, begun: Instant) -> Result<Found, Error> {
+    fn find_place(self: &Arc<Self>, caller: &Caller, load: Load, begun: Instant) -> Result<Lookup, Error> {
         self.check_not_ended()?;
         let now = Instant::now();
+        let demand = Demand {
+            load,
+            answerer: caller.answerer(),
+        };
         let mut state = self.state();
         state.refresh(&self.host, now);
         if let Some((at, error)) = &state.failed
@@ -342,8 +369,8 @@ impl Pool {
             return Err(error.clone());
         }
         loop {
-            let (lane, how) = match state.policy.place(load, now) {
-                Placement::Wait(look_again) => return Ok(Found::NotYet(look_again)),
+            let (lane, how) = match state.policy.place(demand, now) {
+                Placement::Wait(look_again) => return Ok(Lookup::NotYet(look_again)),
                 Placement::Spare(id) => {
                     let spares = state.lanes.get_mut(&id).map(|lane| &mut lane.spares);
                     let spare = spares.and_then(VecDeque::pop_front);
@@ -381,7 +408,7 @@ impl Pool {
                 state.policy.lane_closed(lane);
                 continue;
             };
-            return Ok(Found::Place(Placed {
+            return Ok(Lookup::Place(Placed {
                 lane,
                 connection: found.connection.clone(),
                 lease: self.lease(lane, load == Load::Tunnel, now),
@@ -464,8 +491,43 @@ impl Pool {
         })
     }
 
-    /// As [`Self::control`], and counts it as in use until the lease is dropped.
+    /// As [`Self::control`], and counts it as in use until the lease is dropped. Being asked to close ends it all the same.
     pub(crate) fn hold_control(self: &Arc<Self>, caller: &Caller) -> (Connection, Lease) {
+        let (_, connection, lease) = self.hold_first(caller);
+        (connection, lease)
+    }
+
+    /// As [`Self::hold_control`], and counts as a session does when it is asked to close: it ends after that, unless that is to
+    /// be now.
+    pub(crate) fn hold(self: &Arc<Self>, caller: &Caller) -> (Connection, Lease) {
+        let (held, connection, lease) = self.hold_first(caller);
+        if let Some(lane) = self.state().lanes.get_mut(&held) {
+            lane.holders += 1;
+        }
+        let pool = Arc::downgrade(self);
+        let release = move |_| {
+            // Given back with this.
+            let _place = &lease;
+            let Some(pool) = pool.upgrade() else { return };
+            let mut state = pool.state();
+            let State {
+                policy,
+                lanes,
+                is_closing,
+                ..
+            } = &mut *state;
+            if let Some(lane) = lanes.get_mut(&held) {
+                lane.holders = lane.holders.saturating_sub(1);
+                if *is_closing && lane.holders == 0 {
+                    policy.retire(held);
+                    lane.connection.drain();
+                }
+            }
+        };
+        (connection, Lease::new(release))
+    }
+
+    fn hold_first(self: &Arc<Self>, caller: &Caller) -> (LaneId, Connection, Lease) {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(&self.host, now);
@@ -476,17 +538,18 @@ impl Pool {
         };
         drop(state);
         connection.warn(&caller.interaction);
-        (connection, self.lease(held, true, now))
+        (held, connection, self.lease(held, true, now))
     }
 
-    /// Whether another log-in would take a person's answer, so that none is made without being asked for.
-    pub(crate) fn is_attended(&self) -> bool {
-        self.state().policy.is_attended()
+    /// Whether another log-in would take an answer that `answerer` does not have at hand, so that none is made without being
+    /// asked for.
+    pub(crate) fn is_attended(&self, answerer: Answerer) -> bool {
+        self.state().policy.is_attended(answerer)
     }
 
     /// The sessions that one copy may have, where no connection is added for it.
-    pub(crate) fn most_together(&self) -> Option<usize> {
-        self.state().policy.most_together(Instant::now())
+    pub(crate) fn most_together(&self, answerer: Answerer) -> Option<usize> {
+        self.state().policy.most_together(answerer, Instant::now())
     }
 
     /// Has each use confirmed from now on.
@@ -526,13 +589,15 @@ impl Pool {
     }
 
     fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, caller: &Caller) -> Connection {
-        let connection = if state.policy.is_further(id) && !self.is_given {
-            (self.connector)(&Caller {
-                interaction: caller.interaction.clone().unattended(),
+        let (connection, asking) = if state.policy.is_further(id) && !self.is_given {
+            let (interaction, asking) = caller.interaction.clone().unattended().noted();
+            let connection = (self.connector)(&Caller {
+                interaction,
                 ..caller.clone()
-            })
+            });
+            (connection, Some(asking))
         } else {
-            (self.connector)(caller)
+            ((self.connector)(caller), None)
         };
         if state.ended {
             // Whoever asked hears so from it; nothing is dialled.
@@ -542,7 +607,9 @@ impl Pool {
             id,
             Lane {
                 connection: connection.clone(),
+                asking,
                 spares: VecDeque::new(),
+                holders: 0,
             },
         );
         let pool = Arc::downgrade(self);
@@ -554,8 +621,8 @@ impl Pool {
             if ready {
                 let info = made.info();
                 let openssh = info.is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
-                let attended = info.is_some_and(|info| info.attended) && !is_given;
-                state.policy.lane_ready(id, attended);
+                let answered = info.filter(|_| !is_given).map(|info| info.answered);
+                state.policy.lane_ready(id, answered.unwrap_or_default());
                 state.policy.allow_spares(openssh);
                 state.failed = None;
             } else {
@@ -680,20 +747,21 @@ impl Pool {
         state.lanes.is_empty() && !state.pinned
     }
 
-    /// Ends all connections: now, or when their sessions have ended.
-    pub(crate) fn close(&self, now: bool) {
+    /// Ends all connections.
+    pub(crate) fn close(&self, closing: Closing) {
         let mut state = self.state();
-        let ids: Vec<LaneId> = state.policy.lanes().collect();
-        for id in ids {
-            state.policy.retire(id);
-        }
         state.pinned = false;
-        for lane in state.lanes.values_mut() {
+        state.is_closing = true;
+        let State { policy, lanes, .. } = &mut *state;
+        for (id, lane) in lanes {
+            if closing == Closing::WhenReleased && lane.holders > 0 {
+                continue;
+            }
+            policy.retire(*id);
             lane.spares.clear();
-            if now {
-                lane.connection.close("it was asked to close");
-            } else {
-                lane.connection.drain();
+            match closing {
+                Closing::Now => lane.connection.close("it was asked to close"),
+                Closing::WhenReleased | Closing::WhenSessionsEnd => lane.connection.drain(),
             }
         }
     }
@@ -701,7 +769,7 @@ impl Pool {
     /// Ends all connections now; what is asked for from now on, or waits, fails.
     pub(crate) fn end(&self) {
         self.state().ended = true;
-        self.close(true);
+        self.close(Closing::Now);
         self.freed.notify_waiters();
     }
 
@@ -718,6 +786,11 @@ impl Pool {
     /// Whether traffic keeps new sessions away from a lane, as often as that changes.
     pub(crate) fn apart(&self) -> watch::Receiver<bool> {
         self.apart.subscribe()
+    }
+
+    /// Whether it was asked to close.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.state().is_closing
     }
 
     pub(crate) fn connections(&self) -> Vec<Connection> {
@@ -788,6 +861,10 @@ impl State {
                 policy.traffic(*id, bytes, now);
                 return true;
             };
+            if lane.asking.as_ref().is_some_and(|asking| asking.has_left()) {
+                policy.lane_given_up(*id);
+                return false;
+            }
             *lost |= lane.connection.info().is_some() && !matches!(end.root(), Error::Closed { .. });
             match policy.lane_lost(*id, now) {
                 Loss::NeverMade => *failed = Some((now, end)),
@@ -858,7 +935,7 @@ struct Placed {
 }
 
 /// A place, or none for now.
-enum Found {
+enum Lookup {
     Place(Placed),
     /// Whatever happens, it is looked for again at this time.
     NotYet(Option<Instant>),

@@ -4,6 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use trunkline_request::connection::Handshake;
 use trunkline_request::failure::{Cause, Failure};
+use trunkline_request::words_of;
 
 use crate::connection::ConnectionInfo;
 use crate::error::Error;
@@ -39,7 +40,7 @@ impl From<&Error> for Failure {
         Self {
             kind: error.kind(),
             execution: error.execution(),
-            message: error.to_string(),
+            message: words_of(error),
             errno: error.errno(),
             cause,
             in_words_of_ssh: None,

@@ -1,8 +1,15 @@
 //! What the user can set about the engine itself, apart from ssh_config.
 
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+use trunkline_request::hosts::nearest;
+use trunkline_text::line_number;
 
 /// Makes of one list all that has to know each setting: the fields with their documentation, the defaults, what reads them,
 /// and what describes them.
@@ -11,12 +18,10 @@ macro_rules! settings {
         /// The engine's settings. The defaults suit a person's machine and a control node with hundreds of hosts alike.
         ///
         /// As read: every key may be left out; unknown keys are errors, so that a misspelt one is not silently nothing.
-        #[derive(Debug, Clone, PartialEq, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
+        #[derive(Debug, Clone, PartialEq)]
         pub struct Settings {
             $(
                 $(#[doc = $meaning])+
-                #[serde(deserialize_with = "read")]
                 pub $key: $kind,
             )*
         }
@@ -40,6 +45,15 @@ macro_rules! settings {
                         meaning: concat!($($meaning),+).trim_ascii(),
                     },
                 )*]
+            }
+
+            /// Takes a setting over from the file; fails with what it may be.
+            fn set(&mut self, key: &str, value: Spanned<DeValue<'_>>) -> Result<(), Problem> {
+                match key {
+                    $(stringify!($key) => self.$key = read(value)?,)*
+                    _ => return Err(Problem::Unknown(nearest(key, [$(stringify!($key)),*]))),
+                }
+                Ok(())
             }
         }
     };
@@ -72,7 +86,7 @@ settings! {
     probe_after: Duration = Duration::from_secs(60);
     /// Seconds to wait for the answer before the connection is given up.
     probe_limit: Duration = Duration::from_secs(10);
-    /// Port of 127.0.0.1 on which the daemon tells its metrics to Prometheus, whoever asks on this machine. 0 for none.
+    /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for none.
     metrics_port: u16 = 0;
     /// Record what is run on hosts in the audit trail: `"off"`, `"on"`, or `"strict"`, where nothing runs that cannot be recorded.
     audit: AuditMode = AuditMode::Off;
@@ -90,6 +104,95 @@ settings! {
     /// Patterns of hosts that are reached over shared connections or not at all, as with `TRUNKLINE_STRICT=1`: what cannot
     /// share one fails with the reason.
     strict_hosts: Vec<String> = Vec::new();
+}
+
+impl Settings {
+    /// Reads `config.toml`; a missing one means defaults.
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn read(path: &Path) -> Result<Self, SettingsError> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(SettingsError::Unreadable(path.to_owned(), error)),
+        };
+        Self::parse(&text).map_err(|(line, problem)| SettingsError::Invalid {
+            file: path.to_owned(),
+            line,
+            problem,
+        })
+    }
+
+    /// Fails with a line's number and what is wrong there.
+    fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let line = |at: usize| line_number(text, at);
+        let table = DeTable::parse(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            (line(at), format!("this is not valid TOML: {}", error.message()))
+        })?;
+        let mut given: Vec<_> = table.into_inner().into_iter().collect();
+        given.sort_by_key(|(key, _)| key.span().start);
+        let mut settings = Self::default();
+        let mut lines = BTreeMap::new();
+        for (key, value) in given {
+            let (line, key) = (line(key.span().start), key.into_inner());
+            let typed = text.get(value.span()).filter(|_| !value.get_ref().is_table());
+            let typed = typed.map_or_else(String::new, |typed| format!("is {typed}; it "));
+            settings.set(&key, value).map_err(|problem| {
+                let problem = match problem {
+                    Problem::Unknown(None) => {
+                        format!("there is no setting {key}; `trunkline settings` lists them all")
+                    }
+                    Problem::Unknown(Some(near)) => {
+                        format!("there is no setting {key}; did you mean {near}?")
+                    }
+                    Problem::NotAllowed(allowed) => format!("{key} {typed}must be {allowed}"),
+                };
+                (line, problem)
+            })?;
+            lines.insert(key.into_owned(), line);
+        }
+        let line = |key: &str| lines.get(key).copied().unwrap_or(0);
+        if settings.max_lanes == 0 {
+            return Err((line("max_lanes"), "max_lanes is 0; it must be at least 1".into()));
+        }
+        let (below, above) = (settings.busy_below, settings.busy_above);
+        if below > above {
+            return Err((
+                line("busy_below").max(line("busy_above")),
+                format!("busy_below ({below}) must not be above busy_above ({above})"),
+            ));
+        }
+        Ok(settings)
+    }
+}
+
+/// What is wrong with a line.
+enum Problem {
+    /// There is no such setting. One of a similar name.
+    Unknown(Option<&'static str>),
+    /// Its value is none. What it may be.
+    NotAllowed(&'static str),
+}
+
+/// A `config.toml` that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// It is there and cannot be read.
+    #[error("reading {}: {}", .0.display(), .1)]
+    Unreadable(PathBuf, io::Error),
+    /// It is no TOML, or has an unknown key or an impossible value.
+    #[error("{} line {line}: {problem}", file.display())]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong there, and what is allowed.
+        problem: String,
+    },
 }
 
 /// Whether what is run on hosts is recorded.
@@ -122,24 +225,29 @@ pub struct Setting {
 trait Written {
     type Form;
 
+    /// What it may be, for people.
+    const ALLOWED: &'static str;
+
     fn read(form: Self::Form) -> Self;
 
     fn written(&self) -> String;
 }
 
-fn read<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+fn read<T>(value: Spanned<DeValue<'_>>) -> Result<T, Problem>
 where
-    D: Deserializer<'de>,
-    T: Written<Form: Deserialize<'de>>,
+    T: Written<Form: for<'de> Deserialize<'de>>,
 {
-    T::Form::deserialize(deserializer).map(T::read)
+    let form = T::Form::deserialize(ValueDeserializer::from(value));
+    form.map(T::read).map_err(|_| Problem::NotAllowed(T::ALLOWED))
 }
 
 /// As itself.
 macro_rules! written_plainly {
-    ($($kind:ty),*) => {$(
+    ($($kind:ty: $allowed:literal),* $(,)?) => {$(
         impl Written for $kind {
             type Form = Self;
+
+            const ALLOWED: &'static str = $allowed;
 
             fn read(form: Self) -> Self {
                 form
@@ -152,10 +260,18 @@ macro_rules! written_plainly {
     )*};
 }
 
-written_plainly!(bool, u16, u32, u64, usize);
+written_plainly!(
+    bool: "true or false",
+    u16: "a whole number from 0 to 65535",
+    u32: "a whole number from 0 to 4294967295",
+    u64: "a whole number, 0 or more",
+    usize: "a whole number, 0 or more",
+);
 
 impl Written for AuditMode {
     type Form = Self;
+
+    const ALLOWED: &'static str = r#""off", "on" or "strict""#;
 
     fn read(form: Self) -> Self {
         form
@@ -175,6 +291,8 @@ impl Written for AuditMode {
 impl Written for Duration {
     type Form = u64;
 
+    const ALLOWED: &'static str = "a whole number of seconds";
+
     fn read(seconds: u64) -> Self {
         Self::from_secs(seconds)
     }
@@ -187,11 +305,116 @@ impl Written for Duration {
 impl Written for Vec<String> {
     type Form = Self;
 
+    const ALLOWED: &'static str = r#"a list of patterns, such as ["*.example.com"]"#;
+
     fn read(form: Self) -> Self {
         form
     }
 
     fn written(&self) -> String {
         format!("{self:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_read_as_it_is_described() {
+        for setting in Settings::default().all() {
+            let line = format!("{} = {}", setting.key, setting.default);
+            assert_eq!(Settings::parse(&line).unwrap(), Settings::default(), "{line}");
+            assert!(setting.meaning.ends_with('.'), "{}", setting.meaning);
+        }
+        assert_eq!(
+            Settings::parse("idle_timeout = 5").unwrap().idle_timeout,
+            Duration::from_secs(5)
+        );
+    }
+
+    #[test]
+    fn misspelt_keys_and_impossible_values_are_errors() {
+        let problem = |text| {
+            let (line, problem) = Settings::parse(text).unwrap_err();
+            format!("{line}: {problem}")
+        };
+        for (text, said) in [
+            (
+                "# mine\nidle_timeot = 5",
+                "2: there is no setting idle_timeot; did you mean idle_timeout?",
+            ),
+            (
+                "colour = 5",
+                "1: there is no setting colour; `trunkline settings` lists them all",
+            ),
+            (
+                "max_lanes = 4\n[lanes]\nmost = 1",
+                "2: there is no setting lanes; `trunkline settings` lists them all",
+            ),
+            ("\nmax_lanes = 0", "2: max_lanes is 0; it must be at least 1"),
+            (
+                "max_lanes = \"many\"",
+                "1: max_lanes is \"many\"; it must be a whole number, 0 or more",
+            ),
+            (
+                "idle_timeout = 1.5",
+                "1: idle_timeout is 1.5; it must be a whole number of seconds",
+            ),
+            (
+                "metrics_port = 70000",
+                "1: metrics_port is 70000; it must be a whole number from 0 to 65535",
+            ),
+            ("early_stdin = 1", "1: early_stdin is 1; it must be true or false"),
+            (
+                "audit = \"yes\"",
+                "1: audit is \"yes\"; it must be \"off\", \"on\" or \"strict\"",
+            ),
+            (
+                "[audit]\non = true",
+                "1: audit must be \"off\", \"on\" or \"strict\"",
+            ),
+            (
+                "strict_hosts = \"web*\"",
+                "1: strict_hosts is \"web*\"; it must be a list of patterns, such as [\"*.example.com\"]",
+            ),
+            (
+                "busy_below = 2000000",
+                "1: busy_below (2000000) must not be above busy_above (1250000)",
+            ),
+        ] {
+            assert_eq!(problem(text), said, "{text}");
+        }
+        for text in [
+            "idle_timeout 5",
+            "idle_timeout =",
+            "max_lanes = 1\nmax_lanes = 2",
+            "audit = off",
+            "a = [",
+        ] {
+            assert!(
+                problem(text).contains(": this is not valid TOML: "),
+                "{}",
+                problem(text)
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_file_means_defaults_and_another_problem_names_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        assert_eq!(Settings::read(&file).unwrap(), Settings::default());
+        std::fs::write(&file, "max_lanes = 0").unwrap();
+        let invalid = Settings::read(&file).unwrap_err().to_string();
+        assert!(
+            invalid.contains("config.toml line 1: ") && invalid.ends_with("at least 1"),
+            "{invalid}"
+        );
+        let unreadable = Settings::read(folder.path()).unwrap_err();
+        assert!(
+            matches!(unreadable, SettingsError::Unreadable(..)),
+            "{unreadable}"
+        );
     }
 }

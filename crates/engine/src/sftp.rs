@@ -19,9 +19,10 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::connection::session::Session;
+use crate::connection::session::{Session, SessionParts};
 use crate::error::Error;
 pub use file::File;
+pub use link::WhenOver;
 pub(crate) use link::{Attached, Link};
 use link::{Call, Streams};
 pub use listing::{Entry, Listing};
@@ -72,6 +73,18 @@ impl Sftp {
     pub(crate) fn on(session: Session, host: impl Into<String>, config: &Config) -> Self {
         Self {
             link: Link::begin(link::Channel::new(session), host.into(), config),
+        }
+    }
+
+    pub(crate) fn witnessed(
+        parts: SessionParts,
+        over: Option<WhenOver>,
+        host: impl Into<String>,
+        config: &Config,
+    ) -> Self {
+        let channel = link::Channel::witnessed(parts, over);
+        Self {
+            link: Link::begin(channel, host.into(), config),
         }
     }
 

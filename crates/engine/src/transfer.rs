@@ -45,13 +45,13 @@ use trunkline_text::Printable;
 
 use crate::engine::Host;
 use crate::error::Error;
+use crate::memory::tuned::MOST_STREAMS;
 use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
-use crate::tuned::MOST_STREAMS;
 use compression::Flow;
 use delete::Deletion;
 use filter::Filters;
 use part::Tag;
-use reason::Reason;
+use reason::{Reason, STOPPED};
 use sessions::Sessions;
 pub(crate) use sessions::{NEAR, SESSIONS_A_CONNECTION};
 pub use stream::Stream;
@@ -170,7 +170,7 @@ impl Progress {
     }
 
     fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
-        let Reason { message, errno } = reason.into();
+        let Reason { message, errno, .. } = reason.into();
         self.tell(CopyEvent::Failed {
             path,
             message,
@@ -203,7 +203,7 @@ impl Progress {
 ///
 /// # Errors
 /// What keeps all of it from being copied: no session, no target. What concerns one file is told to `progress`, and
-/// the others continue; [`Snapshot::failed`] counts them.
+/// the others continue; [`Snapshot::failed`] counts them. A full disk is told once, and ends the copy.
 pub async fn copy(
     sources: &[Location],
     target: &Location,
@@ -244,6 +244,7 @@ pub async fn copy_at(
         plenty: Plenty::default(),
         looked_at: Mutex::default(),
         tree: Tree::default(),
+        over: AtomicBool::new(false),
     });
     let several = sources.len() > 1 || is_pattern(sources);
     let (top, ()) = tokio::try_join!(
@@ -256,6 +257,9 @@ pub async fn copy_at(
     }
     let last = groups.len();
     for (nth, group) in groups.into_iter().enumerate() {
+        if job.is_over() {
+            break;
+        }
         let (items, found) = mpsc::channel(QUEUE);
         let names = async {
             list::names(&job, &group.place, &group.paths, &top, items).await?;
@@ -661,9 +665,41 @@ struct Job {
     /// What there is on the server under names that were looked at ahead; `None` for nothing. Each is used once.
     looked_at: Mutex<HashMap<Bytes, Option<FileAttributes>>>,
     tree: Tree,
+    /// Nothing more can be written: the copy ends.
+    over: AtomicBool,
 }
 
 impl Job {
+    /// Tells that a name was not copied. Where nothing else can be written either, this is the last that is tried; those that
+    /// are under way then fail for the same reason.
+    fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
+        let mut reason = reason.into();
+        if reason.for_all {
+            if self.over.swap(true, Ordering::Relaxed) {
+                return self.left(path);
+            }
+            if self.progress.total_files.load(Ordering::Relaxed) > 1 {
+                reason += STOPPED;
+            }
+        }
+        self.progress.failed(path, reason);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Tells that a name is not copied because the copy has come to its end before.
+    fn left(&self, path: Bytes) {
+        let message = format!("{} was not copied: the copy had stopped", shown(&path));
+        self.progress.tell(CopyEvent::Failed {
+            path,
+            message,
+            errno: None,
+            below: true,
+        });
+    }
+
     /// Permissions for a new file or directory on this machine.
     fn local_mode(&self, mode: Option<u32>, usual: u32) -> u32 {
         match mode {

@@ -32,10 +32,11 @@ use crate::connection::session::Command;
 use crate::engine::{Engine, Host};
 use crate::error::Error;
 use crate::interaction::Interaction;
+use crate::memory::tuned;
+pub use crate::memory::tuned::{Choice, Rates, of, remember, remembered};
+use crate::prompt::Answerer;
 use crate::sftp::Sftp;
 use crate::transfer::{NEAR, SESSIONS_A_CONNECTION, usual_streams};
-use crate::tuned;
-pub use crate::tuned::{Choice, Rates, of, remember, remembered};
 use flow::{Lane, Moved, Names};
 pub use local::measure_local;
 use plan::{Budget, Cell, Shape, Slot, Stage};
@@ -145,7 +146,7 @@ impl Tuning<'_> {
         ciphers.sort_by_key(|cipher| *cipher != usual.0);
         ciphers.retain(|cipher| self.config.ciphers.iter().any(|allowed| allowed == cipher));
         let mut compresses = info.server_compresses;
-        if info.attended {
+        if info.answered == Answerer::Person {
             ciphers.retain(|cipher| *cipher == usual.0);
             compresses = false;
             self.note(
@@ -760,7 +761,7 @@ impl Tuning<'_> {
         self.report.notes.push(note.to_owned());
     }
 
-    /// Removes the files from the server, over whatever session is left or can be had.
+    /// Removes the files from the server, over whatever session is left or can be opened.
     async fn clean_up(&mut self) {
         let Some(names) = self.names.take() else { return };
         let lane = self

@@ -1,24 +1,61 @@
 //! The fleet's place in NATS: a bucket for what must be agreed on, one for what it is, and a stream of output.
 
+pub(crate) mod markers;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull;
-use async_nats::jetstream::context::{CreateStreamErrorKind, KeyValueErrorKind};
+use async_nats::jetstream::context::CreateStreamErrorKind;
 use async_nats::jetstream::kv::{self, UpdateErrorKind};
-use async_nats::jetstream::stream;
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{self, LastRawMessageError};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
+use trunkline_text::Printable;
 
 use crate::state::{Entry, Key, Terms, Value, Written, Zones};
 
 /// The version of what fleets write. Nodes do nothing in a fleet of another one.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 3;
 
 /// How long an answer of NATS is waited for. What has none by then may still be done.
 const ANSWER: Duration = Duration::from_secs(3);
+
+/// The version of nats-server that has all that a fleet is built on: buckets whose reads can be asked of the one who decides.
+const NEEDED: (u64, u64) = (2, 9);
+
+/// What to look at where there is no connection, by what NATS's client says.
+fn advice(why: &str) -> &'static str {
+    match () {
+        () if why.contains("UnknownIssuer") => {
+            "if the authority of its certificate is your own, name it: --ca FILE for `trunkline fleet init` and `join`, `ca` in \
+             fleet.toml"
+        }
+        () if why.contains("certificate") => {
+            "the certificate has to be valid now, for the name in the address, and of an authority that this machine trusts (`ca` in \
+             fleet.toml)"
+        }
+        () if why.contains("authorization") => {
+            "NATS's configuration has to have this machine's key, which `trunkline fleet key` prints, or fleet.toml the credentials \
+             that it asks for"
+        }
+        () => "check the address and the firewall, and that the server is running",
+    }
+}
+
+fn version_needed() -> String {
+    let (major, minor) = NEEDED;
+    format!("{major}.{minor}")
+}
+
+/// How much of the output of all streams is kept: the oldest goes first, and those who have not read it are told. NATS sets the
+/// room apart at once: less is taken where it has less.
+const STREAMED_BYTES: [i64; 3] = [1 << 30, 1 << 28, 1 << 26];
 
 /// How to get into a fleet.
 #[derive(Debug, Clone)]
@@ -70,18 +107,28 @@ impl Charter {
 #[non_exhaustive]
 pub enum BucketError {
     /// No server answers, or it does not let us in.
-    #[error(
-        "cannot connect to NATS at {servers}: {why}; check the address, and that the nkey or credentials are those of this fleet"
-    )]
+    #[error("cannot connect to NATS at {servers}: {why}; {}", advice(why))]
     Connect {
         /// As they were given.
         servers: String,
         /// What NATS's client says.
         why: String,
     },
+    /// The server is older than what a fleet needs.
+    #[error(
+        "NATS at {servers} is of version {version}; a fleet needs nats-server {} or later",
+        version_needed()
+    )]
+    Old {
+        /// As they were given.
+        servers: String,
+        /// What the server says of itself.
+        version: String,
+    },
     /// The server has no JetStream, or the account may not use it.
     #[error(
-        "NATS at {servers} has no JetStream for this account ({why}); nats-server 2.9 or later with `jetstream` in its configuration is needed"
+        "NATS at {servers} has no JetStream for this account, or does not let this nkey do that ({why}); nats-server 2.9 or later \
+         with `jetstream` in its configuration is needed, and `trunkline fleet init` needs a user with all permissions"
     )]
     NoJetStream {
         /// As they were given.
@@ -135,9 +182,22 @@ pub struct Bucket {
     pub(crate) jetstream: Context,
     pub(crate) state: kv::Store,
     about: kv::Store,
+    /// Streams: what stands there has no age.
+    pub(crate) streams: kv::Store,
     pub(crate) prefix: String,
     /// What it is.
     pub charter: Charter,
+}
+
+/// What is in the state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    /// The sequence number of the oldest entry.
+    pub(crate) first: u64,
+    /// The last sequence number.
+    pub(crate) last: u64,
+    /// How many entries there are.
+    pub(crate) entries: u64,
 }
 
 /// Whether a name can be a part of the names in NATS: letters, digits, `-` and `_`.
@@ -183,6 +243,33 @@ impl Bucket {
             .create_stream(output)
             .await
             .map_err(|error| nats(&error))?;
+        let input = stream::Config {
+            name: input_stream(prefix),
+            description: Some("trunkline: what commands read".into()),
+            subjects: vec![format!("{prefix}.input.>")],
+            max_messages_per_subject: 1,
+            max_age: charter.keep,
+            num_replicas: replicas,
+            ..stream::Config::default()
+        };
+        jetstream
+            .create_stream(input)
+            .await
+            .map_err(|error| nats(&error))?;
+        let streams = bucket_config(&streams_bucket(prefix), Duration::ZERO, replicas);
+        jetstream
+            .create_stream(streams)
+            .await
+            .map_err(|error| nats(&error))?;
+        let streamed = stream::Config {
+            name: streamed_stream(prefix),
+            description: Some("trunkline: output of streams".into()),
+            subjects: vec![format!("{prefix}.streamed.>")],
+            max_age: charter.keep,
+            num_replicas: replicas,
+            ..stream::Config::default()
+        };
+        create_streamed(&jetstream, streamed).await?;
         // Last: a fleet is there when this is.
         let about = bucket_config(&charter_bucket(prefix), Duration::ZERO, replicas);
         jetstream
@@ -219,16 +306,13 @@ impl Bucket {
         let prefix = access.prefix.clone();
         let servers = access.servers.clone();
         let about = jetstream.get_key_value(charter_bucket(&prefix)).await;
-        let about = about.map_err(|error| match error.kind() {
-            KeyValueErrorKind::JetStream => BucketError::NoJetStream {
-                servers: servers.clone(),
-                why: error.to_string(),
-            },
-            _ => BucketError::NoFleet {
-                prefix: prefix.clone(),
-                servers: servers.clone(),
-            },
-        })?;
+        let Ok(about) = about else {
+            // Whoever has no JetStream has no buckets either.
+            return Err(match without_jetstream(&jetstream).await {
+                Some(why) => BucketError::NoJetStream { servers, why },
+                None => BucketError::NoFleet { prefix, servers },
+            });
+        };
         let charter = about
             .get("fleet")
             .await
@@ -244,11 +328,14 @@ impl Bucket {
         }
         let state = jetstream.get_key_value(state_bucket(&prefix)).await;
         let state = state.map_err(|error| BucketError::Nats(error.to_string()))?;
+        let streams = jetstream.get_key_value(streams_bucket(&prefix)).await;
+        let streams = streams.map_err(|error| BucketError::Nats(error.to_string()))?;
         Ok(Self {
             client,
             jetstream,
             state,
             about,
+            streams,
             prefix,
             charter,
         })
@@ -272,8 +359,18 @@ impl Bucket {
         let (_, jetstream) = connect(access).await?;
         let prefix = &access.prefix;
         // First what says that there is a fleet: who asks later finds none, or the new one.
-        let buckets = [charter_bucket(prefix), state_bucket(prefix)].map(|bucket| format!("KV_{bucket}"));
-        for stream in buckets.into_iter().chain([output_stream(prefix)]) {
+        let buckets = [
+            charter_bucket(prefix),
+            state_bucket(prefix),
+            streams_bucket(prefix),
+        ];
+        let buckets = buckets.map(|bucket| format!("KV_{bucket}"));
+        let others = [
+            output_stream(prefix),
+            input_stream(prefix),
+            streamed_stream(prefix),
+        ];
+        for stream in buckets.into_iter().chain(others) {
             match jetstream.delete_stream(&stream).await {
                 Ok(_) => {}
                 Err(error) if jetstream.get_stream(&stream).await.is_ok() => {
@@ -333,8 +430,8 @@ impl Bucket {
         }
     }
 
-    /// The last sequence number of the state, and how many entries it has, as the server says.
-    pub(crate) async fn extent(&self) -> Result<(u64, u64), BucketError> {
+    /// How far the state reaches, as the server says.
+    pub(crate) async fn extent(&self) -> Result<Extent, BucketError> {
         let stream = self
             .jetstream
             .get_stream(format!("KV_{}", state_bucket(&self.prefix)));
@@ -342,7 +439,21 @@ impl Bucket {
             .await
             .map_err(|error| BucketError::Nats(error.to_string()))?;
         let state = &stream.cached_info().state;
-        Ok((state.last_sequence, state.messages))
+        Ok(Extent {
+            first: state.first_sequence,
+            last: state.last_sequence,
+            entries: state.messages,
+        })
+    }
+
+    /// Removes what stands at a key of streams, up to this revision, without leaving a marker: nobody is told.
+    pub(crate) async fn forget_stream_key(&self, key: &str, revision: u64) -> Result<(), BucketError> {
+        let subject = format!("{}{key}", self.streams.prefix);
+        let purge = self.streams.stream.purge().filter(subject).sequence(revision + 1);
+        let removed = tokio::time::timeout(ANSWER, purge.into_future()).await;
+        let removed = removed.map_err(|_| BucketError::Nats("no answer".into()))?;
+        removed.map_err(|error| BucketError::Nats(error.to_string()))?;
+        Ok(())
     }
 
     /// Where the output of a host of a job goes.
@@ -350,9 +461,58 @@ impl Bucket {
         format!("{}.output.{job}.{host}", self.prefix)
     }
 
+    /// Where the output of a host of a stream goes.
+    pub(crate) fn streamed_subject(&self, stream: &str, host: &str) -> String {
+        format!("{}.streamed.{stream}.{host}", self.prefix)
+    }
+
+    pub(crate) fn streamed_stream(&self) -> String {
+        streamed_stream(&self.prefix)
+    }
+
+    /// What all its names in NATS begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     pub(crate) fn output_stream(&self) -> String {
         output_stream(&self.prefix)
     }
+
+    /// Where a part of an input goes.
+    pub(crate) fn input_subject(&self, input: &str, number: u32) -> String {
+        format!("{}.input.{input}.{number}", self.prefix)
+    }
+
+    /// What was written there, asked of the one who decides on writes: a copy may be behind.
+    pub(crate) async fn input_message(
+        &self,
+        subject: &str,
+    ) -> Result<Result<StreamMessage, LastRawMessageError>, BucketError> {
+        let stream = self
+            .jetstream
+            .get_stream_no_info(input_stream(&self.prefix))
+            .await;
+        let stream = stream.map_err(|error| BucketError::Nats(error.to_string()))?;
+        let asking = tokio::time::timeout(ANSWER, stream.get_last_raw_message_by_subject(subject)).await;
+        asking.map_err(|_| BucketError::Nats("no answer".into()))
+    }
+}
+
+/// Makes the stream of streams' output, as large as there is room for.
+async fn create_streamed(jetstream: &Context, config: stream::Config) -> Result<(), BucketError> {
+    let mut failed = None;
+    for max_bytes in STREAMED_BYTES {
+        let config = stream::Config {
+            max_bytes,
+            ..config.clone()
+        };
+        match jetstream.create_stream(config).await {
+            Ok(_) => return Ok(()),
+            Err(error) => failed = Some(BucketError::Nats(error.to_string())),
+        }
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
@@ -375,12 +535,39 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
         options = options.add_root_certificates(file.clone());
     }
     let servers: Vec<&str> = access.servers.split(',').map(str::trim).collect();
-    let client = options
-        .connect(servers)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
+    // What NATS's client would log of it is in the error, which is told once.
+    let connecting = options.connect(servers).with_subscriber(NoSubscriber::new());
+    let client = connecting.await.map_err(|error| failed(error.to_string()))?;
+    let version = client.server_info().version;
+    if !is_new_enough(&version) {
+        return Err(BucketError::Old {
+            servers: access.servers.clone(),
+            version: Printable::text(version).to_string(),
+        });
+    }
     let jetstream = jetstream::new(client.clone());
     Ok((client, jetstream))
+}
+
+/// Why JetStream cannot be used, where that is so.
+async fn without_jetstream(jetstream: &Context) -> Option<String> {
+    match jetstream.request::<_, _, serde_json::Value>("INFO", &()).await {
+        Ok(answer) => {
+            let error = answer.get("error")?;
+            let why = error.get("description").and_then(serde_json::Value::as_str);
+            Some(Printable::text(why.unwrap_or("no reason is given")).to_string())
+        }
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Whether a server of this version will do. What says something else than two numbers is believed to be new.
+fn is_new_enough(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u64>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= NEEDED,
+        _ => true,
+    }
 }
 
 /// A KV bucket as the stream that it is. async-nats makes them only where the server tells more of the account than
@@ -407,8 +594,20 @@ fn charter_bucket(prefix: &str) -> String {
     format!("{prefix}-charter")
 }
 
+fn streams_bucket(prefix: &str) -> String {
+    format!("{prefix}-streams")
+}
+
+fn streamed_stream(prefix: &str) -> String {
+    format!("{prefix}-streamed")
+}
+
 fn output_stream(prefix: &str) -> String {
     format!("{prefix}-output")
+}
+
+fn input_stream(prefix: &str) -> String {
+    format!("{prefix}-input")
 }
 
 /// A number that no other process has.
@@ -427,4 +626,44 @@ pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, BucketError> {
 
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BucketError> {
     rmp_serde::from_slice(bytes).map_err(|error| BucketError::Nats(format!("malformed: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_connect_is_told_where_to_look() {
+        for (why, wanted) in [
+            ("IO error: invalid peer certificate: UnknownIssuer", "--ca FILE"),
+            (
+                "IO error: invalid peer certificate: certificate not valid for name",
+                "for the name in the address",
+            ),
+            ("authorization violation", "`trunkline fleet key` prints"),
+            ("IO error: Connection refused", "check the address"),
+        ] {
+            let error = BucketError::Connect {
+                servers: "tls://nats1".into(),
+                why: why.into(),
+            };
+            let said = error.to_string();
+            assert!(said.contains(why) && said.contains(wanted), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_old_by_both_numbers_of_its_version() {
+        for (version, is_new) in [
+            ("2.9.10", true),
+            ("2.10.0-beta.1", true),
+            ("3.0.0", true),
+            ("2.8.4", false),
+            ("1.99.0", false),
+            ("99999999999999999999.0", true),
+            ("", true),
+        ] {
+            assert_eq!(is_new_enough(version), is_new, "{version}");
+        }
+    }
 }

@@ -17,6 +17,22 @@ pub struct IntentLog {
     fleet: i64,
 }
 
+/// What is to be written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// An intent.
+    Intend(Intent),
+    /// What an intent returned.
+    Note(Intent, Returned),
+    /// An intent is settled, when this revision was the highest that had been seen. Where it had a result that is kept, so that
+    /// the same is never executed again.
+    Close(Intent, u64),
+    /// The highest revision that was seen.
+    Highest(u64),
+    /// The bucket has nothing from before this revision any more: jobs that were settled by then can be begun by nobody.
+    Drop(u64),
+}
+
 /// Why there is no log.
 #[derive(Debug, thiserror::Error)]
 #[error("the log of intents {file}: {why}; without it nothing is run for the fleet")]
@@ -68,7 +84,7 @@ impl IntentLog {
     ///
     /// # Errors
     /// Where the disk fails.
-    pub fn open_intents(&self) -> Result<Vec<(Intent, Option<Returned>)>, rusqlite::Error> {
+    pub(crate) fn open_intents(&self) -> Result<Vec<(Intent, Option<Returned>)>, rusqlite::Error> {
         let mut select = self
             .disk
             .prepare("SELECT job, host, claim, returned FROM intents_of WHERE fleet = ?1 AND NOT closed")?;
@@ -88,61 +104,70 @@ impl IntentLog {
         Ok(intents)
     }
 
-    /// Puts intents down, all with one sync.
-    pub fn intend(&mut self, intents: &[Intent]) -> Vec<Intended> {
-        self.try_intend(intents).unwrap_or_else(|error| {
-            let failed = Intended::Failed(error.to_string());
-            vec![failed; intents.len()]
+    /// Writes down what has come, all of it with one sync. Returns what became of each intent; the rest is written, or is told of
+    /// in the log of this process: a result is then lost if this process is, and an intent is settled again by the next one.
+    pub fn write(&mut self, changes: &[Change]) -> Vec<Intended> {
+        self.try_write(changes).unwrap_or_else(|error| {
+            tracing::warn!("the log of intents: {error}");
+            let intents = changes
+                .iter()
+                .filter(|change| matches!(change, Change::Intend(_)));
+            intents.map(|_| Intended::Failed(error.to_string())).collect()
         })
     }
 
-    fn try_intend(&mut self, intents: &[Intent]) -> Result<Vec<Intended>, rusqlite::Error> {
+    fn try_write(&mut self, changes: &[Change]) -> Result<Vec<Intended>, rusqlite::Error> {
+        let fleet = self.fleet;
         let writing = self.disk.transaction()?;
-        let mut all = Vec::with_capacity(intents.len());
-        for intent in intents {
-            let claim = encode(&intent.claim).unwrap_or_default();
-            let added = writing.execute(
-                "INSERT OR IGNORE INTO intents_of (fleet, job, host, claim) VALUES (?1, ?2, ?3, ?4)",
-                params![self.fleet, intent.job.0, intent.host, claim],
-            )?;
-            all.push(if added == 1 {
-                Intended::Noted
-            } else {
-                Intended::Before
-            });
+        let mut intended = Vec::new();
+        for change in changes {
+            match change {
+                Change::Intend(intent) => {
+                    let claim = encode(&intent.claim).unwrap_or_default();
+                    let mut insert = writing.prepare_cached(
+                        "INSERT OR IGNORE INTO intents_of (fleet, job, host, claim) VALUES (?1, ?2, ?3, ?4)",
+                    )?;
+                    let added = insert.execute(params![fleet, intent.job.0, intent.host, claim])?;
+                    intended.push(match added {
+                        1 => Intended::Noted,
+                        _ => Intended::Before,
+                    });
+                }
+                Change::Note(intent, returned) => {
+                    let returned = encode(returned).unwrap_or_default();
+                    let mut update = writing.prepare_cached(
+                        "UPDATE intents_of SET returned = ?4 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
+                    )?;
+                    update.execute(params![fleet, intent.job.0, intent.host, returned])?;
+                }
+                Change::Close(intent, highest) => {
+                    let place = params![fleet, intent.job.0, intent.host];
+                    let mut delete = writing.prepare_cached(
+                        "DELETE FROM intents_of WHERE fleet = ?1 AND job = ?2 AND host = ?3 AND returned IS NULL",
+                    )?;
+                    delete.execute(place)?;
+                    let mut update = writing.prepare_cached(
+                        "UPDATE intents_of SET closed = ?4 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
+                    )?;
+                    let highest = in_sqlite(*highest).max(1);
+                    update.execute(params![fleet, intent.job.0, intent.host, highest])?;
+                }
+                Change::Highest(highest) => {
+                    let mut insert = writing.prepare_cached(
+                        "INSERT OR REPLACE INTO highest_of (fleet, revision) VALUES (?1, ?2)",
+                    )?;
+                    insert.execute(params![fleet, in_sqlite(*highest)])?;
+                }
+                Change::Drop(first) => {
+                    let mut delete = writing.prepare_cached(
+                        "DELETE FROM intents_of WHERE fleet = ?1 AND closed > 0 AND closed < ?2",
+                    )?;
+                    delete.execute(params![fleet, in_sqlite(*first)])?;
+                }
+            }
         }
         writing.commit()?;
-        Ok(all)
-    }
-
-    /// Keeps what an intent returned.
-    ///
-    /// # Errors
-    /// Where the disk fails: the result is then lost if this process is.
-    pub fn note(&self, intent: &Intent, returned: &Returned) -> Result<(), rusqlite::Error> {
-        let returned = encode(returned).unwrap_or_default();
-        let mut update = self.disk.prepare_cached(
-            "UPDATE intents_of SET returned = ?4 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
-        )?;
-        update.execute(params![self.fleet, intent.job.0, intent.host, returned])?;
-        Ok(())
-    }
-
-    /// An intent is settled. Where it had a result it is kept, so that the same is never executed again.
-    ///
-    /// # Errors
-    /// Where the disk fails: it is settled again by the next process.
-    pub fn close(&self, intent: &Intent) -> Result<(), rusqlite::Error> {
-        let place = params![self.fleet, intent.job.0, intent.host];
-        self.disk.execute(
-            "DELETE FROM intents_of WHERE fleet = ?1 AND job = ?2 AND host = ?3 AND returned IS NULL",
-            place,
-        )?;
-        self.disk.execute(
-            "UPDATE intents_of SET closed = 1 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
-            place,
-        )?;
-        Ok(())
+        Ok(intended)
     }
 
     /// The highest revision that was seen; 0 before any was.
@@ -155,18 +180,10 @@ impl IntentLog {
         let highest = select.optional().ok().flatten().unwrap_or_default();
         u64::try_from(highest).unwrap_or_default()
     }
+}
 
-    /// Keeps the highest revision that was seen.
-    pub fn keep_highest(&self, revision: u64) {
-        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
-        let kept = self.disk.execute(
-            "INSERT OR REPLACE INTO highest_of (fleet, revision) VALUES (?1, ?2)",
-            [self.fleet, revision],
-        );
-        if let Err(error) = kept {
-            tracing::warn!("the fleet's highest revision is not kept: {error}");
-        }
-    }
+fn in_sqlite(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -175,7 +192,7 @@ mod tests {
     use crate::state::{Claim, Exit, Holder};
 
     #[test]
-    fn an_intent_lasts_until_it_is_closed_and_a_result_for_ever() {
+    fn an_intent_lasts_until_it_is_closed_and_a_result_as_long_as_its_job() {
         let folder = tempfile::tempdir().unwrap();
         let intent = |host| Intent {
             job: JobId("j".into()),
@@ -193,30 +210,36 @@ mod tests {
             exit: Exit::Status(3),
             output: 2,
         };
+        let intend = |host| Change::Intend(intent(host));
         let mut log = IntentLog::open(folder.path(), u64::MAX).unwrap();
-        let noted = log.intend(&[intent(0), intent(1), intent(2)]);
+        let noted = log.write(&[intend(0), intend(1), intend(2)]);
         assert_eq!(noted, vec![Intended::Noted; 3]);
-        log.note(&intent(1), &returned).unwrap();
-        log.keep_highest(42);
+        log.write(&[Change::Note(intent(1), returned.clone()), Change::Highest(42)]);
         drop(log);
 
         let mut log = IntentLog::open(folder.path(), u64::MAX).unwrap();
         let expected = [(intent(0), None), (intent(1), Some(returned)), (intent(2), None)];
         assert_eq!(log.open_intents().unwrap(), expected);
         assert_eq!(log.highest(), 42);
-        for host in 0..3 {
-            log.close(&intent(host)).unwrap();
-        }
+        let closed: Vec<_> = (0..3).map(|host| Change::Close(intent(host), 50)).collect();
+        log.write(&closed);
         assert_eq!(log.open_intents().unwrap(), []);
+        // Of its job the bucket has something yet.
+        log.write(&[Change::Drop(50)]);
         assert_eq!(
-            log.intend(&[intent(0), intent(1)]),
+            log.write(&[intend(0), intend(1)]),
             [Intended::Noted, Intended::Before]
+        );
+        log.write(&[Change::Drop(51)]);
+        assert_eq!(
+            log.write(&[intend(0), intend(1)]),
+            [Intended::Before, Intended::Noted]
         );
         drop(log);
 
         // A fleet that was made anew in the place of that one.
         let mut log = IntentLog::open(folder.path(), 1).unwrap();
         assert_eq!((log.open_intents().unwrap(), log.highest()), (vec![], 0));
-        assert_eq!(log.intend(&[intent(1)]), [Intended::Noted]);
+        assert_eq!(log.write(&[intend(1)]), [Intended::Noted]);
     }
 }

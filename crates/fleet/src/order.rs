@@ -1,50 +1,94 @@
-//! What a submitter asks a fleet for, signed with its nkey, and what a node allows.
+//! An order of a job or of a stream: what its submitter signs with an nkey, and what everybody reads.
 
-use std::fmt::Debug;
-use std::sync::Arc;
-use std::time::Duration;
+pub mod job;
+pub mod stream;
 
-use aws_lc_rs::digest::{SHA256, digest};
+use std::fmt;
+
 use nkeys::KeyPair;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trunkline_request::destination::Destination;
-use trunkline_request::hosts::matches;
 
-use crate::bucket::{PROTOCOL, decode, encode};
-use crate::state::{Cancel, JobId, Limits, Plan, PlannedHost, Zones};
+use crate::bucket::{Charter, PROTOCOL, decode, encode};
+use crate::signed::{Purpose, Signed, digest_of};
 
 /// How many hosts are in one value of the bucket: some 100 KB, where NATS takes 1 MB.
-pub const HOSTS_IN_A_PART: usize = 1000;
+const HOSTS_IN_A_PART: usize = 1000;
 
-/// The most hosts of one job.
+/// The most hosts of one job or stream.
 pub const MOST_HOSTS: usize = 100_000;
 
 /// How far a submitter's clock may be from the server's, in seconds: an order that somebody kept is not taken again later.
 const CLOCKS_APART: u64 = 600;
 
-/// A job, without its hosts.
+/// What an order is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Commands that are executed once.
+    Job,
+    /// Commands that run until they are cancelled.
+    Stream,
+}
+
+impl Kind {
+    fn order(self) -> Purpose {
+        match self {
+            Self::Job => Purpose::Job,
+            Self::Stream => Purpose::Stream,
+        }
+    }
+
+    fn end(self) -> Purpose {
+        match self {
+            Self::Job => Purpose::EndOfJob,
+            Self::Stream => Purpose::EndOfStream,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Job => "job",
+            Self::Stream => "stream",
+        })
+    }
+}
+
+/// What holds for all hosts of an order.
+pub trait OrderTerms: Clone + Serialize + DeserializeOwned {
+    /// The order's name.
+    type Id: Clone + PartialEq + Serialize + DeserializeOwned;
+
+    /// What it is of.
+    const KIND: Kind;
+}
+
+/// A job or a stream, without its hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+#[serde(bound = "T: OrderTerms")]
+pub struct Order<T: OrderTerms> {
     /// [`PROTOCOL`].
     pub protocol: u32,
-    /// The job.
-    pub job: JobId,
+    /// [`Charter::id`]: it is none of another fleet's.
+    pub fleet: u64,
+    /// Its name.
+    pub id: T::Id,
     /// The submitter's public nkey.
     pub submitter: String,
     /// Seconds since 1970, by the submitter's clock.
     pub at: u64,
     /// How many hosts there are.
     pub hosts: u32,
-    /// SHA-256 over all parts of its list of hosts.
+    /// Of all parts of its list of hosts.
     #[serde(with = "serde_bytes")]
     pub digest: Vec<u8>,
-    /// What holds for all hosts together.
-    pub limits: Limits,
-    /// How long each host may take.
-    pub limit: Option<Duration>,
+    /// What holds for all of them.
+    pub terms: T,
 }
 
-/// A host of a job, and what is run on it.
+/// A host of an order, and what is run on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderedHost {
     /// What people call it.
@@ -58,27 +102,22 @@ pub struct OrderedHost {
 
 /// What every version of an order has.
 #[derive(Debug, Deserialize)]
-struct Header {
+#[serde(bound = "I: DeserializeOwned")]
+struct Header<I> {
     protocol: u32,
-    job: JobId,
+    fleet: u64,
+    id: I,
     submitter: String,
     hosts: u32,
 }
 
-/// That a job is to end.
+/// That a job or a stream is to end.
 #[derive(Debug, Serialize, Deserialize)]
-struct Cancellation {
-    cancels: JobId,
+#[serde(bound = "I: Serialize + DeserializeOwned")]
+struct Cancellation<I> {
+    fleet: u64,
+    ends: I,
     by: String,
-}
-
-/// An order as it stands in the bucket: exactly the bytes that were signed.
-#[derive(Debug, Serialize, Deserialize)]
-struct Signed {
-    #[serde(with = "serde_bytes")]
-    order: Vec<u8>,
-    #[serde(with = "serde_bytes")]
-    signature: Vec<u8>,
 }
 
 /// Why an order is not taken.
@@ -86,275 +125,203 @@ struct Signed {
 #[non_exhaustive]
 pub enum OrderError {
     /// It cannot be read.
-    #[error("the job cannot be read: it was written by another version of trunkline, or damaged")]
-    Malformed,
+    #[error("the {0} cannot be read: it was written by another version of trunkline, or damaged")]
+    Malformed(Kind),
     /// Of another version.
     #[error(
-        "the job speaks protocol {theirs} and this fleet {PROTOCOL}; use the same version of trunkline on all machines"
+        "the {kind} speaks protocol {theirs} and this fleet {PROTOCOL}; use the same version of trunkline on all machines"
     )]
     Protocol {
-        /// The job's.
+        /// What it is of.
+        kind: Kind,
+        /// The order's.
         theirs: u32,
         /// How many hosts it has.
         hosts: u32,
     },
     /// Not by the one whose name it has.
-    #[error("the job is not signed by {0}, whose name it has")]
-    Signature(String),
+    #[error("the {kind} is not signed by {submitter}, whose name it has")]
+    Signature {
+        /// What it is of.
+        kind: Kind,
+        /// Whose name it has.
+        submitter: String,
+    },
+    /// Submitted to another one.
+    #[error("the {0} was submitted to another fleet, or to the one that was here before; submit it anew")]
+    Fleet(Kind),
     /// Its time is not the server's.
     #[error(
-        "the job's time is {0} s from that of NATS: set the submitter's clock; a job that is sent a second time is not taken"
+        "the {kind}'s time is {apart} s from that of NATS: set the submitter's clock; a {kind} that is sent a second time is not \
+         taken"
     )]
-    Time(u64),
+    Time {
+        /// What it is of.
+        kind: Kind,
+        /// By how many seconds.
+        apart: u64,
+    },
     /// It cannot be signed.
     #[error("the nkey cannot sign: {0}")]
     Key(String),
     /// No hosts, or too many.
-    #[error("a job has 1 to {MOST_HOSTS} hosts, not {0}")]
-    Hosts(usize),
+    #[error("a {kind} has 1 to {MOST_HOSTS} hosts, not {hosts}")]
+    Hosts {
+        /// What it is of.
+        kind: Kind,
+        /// How many it has.
+        hosts: usize,
+    },
 }
 
-/// What is written for a job: its order, and the parts of its list of hosts.
-pub(crate) struct Written {
-    pub(crate) order: Vec<u8>,
-    pub(crate) parts: Vec<Vec<u8>>,
+/// An order as it is written: signed, and the parts of its list of hosts.
+#[derive(Debug)]
+pub struct Written {
+    /// Of [`Signed`].
+    pub order: Vec<u8>,
+    /// Each of at most `HOSTS_IN_A_PART`.
+    pub parts: Vec<Vec<u8>>,
 }
 
-/// Writes a job down, signed.
-pub(crate) fn sign(
+/// Writes an order down, signed, at this time (seconds since 1970).
+///
+/// # Errors
+/// If there are no hosts or too many, or the key has no private half.
+pub fn sign<T: OrderTerms>(
     key: &KeyPair,
-    job: &JobId,
+    charter: &Charter,
+    id: &T::Id,
     at: u64,
     hosts: &[OrderedHost],
-    limits: Limits,
-    limit: Option<Duration>,
+    terms: T,
 ) -> Result<Written, OrderError> {
-    if hosts.is_empty() || hosts.len() > MOST_HOSTS {
-        return Err(OrderError::Hosts(hosts.len()));
-    }
+    check_count(T::KIND, hosts.len())?;
+    let malformed = |_| OrderError::Malformed(T::KIND);
     let parts: Result<Vec<_>, _> = hosts.chunks(HOSTS_IN_A_PART).map(|part| encode(&part)).collect();
-    let parts = parts.map_err(|_| OrderError::Malformed)?;
+    let parts = parts.map_err(malformed)?;
     let order = Order {
         protocol: PROTOCOL,
-        job: job.clone(),
+        fleet: charter.id,
+        id: id.clone(),
         submitter: key.public_key(),
         at,
         hosts: u32::try_from(hosts.len()).unwrap_or(u32::MAX),
         digest: digest_of(&parts),
-        limits,
-        limit,
+        terms,
     };
-    let order = encode(&order).map_err(|_| OrderError::Malformed)?;
-    let signature = key
-        .sign(&order)
-        .map_err(|error| OrderError::Key(error.to_string()))?;
-    let order = encode(&Signed { order, signature }).map_err(|_| OrderError::Malformed)?;
+    let signed = signed(key, T::KIND.order(), encode(&order).map_err(malformed)?)?;
+    let order = encode(&signed).map_err(malformed)?;
     Ok(Written { order, parts })
 }
 
 /// Reads an order that NATS got at this time (seconds since 1970, by its clock), and checks who says so.
-pub(crate) fn read(job: &JobId, bytes: &[u8], got: u64) -> Result<Order, OrderError> {
-    let signed: Signed = decode(bytes).map_err(|_| OrderError::Malformed)?;
-    let header: Header = decode(&signed.order).map_err(|_| OrderError::Malformed)?;
-    if header.job != *job || !is_signed(&header.submitter, &signed.order, &signed.signature) {
-        return Err(OrderError::Signature(header.submitter));
+pub(crate) fn read<T: OrderTerms>(
+    charter: &Charter,
+    id: &T::Id,
+    bytes: &[u8],
+    got: u64,
+) -> Result<Order<T>, OrderError> {
+    let kind = T::KIND;
+    let malformed = |_| OrderError::Malformed(kind);
+    let signed: Signed = decode(bytes).map_err(malformed)?;
+    let header: Header<T::Id> = decode(&signed.text).map_err(malformed)?;
+    // First of all: what nobody has signed says nothing, not even its version.
+    if header.id != *id || !signed.is_by(&header.submitter, kind.order()) {
+        let submitter = header.submitter;
+        return Err(OrderError::Signature { kind, submitter });
+    }
+    if header.fleet != charter.id {
+        return Err(OrderError::Fleet(kind));
     }
     if header.protocol != PROTOCOL {
         return Err(OrderError::Protocol {
+            kind,
             theirs: header.protocol,
             hosts: header.hosts,
         });
     }
-    let order: Order = decode(&signed.order).map_err(|_| OrderError::Malformed)?;
+    let order: Order<T> = decode(&signed.text).map_err(malformed)?;
     let apart = order.at.abs_diff(got);
     if apart > CLOCKS_APART {
-        return Err(OrderError::Time(apart));
+        return Err(OrderError::Time { kind, apart });
     }
+    check_count(kind, order.count())?;
     Ok(order)
 }
 
-/// Says that a job is to end.
-pub(crate) fn sign_cancel(key: &KeyPair, job: &JobId) -> Result<Cancel, OrderError> {
-    let cancellation = Cancellation {
-        cancels: job.clone(),
-        by: key.public_key(),
-    };
-    let text = encode(&cancellation).map_err(|_| OrderError::Malformed)?;
-    let signature = key
-        .sign(&text)
-        .map_err(|error| OrderError::Key(error.to_string()))?;
-    Ok(Cancel { text, signature })
-}
-
-/// Whether it is the one with this key who says that a job is to end.
-pub(crate) fn is_cancel(job: &JobId, who: &str, cancel: &Cancel) -> bool {
-    let said = decode::<Cancellation>(&cancel.text);
-    let is_said = said.is_ok_and(|said| said.cancels == *job && said.by == who);
-    is_said && is_signed(who, &cancel.text, &cancel.signature)
-}
-
-fn is_signed(who: &str, text: &[u8], signature: &[u8]) -> bool {
-    let key = KeyPair::from_public_key(who);
-    key.and_then(|key| key.verify(text, signature)).is_ok()
-}
-
-/// The hosts of an order, once all parts are there.
-pub(crate) fn hosts(order: &Order, parts: &[Vec<u8>]) -> Result<Vec<OrderedHost>, OrderError> {
-    if digest_of(parts) != order.digest {
-        return Err(OrderError::Signature(order.submitter.clone()));
+impl<T: OrderTerms> Order<T> {
+    fn count(&self) -> usize {
+        usize::try_from(self.hosts).unwrap_or(usize::MAX)
     }
-    let mut hosts = Vec::new();
-    for part in parts {
-        let part: Vec<OrderedHost> = decode(part).map_err(|_| OrderError::Malformed)?;
-        hosts.extend(part);
-    }
-    if usize::try_from(order.hosts).ok() != Some(hosts.len()) || hosts.len() > MOST_HOSTS {
-        return Err(OrderError::Malformed);
-    }
-    Ok(hosts)
-}
 
-impl Order {
     /// In how many parts its list of hosts is.
     pub(crate) fn parts(&self) -> usize {
-        usize::try_from(self.hosts)
-            .unwrap_or(usize::MAX)
-            .div_ceil(HOSTS_IN_A_PART)
+        self.count().div_ceil(HOSTS_IN_A_PART)
     }
-}
 
-fn digest_of(parts: &[Vec<u8>]) -> Vec<u8> {
-    digest(&SHA256, &parts.concat()).as_ref().to_vec()
-}
-
-/// What a node runs, and for whom. Nothing, where there is no rule.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AllowList {
-    /// The rules; one that fits is enough.
-    #[serde(default)]
-    pub allow: Vec<Rule>,
-    /// Public nkeys of those who may cancel what others have submitted.
-    #[serde(default)]
-    pub cancel: Vec<String>,
-}
-
-/// Where a node's allow list is.
-pub trait AllowSource: Debug + Send + Sync + 'static {
-    /// The list as it is at this moment.
-    ///
-    /// # Errors
-    /// Why it cannot be read, as a sentence: nothing is allowed then.
-    fn current(&self) -> Result<Arc<AllowList>, String>;
-}
-
-/// One that never changes.
-impl AllowSource for AllowList {
-    fn current(&self) -> Result<Arc<AllowList>, String> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-/// A list as it was read, or why there is none.
-pub(crate) type Allowed = Result<Arc<AllowList>, String>;
-
-/// Why a host is not allowed, where that is so.
-pub(crate) fn refuses(
-    allowed: &Allowed,
-    node: &str,
-    submitter: &str,
-    destination: &Destination,
-) -> Option<String> {
-    match allowed {
-        Ok(list) => list.refuses(node, submitter, destination),
-        Err(why) => Some(format!(
-            "node {node} allows nothing, because its allow list cannot be read: {why}"
-        )),
-    }
-}
-
-/// Who may run something, as whom, and where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rule {
-    /// Public nkeys (`U…`).
-    pub submitters: Vec<String>,
-    /// Patterns of host names.
-    pub hosts: Vec<String>,
-    /// Patterns of users that a job may name. Where none is given, a job cannot name any: ssh_config says who logs in.
-    #[serde(default)]
-    pub users: Vec<String>,
-}
-
-impl AllowList {
-    /// Why a host is not allowed, where that is so.
-    pub fn refuses(&self, node: &str, submitter: &str, destination: &Destination) -> Option<String> {
-        let of_submitter = |rule: &&Rule| rule.submitters.iter().any(|known| known == submitter);
-        let rules: Vec<&Rule> = self.allow.iter().filter(of_submitter).collect();
-        if rules.is_empty() {
-            return Some(format!(
-                "node {node} takes no jobs of {submitter}: its allow list does not name that submitter"
-            ));
+    /// The hosts, once all parts are there.
+    pub(crate) fn read_hosts(&self, parts: &[Vec<u8>]) -> Result<Vec<OrderedHost>, OrderError> {
+        if digest_of(parts) != self.digest {
+            return Err(OrderError::Signature {
+                kind: T::KIND,
+                submitter: self.submitter.clone(),
+            });
         }
-        let fits = |patterns: &[String], name: &str| {
-            let name = name.as_bytes();
-            patterns.iter().any(|pattern| matches(name, pattern.as_bytes()))
-        };
-        let host = destination.host.to_ascii_lowercase();
-        let rules = rules.into_iter().filter(|rule| fits(&rule.hosts, &host));
-        let rules: Vec<&Rule> = rules.collect();
-        if rules.is_empty() {
-            return Some(format!(
-                "the allow list of node {node} does not let {submitter} reach {host}"
-            ));
+        let mut hosts = Vec::new();
+        for part in parts {
+            let part: Vec<OrderedHost> = decode(part).map_err(|_| OrderError::Malformed(T::KIND))?;
+            hosts.extend(part);
         }
-        let user = destination.user.as_deref();
-        let allowed = user.is_none_or(|user| rules.iter().any(|rule| fits(&rule.users, user)));
-        (!allowed).then(|| {
-            format!(
-                "the allow list of node {node} does not let {submitter} be {} on {host}",
-                user.unwrap_or_default()
-            )
-        })
+        match hosts.len() == self.count() {
+            true => Ok(hosts),
+            false => Err(OrderError::Malformed(T::KIND)),
+        }
     }
 }
 
-/// A job as a node takes it: who may start what.
-pub(crate) fn plan(
-    order: &Order,
-    hosts: &[OrderedHost],
-    zones: &Zones,
-    node: &str,
-    allowed: &Allowed,
-) -> Plan {
-    let hosts = hosts.iter().map(|host| PlannedHost {
-        unit: zones.unit_of(&host.destination.host),
-        refused: refuses(allowed, node, &order.submitter, &host.destination),
-    });
-    Plan {
-        hosts: hosts.collect(),
-        limits: order.limits,
-    }
-}
-
-/// A job of another version, which nobody starts: whoever looks after the job says so for each host.
-pub(crate) fn plan_of_other_version(job: &JobId, hosts: u32, zones: &Zones, why: &str) -> Option<Plan> {
-    let hosts = usize::try_from(hosts).ok().filter(|hosts| *hosts <= MOST_HOSTS)?;
-    let host = PlannedHost {
-        unit: zones.unit_of_job(&job.0),
-        refused: Some(why.to_owned()),
+/// Says that a job or a stream is to end.
+pub(crate) fn sign_cancel<T: OrderTerms>(
+    key: &KeyPair,
+    charter: &Charter,
+    id: &T::Id,
+) -> Result<Signed, OrderError> {
+    let cancellation = Cancellation {
+        fleet: charter.id,
+        ends: id.clone(),
+        by: key.public_key(),
     };
-    Some(Plan {
-        hosts: vec![host; hosts],
-        limits: Limits::default(),
-    })
+    let text = encode(&cancellation).map_err(|_| OrderError::Malformed(T::KIND))?;
+    signed(key, T::KIND.end(), text)
+}
+
+/// Whether it is the one with this key who says that a job or a stream is to end.
+pub(crate) fn is_cancel<T: OrderTerms>(charter: &Charter, id: &T::Id, who: &str, cancel: &Signed) -> bool {
+    let said = decode::<Cancellation<T::Id>>(&cancel.text);
+    said.is_ok_and(|said| said.fleet == charter.id && said.ends == *id && said.by == who)
+        && cancel.is_by(who, T::KIND.end())
+}
+
+fn signed(key: &KeyPair, purpose: Purpose, text: Vec<u8>) -> Result<Signed, OrderError> {
+    Signed::new(key, purpose, text).map_err(|error| OrderError::Key(error.to_string()))
+}
+
+fn check_count(kind: Kind, hosts: usize) -> Result<(), OrderError> {
+    match (1..=MOST_HOSTS).contains(&hosts) {
+        true => Ok(()),
+        false => Err(OrderError::Hosts { kind, hosts }),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(crate) mod tests {
+    use std::time::Duration;
 
-    fn host(name: &str) -> OrderedHost {
+    use super::*;
+    use crate::order::job::JobTerms;
+    use crate::order::stream::StreamTerms;
+    use crate::state::{JobId, Restart, Resuming, StreamId, Zones};
+
+    pub(crate) fn host(name: &str) -> OrderedHost {
         OrderedHost {
             name: name.into(),
             destination: Destination::parse_hop(name).unwrap(),
@@ -362,80 +329,150 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_order_is_taken_from_its_signer_and_in_its_time() {
-        let key = KeyPair::new_user();
-        let job = JobId("j".into());
-        let written = sign(&key, &job, 1000, &[host("a")], Limits::default(), None).unwrap();
-        let order = read(&job, &written.order, 1100).unwrap();
-        assert_eq!(hosts(&order, &written.parts).unwrap(), [host("a")]);
+    pub(crate) fn charter() -> Charter {
+        Charter::new(Zones::default(), Duration::ZERO)
+    }
 
+    pub(crate) fn stream_terms(subject: Option<&str>) -> StreamTerms {
+        StreamTerms {
+            resuming: Resuming {
+                restart: Restart::Lost,
+                first: Duration::from_secs(1),
+                longest: Duration::from_secs(60),
+            },
+            subject: subject.map(str::to_owned),
+        }
+    }
+
+    fn an_order_is_taken_from_its_signer_in_its_time_and_its_fleet<T: OrderTerms>(
+        id: fn(&str) -> T::Id,
+        terms: &T,
+    ) {
+        let (key, charter) = (KeyPair::new_user(), charter());
+        let sign = |hosts: &[OrderedHost]| sign(&key, &charter, &id("j"), 1000, hosts, terms.clone());
+        let written = sign(&[host("a")]).unwrap();
+        let read = |id: &T::Id, bytes: &[u8], got| read::<T>(&charter, id, bytes, got);
+        let order = read(&id("j"), &written.order, 1100).unwrap();
+        assert_eq!(order.read_hosts(&written.parts).unwrap(), [host("a")]);
         let other_list = vec![encode(&[host("b")].as_slice()).unwrap()];
-        assert!(hosts(&order, &other_list).is_err());
         assert!(matches!(
-            read(&job, &written.order, 5000),
-            Err(OrderError::Time(4000))
+            order.read_hosts(&other_list),
+            Err(OrderError::Signature { .. })
         ));
-        let other_job = JobId("k".into());
+
+        let late = read(&id("j"), &written.order, 5000);
+        assert!(matches!(late, Err(OrderError::Time { apart: 4000, .. })));
+        let of_other_name = read(&id("k"), &written.order, 1000);
+        assert!(matches!(of_other_name, Err(OrderError::Signature { .. })));
+        let elsewhere = super::read::<T>(&self::charter(), &id("j"), &written.order, 1000);
+        assert!(matches!(elsewhere, Err(OrderError::Fleet(_))));
+        let mut forged: Signed = decode(&written.order).unwrap();
+        forged.signature[3] ^= 1;
+        let forged = read(&id("j"), &encode(&forged).unwrap(), 1000);
+        assert!(matches!(forged, Err(OrderError::Signature { .. })));
         assert!(matches!(
-            read(&other_job, &written.order, 1000),
-            Err(OrderError::Signature(_))
+            read(&id("j"), b"x", 1000),
+            Err(OrderError::Malformed(_))
         ));
-        let mut signed: Signed = decode(&written.order).unwrap();
-        signed.signature[3] ^= 1;
-        let forged = encode(&signed).unwrap();
-        assert!(matches!(read(&job, &forged, 1000), Err(OrderError::Signature(_))));
-        assert!(matches!(read(&job, b"x", 1000), Err(OrderError::Malformed)));
+        assert!(matches!(sign(&[]), Err(OrderError::Hosts { hosts: 0, .. })));
     }
 
     #[test]
-    fn who_cancels_says_which_job_and_signs_it() {
-        let (key, other) = (KeyPair::new_user(), KeyPair::new_user());
-        let job = JobId("j".into());
-        let cancel = sign_cancel(&key, &job).unwrap();
-        assert!(is_cancel(&job, &key.public_key(), &cancel));
-        assert!(!is_cancel(&JobId("k".into()), &key.public_key(), &cancel));
-        assert!(!is_cancel(&job, &other.public_key(), &cancel));
-        let of_other = sign_cancel(&other, &job).unwrap();
-        let forged = Cancel {
-            text: cancel.text.clone(),
-            ..of_other
-        };
-        assert!(!is_cancel(&job, &key.public_key(), &forged));
-        // An order of the same one is signed, too, and cancels nothing.
-        let written = sign(&key, &job, 1000, &[host("a")], Limits::default(), None).unwrap();
-        let signed: Signed = decode(&written.order).unwrap();
-        let order = Cancel {
-            text: signed.order,
-            signature: signed.signature,
-        };
-        assert!(!is_cancel(&job, &key.public_key(), &order));
-    }
-
-    #[test]
-    fn only_what_a_rule_allows_is_allowed() {
-        let list = AllowList {
-            allow: vec![Rule {
-                submitters: vec!["UA".into()],
-                hosts: vec!["*.eu".into()],
-                users: vec!["deploy".into()],
-            }],
-            cancel: Vec::new(),
-        };
-        let refuses = |submitter: &str, host: &str| {
-            let destination = Destination::parse_hop(host).unwrap();
-            list.refuses("n", submitter, &destination)
-        };
-        assert_eq!(refuses("UA", "web1.eu"), None);
-        assert_eq!(refuses("UA", "deploy@web1.EU"), None);
-        assert!(refuses("UA", "root@web1.eu").unwrap().contains("be root"));
-        assert!(refuses("UA", "web1.us").unwrap().contains("reach web1.us"));
-        assert!(refuses("UB", "web1.eu").unwrap().contains("takes no jobs of UB"));
-        let nothing = AllowList::default();
-        assert!(
-            nothing
-                .refuses("n", "UA", &Destination::parse_hop("a").unwrap())
-                .is_some()
+    fn an_order_of_either_kind_is_taken_from_its_signer_in_its_time_and_its_fleet() {
+        an_order_is_taken_from_its_signer_in_its_time_and_its_fleet(
+            |id| JobId(id.into()),
+            &JobTerms::default(),
         );
+        an_order_is_taken_from_its_signer_in_its_time_and_its_fleet(
+            |id| StreamId(id.into()),
+            &stream_terms(None),
+        );
+    }
+
+    /// An order as its submitter may sign it with a program of its own.
+    fn signed_order<T: OrderTerms>(
+        change: impl FnOnce(&mut Order<T>),
+        charter: &Charter,
+        key: &KeyPair,
+        id: &T::Id,
+        terms: T,
+    ) -> Vec<u8> {
+        let written = sign(key, charter, id, 1000, &[host("a")], terms).unwrap();
+        let mut order = read::<T>(charter, id, &written.order, 1000).unwrap();
+        change(&mut order);
+        let signed = signed(key, T::KIND.order(), encode(&order).unwrap()).unwrap();
+        encode(&signed).unwrap()
+    }
+
+    fn no_more_hosts_are_read_than_an_order_can_have<T: OrderTerms>(id: &T::Id, terms: T) {
+        let (key, charter) = (KeyPair::new_user(), charter());
+        for hosts in [0, 100_001, u32::MAX] {
+            let bytes = signed_order(|order| order.hosts = hosts, &charter, &key, id, terms.clone());
+            let read = read::<T>(&charter, id, &bytes, 1000).map(|order| order.hosts);
+            assert!(matches!(read, Err(OrderError::Hosts { .. })), "{hosts}: {read:?}");
+        }
+        // More hosts in its list than it says.
+        let list = vec![encode(&[host("a"), host("b")].as_slice()).unwrap()];
+        let digest = digest_of(&list);
+        let bytes = signed_order(|order| order.digest = digest, &charter, &key, id, terms);
+        let order = read::<T>(&charter, id, &bytes, 1000).unwrap();
+        assert!(matches!(order.read_hosts(&list), Err(OrderError::Malformed(_))));
+    }
+
+    #[test]
+    fn no_more_hosts_are_read_than_a_job_or_a_stream_can_have() {
+        no_more_hosts_are_read_than_an_order_can_have(&JobId("j".into()), JobTerms::default());
+        no_more_hosts_are_read_than_an_order_can_have(&StreamId("s".into()), stream_terms(None));
+    }
+
+    #[test]
+    fn a_version_is_believed_only_where_it_is_signed() {
+        let (key, charter, job) = (KeyPair::new_user(), charter(), JobId("j".into()));
+        let later = |order: &mut Order<JobTerms>| order.protocol = PROTOCOL + 1;
+        let bytes = signed_order(later, &charter, &key, &job, JobTerms::default());
+        let error = read::<JobTerms>(&charter, &job, &bytes, 1000).unwrap_err();
+        assert!(matches!(error, OrderError::Protocol { hosts: 1, .. }), "{error}");
+        let mut forged: Signed = decode(&bytes).unwrap();
+        forged.signature[3] ^= 1;
+        let error = read::<JobTerms>(&charter, &job, &encode(&forged).unwrap(), 1000).unwrap_err();
+        assert!(matches!(error, OrderError::Signature { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_job_is_no_stream_and_a_stream_no_job() {
+        let (key, charter) = (KeyPair::new_user(), charter());
+        let (job, stream) = (JobId("x".into()), StreamId("x".into()));
+        let of_job = sign(&key, &charter, &job, 1000, &[host("a")], JobTerms::default()).unwrap();
+        let of_stream = sign(&key, &charter, &stream, 1000, &[host("a")], stream_terms(None)).unwrap();
+        let read_as_stream = read::<StreamTerms>(&charter, &stream, &of_job.order, 1000);
+        assert!(matches!(read_as_stream, Err(OrderError::Signature { .. })));
+        let read_as_job = read::<JobTerms>(&charter, &job, &of_stream.order, 1000);
+        assert!(matches!(read_as_job, Err(OrderError::Signature { .. })));
+    }
+
+    #[test]
+    fn who_cancels_says_what_and_where_and_signs_it() {
+        let (key, other, charter) = (KeyPair::new_user(), KeyPair::new_user(), charter());
+        let (job, stream) = (JobId("x".into()), StreamId("x".into()));
+        let me = key.public_key();
+        let cancel = sign_cancel::<JobTerms>(&key, &charter, &job).unwrap();
+        let ends = |who: &str, cancel: &Signed| is_cancel::<JobTerms>(&charter, &job, who, cancel);
+        assert!(ends(&me, &cancel));
+        assert!(!ends(&other.public_key(), &cancel));
+        assert!(!is_cancel::<JobTerms>(&charter, &JobId("y".into()), &me, &cancel));
+        assert!(!is_cancel::<JobTerms>(&self::charter(), &job, &me, &cancel));
+        let forged = Signed {
+            text: cancel.text.clone(),
+            ..sign_cancel::<JobTerms>(&other, &charter, &job).unwrap()
+        };
+        assert!(!ends(&me, &forged));
+        // An order of the same one is signed, too, and cancels nothing.
+        let written = sign(&key, &charter, &job, 1000, &[host("a")], JobTerms::default()).unwrap();
+        assert!(!ends(&me, &decode(&written.order).unwrap()));
+        // A job and a stream of one name are two things.
+        let of_stream = sign_cancel::<StreamTerms>(&key, &charter, &stream).unwrap();
+        assert!(is_cancel::<StreamTerms>(&charter, &stream, &me, &of_stream));
+        assert!(!is_cancel::<StreamTerms>(&charter, &stream, &me, &cancel));
+        assert!(!ends(&me, &of_stream));
     }
 }

@@ -4,22 +4,31 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
+use async_nats::connection::State;
 use async_nats::jetstream::kv::{self, Operation};
-use futures_util::StreamExt as _;
-use tokio::sync::{Notify, mpsc};
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::sync::{Notify, OnceCell, mpsc};
+use trunkline_request::Backoff;
 use trunkline_request::failure::{ErrorKind, Execution};
 
-use crate::bucket::{Bucket, BucketError, decode, is_plain, random};
-use crate::intents::{IntentLog, LogError};
-use crate::order::{self, AllowSource, Allowed, Order, OrderError, OrderedHost};
+use crate::allow::{self, AllowSource, Allowed};
+use crate::bucket::{Bucket, BucketError, Extent, decode, is_plain, random};
+use crate::input::Input;
+use crate::intents::{Change, IntentLog, LogError};
+use crate::metrics::{Metrics, Observer};
+use crate::order::job::{JobOrder, JobTerms, OrderedInput, plan_of_other_version};
+use crate::order::{self, OrderError, OrderedHost};
+use crate::signed::Signed;
 use crate::state::{
-    Action, Cancel, Entry, Exit, Holder, Intended, Intent, JobId, Key, Node, NodeSettings, Returned, Time,
-    Token, Value, Written,
+    Action, Entry, Exit, Holder, Intended, Intent, JobId, Key, Node, NodeSettings, Returned, Time, Token,
+    Value, Written,
 };
+use crate::streaming::{self, Outlet, StreamEvent, StreamWork, Streaming};
 
 /// How often the state machine is told the time.
 const TICK: Duration = Duration::from_millis(250);
@@ -28,10 +37,13 @@ const TICK: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The longest piece of output in one message.
-pub const LONGEST_PIECE: usize = 64 * 1024;
+const LONGEST_PIECE: usize = 64 * 1024;
+
+/// The pauses before a host is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// A command for a host.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Work {
     /// The job.
     pub job: JobId,
@@ -41,6 +53,8 @@ pub struct Work {
     pub host: OrderedHost,
     /// How long it may take.
     pub limit: Option<Duration>,
+    /// What it reads; nothing, where there is none.
+    pub input: Option<Arc<Input>>,
     /// Tells that it is to end.
     pub cancelled: Arc<Notify>,
     /// Where its output goes.
@@ -64,17 +78,41 @@ pub enum Stream {
 
 /// Where the output of a command goes.
 #[derive(Debug, Clone)]
-pub struct OutputSink {
+pub struct OutputSink(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Job(JobOutput),
+    Stream(Outlet),
+}
+
+impl OutputSink {
+    /// Sends output, and waits until NATS has it. What NATS does not take of a job is lost to those who follow it, who are
+    /// told; a stream waits.
+    pub async fn write(&self, stream: Stream, data: &[u8]) {
+        match &self.0 {
+            Kind::Job(output) => output.write(stream, data).await,
+            Kind::Stream(outlet) => match stream {
+                Stream::Stdout => outlet.output(data).await,
+                Stream::Stderr => outlet.error_output(data).await,
+            },
+        }
+    }
+}
+
+/// Where the output of a host of a job goes.
+#[derive(Debug, Clone)]
+struct JobOutput {
     bucket: Bucket,
     subject: String,
     /// Names messages, so that one that is sent twice counts once.
     name: String,
     sent: Arc<Mutex<u64>>,
+    metrics: Arc<Metrics>,
 }
 
-impl OutputSink {
-    /// Sends output, and waits until NATS has it. What NATS does not take is lost to those who follow the job, who are told.
-    pub async fn write(&self, stream: Stream, data: &[u8]) {
+impl JobOutput {
+    async fn write(&self, stream: Stream, data: &[u8]) {
         for piece in data.chunks(LONGEST_PIECE) {
             let number = {
                 let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,6 +132,7 @@ impl OutputSink {
                 Ok(acknowledged) => acknowledged.await.map(|_| ()).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             };
+            self.metrics.output(piece.len(), sent.is_ok());
             if let Err(error) = sent {
                 tracing::warn!("output for {} is lost: {error}", self.subject);
             }
@@ -159,15 +198,10 @@ enum Event {
     Written(Token, Written),
     Intended(Vec<(Intent, Intended)>),
     Executed(Intent, Returned),
-    Last(u64, u64),
+    /// The bucket's extent, and the highest revision that had been seen when that was asked.
+    Extent(Extent, u64),
     Anew,
-}
-
-enum DiskWork {
-    Intend(Intent),
-    Note(Intent, Returned),
-    Close(Intent),
-    Highest(u64),
+    Stream(StreamEvent),
 }
 
 /// Runs a node until it is told to leave.
@@ -178,7 +212,21 @@ pub async fn run(
     bucket: Bucket,
     options: NodeOptions,
     executor: Arc<dyn Executor>,
+    told: mpsc::Receiver<Instruction>,
+) -> Result<(), NodeError> {
+    run_counted(bucket, options, executor, told, Arc::default()).await
+}
+
+/// The same, with what it does counted in `metrics`.
+///
+/// # Errors
+/// As for [`run`].
+pub async fn run_counted(
+    bucket: Bucket,
+    options: NodeOptions,
+    executor: Arc<dyn Executor>,
     mut told: mpsc::Receiver<Instruction>,
+    metrics: Arc<Metrics>,
 ) -> Result<(), NodeError> {
     if !is_plain(&options.name) || options.name.len() > 64 {
         return Err(NodeError::Name(options.name));
@@ -186,6 +234,7 @@ pub async fn run(
     let (mut node, log) = begin(&bucket, &options).await?;
     let (events, mut happened) = mpsc::unbounded_channel();
     let disk = keep_log(log, events.clone());
+    let streaming = streaming(&bucket, &options, &executor, &events);
     let mut running = Running {
         allowed: options.allow.current(),
         is_anew: false,
@@ -194,39 +243,33 @@ pub async fn run(
         executor,
         events,
         disk,
+        streaming,
         jobs: HashMap::new(),
         cancels: HashMap::new(),
+        observer: Observer::new(metrics, bucket.client.statistics()),
     };
     let mut watch = watch(&bucket).await?;
     // Where nothing stands, nothing is told.
-    if bucket.extent().await?.1 == 0 {
+    if bucket.extent().await?.entries == 0 {
         node.handle_synced();
     }
+    let mut streams = streaming::watch(&bucket).await?;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut looks = tokio::time::interval(LOOK);
+    let mut tellings = tokio::time::interval(streaming::TELLING);
     let (mut is_leaving, mut is_at_once, mut trouble) = (false, false, None);
     loop {
         tokio::select! {
             entry = watch.next() => match entry {
-                Some(Ok(entry)) => {
-                    let is_current = entry.delta == 0;
-                    running.entry(&mut node, &entry);
-                    if is_current {
-                        node.handle_synced();
-                    }
-                }
+                Some(Ok(entry)) => running.told(&mut node, &entry),
                 Some(Err(error)) => tracing::warn!("watching the fleet: {error}"),
-                None => {
-                    tokio::time::sleep(TICK).await;
-                    watch = match self::watch(&bucket).await {
-                        Ok(watch) => watch,
-                        Err(error) => {
-                            tracing::warn!("watching the fleet: {error}");
-                            continue;
-                        }
-                    };
-                }
+                None => again(&mut watch, self::watch(&bucket)).await,
+            },
+            entry = streams.next() => match entry {
+                Some(Ok(entry)) => running.stream_entry(&mut node, &entry),
+                Some(Err(error)) => tracing::warn!("watching the fleet's streams: {error}"),
+                None => again(&mut streams, streaming::watch(&bucket)).await,
             },
             Some(event) = happened.recv() => running.event(&mut node, event),
             Some(order) = told.recv() => match order {
@@ -243,16 +286,23 @@ pub async fn run(
             _ = ticks.tick() => {
                 running.judge(&mut node);
                 node.handle_tick(now());
+                let is_connected = bucket.client.connection_state() == State::Connected;
+                running.observer.look(now(), &node, is_connected);
             }
+            _ = tellings.tick() => running.streaming.tell_shares(&node),
             _ = looks.tick() => {
                 running.look(&node);
                 running.tidy();
-                let _ = running.disk.send(DiskWork::Highest(node.highest()));
+                running.streaming.tidy(now(), &node);
+                let _ = running.disk.send(Change::Highest(node.highest()));
             }
         }
-        // What has come meanwhile is thought about together.
+        // What has come meanwhile is thought about together, so that a thought costs the less for each the more there is.
         while let Ok(event) = happened.try_recv() {
             running.event(&mut node, event);
+        }
+        while let Some(Some(Ok(entry))) = watch.next().now_or_never() {
+            running.told(&mut node, &entry);
         }
         if running.is_anew {
             return Err(NodeError::Anew);
@@ -264,7 +314,9 @@ pub async fn run(
         }
         let mut writes = Vec::new();
         while let Some(action) = node.poll_action(now()) {
-            writes.extend(running.act(action));
+            running.observer.acts(now(), &node, &action);
+            let highest = node.highest();
+            writes.extend(running.act(action, highest));
         }
         if is_over {
             let _ =
@@ -272,6 +324,30 @@ pub async fn run(
             return Ok(());
         }
     }
+}
+
+/// The node's part in streams: their commands are executed as those of jobs.
+fn streaming(
+    bucket: &Bucket,
+    options: &NodeOptions,
+    executor: &Arc<dyn Executor>,
+    events: &mpsc::UnboundedSender<Event>,
+) -> Streaming {
+    let (executor, events) = (executor.clone(), events.clone());
+    let execute = move |work: StreamWork| {
+        executor.execute(Work {
+            job: JobId(work.stream.0),
+            submitter: work.submitter,
+            host: work.host,
+            limit: None,
+            input: None,
+            cancelled: work.cancelled,
+            output: OutputSink(Kind::Stream(work.outlet)),
+        })
+    };
+    let (name, allow) = (options.name.clone(), options.allow.clone());
+    let tell = move |event| drop(events.send(Event::Stream(event)));
+    Streaming::new(bucket.clone(), name, allow, Arc::new(execute), Arc::new(tell))
 }
 
 /// A node that remembers what its log has.
@@ -293,9 +369,9 @@ async fn begin(bucket: &Bucket, options: &NodeOptions) -> Result<(Node, IntentLo
         log.open_intents()?,
     );
     let highest = log.highest();
-    let (last, _) = bucket.extent().await?;
+    let extent = bucket.extent().await?;
     node.remember_highest(highest);
-    node.handle_last_sequence(now(), last, highest);
+    node.handle_last_sequence(now(), extent.last, highest);
     Ok((node, log))
 }
 
@@ -304,8 +380,17 @@ async fn watch(bucket: &Bucket) -> Result<kv::Watch, BucketError> {
     watch.map_err(|error| BucketError::Nats(error.to_string()))
 }
 
-/// A clock that goes on while the machine sleeps.
-fn now() -> Time {
+/// Watches again what has stopped telling.
+async fn again(watch: &mut kv::Watch, begun: impl Future<Output = Result<kv::Watch, BucketError>>) {
+    tokio::time::sleep(TICK).await;
+    match begun.await {
+        Ok(begun) => *watch = begun,
+        Err(error) => tracing::warn!("watching the fleet: {error}"),
+    }
+}
+
+/// The time by a clock that nobody sets, and that goes on while the machine sleeps.
+pub(crate) fn now() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(
         u64::try_from(now.tv_sec).unwrap_or_default(),
@@ -314,31 +399,19 @@ fn now() -> Time {
 }
 
 /// The thread that has the log: what waits together is synced together.
-fn keep_log(mut log: IntentLog, events: mpsc::UnboundedSender<Event>) -> blocking::Sender<DiskWork> {
-    let (sender, work) = blocking::channel::<DiskWork>();
+fn keep_log(mut log: IntentLog, events: mpsc::UnboundedSender<Event>) -> blocking::Sender<Change> {
+    let (sender, work) = blocking::channel::<Change>();
     std::thread::spawn(move || {
         while let Ok(first) = work.recv() {
-            let mut intents = Vec::new();
-            for work in std::iter::once(first).chain(work.try_iter()) {
-                let kept = match work {
-                    DiskWork::Intend(intent) => {
-                        intents.push(intent);
-                        continue;
-                    }
-                    DiskWork::Note(intent, returned) => log.note(&intent, &returned),
-                    DiskWork::Close(intent) => log.close(&intent),
-                    DiskWork::Highest(highest) => {
-                        log.keep_highest(highest);
-                        Ok(())
-                    }
-                };
-                if let Err(error) = kept {
-                    tracing::warn!("the log of intents: {error}");
-                }
-            }
-            if !intents.is_empty() {
-                let intended = log.intend(&intents);
-                let _ = events.send(Event::Intended(intents.into_iter().zip(intended).collect()));
+            let changes: Vec<Change> = std::iter::once(first).chain(work.try_iter()).collect();
+            let intended = log.write(&changes);
+            let intents = changes.into_iter().filter_map(|change| match change {
+                Change::Intend(intent) => Some(intent),
+                _ => None,
+            });
+            let intended: Vec<_> = intents.zip(intended).collect();
+            if !intended.is_empty() {
+                let _ = events.send(Event::Intended(intended));
             }
         }
     });
@@ -348,9 +421,18 @@ fn keep_log(mut log: IntentLog, events: mpsc::UnboundedSender<Event>) -> blockin
 /// A job that has been read, or parts of it.
 struct Reading {
     since: Time,
-    order: Option<Order>,
+    order: Option<JobOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
+    /// What its commands read, once it was needed here.
+    input: Arc<OnceCell<Arc<Input>>>,
+}
+
+/// That a command is to end.
+#[derive(Debug, Default)]
+struct Cancellation {
+    is_told: AtomicBool,
+    told: Arc<Notify>,
 }
 
 struct Running {
@@ -362,12 +444,22 @@ struct Running {
     is_anew: bool,
     executor: Arc<dyn Executor>,
     events: mpsc::UnboundedSender<Event>,
-    disk: blocking::Sender<DiskWork>,
+    disk: blocking::Sender<Change>,
+    streaming: Streaming,
     jobs: HashMap<JobId, Reading>,
-    cancels: HashMap<(JobId, u32), Arc<Notify>>,
+    cancels: HashMap<(JobId, u32), Arc<Cancellation>>,
+    observer: Observer,
 }
 
 impl Running {
+    /// An entry, and whether it was the last that stood there.
+    fn told(&mut self, node: &mut Node, entry: &kv::Entry) {
+        self.entry(node, entry);
+        if entry.delta == 0 {
+            node.handle_synced();
+        }
+    }
+
     fn entry(&mut self, node: &mut Node, entry: &kv::Entry) {
         if let Ok(key) = entry.key.parse::<Key>() {
             let value = match entry.operation {
@@ -398,17 +490,18 @@ impl Running {
             order: None,
             parts: HashMap::new(),
             hosts: None,
+            input: Arc::default(),
         });
         match (what, part.and_then(|part| part.parse().ok())) {
             ("order", None) => {
                 let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
-                match order::read(&job, &entry.value, got) {
+                match order::read(&self.bucket.charter, &job, &entry.value, got) {
                     Ok(order) => reading.order = Some(order),
                     Err(error) => {
                         tracing::warn!("job {job}: {error}");
                         if let OrderError::Protocol { hosts, .. } = &error {
                             let (zones, why) = (&self.bucket.charter.zones, error.to_string());
-                            let plan = order::plan_of_other_version(&job, *hosts, zones, &why);
+                            let plan = plan_of_other_version(&job, *hosts, zones, &why);
                             plan.into_iter()
                                 .for_each(|plan| node.handle_job(now(), job.clone(), plan));
                         }
@@ -425,14 +518,15 @@ impl Running {
     }
 
     /// Whether a job ends because this one says so.
-    fn may_cancel(&self, job: &JobId, who: &str, cancel: &Cancel) -> bool {
+    fn may_cancel(&self, job: &JobId, who: &str, cancel: &Signed) -> bool {
         let order = self.jobs.get(job).and_then(|reading| reading.order.as_ref());
         let is_own = order.is_some_and(|order| order.submitter == who);
         let is_let = || {
             let allowed = self.options.allow.current();
             allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
         };
-        let may = order::is_cancel(job, who, cancel) && (is_own || is_let());
+        let is_said = order::is_cancel::<JobTerms>(&self.bucket.charter, job, who, cancel);
+        let may = is_said && (is_own || is_let());
         if !may {
             tracing::warn!(
                 "job {job} goes on: it is not for {who} to cancel it, or {who} has not signed that"
@@ -458,10 +552,16 @@ impl Running {
             };
             let refused = hosts.iter().map(|host| {
                 let (name, submitter) = (&self.options.name, &order.submitter);
-                order::refuses(&self.allowed, name, submitter, &host.destination)
+                allow::refuses(&self.allowed, name, submitter, &host.destination, None)
             });
             node.handle_judged(job, refused.collect());
         }
+        self.streaming.judge(node, &self.allowed);
+    }
+
+    fn stream_entry(&mut self, node: &mut Node, entry: &kv::Entry) {
+        self.judge(node);
+        self.streaming.entry(now(), node, entry, &self.allowed);
     }
 
     /// Lets go of what has never become a job.
@@ -484,10 +584,10 @@ impl Running {
         let Some(parts) = parts.filter(|_| reading.hosts.is_none()) else {
             return;
         };
-        match order::hosts(order, &parts) {
+        match order.read_hosts(&parts) {
             Ok(hosts) => {
                 let zones = &self.bucket.charter.zones;
-                let plan = order::plan(order, &hosts, zones, &self.options.name, &self.allowed);
+                let plan = order.plan(&hosts, zones, &self.options.name, &self.allowed);
                 reading.hosts = Some(Arc::new(hosts));
                 reading.parts.clear();
                 node.handle_job(now(), job, plan);
@@ -498,18 +598,28 @@ impl Running {
 
     fn event(&mut self, node: &mut Node, event: Event) {
         match event {
-            Event::Written(token, written) => node.handle_written(now(), token, written),
+            Event::Written(token, written) => {
+                self.observer.written(now(), token, &written);
+                node.handle_written(now(), token, written);
+            }
             Event::Intended(all) => {
                 for (intent, intended) in all {
                     node.handle_intended(now(), &intent, intended);
                 }
             }
             Event::Executed(intent, returned) => {
+                self.observer.executed(now(), &intent);
                 self.cancels.remove(&(intent.job.clone(), intent.host));
                 node.handle_executed(now(), intent, returned);
             }
-            Event::Last(last, before) => node.handle_last_sequence(now(), last, before),
+            Event::Extent(extent, before) => {
+                node.handle_last_sequence(now(), extent.last, before);
+                if node.frozen().is_none() {
+                    let _ = self.disk.send(Change::Drop(extent.first));
+                }
+            }
             Event::Anew => self.is_anew = true,
+            Event::Stream(event) => self.streaming.event(now(), node, event),
         }
     }
 
@@ -517,19 +627,19 @@ impl Running {
     fn look(&self, node: &Node) {
         let (bucket, events, before) = (self.bucket.clone(), self.events.clone(), node.highest());
         tokio::spawn(async move {
-            let Ok((last, _)) = bucket.extent().await else {
+            let Ok(extent) = bucket.extent().await else {
                 return;
             };
             // After that: the number is of this fleet, or of the one that is in its place.
             let _ = match bucket.is_same().await {
-                Ok(true) => events.send(Event::Last(last, before)),
+                Ok(true) => events.send(Event::Extent(extent, before)),
                 Ok(false) => events.send(Event::Anew),
                 Err(_) => Ok(()),
             };
         });
     }
 
-    fn act(&mut self, action: Action) -> Option<tokio::task::JoinHandle<()>> {
+    fn act(&mut self, action: Action, highest: u64) -> Option<tokio::task::JoinHandle<()>> {
         match action {
             Action::Write {
                 token,
@@ -552,21 +662,23 @@ impl Running {
                 }));
             }
             Action::Intend(intent) => {
-                let _ = self.disk.send(DiskWork::Intend(intent));
+                let _ = self.disk.send(Change::Intend(intent));
             }
             Action::Note(intent, returned) => {
-                let _ = self.disk.send(DiskWork::Note(intent, returned));
+                let _ = self.disk.send(Change::Note(intent, returned));
             }
             Action::Close(intent) => {
-                let _ = self.disk.send(DiskWork::Close(intent));
+                let _ = self.disk.send(Change::Close(intent, highest));
             }
             Action::Cancel(intent) => {
                 if let Some(cancel) = self.cancels.get(&(intent.job, intent.host)) {
-                    cancel.notify_one();
+                    cancel.is_told.store(true, Ordering::Relaxed);
+                    cancel.told.notify_one();
                 }
             }
             Action::Execute(intent) => self.execute(intent),
             Action::Forget(job) => drop(self.jobs.remove(&job)),
+            Action::Stream(action) => self.streaming.act(action),
         }
         None
     }
@@ -576,28 +688,16 @@ impl Running {
         let host = reading.and_then(|reading| {
             let hosts = reading.hosts.as_ref()?;
             let host = hosts.get(usize::try_from(intent.host).ok()?)?;
-            Some((reading.order.as_ref()?, host.clone()))
+            Some((reading.order.as_ref()?, host.clone(), reading.input.clone()))
         });
         // Only what was planned is claimed, and a plan has its hosts.
-        let Some((order, host)) = host else {
+        let Some((order, host, input)) = host else {
             return tracing::error!("a claim without a job: {}", intent.job);
         };
-        let allowed = self.options.allow.current();
-        if let Some(why) = order::refuses(&allowed, &self.options.name, &order.submitter, &host.destination) {
-            let exit = Exit::Failed {
-                kind: ErrorKind::Configuration,
-                message: why,
-                execution: Execution::DidNotStart,
-            };
-            let _ = self
-                .events
-                .send(Event::Executed(intent, Returned { exit, output: 0 }));
-            return;
-        }
-        let cancelled = Arc::new(Notify::new());
+        let cancelled = Arc::new(Cancellation::default());
         self.cancels
             .insert((intent.job.clone(), intent.host), cancelled.clone());
-        let output = OutputSink {
+        let output = JobOutput {
             bucket: self.bucket.clone(),
             subject: self
                 .bucket
@@ -607,21 +707,111 @@ impl Running {
                 intent.job, intent.host, intent.claim.holder.incarnation
             ),
             sent: Arc::default(),
+            metrics: self.observer.metrics().clone(),
         };
-        let executing = self.executor.execute(Work {
-            job: intent.job.clone(),
-            submitter: order.submitter.clone(),
-            host,
-            limit: order.limit,
+        self.observer.started(now(), &intent, order.at);
+        let execution = HostExecution {
+            executor: self.executor.clone(),
+            options: self.options.clone(),
+            bucket: self.bucket.clone(),
+            work: Work {
+                job: intent.job.clone(),
+                submitter: order.submitter.clone(),
+                host,
+                limit: order.terms.limit,
+                input: None,
+                cancelled: cancelled.told.clone(),
+                output: OutputSink(Kind::Job(output.clone())),
+            },
+            input: order.terms.input.clone().map(|wanted| (wanted, input)),
+            retries: order.terms.retries,
             cancelled,
-            output: output.clone(),
-        });
+        };
         let events = self.events.clone();
         tokio::spawn(async move {
-            let exit = executing.await;
+            let exit = execution.run().await;
             let output = output.count();
             let _ = events.send(Event::Executed(intent, Returned { exit, output }));
         });
+    }
+}
+
+/// A claimed host on its way. Nobody else may execute its command.
+struct HostExecution {
+    executor: Arc<dyn Executor>,
+    options: NodeOptions,
+    bucket: Bucket,
+    /// Without the input.
+    work: Work,
+    input: Option<(OrderedInput, Arc<OnceCell<Arc<Input>>>)>,
+    retries: u32,
+    cancelled: Arc<Cancellation>,
+}
+
+impl HostExecution {
+    /// Executes the command once, and tries again for as often as the job says while nothing may have run and the reason may
+    /// pass.
+    async fn run(self) -> Exit {
+        let mut tries = 0;
+        loop {
+            let exit = self.attempt().await.unwrap_or_else(|exit| exit);
+            let may_pass = matches!(&exit, Exit::Failed { kind, execution: Execution::DidNotStart, .. } if kind.may_pass());
+            if !may_pass || tries >= self.retries || self.cancelled.is_told.load(Ordering::Relaxed) {
+                return exit;
+            }
+            tries += 1;
+            tokio::select! {
+                () = tokio::time::sleep(RETRY.after(tries)) => {}
+                () = self.cancelled.told.notified() => return exit,
+            }
+        }
+    }
+
+    /// # Errors
+    /// Why the command was not started.
+    async fn attempt(&self) -> Result<Exit, Exit> {
+        let refused = || {
+            let (allowed, work) = (self.options.allow.current(), &self.work);
+            allow::refuses(
+                &allowed,
+                &self.options.name,
+                &work.submitter,
+                &work.host.destination,
+                None,
+            )
+        };
+        if let Some(why) = refused() {
+            return Err(not_started(ErrorKind::Configuration, why));
+        }
+        let mut work = self.work.clone();
+        if let Some((wanted, fetched)) = &self.input {
+            let fetch = async || {
+                Input::fetch(&self.bucket, wanted, &self.options.folder)
+                    .await
+                    .map(Arc::new)
+            };
+            let fetched = tokio::select! {
+                fetched = fetched.get_or_try_init(fetch) => fetched,
+                () = self.cancelled.told.notified() => {
+                    return Err(not_started(ErrorKind::Local, "the job was cancelled".into()));
+                }
+            };
+            let input = fetched.map_err(|error| not_started(error.kind(), error.to_string()))?;
+            work.input = Some(input.clone());
+            // That may have taken a while.
+            if let Some(why) = refused() {
+                return Err(not_started(ErrorKind::Configuration, why));
+            }
+        }
+        Ok(self.executor.execute(work).await)
+    }
+}
+
+fn not_started(kind: ErrorKind, message: String) -> Exit {
+    Exit::Failed {
+        kind,
+        message,
+        execution: Execution::DidNotStart,
     }
 }
 

@@ -10,7 +10,8 @@ use nkeys::KeyPair;
 use tokio::sync::mpsc;
 
 use crate::bucket::{Access, Bucket, BucketError, decode, random};
-use crate::order::{self, Order, OrderError, OrderedHost};
+use crate::order::job::{JobOrder, JobTerms};
+use crate::order::{self, OrderError, OrderedHost};
 use crate::running::Stream;
 use crate::state::{Fate, JobId, Key, Limits, Member, Value, Written};
 
@@ -64,9 +65,27 @@ pub async fn submit(
     limits: Limits,
     limit: Option<Duration>,
 ) -> Result<JobId, SubmitError> {
+    let terms = JobTerms {
+        limits,
+        limit,
+        ..JobTerms::default()
+    };
+    submit_with(bucket, key, hosts, terms).await
+}
+
+/// As [`submit`], with all that can be said of a job.
+///
+/// # Errors
+/// Each says whether anything may have started.
+pub async fn submit_with(
+    bucket: &Bucket,
+    key: &KeyPair,
+    hosts: &[OrderedHost],
+    terms: JobTerms,
+) -> Result<JobId, SubmitError> {
     let job = JobId(format!("{:012x}", random() >> 16));
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let written = order::sign(key, &job, since.as_secs(), hosts, limits, limit)?;
+    let written = order::sign(key, &bucket.charter, &job, since.as_secs(), hosts, terms)?;
     for (number, part) in written.parts.into_iter().enumerate() {
         let put = bucket
             .state
@@ -92,8 +111,8 @@ pub async fn submit(
 /// # Errors
 /// Where NATS does not take it.
 pub async fn cancel(bucket: &Bucket, key: &KeyPair, job: &JobId) -> Result<(), SubmitError> {
-    let who = key.public_key();
-    let cancel = order::sign_cancel(key, job)?;
+    let (who, charter) = (key.public_key(), &bucket.charter);
+    let cancel = order::sign_cancel::<JobTerms>(key, charter, job)?;
     let (place, value) = (Key::Cancel(job.clone(), who.clone()), Value::Cancel(cancel));
     let mut expected = 0;
     // What somebody else has put there is overwritten.
@@ -101,7 +120,11 @@ pub async fn cancel(bucket: &Bucket, key: &KeyPair, job: &JobId) -> Result<(), S
         match bucket.write(&place, expected, &value).await {
             Written::Done(_) => return Ok(()),
             Written::Refused(Some(standing)) => match &standing.value {
-                Some(Value::Cancel(standing)) if order::is_cancel(job, &who, standing) => return Ok(()),
+                Some(Value::Cancel(standing))
+                    if order::is_cancel::<JobTerms>(charter, job, &who, standing) =>
+                {
+                    return Ok(());
+                }
                 _ => expected = standing.revision,
             },
             Written::Refused(None) | Written::Lost => {}
@@ -115,12 +138,12 @@ pub async fn cancel(bucket: &Bucket, key: &KeyPair, job: &JobId) -> Result<(), S
 ///
 /// # Errors
 /// Where there is no such job.
-pub async fn order_of(bucket: &Bucket, job: &JobId) -> Result<Order, SubmitError> {
+pub async fn order_of(bucket: &Bucket, job: &JobId) -> Result<JobOrder, SubmitError> {
     let entry = bucket.state.entry(format!("job.{job}.order")).await;
     let entry = entry.map_err(|error| BucketError::Nats(error.to_string()))?;
     let entry = entry.ok_or_else(|| SubmitError::NoJob(job.clone()))?;
     let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
-    Ok(order::read(job, &entry.value, got)?)
+    Ok(order::read(&bucket.charter, job, &entry.value, got)?)
 }
 
 /// The hosts of a job, in their order.
@@ -137,7 +160,7 @@ pub async fn hosts_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>, 
         let part = part.map_err(|error| nats(&error))?.ok_or_else(missing)?;
         parts.push(part.to_vec());
     }
-    Ok(order::hosts(&order, &parts)?)
+    Ok(order.read_hosts(&parts)?)
 }
 
 /// Tells all that has become and becomes of a job, from its beginning, until every host is settled and its output has come.
@@ -279,7 +302,7 @@ pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobStatus>, BucketError> {
         let job = JobId(job.to_owned());
         let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
         // What is not an order is none of ours.
-        let Ok(order) = order::read(&job, &entry.value, got) else {
+        let Ok(order) = order::read::<JobTerms>(&bucket.charter, &job, &entry.value, got) else {
             continue;
         };
         let status = JobStatus {
@@ -316,8 +339,8 @@ pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobStatus>, BucketError> {
 /// A fleet at a moment.
 #[derive(Debug, Clone, Default)]
 pub struct FleetStatus {
-    /// Its nodes, also those that have not been heard of for a while, with how many shards are theirs and how many seconds
-    /// ago NATS heard of them.
+    /// Its nodes by name, also those that have not been heard of for a while, with how many shards are theirs and how many
+    /// seconds ago NATS heard of them.
     pub nodes: Vec<(String, Member, usize, u64)>,
     /// Why nothing is started, where that is so.
     pub frozen: Option<String>,
@@ -348,6 +371,8 @@ pub async fn status(bucket: &Bucket) -> Result<FleetStatus, BucketError> {
             }
         }
     }
+    // NATS has them in the order in which they were last heard of.
+    nodes.sort_by(|(one, ..), (other, ..)| one.cmp(other));
     let nodes = nodes.into_iter().map(|(node, member, at)| {
         let own = shards.get(&node).copied().unwrap_or_default();
         (node, member, own, u64::try_from(time - at).unwrap_or_default())

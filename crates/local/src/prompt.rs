@@ -10,7 +10,7 @@ mod askpass;
 mod terminal;
 mod turn;
 
-pub use askpass::{Askpass, Notice, Require};
+pub use askpass::{Askpass, Require};
 pub use terminal::Terminal;
 pub use trunkline_request::PromptKind;
 pub use turn::{Place, Turn};
@@ -107,11 +107,22 @@ pub trait Prompter: Send + Sync {
         None
     }
 
-    /// Whether a person is asked, who is not to be asked the same again without need, and whose answer may be good for once.
-    /// A program that has its answers at hand says no.
-    fn asks_person(&self) -> bool {
-        true
+    /// Who answers, as things are now.
+    fn answerer(&self) -> Answerer {
+        Answerer::Person
     }
+}
+
+/// Who answers questions, in the order of what asking them again costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answerer {
+    /// Nobody, or nobody any more.
+    #[default]
+    Nobody,
+    /// A program that has its answers at hand, and gives them as often as it is asked.
+    Program,
+    /// A person, who is not to be asked the same again without need, and whose answer may be good for once.
+    Person,
 }
 
 /// The questions of one request of keyboard-interactive authentication (RFC 4256 section 3.2). There may be none: the
@@ -138,8 +149,8 @@ impl Prompter for Never {
         Box::pin(std::future::ready(None))
     }
 
-    fn asks_person(&self) -> bool {
-        false
+    fn answerer(&self) -> Answerer {
+        Answerer::Nobody
     }
 }
 

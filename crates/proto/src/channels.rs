@@ -4,23 +4,26 @@
 //! [`Channels::next_message`], control messages first, then data, a packet from each channel in turn. Nothing here
 //! knows of keys or sockets, so that any sequence of operations can be tried on it by itself.
 
+pub(crate) mod channel;
+pub(crate) mod event;
+pub(crate) mod request;
+pub(crate) mod window;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::channel::{Channel, ChannelId, MAX_DATA, Opening, RemoteId, Started, Stream};
 use crate::error::{Error, PeerMisbehaved};
-use crate::event::ChannelEvent;
 use crate::message;
 use crate::owed::Owed;
-use crate::request::{
-    ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure,
-};
-use crate::window::{Arrival, INITIAL_WINDOW, RoundTrip, WindowBudget};
 use crate::wire::{Reader, Writer};
+use channel::{Channel, ChannelId, MAX_DATA, Opening, RemoteId, Started, Stream};
+use event::ChannelEvent;
+use request::{ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure};
 use trunkline_text::Printable;
+use window::{Arrival, INITIAL_WINDOW, RoundTrip, WindowBudget};
 
 /// The next thing to seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +152,11 @@ impl Channels {
     /// Bytes of a channel that wait to be sent.
     pub fn waiting(&self, id: ChannelId) -> usize {
         self.table.get(&id).map_or(0, |channel| channel.outbox.len())
+    }
+
+    /// Bytes that the server's window lets out beyond those that wait.
+    pub fn room(&self, id: ChannelId) -> usize {
+        self.table.get(&id).map_or(0, Channel::room)
     }
 
     // What the application does.

@@ -8,20 +8,21 @@ use bytes::{Bytes, BytesMut};
 use trunkline_text::Printable;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::algorithms::{Compression, Negotiated, Preferences};
 use crate::auth::{Auth, HostClaim};
-use crate::channel::{ChannelId, Started};
+use crate::channels::channel::{ChannelId, Started};
+use crate::channels::event::ChannelEvent;
+use crate::channels::request::{ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, OpenFailure};
+use crate::channels::window::WindowBudget;
 use crate::channels::{Channels, Outgoing};
-use crate::cipher::Cipher;
+use crate::crypto::cipher::Cipher;
+use crate::crypto::kex::Ephemeral;
 use crate::error::{Error, PeerMisbehaved};
-use crate::event::{AuthTurn, ChannelEvent, Event};
-use crate::identification::ServerId;
-use crate::kex::Ephemeral;
+use crate::event::{AuthTurn, Event};
 use crate::message::{self, DisconnectReason, ExtInfo};
 use crate::owed::Owed;
-use crate::request::{ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, OpenFailure};
+use crate::transport::algorithms::{Compression, Negotiated, Preferences};
+use crate::transport::identification::ServerId;
 use crate::transport::{Inbound, RekeyLimit, Sequence, Transport};
-use crate::window::WindowBudget;
 use crate::wire::Writer;
 
 /// How a connection is to be made.
@@ -240,6 +241,11 @@ impl Connection {
     /// Bytes given to a channel that wait to be sent.
     pub fn waiting(&self, id: ChannelId) -> usize {
         self.channels.waiting(id)
+    }
+
+    /// Bytes that could be given to a channel and be sent without waiting for the server's window.
+    pub fn room(&self, id: ChannelId) -> usize {
+        self.channels.room(id)
     }
 
     /// Channels that exist.

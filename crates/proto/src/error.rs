@@ -2,8 +2,8 @@
 
 use trunkline_text::Printable;
 
-use crate::cipher::CipherError;
-use crate::kex::KexError;
+use crate::crypto::cipher::CipherError;
+use crate::crypto::kex::KexError;
 use crate::message::DisconnectReason;
 use crate::wire::WireError;
 

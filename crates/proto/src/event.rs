@@ -1,10 +1,8 @@
 //! What a connection tells the application.
 
 use bytes::Bytes;
-use trunkline_text::Printable;
 
-use crate::channel::{ChannelId, Stream};
-use crate::request::{GlobalRequestId, IncomingKind, OpenFailure};
+use crate::channels::event::ChannelEvent;
 
 /// Something for the application to know or to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,85 +53,4 @@ pub struct KeyboardPrompt {
     pub text: String,
     /// Whether the answer may be seen while it is typed.
     pub echo: bool,
-}
-
-/// Something happened to a channel, or to the connection as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChannelEvent {
-    /// The server opened the channel that we asked for.
-    Opened(ChannelId),
-    /// The server refused to open it. It is gone; nothing ran.
-    OpenFailed {
-        /// The channel.
-        id: ChannelId,
-        /// The reason code.
-        reason: OpenFailure,
-        /// The server's words.
-        description: Printable,
-    },
-    /// The server wants to open a channel: answer with `accept` or `reject`.
-    Incoming {
-        /// Its number here.
-        id: ChannelId,
-        /// What it is.
-        kind: IncomingKind,
-    },
-    /// Data arrived. Its size must be returned by `consumed` once read.
-    Data {
-        /// The channel.
-        id: ChannelId,
-        /// Which stream.
-        stream: Stream,
-        /// The bytes.
-        data: Bytes,
-    },
-    /// The server sends no more data.
-    Eof(ChannelId),
-    /// The answer to a request that wanted one.
-    Reply {
-        /// The channel.
-        id: ChannelId,
-        /// Whether it was granted.
-        success: bool,
-        /// Whether it was the exec, shell or subsystem request.
-        started: bool,
-    },
-    /// `exit-status` (RFC 4254 section 6.10).
-    ExitStatus {
-        /// The channel.
-        id: ChannelId,
-        /// The command's status.
-        status: u32,
-    },
-    /// `exit-signal`.
-    ExitSignal {
-        /// The channel.
-        id: ChannelId,
-        /// Signal name without "SIG".
-        signal: String,
-        /// Whether it left a core.
-        core_dumped: bool,
-        /// The server's words.
-        message: Printable,
-    },
-    /// Data of the channel was handed to the transport, so that there is room for as much.
-    Sent {
-        /// The channel.
-        id: ChannelId,
-        /// Bytes.
-        len: usize,
-    },
-    /// The channel is closed in both directions and gone.
-    Closed(ChannelId),
-    /// The answer to a global request.
-    GlobalReply {
-        /// Which request.
-        id: GlobalRequestId,
-        /// Whether it was granted.
-        success: bool,
-        /// The answer's body.
-        data: Bytes,
-    },
-    /// `hostkeys-00@openssh.com`: all host keys that the server has, as strings in a row.
-    HostKeys(Bytes),
 }

@@ -1,9 +1,9 @@
 //! Ways for the fuzz targets in `fuzz/` to parsers that nothing public reaches with bytes of one's own choice. No part
 //! of the API.
 
-use crate::algorithms::{Preferences, negotiate};
 use crate::auth::Auth;
 use crate::message::{Disconnect, ExtInfo, KexInit};
+use crate::transport::algorithms::{Preferences, negotiate};
 use crate::wire::{Reader, Writer};
 
 /// Reads `payload`, without its message number, as each message of the transport layer.

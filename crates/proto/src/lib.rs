@@ -14,42 +14,34 @@
 //!   works through packets in order and runs nothing before authentication; when that fails it answers each packet
 //!   behind it with SSH_MSG_UNIMPLEMENTED and its number, and only on that proof is it sent again.
 
-mod algorithms;
 mod auth;
-pub mod certificate;
-mod channel;
 pub mod channels;
-pub mod cipher;
-mod compress;
 mod connection;
+mod crypto;
 mod error;
 mod event;
 #[doc(hidden)]
 pub mod fuzzing;
-mod identification;
-pub mod kex;
-pub mod mac;
+mod host_key;
 mod message;
 mod owed;
-mod public_key;
-mod receive;
-mod request;
-pub mod signature;
 mod transport;
-mod window;
 pub mod wire;
 
-pub use algorithms::{Compression, Direction, HOST_KEY_ALGORITHMS, Negotiated, Preferences};
 pub use auth::HostClaim;
-pub use channel::{ChannelId, Started, Stream};
-pub use connection::{Config, Connection};
-pub use error::{Error, PeerMisbehaved};
-pub use event::{AuthTurn, ChannelEvent, Event, KeyboardPrompt};
-pub use identification::{CLIENT_ID, ServerId};
-pub use message::{DisconnectReason, ExtInfo};
-pub use request::{
+pub use channels::channel::{ChannelId, Started, Stream};
+pub use channels::event::ChannelEvent;
+pub use channels::request::{
     ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure, TerminalSize,
 };
+pub use channels::window::WindowBudget;
+pub use connection::{Config, Connection};
+pub use crypto::{cipher, kex, mac};
+pub use error::{Error, PeerMisbehaved};
+pub use event::{AuthTurn, Event, KeyboardPrompt};
+pub use host_key::{certificate, signature};
+pub use message::{DisconnectReason, ExtInfo};
 pub use transport::RekeyLimit;
+pub use transport::algorithms::{Compression, Direction, HOST_KEY_ALGORITHMS, Negotiated, Preferences};
+pub use transport::identification::{CLIENT_ID, ServerId};
 pub use trunkline_text::Printable;
-pub use window::WindowBudget;

@@ -5,21 +5,26 @@
 //! for two things: the first one stops at [`Inbound::HostKey`] until the key has been accepted, and while one is
 //! under way [`Transport::may_send`] is false.
 
+pub(crate) mod algorithms;
+mod compress;
+pub(crate) mod identification;
+mod receive;
+
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::algorithms::{Compression, Negotiated, Preferences, ServerOffer, negotiate};
-use crate::cipher::{Opener, PacketKeys, Sealer};
-use crate::compress::{Compressor, Decompressor};
+use crate::crypto::cipher::{Opener, PacketKeys, Sealer};
+use crate::crypto::kex::{Agreed, Direction, Ephemeral, ExchangeHash, Step};
 use crate::error::{Error, PeerMisbehaved};
-use crate::identification::{CLIENT_ID, Finder, ServerId};
-use crate::kex::{Agreed, Direction, Ephemeral, ExchangeHash, Step};
+use crate::host_key::signature;
 use crate::message::{self, Disconnect, DisconnectReason, ExtInfo, KexInit};
-use crate::receive::ReceiveBuffer;
-use crate::signature;
 use crate::wire::Reader;
+use algorithms::{Compression, Negotiated, Preferences, ServerOffer, negotiate};
+use compress::{Compressor, Decompressor};
+use identification::{CLIENT_ID, Finder, ServerId};
+use receive::ReceiveBuffer;
 use trunkline_text::Printable;
 
 /// Largest packet accepted, as OpenSSH's PACKET_MAX_SIZE. RFC 4253 section 6.1 asks for at least 35,000.

@@ -161,7 +161,7 @@ pub enum CopyEvent {
         /// The same as an errno of this machine; `None` where there is none that says it, or the server did not say.
         #[serde(default)]
         errno: Option<i32>,
-        /// The reason is that its directory is not there, which was told before.
+        /// The reason was told before, of another name: its directory is not there, or nothing more can be written.
         #[serde(default)]
         below: bool,
     },

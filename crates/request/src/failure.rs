@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::LogLevel;
+
 /// What went wrong, as it is told over the control socket and to programs in other languages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -18,8 +20,18 @@ pub struct Failure {
     pub errno: Option<i32>,
     /// What programs tell failures of one kind apart by.
     pub cause: Cause,
-    /// What ssh(1) says instead, whole lines, for a client that stands for it; `None` where it has no words of its own.
-    pub in_words_of_ssh: Option<String>,
+    /// What ssh(1) says instead, for a client that stands for it; `None` where it has no words of its own.
+    pub in_words_of_ssh: Option<Vec<WordsOfSsh>>,
+}
+
+/// A line of ssh(1), or several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WordsOfSsh {
+    /// For whom it is. `None` for what is on standard error however quiet it is to be: what ssh does not log, and what another
+    /// ssh says, one for a jump host.
+    pub level: Option<LogLevel>,
+    /// The lines.
+    pub text: String,
 }
 
 impl Failure {
@@ -28,7 +40,7 @@ impl Failure {
         Self {
             kind,
             execution: Execution::DidNotStart,
-            message: message.into(),
+            message: words_of(message.into()),
             errno: None,
             cause: Cause::Other,
             in_words_of_ssh: None,
@@ -84,7 +96,7 @@ pub enum Cause {
     },
     /// No authentication method led in.
     Authentication {
-        /// Methods that the server would have gone on with.
+        /// Methods by which the server would have continued.
         allowed: Vec<String>,
         /// Whether the last attempt was right, and the server wants one of these besides.
         partial: bool,
@@ -186,6 +198,56 @@ impl ErrorKind {
             Self::Limit => "limit",
             Self::File => "file",
             Self::Local => "local",
+        }
+    }
+}
+
+/// An error in the system's words alone: without the "(os error 2)" that std puts after each of them, which says nothing to
+/// whoever reads the message.
+///
+/// ```
+/// let missing = std::io::Error::from_raw_os_error(2);
+/// let words = trunkline_request::words_of(format_args!("reading x: {missing}"));
+///
+/// assert_eq!(words, "reading x: No such file or directory");
+/// ```
+#[must_use]
+pub fn words_of(error: impl fmt::Display) -> String {
+    const CODE: &str = " (os error ";
+    let mut text = error.to_string();
+    let mut from = 0;
+    while let Some(start) = text[from..].find(CODE).map(|found| from + found) {
+        let number = start + CODE.len();
+        let digits = text[number..].bytes().take_while(u8::is_ascii_digit).count();
+        let end = number + digits;
+        if digits > 0 && text[end..].starts_with(')') {
+            text.replace_range(start..=end, "");
+            from = start;
+        } else {
+            from = number;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_without_its_number() {
+        for (error, words) in [
+            ("reading a: gone (os error 2)", "reading a: gone"),
+            ("gone (os error 2): bad (os error 13); done", "gone: bad; done"),
+            (
+                "(os error 2) (os error x) (os error ",
+                "(os error 2) (os error x) (os error ",
+            ),
+            ("é (os error 5)é", "éé"),
+            ("", ""),
+        ] {
+            assert_eq!(words_of(error), words);
+            assert_eq!(Failure::new(ErrorKind::Local, error).message, words);
         }
     }
 }

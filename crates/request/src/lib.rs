@@ -15,15 +15,15 @@ mod prompt;
 pub mod shell;
 pub mod ssh_options;
 pub mod tuning;
-mod vantage;
 mod waiting;
 mod world;
 
 pub use backoff::Backoff;
+pub use failure::words_of;
 pub use log_level::{LogLevel, LogLine};
 pub use prompt::PromptKind;
-pub use vantage::{Difference, Vantage};
 pub use waiting::Waiting;
+pub use world::vantage::{Difference, Vantage};
 pub use world::{Limits, World, current_umask};
 
 /// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must succeed at once, and do nothing

@@ -1,7 +1,11 @@
 //! The options of ssh(1): which there are, what each bears on, and how ssh finds them among its arguments.
 
+mod directives;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
+
+pub use directives::{DIRECTIVES, Directive, Values};
 
 /// An option of ssh(1).
 #[derive(Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The caller's surroundings.
 
+pub(crate) mod vantage;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
@@ -9,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::Vantage;
+use vantage::Vantage;
 
 /// What a caller's request means depends on where it was made: this is that place.
 ///

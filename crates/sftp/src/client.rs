@@ -435,7 +435,9 @@ impl Client {
 
     /// Sends a request, or lets it wait for a handle.
     fn dispatch(&mut self, id: RequestId, mut request: Request) {
-        if self.extensions.is_some() && !self.supports(&request) {
+        // Some servers, Paramiko's among them, rename so without listing the extension: they are asked, whoever cannot says it.
+        let unlisted = matches!(request, Request::PosixRename { .. });
+        if self.extensions.is_some() && !unlisted && !self.supports(&request) {
             let (name, _) = request.extension().unwrap_or_default();
             let message = format!("the server has no {name}");
             self.events

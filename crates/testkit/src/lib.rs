@@ -7,8 +7,11 @@
 //! | delay, a narrow link, a stall, a cut, a flipped bit | [`Relay`] |
 //! | a server that breaks the protocol in a known way | [`hostile::Misbehaviour`] |
 //! | a server whose every message the test writes itself | [`hostile::RawServer`] |
+//! | thousands of hosts in one process, which keep a ledger | [`LightServer`] |
 //! | a second, well-behaved implementation with strange commands | [`hostile::RusshServer`] |
 //! | content for files and streams | [`noise`] |
+//! | that what a test starts by itself ends with the test program, however that ends | [`folder`] |
+//! | a port that refuses connections until a server comes | [`free_port`] |
 //!
 //! Every fixture starts on a free loopback port or in a temporary folder of its own, is ready for use when its
 //! `start` returns, and takes everything it started with it when it is dropped. A fixture kept in a `static` is
@@ -34,7 +37,6 @@
 
 mod agent;
 mod background;
-mod dropbear;
 mod error;
 pub mod hostile;
 mod keys;
@@ -44,15 +46,18 @@ mod port;
 mod process;
 mod program;
 mod relay;
+mod servers;
 mod ssh_config;
-mod sshd;
 
 pub use agent::{Agent, KeyConstraints};
-pub use dropbear::{Dropbear, DropbearBuilder};
 pub use error::Error;
 pub use keys::{Authority, KeyPair, KeyType};
 pub use log::ServerLog;
 pub use noise::noise;
+pub use port::free_port;
+pub use process::folder;
 pub use relay::{Direction, Relay};
+pub use servers::{Dropbear, DropbearBuilder, LogLevel, Sshd, SshdBuilder, make_privilege_separation_folder};
+#[cfg(feature = "russh")]
+pub use servers::{Ended, Execution, LightServer};
 pub use ssh_config::{HostEntry, ssh, write_ssh_config};
-pub use sshd::{LogLevel, Sshd, SshdBuilder, make_privilege_separation_folder};

@@ -1,11 +1,26 @@
 //! Ports that stay ours while nobody listens on them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 
 use crate::Error;
+
+/// A port of 127.0.0.1 that refuses connections until a server comes that sets `SO_REUSEADDR`, as sshd, ssh and trunkline do
+/// for what they forward. Until this process ends, nobody who asks for any free port is given it.
+///
+/// # Panics
+///
+/// When no port is free.
+pub fn free_port() -> u16 {
+    static HELD: Mutex<Vec<PortReservation>> = Mutex::new(Vec::new());
+    let held = PortReservation::on(&[Ipv4Addr::LOCALHOST.into()]).expect("a port of 127.0.0.1 is free");
+    let port = held.port();
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+    port
+}
 
 /// A port held on one or several addresses by sockets that are bound and never listen.
 ///
@@ -70,7 +85,7 @@ fn reserve(address: SocketAddr) -> rustix::io::Result<(OwnedFd, u16)> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream};
 
     use rustix::net::{Shutdown, shutdown};
 

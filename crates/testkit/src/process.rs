@@ -1,13 +1,16 @@
 //! A server process and everything it has started, ended together.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use crate::{Error, program};
 
@@ -42,7 +45,7 @@ impl ProcessTree {
                 program: program::name(command),
                 source,
             })?;
-        let leash = Leash::around(root.id(), scratch).inspect_err(|_| {
+        let leash = Leash::around(root.id(), mark.as_deref(), scratch).inspect_err(|_| {
             // Nobody would end it any more. That it has ended by itself is not an error.
             let _ = root.kill();
             let _ = root.wait();
@@ -132,7 +135,29 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Ends the server when the test program dies without a chance to: killed, aborted, or with the fixture in a `static`.
+/// A temporary folder with a short path. When the test program ends, however that is, all processes end whose environment names
+/// the folder (a daemon's has `TRUNKLINE_DIR`), and the folder is removed. Fixtures of this crate need none.
+///
+/// # Errors
+/// The folder cannot be made, or the shell that sees to this cannot be started.
+pub fn folder() -> Result<TempDir, Error> {
+    /// What the names of all of them begin with, and the one who sees to them.
+    static FOLDERS: Mutex<Option<(String, Leash)>> = Mutex::new(None);
+    let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if folders.is_none() {
+        let name = format!("tl-{}-", std::process::id());
+        let leash = Leash::around_folders(&std::env::temp_dir().join(&name))?;
+        *folders = Some((name, leash));
+    }
+    let name = folders.as_ref().map(|(name, _)| name.as_str());
+    let made = tempfile::Builder::new()
+        .prefix(name.unwrap_or_default())
+        .tempdir();
+    Ok(made?)
+}
+
+/// Ends a server, and what is marked as its own, when the test program dies without a chance to: killed, aborted, or with the
+/// fixture in a `static`.
 ///
 /// A shell waits on a pipe of which only the test program holds the other end. (The kernel's parent-death signal
 /// would not do: it comes when the *thread* that started the server ends, and a test harness ends threads.)
@@ -142,14 +167,39 @@ struct Leash {
     pipe: Option<ChildStdin>,
 }
 
+/// What is killed may have started something a moment before: a few rounds find that.
+const KILL_THOSE_WITH: &str = r#"
+    kill_those_with() {
+        for round in 1 2 3; do
+            grep "$@" /proc/[0-9]*/environ 2>/dev/null |
+                while IFS=/ read -r _ _ pid _; do kill -KILL "$pid"; done
+        done
+    }
+    read -r released && exit
+"#;
+
 impl Leash {
-    fn around(pid: u32, scratch: &Path) -> Result<Leash, Error> {
+    /// Around a server, those with this [`MARKER`], and a folder.
+    fn around(pid: u32, mark: Option<&str>, scratch: &Path) -> Result<Leash, Error> {
+        let mark = mark.map(|mark| format!("{MARKER}={mark}")).unwrap_or_default();
+        Self::with(
+            r#"kill -KILL "$1"; [ -z "$2" ] || kill_those_with -lzxF -- "$2"; rm -rf -- "$3""#,
+            &[pid.to_string().as_ref(), mark.as_ref(), scratch.as_os_str()],
+        )
+    }
+
+    /// Around all folders whose paths begin so, and those who name one in their environment.
+    fn around_folders(beginning: &Path) -> Result<Leash, Error> {
+        Self::with(
+            r#"kill_those_with -lzF -- "$1"; rm -rf -- "$1"*"#,
+            &[beginning.as_os_str()],
+        )
+    }
+
+    fn with(script: &str, arguments: &[&OsStr]) -> Result<Leash, Error> {
         let mut shell = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(r#"read -r released && exit; kill -KILL "$1"; rm -rf -- "$2""#)
-            .arg("trunkline-leash")
-            .arg(pid.to_string())
-            .arg(scratch)
+            .args(["-c", &format!("{KILL_THOSE_WITH}{script}"), "trunkline-leash"])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -250,15 +300,51 @@ mod tests {
     }
 
     #[test]
-    fn the_leash_ends_the_server_when_its_holder_is_gone() {
+    fn the_leash_ends_the_server_and_what_is_marked_when_its_holder_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = dir.path().join("scratch");
         fs::create_dir(&scratch).unwrap();
-        let mut server = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut leash = Leash::around(server.id(), &scratch).unwrap();
+        let mark = format!("mark-{}", dir.path().display());
+        let sleep = || {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("1000");
+            sleep
+        };
+        let mut server = sleep().spawn().unwrap();
+        let mut marked = sleep().env(MARKER, &mark).spawn().unwrap();
+        let mut other = sleep().env(MARKER, format!("{mark}x")).spawn().unwrap();
+        let mut leash = Leash::around(server.id(), Some(&mark), &scratch).unwrap();
         drop(leash.pipe.take()); // what the kernel does for a program that dies
         leash.shell.wait().unwrap();
         assert!(!server.wait().unwrap().success());
+        assert!(!marked.wait().unwrap().success());
         assert!(!scratch.exists());
+        let still_runs = other.try_wait().unwrap().is_none();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(still_runs, "it has another mark");
+    }
+
+    #[test]
+    fn who_names_a_folder_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let [mine, other] = ["mine-1", "other"].map(|name| dir.path().join(name));
+        fs::create_dir(&mine).unwrap();
+        fs::create_dir(&other).unwrap();
+        let sleep = |folder: &Path| {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("1000").env("TRUNKLINE_DIR", folder.join("state"));
+            sleep.spawn().unwrap()
+        };
+        let (mut ends, mut stays) = (sleep(&mine), sleep(&other));
+        let mut leash = Leash::around_folders(&dir.path().join("mine-")).unwrap();
+        drop(leash.pipe.take());
+        leash.shell.wait().unwrap();
+        assert!(!ends.wait().unwrap().success());
+        assert!(!mine.exists() && other.exists());
+        let still_runs = stays.try_wait().unwrap().is_none();
+        stays.kill().unwrap();
+        stays.wait().unwrap();
+        assert!(still_runs, "it names another folder");
     }
 }

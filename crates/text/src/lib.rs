@@ -25,7 +25,7 @@ pub struct Printable(String);
 const LONGEST_LINE: usize = 4 * 1024;
 /// The longest text, in bytes. The longest banner that sshd can send fits in a packet.
 const LONGEST_TEXT: usize = 64 * 1024;
-/// What stands for the rest of what is longer.
+/// Replaces the rest of longer text.
 const CUT: &str = "…";
 
 impl Printable {
@@ -105,6 +105,11 @@ fn cut(mut shown: String, longest: usize) -> String {
     shown
 }
 
+/// The number of the line, from 1 on, in which the byte at `offset` is: where a mistake in a file is.
+pub fn line_number(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|&byte| byte == b'\n').count()
+}
+
 impl Deref for Printable {
     type Target = str;
 
@@ -182,6 +187,13 @@ mod tests {
     fn lines_stay_where_they_are_meant() {
         assert_eq!(Printable::text("a\tb\r\nc\rd"), "a\tb\nc\\015d");
         assert_eq!(Printable::line("a\tb\r\nc"), "a\\011b\\015\\012c");
+    }
+
+    #[test]
+    fn an_offset_is_in_the_line_that_its_line_feed_ends() {
+        let text = "é\nb\n";
+        let lines: Vec<_> = (0..7).map(|offset| line_number(text, offset)).collect();
+        assert_eq!(lines, [1, 1, 1, 2, 2, 3, 3]);
     }
 
     #[test]

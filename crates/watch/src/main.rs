@@ -1,7 +1,8 @@
-//! The program `trunkline-watch`, which `trunkline top` and `trunkline serve-ui` run: what the daemon does, in a terminal and on
-//! a page. It asks the daemon for nothing but its updates, and to close what the user wants closed.
+//! The program `trunkline-watch`, which `trunkline top` and `trunkline serve-ui` run: what the daemon does, or a fleet, in a
+//! terminal and on a page. It asks the daemon for nothing but its updates, and to close what the user wants closed.
 
 mod feed;
+mod fleet;
 mod model;
 mod page;
 mod quantity;
@@ -29,12 +30,18 @@ enum Command {
         /// Seconds between two updates.
         #[arg(long, default_value = "1", value_parser = seconds)]
         interval: Duration,
+        /// The fleet, and not the daemon.
+        #[arg(long)]
+        fleet: bool,
     },
     /// On a page of this machine.
     ServeUi {
         /// Seconds between two updates.
         #[arg(long, default_value = "1", value_parser = seconds)]
         interval: Duration,
+        /// The fleet, and not the daemon.
+        #[arg(long)]
+        fleet: bool,
         /// The port on 127.0.0.1; 0 for any that is free.
         #[arg(long, default_value = "0")]
         port: u16,
@@ -55,8 +62,15 @@ const OWN_ERROR: u8 = 255;
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
-        Command::Top { interval } => run(|place| top::run(place, interval)),
-        Command::ServeUi { interval, port } => run(|place| page::run(place, interval, port)),
+        Command::Top { interval, fleet } => match fleet {
+            true => run(|place| top::run_fleet(place, interval)),
+            false => run(|place| top::run(place, interval)),
+        },
+        Command::ServeUi {
+            interval,
+            fleet,
+            port,
+        } => run(|place| page::run(place, interval, fleet, port)),
     };
     result.unwrap_or_else(|error| {
         use std::io::Write as _;

@@ -6,47 +6,50 @@
 
 mod events;
 
-use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-    ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use subtle::ConstantTimeEq as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use trunkline_control::place::Place;
+use trunkline_http::{Body, other_method, said};
+
+use crate::{feed, fleet};
 
 /// Browsers' connections at once: a page has two. Others wait for their turn.
 const CONNECTIONS: usize = 32;
 
-/// Pages that are kept up to date at once. Each has a subscription to the daemon.
+/// Pages that are kept up to date at once. Each has a subscription of its own.
 const PAGES: usize = 8;
-
-/// How long a browser may take to make a request.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
-const SCRIPT: &str = include_str!("page/page.js");
-
-type Body = UnsyncBoxBody<Bytes, Infallible>;
+const COMMON: &str = include_str!("page/common.js");
+/// The body and the script of the page about the daemon.
+const DAEMON: [&str; 2] = [include_str!("page/daemon.html"), include_str!("page/daemon.js")];
+/// Those of the page about a fleet.
+const FLEET: [&str; 2] = [include_str!("page/fleet.html"), include_str!("page/fleet.js")];
 
 /// Serves the page until a signal ends it, and prints its address.
-pub(crate) async fn run(place: Place, every: Duration, port: u16) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    place: Place,
+    every: Duration,
+    is_fleet: bool,
+    port: u16,
+) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
@@ -56,6 +59,7 @@ pub(crate) async fn run(place: Place, every: Duration, port: u16) -> anyhow::Res
     let site = Arc::new(Site {
         place,
         every,
+        is_fleet,
         port,
         token: unguessable(),
         pages: Arc::new(Semaphore::new(PAGES)),
@@ -78,6 +82,8 @@ pub(crate) async fn run(place: Place, every: Duration, port: u16) -> anyhow::Res
 struct Site {
     place: Place,
     every: Duration,
+    /// Whether the page is about the fleet, and not about the daemon.
+    is_fleet: bool,
     port: u16,
     token: String,
     pages: Arc<Semaphore>,
@@ -90,35 +96,10 @@ fn unguessable() -> String {
 }
 
 async fn serve(listener: &TcpListener, site: &Arc<Site>) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(turn) = connections.clone().acquire_owned().await {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let site = site.clone();
-                tokio::spawn(async move {
-                    converse(stream, site).await;
-                    drop(turn);
-                });
-            }
-            // Out of descriptors, most likely.
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    }
-}
-
-async fn converse(stream: TcpStream, site: Arc<Site>) {
-    let service = service_fn(|request| {
-        let response = site.respond(&request);
-        async { Ok::<_, Infallible>(response) }
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_LIMIT)
-        .keep_alive(false)
-        .max_buf_size(16 * 1024)
-        .serve_connection(TokioIo::new(stream), service);
-    // A browser that leaves in the middle is none of anybody's business.
-    let _ = served.await;
+    let accept = |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| Some(stream));
+    let site = site.clone();
+    // A page listens to its events for as long as it is open.
+    trunkline_http::serve(accept, CONNECTIONS, None, move |request| site.respond(request)).await;
 }
 
 impl Site {
@@ -161,11 +142,7 @@ impl Site {
             );
         }
         if request.method() != Method::GET {
-            let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET\n");
-            response
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET"));
-            return response;
+            return other_method("GET");
         }
         let path = request.uri().path();
         let (token, rest) = path
@@ -177,7 +154,7 @@ impl Site {
             return said(StatusCode::NOT_FOUND, "text/plain", words);
         }
         match rest {
-            "" => page(),
+            "" => page(self.is_fleet),
             "events" => self.events(),
             _ => said(StatusCode::NOT_FOUND, "text/plain", "there is one page here\n"),
         }
@@ -188,8 +165,11 @@ impl Site {
             let words = format!("{PAGES} pages are open: close one\n");
             return said(StatusCode::SERVICE_UNAVAILABLE, "text/plain", words);
         };
-        let body = events::body(self.place.clone(), self.every, turn);
-        let mut response = Response::new(body.boxed_unsync());
+        let body = match self.is_fleet {
+            true => events::body(fleet::feed::follow(self.every), turn).boxed_unsync(),
+            false => events::body(feed::follow(self.place.clone(), self.every), turn).boxed_unsync(),
+        };
+        let mut response = Response::new(body);
         response.headers_mut().insert(
             CONTENT_TYPE,
             HeaderValue::from_static("text/event-stream; charset=utf-8"),
@@ -199,12 +179,15 @@ impl Site {
 }
 
 /// The page, whose style and script are allowed by a number that nobody knows beforehand.
-fn page() -> Response<Body> {
+fn page(is_fleet: bool) -> Response<Body> {
     let nonce = unguessable();
+    let [body, script] = if is_fleet { FLEET } else { DAEMON };
+    let script = [COMMON, script].concat();
     let text = PAGE
+        .replace("<!--body-->", body)
         .replace("{nonce}", &nonce)
         .replace("/*style*/", STYLE)
-        .replace("/*script*/", SCRIPT);
+        .replace("/*script*/", &script);
     let mut response = said(StatusCode::OK, "text/html", text);
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
@@ -212,15 +195,6 @@ fn page() -> Response<Body> {
     );
     if let Ok(policy) = HeaderValue::from_str(&policy) {
         response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
-    }
-    response
-}
-
-fn said(status: StatusCode, kind: &str, text: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(Full::new(text.into()).boxed_unsync());
-    *response.status_mut() = status;
-    if let Ok(kind) = HeaderValue::from_str(&format!("{kind}; charset=utf-8")) {
-        response.headers_mut().insert(CONTENT_TYPE, kind);
     }
     response
 }
@@ -286,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {
-        for text in [PAGE, STYLE, SCRIPT] {
+        for text in [PAGE, STYLE, COMMON].into_iter().chain(DAEMON).chain(FLEET) {
             for elsewhere in [
                 "http:",
                 "https:",

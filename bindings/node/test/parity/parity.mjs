@@ -21,7 +21,7 @@ import { alone, onOpenssh, onSsh2 } from './programs.mjs';
  */
 export const DIFFERENT = new Map([
   ['Server', 'the server side'],
-  ['end(x), then write(y)', 'what is written behind the end'],
+  ['end(x), then write(y)', 'what is written after the end of a stream'],
   ['what a server says of a signal', 'the description of a signal'],
   ['exec: allowHalfOpen', '`allowHalfOpen: false`'],
   ['algorithms: prepend', '`prepend`'],
@@ -69,6 +69,10 @@ async function talkative(t, seen, server) {
         else stream.exit(5);
         stream.end();
       });
+      session.on('env', (accept, _, { key, val }) => {
+        seen.push(`env ${key} ${val}`);
+        accept?.();
+      });
       session.on('sftp', (accept) => {
         const sftp = accept();
         const say = (...told) => seen.push(told.join(' '));
@@ -85,7 +89,7 @@ async function talkative(t, seen, server) {
 }
 
 /** How many milliseconds a program may take on one implementation. */
-const LIMIT = 20_000;
+const LIMIT = 60_000;
 
 /**
  * Runs a program on an implementation; returns what it saw.
@@ -161,10 +165,15 @@ export async function compare(t, each) {
   }
   const encrypted = join(folder, 'encrypted');
   execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-a', '1', '-N', 'secret', '-C', 'me', '-f', encrypted]);
+  const pairs = [['rsa', 2048], ['ecdsa', 256], ['ecdsa', 384], ['ecdsa', 521], ['ed25519', 256]].map(([type, bits]) => {
+    const file = join(folder, `${type}-${bits}`);
+    execFileSync('ssh-keygen', ['-q', '-t', type, '-b', String(bits), '-N', '', '-f', file]);
+    return { private: readFileSync(file, 'utf8'), public: readFileSync(`${file}.pub`, 'utf8') };
+  });
   const fixtures = new URL('../../node_modules/ssh2-original/test/fixtures/', import.meta.url);
   for (const [name, program] of Object.entries(alone)) {
     await each(name, () => both(program, async () => ({
-      unused, key: userKey, encrypted: readFileSync(encrypted), putty: readFileSync(new URL('id_rsa.ppk', fixtures)),
+      unused, key: userKey, pairs, encrypted: readFileSync(encrypted), putty: readFileSync(new URL('id_rsa.ppk', fixtures)),
     })));
   }
 }

@@ -189,6 +189,13 @@ class ForkError(Error):
     kind = "fork"
 
 
+class FleetError(Error):
+    """The fleet did not do it, or tells no more of it: no node may, the job was cancelled, its input is too long, output is
+    lost. What a node says of a host is told as the host's own errors are."""
+
+    kind = "fleet"
+
+
 class CommandError(Error):
     """A command that was run with ``check=True`` ended with another status than 0. ``result`` has all there is."""
 
@@ -219,6 +226,7 @@ _BY_KIND: dict[str, type[Error]] = {
         FileError,
         ClosedError,
         ForkError,
+        FleetError,
     )
 }
 _BY_KIND["lookup"] = UnknownHostError

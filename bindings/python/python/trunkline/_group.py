@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 
 from . import _native
-from ._errors import ClosedError, Error, TimeoutError
+from ._errors import ClosedError, ConfigurationError, Error, TimeoutError
 from ._expect import expect
 from ._face import face, takes
 from ._files import Copying, CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
-from ._options import ConnectOptions, Options, StrPath
+from ._options import ConnectOptions, Options, StrPath, program
 from ._result import Command, CompletedProcess, Run, RunOptions
 
 if TYPE_CHECKING:
@@ -74,6 +74,17 @@ HostResult = Union[HostSuccess[_T], HostFailure[_T]]
 Job: TypeAlias = "tuple[str, _native.Operation[Any]]"
 
 
+@dataclass(frozen=True)
+class Jobs:
+    """What is to be done on the hosts of a group."""
+
+    jobs: Iterator[Job]
+    #: How many are begun at a time.
+    at_once: int
+    #: Ends all of them elsewhere, where closing sessions here does not.
+    cancel: Callable[[], None] | None = None
+
+
 def host_result(name: str, index: int, ok: bool, value: Any, finish: Callable[[Any], _T]) -> HostResult[_T]:
     """What came of one job, whose outcome ``finish`` makes a result of. Raises what is not about the host."""
     if not ok:
@@ -101,6 +112,10 @@ class BaseGroup:
 
     The other arguments are those of ``connect``. Connections are made as hosts are used, and shared with whatever else
     uses them.
+
+    With ``fleet``, the address of a fleet's NATS such as ``"nats://nats1:4222"``, or ``True`` for the one that this machine
+    belongs to, the fleet's nodes run the commands on the hosts, which they reach by their own ssh_config: none of the other
+    arguments can be given then, and there are no files.
     """
 
     @takes(Options)
@@ -110,16 +125,30 @@ class BaseGroup:
         *,
         inventory: StrPath | Iterable[StrPath] | None = None,
         limit: str | None = None,
+        fleet: str | bool = False,
         **options: Unpack[ConnectOptions],
     ) -> None:
+        expect("fleet", "an address, True or False", fleet, str, bool)
+        if fleet and options:
+            raise ValueError(f"a fleet's nodes reach hosts by their own ssh_config: leave out {', '.join(options)}")
+        self._fleet = fleet
         self._options = Options(**options)
         self._engine = self._options.engine()
         #: Hosts of an inventory that cannot be reached so (another connection plugin, no name), each with the reason.
         self.skipped: list[tuple[str, str]] = []
         targets = self._targets(hosts, inventory, limit)
-        reached = self._options.reached(self._engine)
-        self._hosts = {name: reached(destination, args) for name, destination, args in targets}
         self._closed = False
+        self._hosts: dict[str, _native.Host] = {}
+        #: Names and destinations of hosts that a fleet reaches.
+        self._of_fleet: list[tuple[str, str]] = []
+        if fleet:
+            for name, destination, args in targets:
+                if args:
+                    raise ValueError(f"{name} needs options of ssh, which a fleet's nodes have in their own ssh_config")
+                self._of_fleet.append((name, destination))
+        else:
+            reached = self._options.reached(self._engine)
+            self._hosts = {name: reached(destination, args) for name, destination, args in targets}
 
     def _targets(
         self,
@@ -152,23 +181,36 @@ class BaseGroup:
     @property
     def hosts(self) -> list[str]:
         """The names of its hosts, in order, each once."""
-        return list(self._hosts)
+        return [name for name, _ in self._of_fleet] or list(self._hosts)
 
     def __len__(self) -> int:
-        return len(self._hosts)
+        return len(self.hosts)
 
-    def _jobs(self, run: Run, at_once: int) -> Iterator[Job]:
+    def _jobs(self, run: Run, at_once: int) -> Jobs:
         """What is to be done on every host."""
         self._check(at_once)
-        return ((name, run.on(host)) for name, host in self._hosts.items())
+        if not self._fleet:
+            return Jobs(((name, run.on(host)) for name, host in self._hosts.items()), at_once)
+        converse = [program("fleet"), "fleet", "converse"]
+        if isinstance(self._fleet, str):
+            converse += ["--url", self._fleet]
+        job = run.on_fleet(converse, self._of_fleet, at_once)
+        jobs = ((name, job.host(place)) for place, (name, _) in enumerate(self._of_fleet))
+        # It is the fleet that counts.
+        return Jobs(jobs, len(self._of_fleet), job.cancel)
 
     def _copy_jobs(
         self, upload: bool, sources: Iterable[bytes], target: Callable[[str], bytes], options: Copying, at_once: int
-    ) -> Iterator[Job]:
+    ) -> Jobs:
         """What is to be copied, to or from every host; ``target`` places it by the host's name."""
         self._check(at_once)
+        if self._fleet:
+            raise ConfigurationError(
+                "a fleet runs commands and copies no files: use a group without fleet, or a command's input"
+            )
         several = list(sources)
-        return ((name, host.copy(several, target(name), upload, options)) for name, host in self._hosts.items())
+        jobs = ((name, host.copy(several, target(name), upload, options)) for name, host in self._hosts.items())
+        return Jobs(jobs, at_once)
 
     def _check(self, at_once: int) -> None:
         if self._closed:
@@ -211,7 +253,7 @@ class Group(BaseGroup):
         order. Nothing is raised for a host that fails: its result holds the error.
         """
         run = Run(command, encoding, **options)
-        return GroupRun(self._jobs(run, at_once), at_once, run.completed)
+        return GroupRun(self._jobs(run, at_once), run.completed)
 
     @takes(copying)
     def copy(
@@ -225,7 +267,7 @@ class Group(BaseGroup):
         """Copies to every host, as ``Connection.put`` does; results as for ``run``."""
         there = remote(target)
         jobs = self._copy_jobs(True, paths(sources), lambda _: there, copying(**options), at_once)
-        return GroupRun(jobs, at_once, copied)
+        return GroupRun(jobs, copied)
 
     @takes(copying)
     def get(
@@ -240,7 +282,7 @@ class Group(BaseGroup):
         both of which are made; results as for ``run``."""
         folder = functools.partial(host_folder, target)
         jobs = self._copy_jobs(False, paths(sources), folder, copying(**options), at_once)
-        return GroupRun(jobs, at_once, copied)
+        return GroupRun(jobs, copied)
 
     def __enter__(self) -> Self:
         return self
@@ -252,16 +294,18 @@ class Group(BaseGroup):
 class GroupRun(Generic[_T]):
     """A command under way on many hosts; an iterator of ``HostResult``, as they complete.
 
-    It continues while something is waited for. ``cancel``, and leaving a ``with`` block early, close what still runs.
+    It continues while something is waited for; on a fleet, in any case. ``cancel``, and leaving a ``with`` block early,
+    close what still runs; on a fleet, an exception while something is waited for (Ctrl-C) does that, too.
     """
 
-    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Callable[[Any], _T]) -> None:
-        self._jobs = enumerate(jobs)
+    def __init__(self, jobs: Jobs, finish: Callable[[Any], _T]) -> None:
+        self._jobs = enumerate(jobs.jobs)
+        self._cancel = jobs.cancel
         self._finish = finish
         self._completions = _native.Completions()
         self._running: dict[int, tuple[str, _native.Running]] = {}
         self._ready: list[HostResult[_T]] = []
-        self._begin(at_once)
+        self._begin(jobs.at_once)
 
     def _begin(self, count: int) -> None:
         for index, (name, operation) in itertools.islice(self._jobs, count):
@@ -275,9 +319,19 @@ class GroupRun(Generic[_T]):
         while not self._ready:
             if not self._running:
                 raise StopIteration
-            self._completions.wait()
+            self._pause()
             self._collect()
         return self._ready.pop(0)
+
+    def _pause(self, limit: float | None = None) -> None:
+        """Until something has come, or for a while."""
+        try:
+            self._completions.wait(limit)
+        except BaseException:
+            # A fleet goes on without this process.
+            if self._cancel is not None:
+                self.cancel()
+            raise
 
     def _collect(self) -> None:
         for index, ok, value in self._completions.drain():
@@ -299,7 +353,7 @@ class GroupRun(Generic[_T]):
                 raise TimeoutError(
                     f"{len(self._running)} hosts have not answered within {timeout} s", execution="may have started"
                 )
-            self._completions.wait(None if end is None else max(0.0, end - time.monotonic()))
+            self._pause(None if end is None else max(0.0, end - time.monotonic()))
             self._collect()
         results, self._ready = sorted(self._ready, key=lambda result: result.index), []
         return results
@@ -307,6 +361,8 @@ class GroupRun(Generic[_T]):
     def cancel(self) -> None:
         """Closes what still runs and begins nothing more; results that are there can still be taken."""
         self._jobs = enumerate(())
+        if self._cancel is not None and self._running:
+            self._cancel()
         for _, running in self._running.values():
             running.abort()
         self._running.clear()

@@ -189,11 +189,11 @@ _KINDS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def program() -> str:
-    """The program trunkline's file. Raises ``FileNotFoundError`` where there is none."""
+def program(what: str = "daemon=True") -> str:
+    """The program trunkline's file. Raises ``FileNotFoundError``, which says ``what`` needs it, where there is none."""
     found = os.environ.get("TRUNKLINE_PROGRAM") or _packaged_program() or shutil.which("trunkline")
     if found is None:
-        raise FileNotFoundError("daemon=True needs the program trunkline on PATH, or TRUNKLINE_PROGRAM set to its file")
+        raise FileNotFoundError(f"{what} needs the program trunkline on PATH, or TRUNKLINE_PROGRAM set to its file")
     return found
 
 

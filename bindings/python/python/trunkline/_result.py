@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import codecs
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypedDict
 
-from ._errors import CommandError
+from . import _native
+from ._errors import CommandError, ConfigurationError
 from ._expect import expect, plain
 from ._face import takes
 
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias, Unpack
-
-    from . import _native
 
 #: A line for the user's login shell on the server, or words, which are quoted for it.
 Command: TypeAlias = "str | bytes | Iterable[str | bytes]"
@@ -143,6 +143,18 @@ class Run(Start):
         """To be done on one host."""
         return host.run(self.wanted, self._input, self._timeout)
 
+    def on_fleet(self, program: list[str], hosts: list[tuple[str, str]], at_once: int) -> _native.FleetJob:
+        """To be done on hosts that a fleet reaches, on ``at_once`` of them at a time."""
+        if self.wanted["terminal"]:
+            raise ConfigurationError("a fleet gives commands no terminal")
+        line = b""
+        for name, value in self.wanted["env"]:
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is not the name of a variable")
+            # What cannot be set must not be missing silently.
+            line += b"export %s=%s || exit 255; " % (name.encode(), quoted(value))
+        return _native.FleetJob(program, hosts, line + self.line, self._input, min(at_once, 2**32 - 1), self._timeout)
+
     def completed(self, outcome: Outcome) -> CompletedProcess[Any]:
         """What it left, decoded where there is an encoding. Raises ``CommandError`` where that was asked for."""
         code, signal, stdout, stderr = outcome
@@ -199,6 +211,11 @@ def command_line(command: Command) -> bytes:
     if b"\0" in line:
         raise ValueError("a command cannot contain a NUL character")
     return line
+
+
+def quoted(value: bytes) -> bytes:
+    """One word for a shell."""
+    return shlex.quote(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def input_bytes(data: Input | None, encoding: str | None) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import posixpath
+import sys
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -290,7 +291,7 @@ class RemoteFile(io.RawIOBase):
 
     def flush(self) -> None:
         super().flush()
-        if self._writes:
+        if self._writes and not sys.is_finalizing():
             self._done(self._native.flush())
 
     def stat(self) -> FileStat:
@@ -306,4 +307,6 @@ class RemoteFile(io.RawIOBase):
             try:
                 super().close()
             finally:
-                self._done(self._native.close())
+                # At the end of the interpreter the connections have ended already.
+                if not sys.is_finalizing():
+                    self._done(self._native.close())

@@ -88,6 +88,41 @@ def writing(paramiko: Any, see: See, about: Any) -> None:
     client.close()
 
 
+def full_windows(paramiko: Any, see: See, about: Any) -> None:
+    """A command that reads only after a while: what may be sent without waiting, and when."""
+    client = _client(paramiko, about)
+    channel = client.get_transport().open_session()
+    go, end = (os.path.join(about["folder"], name) for name in ("go", "end"))
+    channel.exec_command(f"until [ -e {go} ]; do sleep 0.05; done; wc -c; until [ -e {end} ]; do sleep 0.05; done")
+    pause, silent, sent = threading.Event(), 0, 0
+    # The server opens its window once more for what it has handed on.
+    while silent < 10:
+        if channel.send_ready():
+            sent += channel.send(b"x" * 100_000)
+            silent = 0
+        else:
+            pause.wait(0.05)
+            silent += 1
+    see(2_000_000 < sent < 8_000_000, channel.send_ready())
+    for seconds in (0.0, 0.2):
+        channel.settimeout(seconds)
+        see(kind(lambda: channel.send(b"y")))
+    with open(go, "w"):
+        pass
+    channel.settimeout(30)
+    sent += channel.send(b"x" * 10)
+    see(channel.send_ready())
+    channel.shutdown_write()
+    see(channel.send_ready(), channel.send(b"y"))
+    with open(end, "w"):
+        pass
+    see(int(channel.makefile("rb").read()) == sent)
+    see(channel.recv_exit_status())
+    channel.close()
+    see(kind(lambda: channel.send(b"y")), channel.send_ready())
+    client.close()
+
+
 def before_the_start(paramiko: Any, see: See, about: Any) -> None:
     """What may be done with a session whose command comes later."""
     client = _client(paramiko, about)
@@ -198,6 +233,7 @@ def deaf_server(paramiko: Any, see: See, about: Any) -> None:
 on_openssh: dict[str, Program] = {
     "what errors say of others": causes,
     "writing to commands": writing,
+    "full windows": full_windows,
     "sessions before their start": before_the_start,
     "what is let go": let_go,
     "sizes of terminals": sizes,
@@ -237,4 +273,41 @@ def events(paramiko: Any, see: See, about: Any) -> None:
         transport.close()
 
 
-on_paramiko: dict[str, Program] = {"events of log-ins": events}
+def files(paramiko: Any, see: See, about: Any) -> None:
+    """On a server without any of OpenSSH's extensions, which renames as POSIX does for one user only."""
+    for user in ("me", "posix"):
+        transport = paramiko.Transport(("127.0.0.1", about["paramiko"]))
+        transport.connect(username=user, password="sesame")
+        sftp = transport.open_sftp_client()
+        folder = os.path.join(about["folder"], user)
+        sftp.mkdir(folder)
+        sftp.chdir(folder)
+        for name in ("one", "two", "three"):
+            with sftp.open(name, "w") as file:
+                file.write(name * 10_000)
+        see(raised(lambda: sftp.rename("one", "two"), "errno"))  # noqa: B023
+        see(raised(lambda: sftp.posix_rename("one", "two"), "errno"))  # noqa: B023
+        see(raised(lambda: sftp.posix_rename("one", "new"), "errno"))  # noqa: B023
+        see(raised(lambda: sftp.posix_rename("none", "new"), "errno"))  # noqa: B023
+        see(raised(lambda: sftp.rename("three", "four"), "errno"))  # noqa: B023
+        see(raised(lambda: sftp.rename("none", "five"), "errno"))  # noqa: B023
+        sftp.symlink("two", "link")
+        see(sftp.readlink("link"), sorted((each.filename, each.st_size) for each in sftp.listdir_attr()))
+        with sftp.open("two", "r+") as file:
+            file.seek(3)
+            file.write("x")
+            see(file.stat().st_size, file.tell())
+        with sftp.open("two", "a") as file:
+            file.write("end")
+        with sftp.open("two") as file:
+            see(file.read(8), list(file.readv([(0, 4), (29_990, 20)])), file.readline()[-5:])
+        sftp.truncate("two", 5)
+        sftp.chmod("two", 0o600)
+        see(sftp.stat("two").st_size, oct(sftp.stat("two").st_mode or 0), raised(lambda: sftp.mkdir("two"), "errno"))  # noqa: B023
+        see(raised(lambda: sftp.open("two", "x"), "errno"), raised(lambda: sftp.open("none"), "errno"))  # noqa: B023
+        sftp.remove("two")
+        see(raised(lambda: sftp.stat("two"), "errno"), raised(lambda: sftp.rmdir("none"), "errno"))  # noqa: B023
+        transport.close()
+
+
+on_paramiko: dict[str, Program] = {"events of log-ins": events, "files without extensions": files}

@@ -445,7 +445,19 @@ def names(pssh: Any, see: See, about: Any) -> None:
         see(name, [each.__name__ for each in getattr(exceptions, name).__mro__])
 
 
+def no_limit(pssh: Any, see: See, about: Any) -> None:
+    """A time limit of 0 is none; a channel knows its command's status once the output was read."""
+    from pssh.clients import ParallelSSHClient
+
+    client = ParallelSSHClient(
+        [about["address"]], port=about["port"], user=about["user"], pkey=about["key"], timeout=0, allow_agent=False
+    )
+    (output,) = client.run_command("sleep 0.2; echo slow; exit 3", stop_on_errors=False)
+    see(output.exception, list(output.stdout), list(output.stderr), output.channel.get_exit_status(), output.exit_code)
+
+
 on_openssh: dict[str, Program] = {
+    "no limit": no_limit,
     "output and status": output_and_status,
     "the status after reading": status_after_reading,
     "arguments of hosts": arguments_of_hosts,

@@ -14,11 +14,79 @@ from typing import Any
 import paramiko
 
 
+def told(call: Any) -> Any:
+    """What a call gives, or SFTP's code for what the system said."""
+    try:
+        return call()
+    except OSError as error:
+        return paramiko.SFTPServer.convert_errno(error.errno)
+
+
+class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
+    """The files of this machine."""
+
+    def __init__(self, server: Judge, *_: Any) -> None:
+        self._judge = server
+
+    @staticmethod
+    def _attributes(path: str, name: str | None = None) -> Any:
+        return paramiko.SFTPAttributes.from_stat(os.lstat(path), name)
+
+    def list_folder(self, path: str) -> Any:
+        return told(lambda: [self._attributes(os.path.join(path, name), name) for name in os.listdir(path)])
+
+    def stat(self, path: str) -> Any:
+        return told(lambda: paramiko.SFTPAttributes.from_stat(os.stat(path)))
+
+    def lstat(self, path: str) -> Any:
+        return told(lambda: self._attributes(path))
+
+    def open(self, path: str, flags: int, attr: Any) -> Any:
+        def opened() -> Any:
+            handle = paramiko.SFTPHandle(flags)
+            mode = "ab" if flags & os.O_APPEND else "r+b" if flags & (os.O_WRONLY | os.O_RDWR) else "rb"
+            handle.readfile = handle.writefile = os.fdopen(os.open(path, flags, 0o600), mode)
+            handle.stat = lambda: self._attributes(path)
+            return handle
+
+        return told(opened)
+
+    def _do(self, call: Any, *arguments: Any) -> Any:
+        return told(lambda: call(*arguments) or paramiko.SFTP_OK)
+
+    def remove(self, path: str) -> Any:
+        return self._do(os.remove, path)
+
+    def rename(self, oldpath: str, newpath: str) -> Any:
+        return paramiko.SFTP_FAILURE if os.path.lexists(newpath) else self._do(os.rename, oldpath, newpath)
+
+    def posix_rename(self, oldpath: str, newpath: str) -> Any:
+        if self._judge.user != "posix":
+            return super().posix_rename(oldpath, newpath)
+        return self._do(os.rename, oldpath, newpath)
+
+    def mkdir(self, path: str, attr: Any) -> Any:
+        return self._do(os.mkdir, path)
+
+    def rmdir(self, path: str) -> Any:
+        return self._do(os.rmdir, path)
+
+    def chattr(self, path: str, attr: Any) -> Any:
+        return self._do(paramiko.SFTPServer.set_file_attr, path, attr)
+
+    def symlink(self, target_path: str, path: str) -> Any:
+        return self._do(os.symlink, target_path, path)
+
+    def readlink(self, path: str) -> Any:
+        return told(lambda: os.readlink(path))
+
+
 class Judge(paramiko.ServerInterface):  # type: ignore[misc]
     """Lets people in by their names: ``me`` by a password, ``asked`` by a question, ``two`` by a key and a password."""
 
     def __init__(self, over: threading.Event) -> None:
         self._over = over
+        self.user = ""
 
     def get_allowed_auths(self, username: str) -> str:
         return {"asked": "keyboard-interactive", "two": "publickey,password", "keyonly": "publickey"}.get(
@@ -28,6 +96,7 @@ class Judge(paramiko.ServerInterface):  # type: ignore[misc]
     def check_auth_password(self, username: str, password: str) -> int:
         if username == "slow":
             self._over.wait(30)
+        self.user = username
         return int(paramiko.AUTH_SUCCESSFUL if password == "sesame" else paramiko.AUTH_FAILED)
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
@@ -78,6 +147,7 @@ def main() -> None:
                 transport = paramiko.Transport(connection)
                 transports.append(transport)
                 transport.add_server_key(key)
+                transport.set_subsystem_handler("sftp", paramiko.SFTPServer, Files)
                 # With an event it waits for nobody.
                 transport.start_server(threading.Event(), Judge(over))
 

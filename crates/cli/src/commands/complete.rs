@@ -4,12 +4,13 @@
 
 mod quoting;
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::CommandFactory as _;
 use clap_complete::engine::{
@@ -18,7 +19,8 @@ use clap_complete::engine::{
 use trunkline_control::client::Client;
 use trunkline_control::protocol::{HostName, RemoteName, Reply, Request};
 use trunkline_request::World;
-use trunkline_request::ssh_options::{SSH_OPTIONS, TypedOptions};
+use trunkline_request::hosts::{HostList, Target, is_pattern, matches};
+use trunkline_request::ssh_options::{DIRECTIVES, Directive, SSH_OPTIONS, TypedOption, TypedOptions, Values};
 
 use crate::Cli;
 use crate::backend::{Backend, host_request, runtime};
@@ -186,6 +188,55 @@ impl Line {
             Kind::Place => self.places(current),
             Kind::Path => paths(current),
             Kind::Ssh => self.ssh_words(current),
+            Kind::Directive => self.directive(current),
+        }
+    }
+
+    /// A line of ssh_config as `-o` takes it: `Name=value`.
+    fn directive(&self, current: &str) -> Vec<CompletionCandidate> {
+        let Some((name, value)) = current.split_once('=') else {
+            // ssh does not care for capitals: what was typed stays.
+            let begun = |directive: &&Directive| {
+                let name = directive.name.get(..current.len());
+                name.is_some_and(|begin| begin.eq_ignore_ascii_case(current))
+            };
+            let rest = |directive: &Directive| format!("{current}{}=", &directive.name[current.len()..]);
+            let found = DIRECTIVES.iter().filter(begun).map(rest);
+            return found.map(CompletionCandidate::new).collect();
+        };
+        let values = Directive::named(name).map_or(Values::Any, |directive| directive.values);
+        prefixed(&format!("{name}="), self.directive_values(values, value))
+    }
+
+    fn directive_values(&self, values: Values, current: &str) -> Vec<CompletionCandidate> {
+        match values {
+            Values::Any => Vec::new(),
+            Values::Words(words) => beginning(words, current),
+            Values::List(words) => listed(words, current),
+            // `+`, `-` and `^` change the list that ssh has.
+            Values::Query(what) => match current.split_at_checked(1) {
+                Some((sign @ ("+" | "-" | "^"), rest)) => prefixed(sign, listed(&ssh_query(what), rest)),
+                _ => listed(&ssh_query(what), current),
+            },
+            Values::Path => paths(current),
+            Values::Host => {
+                let (before, last) = split_behind(current, ',');
+                prefixed(before, self.hosts(last, ""))
+            }
+        }
+    }
+
+    /// The value of an option of ssh.
+    fn ssh_value(&self, letter: u8, current: &str) -> Vec<CompletionCandidate> {
+        match letter {
+            b'F' | b'E' | b'S' | b'I' | b'i' => paths(current),
+            b'c' => self.directive_values(Values::Query("cipher"), current),
+            b'm' => self.directive_values(Values::Query("mac"), current),
+            b'J' => self.directive_values(Values::Host, current),
+            b'O' => beginning(&["check", "forward", "cancel", "exit", "stop", "proxy"], current),
+            b'o' => self.directive(current),
+            b'Q' => beginning(&ssh_query("help"), current),
+            _ => Vec::new(),
         }
     }
 
@@ -213,7 +264,12 @@ impl Line {
         let found = match last.strip_prefix('@') {
             _ if inside_brackets => Vec::new(),
             Some(file) => prefixed("@", paths(file)),
-            None => self.hosts(last, ""),
+            None => {
+                let mut found = self.hosts(last, "");
+                let is_listed = |name: &str| before.split(',').any(|listed| listed == name);
+                found.retain(|host| !host.get_value().to_str().is_some_and(is_listed));
+                found
+            }
         };
         prefixed(&format!("{before}{sign}"), found)
     }
@@ -226,13 +282,63 @@ impl Line {
             .filter(|&at| current[at..].starts_with(':'));
         if let Some(colon) = colon {
             let (host, path) = (&current[..colon], &current[colon + 1..]);
-            return prefixed(&current[..=colon], self.remote_paths(host, path));
+            let found = match host {
+                "" => self.paths_of_many(path),
+                host => self.remote_paths(host, path),
+            };
+            return prefixed(&current[..=colon], found);
         }
         let mut found = paths(current);
         if !current.contains('/') {
             found.extend(self.hosts(current, ":"));
         }
         found
+    }
+
+    /// Paths of the first of the many hosts (`-H`) that has some.
+    fn paths_of_many(&self, path: &str) -> Vec<CompletionCandidate> {
+        /// For one that is not connected the daemon answers at once.
+        const MOST: usize = 8;
+        let begun = Instant::now();
+        let hosts = self.many_hosts().into_iter().take(MOST);
+        let hosts = hosts.take_while(|_| begun.elapsed() < SHARED_LIMIT);
+        let found = hosts.map(|host| self.remote_paths(&host, path));
+        found
+            .into_iter()
+            .find(|found| !found.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// The hosts of `-H` among the words, as destinations.
+    fn many_hosts(&self) -> Vec<String> {
+        let behind = self.words.iter().skip(1).map(Some).chain([None]);
+        let lists = self.words.iter().zip(behind).filter_map(|(word, next)| {
+            let word = word.to_str()?;
+            if ["-H", "-w", "--hosts"].contains(&word) {
+                return next?.to_str();
+            }
+            let attached = ["-H", "-w", "--hosts="].iter();
+            attached.filter_map(|option| word.strip_prefix(option)).next()
+        });
+        let folder = std::env::current_dir().unwrap_or_default();
+        let Ok(mut list) = HostList::read(lists, &folder) else {
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for name in list.take_wanted() {
+            if !is_pattern(&name) {
+                names.push(name);
+                continue;
+            }
+            let begin = name.split(['*', '?']).next().unwrap_or_default();
+            let known = known_hosts(begin, self.value_of(b'F')).into_iter();
+            let known = known.map(|host| host.name);
+            names.extend(known.filter(|known| matches(known.as_bytes(), name.as_bytes())));
+        }
+        let names = list.without_excluded(names).into_iter();
+        names
+            .filter_map(|name| Some(Target::named(&name).ok()?.destination.to_string()))
+            .collect()
     }
 
     fn remote_paths(&self, host: &str, path: &str) -> Vec<CompletionCandidate> {
@@ -259,17 +365,21 @@ impl Line {
             }
         }
         if let Some(letter) = waits_for_value.and_then(|word| word.as_bytes().last()) {
-            return match letter {
-                b'F' | b'i' | b'E' | b'S' | b'I' => paths(current),
-                b'J' => {
-                    let (before, last) = split_behind(current, ',');
-                    prefixed(before, self.hosts(last, ""))
-                }
-                _ => Vec::new(),
-            };
+            return self.ssh_value(*letter, current);
         }
         if options.position() < words.len() {
             return Vec::new();
+        }
+        // A value directly behind its letter: `-oPort=22`.
+        let word = [OsString::from(current)];
+        if let Some(Ok(TypedOption {
+            option,
+            value: Some(value),
+        })) = TypedOptions::from(&word, 0).last()
+            && let Some(value) = value.to_str()
+        {
+            let before = current.strip_suffix(value).unwrap_or_default();
+            return prefixed(before, self.ssh_value(option.letter, value));
         }
         if current.starts_with('-') {
             return SSH_OPTIONS
@@ -327,6 +437,8 @@ enum Kind {
     Path,
     /// Whatever ssh takes.
     Ssh,
+    /// A line of ssh_config.
+    Directive,
 }
 
 impl Kind {
@@ -341,6 +453,7 @@ impl Kind {
             ("paths", _) if command == "cp" => Some(Self::Place),
             ("destination" | "destinations", _) => Some(Self::Host),
             (_, "HOSTS") => Some(Self::HostList),
+            (_, "KEY=VALUE") => Some(Self::Directive),
             (_, "FILE" | "FOLDER" | "DIR") => Some(Self::Path),
             _ => None,
         }
@@ -365,6 +478,41 @@ fn prefixed(prefix: &str, candidates: Vec<CompletionCandidate>) -> Vec<Completio
         .into_iter()
         .map(|candidate| candidate.add_prefix(prefix))
         .collect()
+}
+
+/// Words that begin so.
+fn beginning(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCandidate> {
+    let words = words.iter().map(AsRef::as_ref);
+    let words = words.filter(|word| word.starts_with(current));
+    words.map(CompletionCandidate::new).collect()
+}
+
+/// The last of a list with commas in between, but those that are in it already.
+fn listed(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCandidate> {
+    let (before, last) = split_behind(current, ',');
+    let words = words.iter().map(AsRef::as_ref);
+    let left: Vec<&str> = words
+        .filter(|word| !before.split(',').any(|listed| listed == *word))
+        .collect();
+    prefixed(before, beginning(&left, last))
+}
+
+/// What the system's ssh has of a kind (`ssh -Q`).
+fn ssh_query(what: &str) -> Vec<String> {
+    let mut ssh = std::process::Command::new("ssh");
+    let printed = ssh
+        .args(["-Q", what])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let printed = printed.map(|printed| printed.stdout).unwrap_or_default();
+    let mut lines: Vec<String> = String::from_utf8_lossy(&printed)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    let mut seen = HashSet::new();
+    lines.retain(|line| seen.insert(line.clone()));
+    lines
 }
 
 /// Paths on this machine. A `~` in front is the shell's, and stays.
@@ -471,6 +619,50 @@ mod tests {
             values("trunkline ssh host", "upt").is_empty(),
             "that is the server's"
         );
+    }
+
+    #[test]
+    fn options_of_ssh_config_and_their_values_are_completed() {
+        let only = |line: &str, last: &str, value: &str| {
+            assert_eq!(values(line, last), [value], "{line} {last}");
+        };
+        only("trunkline ssh -o", "StrictH", "StrictHostKeyChecking=");
+        // Capitals are the user's own affair.
+        only("trunkline ssh -v -o", "stricth", "stricthostKeyChecking=");
+        only("trunkline ssh", "-oStrictH", "-oStrictHostKeyChecking=");
+        only("trunkline ssh", "-voServerAliveI", "-voServerAliveInterval=");
+        only("trunkline run -o", "BatchM", "BatchMode=");
+        only("trunkline cp -o", "compression=y", "compression=yes");
+        only(
+            "trunkline ssh -o",
+            "StrictHostKeyChecking=acc",
+            "StrictHostKeyChecking=accept-new",
+        );
+        only("trunkline ssh -c", "aes128-g", "aes128-gcm@openssh.com");
+        only(
+            "trunkline ssh -c",
+            "aes256-ctr,aes128-g",
+            "aes256-ctr,aes128-gcm@openssh.com",
+        );
+        only("trunkline ssh", "-caes128-g", "-caes128-gcm@openssh.com");
+        only(
+            "trunkline ssh -m",
+            "hmac-sha2-512-",
+            "hmac-sha2-512-etm@openssh.com",
+        );
+        only(
+            "trunkline warm -o",
+            "MACs=+hmac-sha2-512-",
+            "MACs=+hmac-sha2-512-etm@openssh.com",
+        );
+        only("trunkline ssh -O", "che", "check");
+        assert_eq!(
+            values("trunkline ssh -o", "UpdateHostKeys="),
+            ["UpdateHostKeys=yes", "UpdateHostKeys=no", "UpdateHostKeys=ask"]
+        );
+        assert!(values("trunkline ssh -o", "Port=").is_empty());
+        // None of a list twice.
+        assert!(values("trunkline ssh -c", "aes128-ctr,aes128-ct").is_empty());
     }
 
     #[test]

@@ -6,7 +6,6 @@ mod paths;
 mod view;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
@@ -24,6 +23,7 @@ use crate::backend::{Backend, runtime};
 use crate::commands::run::ManyHosts;
 use crate::questions::Conversation;
 use crate::ssh_options::HostOptions;
+use crate::terminal::can_be_drawn_on;
 use crate::terminal::interrupts::{Interrupts, status_of};
 use ends::Ends;
 use filters::FilterArgs;
@@ -228,7 +228,7 @@ impl Args {
     }
 
     fn shows(&self, target: &CopyPlace) -> Shows {
-        let on_terminal = std::io::stderr().is_terminal();
+        let on_terminal = can_be_drawn_on(&std::io::stderr());
         let progress = !self.json && !self.quiet && (self.progress || on_terminal);
         Shows {
             progress,
@@ -254,6 +254,7 @@ impl Args {
             destination,
             ssh_args,
             world,
+            answers_at_hand: false,
         })
     }
 }

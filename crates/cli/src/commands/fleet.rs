@@ -1,4 +1,4 @@
-//! `trunkline fleet`, which is `trunkline-fleet`, but for `attach`, which is a run that others have begun.
+//! `trunkline fleet`, which is `trunkline-fleet`, but for `attach`, which is a run or a stream that others have begun.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -13,18 +13,24 @@ use crate::backend::Backend;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// init, join, status, drain, leave, key or attach JOB, and what belongs to them; --help tells more.
+    /// init, join, status, drain, leave, key, cancel ID or attach ID, and what belongs to them; --help tells more.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     words: Vec<OsString>,
 }
 
 impl Args {
-    /// The arguments of `trunkline run` that `attach JOB` stands for.
+    /// The arguments of `trunkline run` that `attach JOB` stands for; of `trunkline stream`, where there is a target.
     pub(crate) fn attached(&self) -> Option<Vec<OsString>> {
         let (first, rest) = self.words.split_first()?;
         let is_asked = first == "attach" && rest.first().is_some_and(|word| word != "--help" && word != "-h");
         is_asked.then(|| {
-            let before = ["trunkline", "run", "--fleet", "--attach"].map(OsString::from);
+            let is_target = |word: &OsString| word == "--to" || word.as_encoded_bytes().starts_with(b"--to=");
+            let command = if rest.iter().any(is_target) {
+                "stream"
+            } else {
+                "run"
+            };
+            let before = ["trunkline", command, "--fleet", "--attach"].map(OsString::from);
             before.into_iter().chain(rest.iter().cloned()).collect()
         })
     }

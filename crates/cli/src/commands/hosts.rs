@@ -6,7 +6,7 @@ pub(crate) mod ls;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use trunkline_control::client::Client;
 use trunkline_control::protocol::{
     HostRequest, MasterAction, MasterFound, MasterState, MastersOf, Reply, Request,
@@ -87,7 +87,11 @@ async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::R
     let request = host_request(name, ssh.to_args())?;
     let checked = match backend.connect_if_running().await? {
         Some(mut client) => ask(&mut client, Request::Check(request.clone()), backend).await,
-        None => Err(anyhow!("{name}: no connection: the daemon is not running")),
+        None => {
+            let why = backend.apart();
+            let why = why.as_deref().unwrap_or("the daemon is not running");
+            Err(anyhow!("{name}: no connection: {why}"))
+        }
     };
     match checked {
         Ok(Reply::Checked { rtt: Some(rtt) }) => {
@@ -137,7 +141,7 @@ fn told(answer: anyhow::Result<String>, code: ExitCode) -> ExitCode {
             code
         }
         Err(error) => {
-            eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
+            crate::report::tell(format_args!("{error:#}"));
             ExitCode::from(crate::OWN_ERROR)
         }
     }
@@ -151,16 +155,18 @@ pub(crate) fn warm(args: &WarmArgs, backend: &Backend) -> anyhow::Result<ExitCod
         backend,
         |host| Request::Warm { host, pin },
         |name, reply| match reply {
-            Reply::Done => Ok(format!(
-                "{name}: connected{}",
-                if pin { ", kept until closed" } else { "" }
-            )),
+            Reply::Done => Ok(match backend.is_private() {
+                true => format!("{name}: connected, and closed again (--no-daemon)"),
+                false if pin => format!("{name}: connected, kept until closed"),
+                false => format!("{name}: connected"),
+            }),
             other => Err(unexpected(&other)),
         },
     )
 }
 
-/// Does a request for each host, all at once, and prints a line for each in order.
+/// Does a request for each host, all at once, and prints a line for each in order. It is to last: only the shared daemon can
+/// do it, unless the user wants none.
 fn each(
     args: &HostArgs,
     backend: &Backend,
@@ -176,7 +182,11 @@ fn each(
         backend.questions().name_hosts(hosts.collect()).await;
         let answers = args.destinations.iter().enumerate().map(async |(place, name)| {
             let host = host_request(name, args.ssh.to_args())?;
-            let mut client = backend.connect().await?;
+            let client = match backend.is_told_to_be_private() {
+                true => backend.connect().await,
+                false => backend.connect_to_shared().await,
+            };
+            let mut client = client.with_context(|| name.clone())?;
             let talk = Conversation::new(&mut client, backend.questions()).at(place);
             line(name, answer(talk, request(host)).await?)
         });

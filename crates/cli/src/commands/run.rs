@@ -76,16 +76,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     retry: u32,
     /// Have the nodes of the fleet run it (`trunkline fleet`), each on its share of the hosts. -j, --serial, --fail-fast and
-    /// --timeout hold for the whole fleet; commands get no input.
-    #[arg(long, conflicts_with_all = ["script", "become", "retry"])]
+    /// --timeout hold for the whole fleet. Standard input is read to its end before anything starts, and has at most 64 MiB.
+    #[arg(long)]
     fleet: bool,
     /// Run this job of the fleet again on the hosts where it may have started, and on no others, with that job's limits.
     #[arg(long, value_name = "JOB", requires = "fleet", conflicts_with_all = [
-        "hosts", "group", "inventory", "command", "dry_run", "jobs", "timeout", "serial", "fail_fast", "max_fail",
+        "hosts", "group", "inventory", "command", "dry_run", "jobs", "timeout", "serial", "fail_fast", "max_fail", "script",
+        "become", "retry", "env",
     ])]
     retry_unknown: Option<String>,
     /// What `trunkline fleet attach` stands for.
-    #[arg(long, value_name = "JOB", hide = true, requires = "fleet", conflicts_with_all = ["hosts", "group", "inventory", "command", "dry_run"])]
+    #[arg(long, value_name = "JOB", hide = true, requires = "fleet", conflicts_with_all = [
+        "hosts", "group", "inventory", "command", "dry_run", "script", "become", "retry", "env",
+    ])]
     attach: Option<String>,
     /// Write the names of the hosts that did not succeed to this file, one a line; `-H @FILE` takes them.
     #[arg(long, value_name = "FILE")]
@@ -102,7 +105,8 @@ pub(crate) struct Args {
     /// Set a variable for the command. The value can be seen among the server's processes for a moment.
     #[arg(long, value_name = "NAME=VALUE", value_parser = Variable::parse)]
     env: Vec<Variable>,
-    /// Run the command as this user (root if none is named), by sudo. Its password is asked for once, where sudo needs one.
+    /// Run the command as this user (root if none is named), by sudo. Its password is asked for once, where sudo needs one;
+    /// with --fleet it must not need one.
     #[arg(long, value_name = "USER", num_args = 0..=1, require_equals = true, default_missing_value = "root")]
     r#become: Option<String>,
     /// Print one JSON object for each host as it finishes.
@@ -452,7 +456,7 @@ impl Run<'_> {
         view: &View,
     ) -> anyhow::Result<ExitCode> {
         if let Some(message) = trouble_here(done) {
-            eprintln!("trunkline: {}", Printable::text(message));
+            crate::report::tell(message);
             return Ok(ExitCode::from(OWN_ERROR));
         }
         self.print_held(done, view)?;
@@ -472,10 +476,9 @@ impl Run<'_> {
             .iter()
             .filter(|result| result.trouble == Some(Trouble::UnknownName));
         let unknown: Vec<&str> = unknown.map(|result| result.address.host.as_str()).collect();
-        for sentence in
-            hosts::misspelt(&unknown, self.args.ssh.config_file(), self.world, self.backend).await?
-        {
-            eprintln!("trunkline: {}", Printable::line(sentence));
+        let config_file = self.args.ssh.config_file();
+        if let Some(sentence) = hosts::misspelt(&unknown, config_file, self.world, self.backend).await? {
+            crate::report::tell(Printable::line(sentence));
         }
         Ok(match signal {
             Some(signal) => ExitCode::from(status_of(signal)),

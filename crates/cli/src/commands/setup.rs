@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use trunkline_control::protocol::{Reply, Request};
 
-use self::block::{Block, Found};
+use self::block::{Block, Sections};
 use self::edited_file::EditedFile;
 use crate::backend::{Backend, runtime};
 use crate::commands::hosts::ask;
@@ -90,7 +90,7 @@ struct Lines<'a> {
     /// Puts the block where it belongs in a text without it.
     insert: &'a dyn Fn(&str) -> anyhow::Result<String>,
     /// What is left in the block's place when something follows that would mean something else without it.
-    bridge: &'a dyn Fn(&Found<'_>) -> &'static str,
+    bridge: &'a dyn Fn(&Sections<'_>) -> &'static str,
 }
 
 impl Lines<'_> {
@@ -113,6 +113,10 @@ impl Lines<'_> {
             writeln!(out, "removed trunkline's lines from {shown}")?;
             return Ok(Outcome::Written);
         }
+        let done = match found {
+            Some(_) => "changed trunkline's lines in",
+            None => "added lines to",
+        };
         let without = found.map_or_else(
             || file.text().to_owned(),
             |found| found.removed((self.bridge)(&found)),
@@ -131,7 +135,7 @@ impl Lines<'_> {
             return Ok(Outcome::Unchanged);
         }
         file.replace(&with)?;
-        write!(out, "added lines to {shown}")?;
+        write!(out, "{done} {shown}")?;
         if file.text.is_some() {
             write!(out, "; the previous version is in {}", file.backup().display())?;
         }

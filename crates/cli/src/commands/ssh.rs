@@ -7,6 +7,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use anyhow::Context as _;
 use rustix::fs::FileType;
@@ -23,7 +24,7 @@ use trunkline_control::terminal::escape::{Action, Available, EscapeFilter, Step}
 use trunkline_control::terminal::modes::{self, WindowSize};
 use trunkline_request::destination::Destination;
 use trunkline_request::failure::{ErrorKind, Execution};
-use trunkline_request::{LogLevel, not_shared};
+use trunkline_request::{LogLevel, LogLine, not_shared};
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, must_share, runtime};
@@ -43,10 +44,14 @@ use log::Console;
 /// Prints what `trunkline ssh --help` asks for.
 pub(crate) fn help() -> ExitCode {
     println!(
-        "Runs ssh(1)'s command lines over shared connections. It takes ssh's arguments and reads ssh's configuration:\n\n\
+        "Runs ssh(1)'s command lines over shared connections. It takes ssh's arguments\n\
+         and reads ssh's configuration:\n\n\
          {}\n\n\
-         The options are those of ssh(1). --no-daemon before \"ssh\" makes a connection for this command alone.",
-        USAGE.replace("usage: ssh", "usage: trunkline ssh")
+         The options are those of ssh(1). --no-daemon before \"ssh\" makes a connection\n\
+         for this command alone.",
+        USAGE
+            .replace("usage: ssh", "usage: trunkline ssh")
+            .replace(" [-b bind_address]\n", "\n           [-b bind_address]\n")
     );
     ExitCode::SUCCESS
 }
@@ -230,8 +235,11 @@ async fn talk(
     };
     let interrupts = backend.is_private().then(Interrupts::watch).transpose()?;
     let is_quiet = console.level == Some(LogLevel::Quiet);
+    let apart = backend.apart();
+    log_apart(console, apart.as_deref());
     let outcome = Talk {
         daemon: daemon.silent(is_quiet),
+        apart,
         interrupts,
         console,
         launcher,
@@ -243,6 +251,17 @@ async fn talk(
         line: None,
     };
     outcome.run().await
+}
+
+/// Says why no connection is shared, where the daemon stands elsewhere.
+fn log_apart(console: &mut Console, why: Option<&str>) {
+    if let Some(why) = why {
+        console.write(&LogLine {
+            at: SystemTime::now(),
+            level: LogLevel::Debug1,
+            text: format!("{why}; this command makes a connection of its own"),
+        });
+    }
 }
 
 /// The standard streams, as a session uses them.
@@ -268,12 +287,13 @@ impl Streams {
         };
         // In the background, the terminal is somebody else's to write to.
         let output = |kind: Stdio| match kind {
+            _ if args.background && program == Program::Nothing => Stdio::Null,
             Stdio::Framed if args.background => Stdio::Passed,
             kind => kind,
         };
         Ok(Self {
-            program,
             kinds: [stdin, output(stdout), output(stderr)],
+            program,
             stdin_is_terminal,
         })
     }
@@ -374,6 +394,8 @@ fn low_byte(status: u32) -> u8 {
 /// A session's course, seen from the client.
 struct Talk<'a> {
     daemon: Conversation<'a>,
+    /// Why it is not the shared one, where that stands elsewhere.
+    apart: Option<String>,
     /// Where the daemon is this process's own: its session must end before it does.
     interrupts: Option<Interrupts>,
     console: &'a mut Console,
@@ -401,7 +423,7 @@ impl Talk<'_> {
                 reply = self.daemon.next() => {
                     if let Ok(Reply::Begun { tty, escapes: configured, hostname, .. }) = &reply {
                         if let Some(launcher) = self.launcher.take() {
-                            launcher.release().await;
+                            launcher.release(self.args.no_command, self.console.logs_to_stderr()).await;
                         }
                         self.hostname.clone_from(hostname);
                         self.escapes = *configured;
@@ -509,7 +531,11 @@ impl Talk<'_> {
             Reply::Notice(text) => self.console.log(LogLevel::Info, &text),
             Reply::Warning(text) => self.console.log(LogLevel::Error, &text),
             Reply::Banner(text) => self.console.tell(&text),
-            Reply::LogLevel(level) => self.console.level = Some(level),
+            Reply::Proxy(text) => self.console.answer(&text),
+            Reply::LogLevel(level) => {
+                self.console.level = Some(level);
+                log_apart(self.console, self.apart.as_deref());
+            }
             Reply::Log(line) => self.console.write(&line),
             Reply::LocalCommand(command) => {
                 self.run_locally(&command).await;
@@ -523,6 +549,8 @@ impl Talk<'_> {
                 self.say_closed();
                 return Ok(Some(Outcome::Code(match exit {
                     Exit::Status(status) => low_byte(status),
+                    // Whoever was to read its output has had enough (`| head`).
+                    Exit::Signal(name, _) if name == "PIPE" => OWN_ERROR,
                     Exit::Signal(name, _) => {
                         let text = format!("trunkline: the command was ended by SIG{name}");
                         self.console.log(LogLevel::Info, &text);
@@ -541,13 +569,18 @@ impl Talk<'_> {
                     execution => format!(" (the command {execution})"),
                 };
                 let ours = || format!("trunkline: {}{advice}", failure.message);
-                let text = failure.in_words_of_ssh.unwrap_or_else(ours);
                 // sshconnect.c logs that it cannot connect as an error, and continues to its end.
                 let level = match failure.kind {
                     ErrorKind::Network | ErrorKind::Timeout => LogLevel::Error,
                     _ => LogLevel::Fatal,
                 };
-                self.console.log(level, &text);
+                match failure.in_words_of_ssh {
+                    Some(words) => words.iter().for_each(|said| match said.level {
+                        Some(level) => self.console.log(level, &said.text),
+                        None => self.console.answer(&said.text),
+                    }),
+                    None => self.console.log(level, &ours()),
+                }
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Reply::UseSystemSsh { reasons, options } => {
@@ -598,10 +631,6 @@ impl Talk<'_> {
                 if let Some(filter) = escapes {
                     self.console.answer(&filter.help());
                 }
-            }
-            Action::MoreVerbose | Action::LessVerbose => {
-                self.console
-                    .answer("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
             }
             Action::ListForwards => {
                 self.daemon.send(&Request::Forward(ForwardRequest::List)).await?;

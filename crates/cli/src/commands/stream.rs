@@ -1,5 +1,7 @@
 //! `trunkline stream`: what commands on many hosts print, into FIFOs, sockets and files, for as long as they run.
 
+mod fleet;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -32,14 +34,24 @@ use crate::terminal::interrupts::{Interrupts, status_of};
     override_usage = "trunkline stream [OPTIONS] <DEST>... -- <COMMAND>...\n       \
                       trunkline stream [OPTIONS] -H <HOSTS> -- <COMMAND>...\n       \
                       trunkline stream [OPTIONS] -i <FILE> -- <COMMAND>...",
-    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["destinations", "hosts", "inventory"]))
+    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["destinations", "hosts", "inventory", "attach"]))
 )]
 pub(crate) struct Args {
     #[command(flatten)]
     ssh: SshOptions,
     #[command(flatten)]
     many: ManyHosts,
+    /// Have the nodes of a fleet run the command, until it is cancelled: see trunkline fleet.
+    #[arg(long)]
+    fleet: bool,
+    /// With --fleet: leave when the stream is handed over. `trunkline fleet attach STREAM --to TARGET` follows it.
+    #[arg(long, requires = "fleet")]
+    detach: bool,
+    /// What `trunkline fleet attach STREAM` stands for.
+    #[arg(long, hide = true, value_name = "STREAM", requires = "fleet", conflicts_with_all = ["destinations", "hosts", "inventory", "command", "detach"])]
+    attach: Option<String>,
     /// Where the output goes: fifo:PATH, unix:PATH, file:PATH, or - for standard output. {host} in a path is the host's name.
+    /// With --fleet also nats:SUBJECT, a subject of JetStream.
     ///
     /// Missing FIFOs and files are created with mode 0600. On a Unix socket trunkline listens, and serves one reader at a
     /// time. This option may also come at the very end, after the command.
@@ -64,7 +76,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DEST")]
     destinations: Vec<String>,
     /// The command; its words are joined with spaces, as ssh does.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "attach", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -87,21 +99,37 @@ enum Restart {
 enum To {
     Stdout,
     Template(String),
+    /// Of JetStream.
+    Subject(String),
 }
 
 impl FromStr for To {
-    type Err = anyhow::Error;
+    type Err = String;
 
-    fn from_str(text: &str) -> anyhow::Result<Self> {
+    fn from_str(text: &str) -> Result<Self, String> {
         if text == "-" {
             return Ok(Self::Stdout);
         }
-        Target::from_str(text).with_context(|| "or - for standard output")?;
+        if let Some(subject) = text.strip_prefix("nats:").filter(|subject| !subject.is_empty()) {
+            return Ok(Self::Subject(subject.to_owned()));
+        }
+        Target::from_str(text).map_err(|error| format!("{error}, or - for standard output"))?;
         Ok(Self::Template(text.to_owned()))
     }
 }
 
 impl To {
+    /// Whether so many hosts can be written to it.
+    fn can_take(&self, hosts: usize) -> anyhow::Result<()> {
+        if let Self::Template(template) = self
+            && hosts > 1
+            && !template.contains("{host}")
+        {
+            bail!("{hosts} hosts would share {template}: put {{host}} into its path");
+        }
+        Ok(())
+    }
+
     /// The host's own; `None` for standard output. A name with a slash in it stays one part of the path.
     fn of_host(&self, name: &str, world: &World) -> Option<Target> {
         let Self::Template(template) = self else {
@@ -109,6 +137,18 @@ impl To {
         };
         let text = template.replace("{host}", &name.replace('/', "_"));
         Some(text.parse::<Target>().ok()?.seen_from(&world.cwd))
+    }
+}
+
+impl Args {
+    /// All hosts that were named.
+    async fn targets(&self, world: &World, backend: &Backend) -> anyhow::Result<Vec<Host>> {
+        let mut hosts = self.many.targets(self.ssh.config_file(), world, backend).await?;
+        for name in &self.destinations {
+            hosts.push(Host::named(name).with_context(|| format!("{name:?} is not a valid destination"))?);
+        }
+        ensure!(!hosts.is_empty(), "no hosts match");
+        Ok(hosts)
     }
 }
 
@@ -133,7 +173,11 @@ fn behind(command: &mut Vec<OsString>) -> Option<To> {
 }
 
 async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let Some(to) = args.to.take().or_else(|| behind(&mut args.command)) else {
+    let to = args.to.take().or_else(|| behind(&mut args.command));
+    if args.fleet {
+        return fleet::stream(&args, to, backend).await;
+    }
+    let Some(to) = to else {
         let missing = "where the output goes has to be said: --to fifo:PATH, unix:PATH, file:PATH or -\n";
         clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).exit();
     };
@@ -141,25 +185,17 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         args.retry_min <= args.retry_max,
         "--retry-min must not be more than --retry-max"
     );
+    ensure!(
+        !matches!(to, To::Subject(_)),
+        "nats:SUBJECT is written to by the nodes of a fleet: add --fleet"
+    );
     let world = World::current().context("reading the environment")?;
-    let mut hosts = args.many.targets(args.ssh.config_file(), &world, backend).await?;
-    for name in &args.destinations {
-        hosts.push(Host::named(name).with_context(|| format!("{name:?} is not a valid destination"))?);
-    }
-    ensure!(!hosts.is_empty(), "no hosts match");
+    let hosts = args.targets(&world, backend).await?;
     let named = hosts
         .iter()
         .map(|host| (host.name.clone(), host.destination.host.clone()));
     backend.questions().name_hosts(named.collect()).await;
-    if let To::Template(template) = &to
-        && hosts.len() > 1
-        && !template.contains("{host}")
-    {
-        bail!(
-            "{} hosts would share {template}: put {{host}} into its path",
-            hosts.len()
-        );
-    }
+    to.can_take(hosts.len())?;
     let view = View {
         prefixed: hosts.len() > 1,
         colours: colours(std::io::stdout().is_terminal()),
@@ -477,6 +513,7 @@ impl Follower<'_> {
                 destination: self.host.destination.clone(),
                 ssh_args: self.args.ssh.to_session_args(&self.host.ssh_args),
                 world: self.world.clone(),
+                answers_at_hand: false,
             },
             program: Program::Exec(self.args.command.join(" ".as_ref()).into_encoded_bytes()),
             env: BTreeMap::new(),

@@ -3,13 +3,13 @@
 mod chart;
 mod page;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use trunkline_control::protocol::{HostRequest, Reply, Request, TuneRequest};
 use trunkline_request::tuning::{
     Advice, Choice, CipherRow, LocalReport, LocalRow, Rates, Report, RequestRow, SIZES, Step, StreamsRow,
@@ -239,14 +239,9 @@ async fn remember(args: &Args, backend: &Backend, choice: Option<Choice>) -> any
 }
 
 fn bar() -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() {
-        live::target()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
     let style = ProgressStyle::with_template("{prefix} {pos}/{len} {wide_msg}")
         .expect("the template's keys are indicatif's own");
-    ProgressBar::with_draw_target(Some(1), target).with_style(style)
+    ProgressBar::with_draw_target(Some(1), live::target()).with_style(style)
 }
 
 /// What stands in the row of a table that `cp` goes by.

@@ -8,8 +8,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
@@ -33,6 +31,7 @@ pub(crate) fn main(backend: &Backend) -> ExitCode {
     }
     let caller = match Caller::find() {
         Ok(caller) => caller,
+        Err(why) if must_share() && why != NOT_SSH => return refuse(why),
         Err(why) => return decline(logs(0), why),
     };
     let loud = logs(caller.args.verbosity);
@@ -40,8 +39,11 @@ pub(crate) fn main(backend: &Backend) -> ExitCode {
     if let Wants::Path = wants {
         return ExitCode::SUCCESS;
     }
-    let clock = Clock::start(loud);
-    let strict = !caller.has_our_master() && caller.must_share(backend, &clock);
+    let strict = !caller.has_our_master() && caller.must_share(backend);
+    // One that would otherwise be refused waits, however long the daemon takes.
+    if !strict {
+        limit_the_time(loud);
+    }
     let listening = match wants {
         Wants::Nothing(why) => Err(anyhow::anyhow!(why)),
         _ => listen(&caller, backend),
@@ -72,31 +74,17 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What ends the process in time, in whatever it is stuck, until it is stopped. By an exit status: ssh gives up when what it
-/// asks is ended by a signal.
-struct Clock(Arc<AtomicBool>);
-
-impl Clock {
-    fn start(loud: bool) -> Self {
-        let set = std::env::var("TRUNKLINE_UP_LIMIT").ok();
-        let limit = set
-            .and_then(|value| value.parse().ok())
-            .map_or(LIMIT, Duration::from_millis);
-        let stopped = Arc::<AtomicBool>::default();
-        let clock = Self(stopped.clone());
-        std::thread::spawn(move || {
-            std::thread::sleep(limit);
-            if !stopped.load(Ordering::Relaxed) {
-                decline(loud, "the daemon takes too long");
-                std::process::exit(1)
-            }
-        });
-        clock
-    }
-
-    fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+/// Ends the process in time, in whatever it is stuck. By an exit status: ssh gives up when what it asks is ended by a signal.
+fn limit_the_time(loud: bool) {
+    let set = std::env::var("TRUNKLINE_UP_LIMIT").ok();
+    let limit = set
+        .and_then(|value| value.parse().ok())
+        .map_or(LIMIT, Duration::from_millis);
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        decline(loud, "the daemon takes too long");
+        std::process::exit(1)
+    });
 }
 
 fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
@@ -153,9 +141,7 @@ impl Caller {
         let program = words.next().ok_or("the calling process has no command line")?;
         // Libraries and other programs read ssh_config, too: their words are not ssh's.
         if Path::new(&program).file_name() != Some(OsStr::new("ssh")) {
-            return Err(
-                "`trunkline up` is run by ssh, from the lines that `trunkline setup ssh` adds to ssh_config",
-            );
+            return Err(NOT_SSH);
         }
         let args = SshArgs::parse(words).map_err(|_| "ssh's command line cannot be parsed")?;
         let by_path = program.as_encoded_bytes().contains(&b'/');
@@ -165,18 +151,16 @@ impl Caller {
         })
     }
 
-    /// Whether ssh is to give up rather than to connect by itself. It is waited for then, as the clock is told.
-    fn must_share(&self, backend: &Backend, clock: &Clock) -> bool {
+    /// Whether ssh is to give up rather than to connect by itself.
+    fn must_share(&self, backend: &Backend) -> bool {
         let off = std::env::var_os("TRUNKLINE_OFF").is_some_and(|value| value == "1");
         if must_share() {
-            clock.stop();
             return true;
         }
         if off || !backend::has_strict_hosts().unwrap_or(true) {
             return false;
         }
         // The daemon knows which hosts; as long as it has not said so, it may be this one.
-        clock.stop();
         backend.must_share(&self.args).unwrap_or(true)
     }
 
@@ -229,6 +213,9 @@ fn asking_process(parent: Pid) -> Result<Vec<OsString>, &'static str> {
     }
     command_line(parent_of(parent)?)
 }
+
+const NOT_SSH: &str =
+    "`trunkline up` is run by ssh, from the lines that `trunkline setup ssh` adds to ssh_config";
 
 const UNREADABLE: &str = "the command line of the calling process cannot be read";
 

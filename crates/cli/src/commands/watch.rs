@@ -12,6 +12,9 @@ use crate::backend::Backend;
 /// Arguments of `trunkline top`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopArgs {
+    /// Show the fleet that this machine belongs to, and not the daemon.
+    #[arg(long)]
+    fleet: bool,
     /// The time between two updates, from 100ms to 1m.
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = crate::duration::parse)]
     interval: Duration,
@@ -20,6 +23,9 @@ pub(crate) struct TopArgs {
 /// Arguments of `trunkline serve-ui`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeUiArgs {
+    /// Show the fleet that this machine belongs to, and not the daemon.
+    #[arg(long)]
+    fleet: bool,
     /// The time between two updates, from 100ms to 1m.
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = crate::duration::parse)]
     interval: Duration,
@@ -28,34 +34,32 @@ pub(crate) struct ServeUiArgs {
     port: u16,
 }
 
-/// Becomes the program that shows the daemon in the terminal.
+/// Becomes the program that shows the daemon or the fleet in the terminal.
 pub(crate) fn top(args: &TopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    become_watch("top", args.interval, &[], backend)
+    become_watch("top", args.interval, args.fleet, &[], backend)
 }
 
-/// Becomes the program that shows the daemon on a page.
+/// Becomes the program that shows them on a page.
 pub(crate) fn serve_ui(args: &ServeUiArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    become_watch(
-        "serve-ui",
-        args.interval,
-        &["--port", &args.port.to_string()],
-        backend,
-    )
+    let port = args.port.to_string();
+    become_watch("serve-ui", args.interval, args.fleet, &["--port", &port], backend)
 }
 
 fn become_watch(
     command: &str,
     interval: Duration,
+    fleet: bool,
     more: &[&str],
     backend: &Backend,
 ) -> anyhow::Result<ExitCode> {
     ensure!(
         !backend.is_told_to_be_private(),
-        "{command} shows the shared daemon: leave out --no-daemon"
+        "{command} shows the shared daemon and the fleet: leave out --no-daemon"
     );
     let program = program::find_watch()?;
     let error = Command::new(&program)
         .args([command, "--interval", &interval.as_secs_f64().to_string()])
+        .args(fleet.then_some("--fleet"))
         .args(more)
         .exec();
     Err(error).with_context(|| format!("running {}", program.display()))

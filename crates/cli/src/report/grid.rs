@@ -50,6 +50,16 @@ impl Grid {
 /// A line of prose or of a list, broken between words where the terminal is too narrow. What follows is indented by `hang`
 /// columns more than the line. A word that does not fit stays whole, for those who copy it. Has no newline at its end.
 pub(crate) fn wrapped(line: &str, hang: usize, width: Option<u16>) -> String {
+    broken(line, hang, width, |word| vec![word])
+}
+
+/// The same, in which a word that does not fit is broken behind its commas: a list of algorithms.
+pub(crate) fn wrapped_list(line: &str, hang: usize, width: Option<u16>) -> String {
+    broken(line, hang, width, |word| word.split_inclusive(',').collect())
+}
+
+/// `parts`: of a word that does not fit, what stays whole.
+fn broken(line: &str, hang: usize, width: Option<u16>, parts: fn(&str) -> Vec<&str>) -> String {
     let Some(width) = width else {
         return line.to_owned();
     };
@@ -67,8 +77,20 @@ pub(crate) fn wrapped(line: &str, hang: usize, width: Option<u16>) -> String {
             text.push(' ');
             column += 1;
         }
-        text.push_str(word);
-        column += length;
+        let parts = match column + length > width.into() {
+            true => parts(word),
+            false => vec![word],
+        };
+        for (nth, part) in parts.into_iter().enumerate() {
+            let length = part.chars().count();
+            if nth > 0 && column + length > width.into() {
+                text.push('\n');
+                text.extend(std::iter::repeat_n(' ', indent + hang));
+                column = indent + hang;
+            }
+            text.push_str(part);
+            column += length;
+        }
     }
     text
 }
@@ -89,6 +111,19 @@ mod tests {
             "a\n/long/path/of/it\nb"
         );
         assert_eq!(wrapped("", 2, Some(10)), "");
+        assert_eq!(
+            wrapped("hosts: web1,web22,web3", 2, Some(14)),
+            "hosts:\n  web1,web22,web3"
+        );
+    }
+
+    #[test]
+    fn a_list_of_algorithms_breaks_behind_its_commas() {
+        assert_eq!(
+            wrapped_list("  macs: hmac-a,hmac-bc,umac-d and more", 2, Some(14)),
+            "  macs:\n    hmac-a,\n    hmac-bc,\n    umac-d and\n    more"
+        );
+        assert_eq!(wrapped_list("macs: a,b", 2, None), "macs: a,b");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use trunkline_request::destination::Destination;
 pub(crate) use trunkline_request::failure::Execution;
 use trunkline_text::Printable;
 
+use crate::terminal;
 use output::Output;
 
 pub(crate) mod alike;
@@ -28,6 +29,18 @@ pub(crate) mod output;
 pub(crate) mod progress;
 pub(crate) mod summary;
 pub(crate) mod table;
+
+/// Says something about the whole command on standard error. On a terminal, lines break between words.
+pub(crate) fn tell(text: impl Display) {
+    eprintln!("{}", told(text, terminal::width(std::io::stderr())));
+}
+
+/// What [`tell`] prints, for a terminal of this width. Has no newline at its end.
+fn told(text: impl Display, width: Option<u16>) -> String {
+    let text = Printable::text(format!("trunkline: {text}")).to_string();
+    let lines: Vec<_> = text.lines().map(|line| grid::wrapped(line, 2, width)).collect();
+    lines.join("\n")
+}
 
 /// What became of a command on one host.
 #[derive(Debug)]
@@ -196,6 +209,16 @@ pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_told_breaks_between_words_on_a_terminal_only() {
+        let text = "no space left in web1:/data for big.iso\n  ^ there";
+        assert_eq!(told(text, None), format!("trunkline: {text}"));
+        assert_eq!(
+            told(text, Some(30)),
+            "trunkline: no space left in\n  web1:/data for big.iso\n  ^ there"
+        );
+    }
 
     /// A host that printed `stdout` and ended with `outcome`, after 1.5 s.
     pub(super) fn result(host: &str, outcome: Outcome, stdout: &str) -> HostResult {

@@ -91,11 +91,14 @@ pub(crate) fn counts(results: &[HostResult], elapsed: Duration, colours: Colours
     }
 }
 
-/// Everything but success, with its hosts; most hosts first, and then in the order of the results.
+/// Everything but success, with its hosts; most hosts first, and then in the order of the list.
 fn alike(results: &[HostResult]) -> Vec<(Outcome, Vec<&str>)> {
     let mut failures: Vec<Vec<&HostResult>> = Vec::new();
     let mut places = HashMap::new();
-    for result in results.iter().filter(|result| !result.outcome.is_success()) {
+    let unsuccessful = results.iter().filter(|result| !result.outcome.is_success());
+    let mut unsuccessful: Vec<_> = unsuccessful.collect();
+    unsuccessful.sort_by_key(|result| result.number);
+    for result in unsuccessful {
         let place = *places.entry(result.alike()).or_insert(failures.len());
         match failures.get_mut(place) {
             Some(alike) => alike.push(result),
@@ -156,6 +159,17 @@ mod tests {
     #[test]
     fn a_summary_counts_and_names_what_went_wrong() {
         insta::assert_snapshot!(summary(&run(), Duration::from_millis(2340)));
+    }
+
+    #[test]
+    fn failures_that_as_many_hosts_share_are_in_the_order_of_the_list() {
+        let results = [(3, "web3"), (1, "web1"), (2, "web2")].map(|(number, name)| HostResult {
+            number,
+            ..result(name, Outcome::Exited(number as u32), "")
+        });
+        let table = failures(&results, None);
+        let hosts: Vec<&str> = table.lines().skip(1).map(|line| &line[..4]).collect();
+        assert_eq!(hosts, ["web1", "web2", "web3"], "{table}");
     }
 
     #[test]

@@ -14,10 +14,10 @@ const FREE: u16 = 3;
 /// Draws at most this often in a second.
 const RATE: u8 = 10;
 
-/// For a line on standard error; none is drawn where that is no terminal that can move its cursor.
+/// For a line on standard error; none is drawn unless that is a terminal that can move its cursor.
 pub(crate) fn target() -> ProgressDrawTarget {
     let term = Term::buffered_stderr();
-    if term.is_term() {
+    if super::can_be_drawn_on(&io::stderr()) {
         ProgressDrawTarget::term_like_with_hz(Box::new(Narrowed(term)), RATE)
     } else {
         ProgressDrawTarget::hidden()

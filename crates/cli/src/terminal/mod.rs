@@ -6,6 +6,11 @@ pub(crate) mod interrupts;
 pub(crate) mod live;
 pub(crate) mod raw;
 
+/// Whether a stream leads to a terminal that can be drawn on: one that understands escape sequences.
+pub(crate) fn can_be_drawn_on(stream: &impl std::io::IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
 /// The columns of the terminal that a stream leads to; `None` where it leads elsewhere, or the terminal does not tell.
 pub(crate) fn width(stream: impl std::os::fd::AsFd) -> Option<u16> {
     size(stream).map(|(columns, _)| columns)

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use trunkline_testkit::{Sshd, SshdBuilder};
+use trunkline_testkit::{Sshd, SshdBuilder, folder};
 
 /// How long anything may take before a test gives up. Far more than a loaded machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A home and a `TRUNKLINE_DIR`. Dropping it ends the daemon and whatever else runs with it.
+/// A home and a `TRUNKLINE_DIR`. Dropping it, or the end of the test program, ends the daemon and whatever else runs with it.
 pub(crate) struct Home {
     dir: TempDir,
 }
 
 impl Home {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
+        let dir = folder().unwrap();
         fs::create_dir(dir.path().join("home")).unwrap();
         Self { dir }
     }
@@ -315,6 +315,18 @@ fn all_of(mut stream: impl Read) -> Vec<u8> {
     bytes
 }
 
+/// Starts a command whose first words are "up", and returns once they have come: it runs on the server then, and goes on.
+pub(crate) fn started(command: &mut Command) -> Child {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut up = [0; 3];
+    child.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+    child
+}
+
 /// Waits for a child that has to end.
 pub(crate) fn end_of(child: &mut Child, what: impl std::fmt::Debug) -> ExitStatus {
     let started = Instant::now();
@@ -341,7 +353,7 @@ pub(crate) fn wait_until_or(what: &str, mut look: impl FnMut() -> Result<(), Str
     while let Err(instead) = look() {
         assert!(
             started.elapsed() < PATIENCE,
-            "waited in vain until {what}\n{instead}"
+            "timed out waiting until {what}\n{instead}"
         );
         pause();
     }

@@ -1,6 +1,6 @@
 //! `trunkline top` and `trunkline serve-ui`: what they show is what goes on, and nothing is left of them.
 
-mod browser;
+pub(crate) mod browser;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -86,12 +86,12 @@ fn top_needs_a_terminal() {
 }
 
 /// A tmux server of the test's own.
-struct Tmux<'a> {
-    home: &'a Home,
+pub(crate) struct Tmux<'a> {
+    pub(crate) home: &'a Home,
 }
 
 impl Tmux<'_> {
-    fn run(&self, arguments: &[&str]) -> String {
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let mut tmux = self.home.command("tmux");
         tmux.arg("-S")
             .arg(self.home.path("tmux"))
@@ -102,14 +102,18 @@ impl Tmux<'_> {
         text(&output.stdout)
     }
 
-    fn expect(&self, wanted: &str) {
+    pub(crate) fn expect(&self, wanted: &str) {
         wait_until_or(&format!("{wanted:?} is on the screen"), || {
             let screen = self.run(&["capture-pane", "-p"]);
-            if screen.contains(wanted) {
-                Ok(())
-            } else {
-                Err(screen)
-            }
+            screen.contains(wanted).then_some(()).ok_or(screen)
+        });
+    }
+
+    /// Before a key after Escape: read together, they are that key with Alt.
+    pub(crate) fn expect_no(&self, unwanted: &str) {
+        wait_until_or(&format!("{unwanted:?} is not on the screen"), || {
+            let screen = self.run(&["capture-pane", "-p"]);
+            (!screen.contains(unwanted)).then_some(()).ok_or(screen)
         });
     }
 }
@@ -169,6 +173,7 @@ fn top_follows_the_size_of_a_window_of_tmux_and_leaves_it_as_it_was() {
     tmux.run(&["send-keys", "Enter"]);
     tmux.expect("algorithms");
     tmux.run(&["send-keys", "Escape"]);
+    tmux.expect_no("algorithms");
     tmux.run(&["send-keys", "/", "no-such-host", "Enter"]);
     tmux.expect("Nothing has that in it");
     tmux.run(&["send-keys", "q"]);
@@ -177,15 +182,20 @@ fn top_follows_the_size_of_a_window_of_tmux_and_leaves_it_as_it_was() {
 }
 
 /// A page that is served.
-struct Page {
+pub(crate) struct Page {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Page {
     fn of(home: &Home) -> Self {
+        Self::with(home, &[])
+    }
+
+    /// With these options.
+    pub(crate) fn with(home: &Home, options: &[&str]) -> Self {
         let mut command = home.trunkline();
-        command.args(["serve-ui", "--interval", "100ms"]);
+        command.args(["serve-ui", "--interval", "100ms"]).args(options);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap())

@@ -221,7 +221,7 @@ impl Inventory {
 }
 
 enum Problem {
-    /// What was printed is no list.
+    /// What was printed is not a list of hosts.
     Json(String),
     Inventory(InventoryError),
 }

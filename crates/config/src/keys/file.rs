@@ -380,7 +380,7 @@ impl PrivateKey {
     }
 }
 
-/// The public half, if it can be had without a passphrase.
+/// The public half, if it can be read without a passphrase.
 fn public_key(sealed: &Sealed) -> Option<PublicKey> {
     sealed.clear_public_key().or_else(|| {
         let (secret, comment) = sealed.open(None).ok()?;

@@ -320,7 +320,7 @@ fn open_openssh(body: &[u8], passphrase: Option<&[u8]>) -> Result<(Secret, Strin
     let algorithm = Reader::new(envelope.public)
         .name()
         .map_err(|_| Fault::Malformed("its public key is damaged"))?;
-    // A security key's file needs no passphrase to say so: what it holds is no use without the token.
+    // A security key's file needs no passphrase to say so: what it holds is useless without the token.
     if algorithm.starts_with("sk-") {
         return Err(Fault::SecurityKey);
     }

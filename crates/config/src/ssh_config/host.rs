@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::account::Account;
 use super::algorithms::Algorithms;
 use super::dump::{Directive, Fields};
+use super::fixed_by_master::FIXED_BY_MASTER;
 use super::irrelevant::IRRELEVANT;
 use super::tokens::{Allowed, Tokens, VersionTokens};
 use super::values::{
@@ -231,6 +232,11 @@ pub struct HostConfig {
     pub not_understood: Vec<Directive>,
     /// Lines with an unknown keyword; each is a reason for the system's ssh.
     pub unknown: Vec<Directive>,
+    /// Lines of which a master of the system's ssh goes by its own, whatever the ssh that uses it was told.
+    pub fixed_by_master: Vec<Directive>,
+    /// Whether a master of the system's ssh is shared instead of the engine's connections
+    /// ([`through_ssh`](Self::through_ssh)).
+    pub has_master: bool,
 }
 
 /// How the connection reaches the host.
@@ -362,6 +368,8 @@ impl HostConfig {
         directives: Vec<Directive>,
         around: Surroundings<'_>,
     ) -> Result<Self, Option<ConfigError>> {
+        let is_fixed = |directive: &&Directive| FIXED_BY_MASTER.contains(&&*directive.keyword);
+        let fixed_by_master = directives.iter().filter(is_fixed).cloned().collect();
         let mut fields = Fields::new(directives);
         let f = &mut fields;
         let hostname = f.text("hostname").ok_or(None)?;
@@ -577,10 +585,14 @@ impl HostConfig {
             user: user.clone(),
             not_understood: Vec::new(),
             unknown: Vec::new(),
+            fixed_by_master,
+            has_master: false,
         };
         let (left, not_understood) = fields.left();
-        let irrelevant =
-            |directive: &Directive| IRRELEVANT.iter().any(|(name, _)| *name == directive.keyword);
+        let irrelevant = |directive: &Directive| {
+            IRRELEVANT.iter().any(|(name, _)| *name == directive.keyword)
+                || FIXED_BY_MASTER.contains(&&*directive.keyword)
+        };
         config.unknown = left
             .into_iter()
             .filter(|directive| !irrelevant(directive))
@@ -606,14 +618,14 @@ impl HostConfig {
     }
 
     /// The same host as ssh itself reaches it, for a caller in `world`: ssh reads more of the environment than its
-    /// configuration tells (KRB5CCNAME, which says who one is; what PKCS#11 libraries go by).
+    /// configuration tells (KRB5CCNAME, which says who one is; what PKCS#11 libraries go by), and its master decides more
+    /// for those that share it.
     #[must_use]
     pub fn through_ssh(self: &Arc<Self>, world: &World) -> Arc<Self> {
-        if self.commands.is_some() {
-            return self.clone();
-        }
+        let of_caller = || CommandWorld::of(world, |_| false);
         Arc::new(Self {
-            commands: Some(CommandWorld::of(world, |_| false)),
+            commands: Some(self.commands.clone().unwrap_or_else(of_caller)),
+            has_master: true,
             ..Self::clone(self)
         })
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
+use super::fixed_by_master::FIXED_BY_MASTER;
 use super::hex;
 use super::values::ForwardAgent;
 use super::{CommandWorld, HostConfig};
@@ -100,7 +101,7 @@ impl HostConfig {
             CommandWorld::explain,
         );
         let [environment, folder, umask, shell] = commands;
-        vec![
+        let mut decides = vec![
             ("user", self.user.clone()),
             ("hostname", self.hostname.clone()),
             ("port", self.port.to_string()),
@@ -182,7 +183,26 @@ impl HostConfig {
             ("ipqos", self.ip_qos.to_string()),
             ("versionaddendum", optional(&self.version_addendum)),
             ("refuseconnection", optional(&self.refuse_connection)),
-        ]
+        ];
+        if self.has_master {
+            decides.extend(self.explain_master());
+        }
+        decides
+    }
+
+    /// What more has to be equal where sessions share a master of the system's ssh. What is not understood may be anything.
+    fn explain_master(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let fixed = FIXED_BY_MASTER.map(|name| {
+            let lines = self.fixed_by_master.iter().filter(|line| line.keyword == name);
+            (name, lines.map(|line| &*line.value).collect::<Vec<_>>().join(" "))
+        });
+        let unknown = self.unknown.iter().chain(&self.not_understood);
+        let unknown: Vec<_> = unknown
+            .map(|line| format!("{} {}", line.keyword, line.value))
+            .collect();
+        fixed
+            .into_iter()
+            .chain([("unknown directives", unknown.join("\n"))])
     }
 }
 

@@ -172,7 +172,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// The bounds go up to 131 s.
-    pub const BUCKETS: usize = 18;
+    const BUCKETS: usize = 18;
 
     /// Counts one that took so long.
     pub fn observe(&mut self, took: Duration) {

@@ -1,6 +1,6 @@
 //! ssh's escape sequences: at the start of a line, the escape character turns the next one into a request to
 //! the client. Pure: bytes in, bytes to forward and [`Action`]s out. OpenSSH's `process_escapes` is the
-//! reference.
+//! reference, for what is shown as well.
 
 use std::fmt::Write;
 
@@ -48,10 +48,6 @@ pub enum Action {
     Break,
     /// `~R`: exchange keys anew.
     Rekey,
-    /// `~v`: log more.
-    MoreVerbose,
-    /// `~V`: log less.
-    LessVerbose,
     /// `~#`: list the forwarded connections.
     ListForwards,
     /// `~&`: go to the background and wait there for forwarded connections. Nothing typed behind it is read;
@@ -125,7 +121,7 @@ impl EscapeFilter {
             return String::new();
         };
         let escape = caret(escape);
-        let mut text = format!("{escape}?\r\nAt the start of a line:\r\n");
+        let mut text = format!("{escape}?\r\nSupported escape sequences:\r\n");
         for (character, meaning) in HELP {
             let shown = match self.available {
                 Available::Own { command_line } => *character != "C" || command_line,
@@ -133,10 +129,14 @@ impl EscapeFilter {
             };
             if shown {
                 // Writing to a String cannot fail.
-                _ = write!(text, " {escape}{character:<3} {meaning}\r\n");
+                _ = write!(text, " {escape}{character:<3} - {meaning}\r\n");
             }
         }
-        _ = write!(text, " {escape}{escape:<3} send {escape} itself\r\n");
+        _ = write!(
+            text,
+            " {escape}{escape:<3} - send the escape character by typing it twice\r\n\
+             (Note that escapes are only recognized immediately after newline.)\r\n"
+        );
         text
     }
 
@@ -149,21 +149,18 @@ impl EscapeFilter {
         let escape = caret(escape);
         match action {
             Action::Disconnect => format!("{escape}.\r\n"),
-            Action::Suspend => format!("{escape}^Z [suspended]\r\n"),
+            Action::Suspend => format!("{escape}^Z [suspend ssh]\r\n"),
             Action::Break => format!("{escape}B\r\n"),
             Action::ListForwards => format!("{escape}#\r\n"),
-            Action::Background => format!("{escape}& [in the background]\r\n"),
-            Action::CommandLineDisabled => {
-                format!("{escape}C is off; EnableEscapeCommandline=yes turns it on\r\n")
-            }
+            Action::Background => format!("{escape}& [backgrounded]\r\n"),
+            Action::CommandLineDisabled => "commandline disabled\r\n".to_owned(),
             Action::Unavailable(byte) => {
-                format!("{escape}{} does not work in a shared session\r\n", caret(byte))
+                format!(
+                    "{escape}{} escape not available to multiplexed sessions\r\n",
+                    caret(byte)
+                )
             }
-            Action::Rekey
-            | Action::MoreVerbose
-            | Action::LessVerbose
-            | Action::CommandLine
-            | Action::Help => String::new(),
+            Action::Rekey | Action::CommandLine | Action::Help => String::new(),
         }
     }
 
@@ -173,8 +170,8 @@ impl EscapeFilter {
             CONTROL_Z => Action::Suspend,
             b'B' => Action::Break,
             b'R' => Action::Rekey,
-            b'v' => Action::MoreVerbose,
-            b'V' => Action::LessVerbose,
+            // Who connects decides what is logged; a session has no log of its own.
+            b'v' | b'V' => Action::Unavailable(byte),
             b'#' => Action::ListForwards,
             b'&' => Action::Background,
             b'C' if self.available == (Available::Own { command_line: true }) => Action::CommandLine,
@@ -195,17 +192,17 @@ impl EscapeFilter {
 
 const CONTROL_Z: u8 = 26;
 
+/// ssh's own list, in its words and order (clientloop.c, `esc_txt`), without `~V/v`. `~.` ends one session, as for a
+/// session that shares an ssh's connection.
 const HELP: &[(&str, &str)] = &[
-    (".", "end this session"),
-    ("^Z", "suspend the client; `fg` resumes it"),
-    ("&", "wait in the background for forwarded connections to end"),
+    (".", "terminate session"),
+    ("B", "send a BREAK to the remote system"),
+    ("C", "open a command line"),
+    ("R", "request rekey"),
+    ("^Z", "suspend ssh"),
     ("#", "list forwarded connections"),
-    ("C", "open a command line for forwards"),
-    ("B", "send a break to the server"),
-    ("R", "exchange new keys"),
-    ("v", "log more"),
-    ("V", "log less"),
-    ("?", "show this list"),
+    ("&", "background ssh (when waiting for connections to terminate)"),
+    ("?", "this message"),
 ];
 
 /// Those of [`HELP`] that a shared session has.
@@ -265,8 +262,8 @@ mod tests {
             (b"~\x1a", Action::Suspend),
             (b"~B", Action::Break),
             (b"~R", Action::Rekey),
-            (b"~v", Action::MoreVerbose),
-            (b"~V", Action::LessVerbose),
+            (b"~v", Action::Unavailable(b'v')),
+            (b"~V", Action::Unavailable(b'V')),
             (b"~#", Action::ListForwards),
             (b"~&", Action::Background),
             (b"~C", Action::CommandLineDisabled),
@@ -292,7 +289,7 @@ mod tests {
         assert_eq!(filter.feed(b"~\x1a"), [Step::Act(unavailable)]);
         assert_eq!(
             filter.echo(unavailable),
-            "~^Z does not work in a shared session\r\n"
+            "~^Z escape not available to multiplexed sessions\r\n"
         );
         let behind = [Step::Act(Action::Unavailable(b'&')), forward(b"x")];
         assert_eq!(filter.feed(b"~&x"), behind);
@@ -312,7 +309,8 @@ mod tests {
     #[test]
     fn the_help_lists_what_works() {
         let help = EscapeFilter::new(TILDE, PLAIN).help();
-        assert!(!help.contains("~C") && help.lines().all(|line| !line.contains("\n")));
+        assert!(!help.contains("~C") && !help.contains("~v") && !help.contains("~V"));
+        assert!(help.lines().all(|line| !line.contains("\n")));
         for (character, _) in HELP.iter().filter(|(character, _)| *character != "C") {
             assert!(
                 help.contains(&format!(" ~{character} ")),
@@ -327,10 +325,9 @@ mod tests {
     fn the_user_sees_which_sequence_was_taken() {
         let filter = EscapeFilter::new(TILDE, PLAIN);
         assert_eq!(filter.echo(Action::Disconnect), "~.\r\n");
-        assert!(
-            filter
-                .echo(Action::CommandLineDisabled)
-                .contains("EnableEscapeCommandline")
+        assert_eq!(
+            filter.echo(Action::CommandLineDisabled),
+            "commandline disabled\r\n"
         );
         assert_eq!(filter.echo(Action::Help), "");
     }

@@ -13,11 +13,11 @@ use super::peer::Peer;
 use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
 use crate::claim::{PeerError, check_peer};
-use crate::metrics::{Decline, Stock};
 use crate::observed::activities::OfClient;
-use crate::observed::audit::{Entry, Recorder, Subject};
+use crate::observed::metrics::{Decline, Stock};
 use crate::observed::recording::Recordings;
 use crate::protocol::ActivityKind;
+use trunkline_audit::{Entry, Recorder, Subject};
 
 /// How long a client may take to introduce itself, which stock ssh does at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);

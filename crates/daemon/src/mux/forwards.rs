@@ -8,9 +8,9 @@ use trunkline::config::{self, ForwardTarget, Listen};
 use trunkline::{Error, ForwardHandle, Host};
 
 use super::wire::{Address, Forward, Reply};
-use crate::forwards::{list, recorded};
-use crate::observed::audit::{Entry, Subject};
 use crate::protocol::ForwardKind;
+use crate::session::forwards::list;
+use trunkline_audit::{Entry, Subject};
 
 /// Those that stand.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Forwards {
             return Ok(known.answer());
         }
         let entry = entry(Subject::forwarding(host.config(), asked.kind, &wanted));
-        let handle = recorded(host, asked.kind, &wanted, &entry).await?;
+        let handle = trunkline_audit::opened(host, asked.kind, &wanted, &entry).await?;
         let opened = Forwarding {
             asked,
             meant: wanted,

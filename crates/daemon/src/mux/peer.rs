@@ -7,7 +7,7 @@ use tokio::net::UnixStream;
 use trunkline::config::{HostConfig, Vantage, World};
 use trunkline_request::ssh_options::TypedOptions;
 
-use crate::observed::asker::process_of;
+use trunkline_audit::asker::process_of;
 
 /// A client's process, by its number when it connected.
 #[derive(Clone, Copy)]

@@ -21,8 +21,8 @@ use trunkline::config::{ForwardAgent, Listen};
 use trunkline::{ChannelStream, Error, Host};
 use trunkline_proto::OpenFailure;
 
-use crate::metrics::Stock;
-use crate::observed::audit::{Recorder, Subject};
+use crate::observed::metrics::Stock;
+use trunkline_audit::{Recorder, Subject};
 
 use super::client::{Client, Dropped};
 use super::wire::{MAX_PACKET, Reply};

@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -13,14 +15,14 @@ use trunkline_request::not_shared;
 
 use super::client::{Client, Door, Dropped};
 use super::wire::{Address, NewSession, Reply};
-use crate::metrics::{Decline, Stock};
-use crate::observed::audit::{Entry, Subject};
+use crate::observed::metrics::{Decline, Stock};
 use crate::observed::recording::Recording;
 use crate::protocol::{self, Escapes, Program, Stdio};
+use crate::session::streams::terminal_input::TerminalInput;
+use crate::session::streams::{self, Streams, Terms};
 use crate::stdio::Output;
-use crate::streams::terminal_input::TerminalInput;
-use crate::streams::{self, Streams, Terms};
 use crate::terminal::modes::{self, WindowSize};
+use trunkline_audit::{Entry, Subject};
 
 impl Client<'_> {
     /// Runs a session (PROTOCOL.mux section 2). Until it has begun, a failure lets the client make a connection of its
@@ -39,19 +41,13 @@ impl Client<'_> {
         // All that can go wrong on this side goes wrong before the command is on its way: a client that gets no answer
         // would run it again.
         let (begins, typing) = oneshot::channel();
-        // Escapes are obeyed in what a terminal's session is given from elsewhere, too (mux.c registers the filter for any
-        // session that wants a terminal).
-        let is_typed = request.tty && (request.escape.is_some() || rustix::termios::isatty(&fds[0]));
         let passed = vec_of(&fds).map_err(Dropped::Descriptors)?;
         let mut streams = Streams::new([Stdio::Passed; 3], passed)?;
-        if is_typed {
-            let forwards = self.door.socket.forwards.clone();
-            let list = move || {
-                let forwards = forwards.clone();
-                async move { forwards.list().await }.boxed()
-            };
-            let typed = TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), typing);
-            streams = streams.typed(typed.map_err(Dropped::Descriptors)?);
+        let mut disconnected = Arc::default();
+        let typed = self.typed(&request, &fds, typing).map_err(Dropped::Descriptors)?;
+        if let Some(typed) = typed {
+            disconnected = typed.disconnected();
+            streams = streams.typed(typed);
         }
         drop(fds);
         // Before the command is on its way, which must not wait for whoever reads it.
@@ -105,7 +101,7 @@ impl Client<'_> {
                         self.opened(id).await?;
                     }
                     if control.is_terminal_refused() {
-                        self.packets.reply(id, &Reply::TtyAllocFail).await?;
+                        self.without_terminal(id, &stderr).await?;
                     }
                     if let Some(begins) = begins.take() {
                         let _ = begins.send(());
@@ -133,9 +129,39 @@ impl Client<'_> {
                 }
                 Ok(ControlFlow::Break(()))
             }
+            // Its user has ended it.
+            Err(_) if disconnected.load(Ordering::Acquire) => Ok(ControlFlow::Break(())),
             Err(error) if opened => self.complain(&error, stderr).await,
             Err(error) => self.fail(id, &error, stderr, false).await,
         }
+    }
+
+    /// The input of a session whose escape sequences are obeyed: also in what a terminal's session is given from elsewhere
+    /// (mux.c registers the filter for any session that wants a terminal).
+    fn typed(
+        &self,
+        request: &NewSession,
+        fds: &[OwnedFd],
+        begun: oneshot::Receiver<()>,
+    ) -> std::io::Result<Option<TerminalInput>> {
+        if !request.tty || (request.escape.is_none() && !rustix::termios::isatty(&fds[0])) {
+            return Ok(None);
+        }
+        let forwards = self.door.socket.forwards.clone();
+        let list = move || {
+            let forwards = forwards.clone();
+            async move { forwards.list().await }.boxed()
+        };
+        TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), begun).map(Some)
+    }
+
+    /// The server gives it no terminal: the client is to leave raw mode, and its user learns of it as from OpenSSH's master
+    /// (clientloop.c, `client_status_confirm`).
+    async fn without_terminal(&mut self, id: u32, stderr: &OwnedFd) -> Result<(), Dropped> {
+        let told = stderr.try_clone().map_err(Dropped::Descriptors)?;
+        self.tell(told, "PTY allocation request failed").await;
+        self.packets.reply(id, &Reply::TtyAllocFail).await?;
+        Ok(())
     }
 
     /// Ends a session that gets nothing, so that its client does not go on by itself.
@@ -208,15 +234,7 @@ impl Client<'_> {
     async fn warn(&mut self, host: &Host, stderr: OwnedFd) -> Result<OwnedFd, Dropped> {
         for warning in host.warnings() {
             let told = stderr.try_clone().map_err(Dropped::Descriptors)?;
-            let telling = async {
-                if let Ok(mut output) = Output::new(told) {
-                    let _ = output.write_all(vec![format!("{warning}\r\n").into()]).await;
-                }
-            };
-            tokio::select! {
-                () = telling => {}
-                () = self.packets.left() => {}
-            }
+            self.tell(told, &warning).await;
         }
         Ok(stderr)
     }
@@ -224,19 +242,21 @@ impl Client<'_> {
     /// Tells the client's user why the session has ended, which the protocol has no words for.
     async fn complain(&mut self, error: &Error, stderr: OwnedFd) -> Result<ControlFlow<()>, Dropped> {
         self.failed(error);
-        // The terminal may be raw. One that takes no more is told nothing.
+        self.tell(stderr, &format!("trunkline: {error}")).await;
+        Ok(ControlFlow::Break(()))
+    }
+
+    /// Shows the client's user a line. Their terminal may be raw; one that takes no more is told nothing.
+    async fn tell(&mut self, stderr: OwnedFd, line: &str) {
         let telling = async {
             if let Ok(mut output) = Output::new(stderr) {
-                let _ = output
-                    .write_all(vec![format!("trunkline: {error}\r\n").into()])
-                    .await;
+                let _ = output.write_all(vec![format!("{line}\r\n").into()]).await;
             }
         };
         tokio::select! {
             () = telling => {}
             () = self.packets.left() => {}
         }
-        Ok(ControlFlow::Break(()))
     }
 
     /// Connects from the server to somewhere (section 3). A refusal is the end of the client (mux.c,

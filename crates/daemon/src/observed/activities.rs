@@ -10,11 +10,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::UnixStream;
 use trunkline::{Error, ErrorKind, Printable};
 
-use crate::observed::asker::process_of;
 use crate::protocol::{
     Activity, ActivityKind, Asker, CopyPlace, CopyProgress, CopyRequest, Failure, FailureReport, HostRequest,
     Program, Reply, Request, Starts, TransferReport,
 };
+use trunkline_audit::asker::process_of;
 
 /// Failures that are kept.
 const FAILURES: usize = 100;
@@ -30,11 +30,11 @@ const LONGEST: usize = 512;
 pub(crate) struct Activities {
     begun: Instant,
     /// Guards what is known for as long as a look-up takes.
-    known: Mutex<Known>,
+    known: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct State {
     running: BTreeMap<u64, Activity>,
     last: u64,
     failures: VecDeque<FailureReport>,
@@ -79,7 +79,12 @@ impl Activities {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    /// Whether anything is under way.
+    pub(crate) fn are_any(&self) -> bool {
+        !self.known().running.is_empty()
+    }
+
+    fn known(&self) -> MutexGuard<'_, State> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use trunkline::transfer::{self, Location, Progress, Rate, Stream};
 use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 
-use crate::observed::audit::Entry;
 use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
+use trunkline_audit::Entry;
 
 /// How often a client is told of a copy's progress.
 const TELLING: Duration = Duration::from_millis(100);
@@ -92,12 +92,7 @@ pub(crate) async fn run(
             let _ = telling.send(event);
         }
     }));
-    let (counting, uploads) = (progress.clone(), matches!(target, Location::Host(..)));
-    let downloads = sources.iter().any(|source| matches!(source, Location::Host(..)));
-    entry.carries(move || {
-        let bytes = counting.snapshot().bytes;
-        (if uploads { bytes } else { 0 }, if downloads { bytes } else { 0 })
-    });
+    entry.counts_copy(&sources, &target, &progress);
     let watching = async {
         let mut ticks = tokio::time::interval(TELLING);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

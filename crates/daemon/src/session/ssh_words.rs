@@ -1,22 +1,23 @@
 //! A failure in ssh's own words, for a client that stands for ssh: people know them, and programs look for them.
 
 use rustix::io::Errno;
+use trunkline::config::LogLevel;
 use trunkline::config::{ConfigError, HostConfig, Proxy};
 use trunkline::host_key::HostKeyError;
 use trunkline::{Error, Execution};
 
-use crate::protocol::{Failure, Program};
+use crate::protocol::{Failure, Program, WordsOfSsh};
 
 /// What is said of a failure: ssh's lines, with what only this side knows in lines of its own before them. `None` where ssh
 /// has no words for it.
 ///
 /// `config`: the host's, if it can be used.
-pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) -> Option<String> {
+pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) -> Option<Vec<WordsOfSsh>> {
     if let Error::Config(error) = error {
         match &**error {
-            ConfigError::Refused(said) => return Some(said.clone()),
+            ConfigError::Refused(said) => return Some(vec![fatal(said.clone())]),
             ConfigError::TwoCommands => {
-                return Some("Cannot execute command-line and remote command.".into());
+                return Some(vec![fatal("Cannot execute command-line and remote command.")]);
             }
             _ => {}
         }
@@ -26,118 +27,118 @@ pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) 
         // ssh runs another ssh for the jump host, and finds that one's output at its end.
         let forwards = Program::Stdio(config.hostname.clone(), config.port);
         let of_jump = of(cause, Some(jump), &forwards)?;
-        return Some(format!("{of_jump}\n{}", closed_at_once(&peer(config))));
+        let shown = of_jump
+            .into_iter()
+            .filter(|said| said.level.is_none_or(|level| level <= jump.log_level))
+            .map(|said| WordsOfSsh { level: None, ..said });
+        return Some(shown.chain(closed_at_once(&peer(error, config))).collect());
     }
     let mut lines = Vec::new();
     let root = error.root();
     if let Error::Greeted { greeting, .. } = error {
-        lines.push(format!("trunkline: the server said: {greeting}"));
+        lines.push(at_error(format!("trunkline: the server said: {greeting}")));
     }
     match (root, error.execution()) {
         (Error::Authentication { advice, .. }, _) if !advice.is_empty() => {
-            lines.push(format!("trunkline: {advice}"));
+            lines.push(at_error(format!("trunkline: {advice}")));
         }
         (_, Execution::DidNotStart) => {}
-        (_, execution) => lines.push(format!("trunkline: the command {execution}")),
+        (_, execution) => lines.push(at_error(format!("trunkline: the command {execution}"))),
     }
+    let peer = peer(error, config);
     let ssh = if error.execution() == Execution::DidNotStart {
-        before_the_start(root, config, program)
+        before_the_start(root, config, &peer, program)
     } else {
-        of_a_lost_connection(root, &config.hostname)
+        of_a_lost_connection(root, config, &peer).map(|said| vec![said])
     };
-    lines.push(ssh?);
-    Some(lines.join("\n"))
+    lines.extend(ssh?);
+    Some(lines)
 }
 
-/// clientloop.c, `client_loop`; packet.c, `sshpkt_vfatal`.
-fn of_a_lost_connection(error: &Error, host: &str) -> Option<String> {
+/// clientloop.c, `quit_message` and `server_alive_check`; packet.c, `sshpkt_vfatal`.
+fn of_a_lost_connection(error: &Error, config: &HostConfig, peer: &str) -> Option<WordsOfSsh> {
+    let host = &config.hostname;
     Some(match error {
-        Error::ClosedByPeer { .. } => format!("Connection to {host} closed by remote host."),
+        // While it logged in, with the command already on its way.
+        Error::ClosedByPeer { during, .. } if !during.is_empty() => {
+            info(format!("Connection closed by {peer}"))
+        }
+        Error::ClosedByPeer { .. } => unlogged(format!("Connection to {host} closed by remote host.")),
         Error::Network { .. } => {
             let why = system_words(&Failure::from(error).message)?.to_owned();
-            format!("Read from remote host {host}: {why}")
+            unlogged(format!("Read from remote host {host}: {why}"))
         }
-        Error::Timeout { .. } => format!("Timeout, server {host} not responding."),
+        Error::Timeout { .. } => info(format!("Timeout, server {host} not responding.")),
         _ => return None,
     })
 }
 
-fn before_the_start(error: &Error, config: &HostConfig, program: &Program) -> Option<String> {
-    let hostname = &config.hostname;
-    let peer = peer(config);
+fn before_the_start(
+    error: &Error,
+    config: &HostConfig,
+    peer: &str,
+    program: &Program,
+) -> Option<Vec<WordsOfSsh>> {
     Some(match error {
         Error::Lookup { name, .. } => {
             let message = error.to_string();
-            format!(
-                "ssh: Could not resolve hostname {name}: {}",
-                system_words(&message)?
-            )
+            let why = system_words(&message)?;
+            vec![at_error(format!("ssh: Could not resolve hostname {name}: {why}"))]
         }
-        Error::Network { doing, .. } => {
-            let to = doing.strip_prefix("connecting to ")?;
-            format!("ssh: connect to host {to}: {}", system_words(&error.to_string())?)
-        }
-        // sshconnect.c, `ssh_create_socket`, and its caller, which knows no more.
-        Error::Local { doing, source } => {
+        Error::Network { doing, source, .. } => {
             let why = system_words(&error.to_string())?.to_owned();
-            let (address, interface) = (&config.bind_address, &config.bind_interface);
-            let said = match (address, interface) {
-                (Some(name), _) if doing.starts_with("looking up BindAddress") => {
-                    format!("getaddrinfo: {name}: {why}")
+            vec![match doing.strip_prefix("connecting to ") {
+                Some(to) => at_error(format!("ssh: connect to host {to}: {why}")),
+                None if source.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => {
+                    info(format!("Connection reset by {peer}"))
                 }
-                (Some(_), _) if doing.starts_with("bind ") => format!("{doing}: {why}"),
-                (_, Some(name)) if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
-                    format!("getifaddrs: {name}: no suitable addresses")
-                }
-                _ => return None,
-            };
-            format!(
-                "{said}\nssh: connect to host {hostname} port {}: failure",
-                config.port
-            )
+                None => info(format!("ssh_dispatch_run_fatal: Connection to {peer}: {why}")),
+            }]
         }
+        Error::Local { .. } => of_this_machine(error, config)?,
         Error::Timeout { doing, .. } => match doing.strip_prefix("connecting to ") {
-            Some(to) => format!("ssh: connect to host {to}: Connection timed out"),
-            None if doing.starts_with("the exchange of identifications") => {
-                format!("Connection timed out during banner exchange\nConnection to {peer} timed out")
+            Some(to) => vec![at_error(format!(
+                "ssh: connect to host {to}: Connection timed out"
+            ))],
+            None => {
+                let why = match doing.starts_with("the exchange of identifications") {
+                    true => "Connection timed out during banner exchange".to_owned(),
+                    false => format!("trunkline: {error}"),
+                };
+                vec![at_error(why), info(format!("Connection to {peer} timed out"))]
             }
-            None => format!("trunkline: {error}\nConnection to {peer} timed out"),
         },
-        Error::ClosedByPeer { host, during } if *host == config.original_host => {
-            match during.contains("identification") {
-                true => closed_at_once(&peer),
-                false => format!("Connection closed by {peer}"),
+        Error::ClosedByPeer { host, during, reset } if *host == config.original_host => {
+            match (during.contains("identification"), reset) {
+                (true, true) => vec![
+                    at_error("kex_exchange_identification: read: Connection reset by peer"),
+                    info(format!("Connection reset by {peer}")),
+                ],
+                (true, false) => closed_at_once(peer).to_vec(),
+                (false, _) => vec![info(format!("Connection closed by {peer}"))],
             }
         }
         Error::Authentication {
             user, host, allowed, ..
         } => {
             let host = if *host == config.original_host {
-                hostname
+                &config.hostname
             } else {
                 host
             };
-            format!("{user}@{host}: Permission denied ({}).", allowed.join(","))
+            vec![fatal(format!(
+                "{user}@{host}: Permission denied ({}).",
+                allowed.join(",")
+            ))]
         }
-        Error::HostKey(error) => format!("{}Host key verification failed.", of_a_host_key(error)?),
-        Error::Refused { reason: 0, what, .. } => match program {
-            Program::Subsystem(_) => "subsystem request failed on channel 0".to_owned(),
-            Program::Exec(_) if what == "to run the command" => "exec request failed on channel 0".to_owned(),
-            Program::Configured if what == "to start a shell" => {
-                "shell request failed on channel 0".to_owned()
-            }
-            _ => return None,
-        },
-        Error::Refused {
-            reason, description, ..
-        } => {
-            let reason = open_failure(*reason);
-            let failed = format!("channel 0: open failed: {reason}: {description}");
-            match program {
-                Program::Stdio(..) => failed + "\nstdio forwarding failed",
-                _ => failed,
-            }
+        Error::HostKey(error) => {
+            let why = of_a_host_key(error)?;
+            let why = (!why.is_empty()).then(|| at_error(why));
+            why.into_iter()
+                .chain([fatal("Host key verification failed.")])
+                .collect()
         }
+        Error::Refused { .. } => of_a_refusal(error, program)?,
         Error::Protocol {
             source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
             ..
@@ -148,25 +149,108 @@ fn before_the_start(error: &Error, config: &HostConfig, program: &Program) -> Op
                 "host key" => format!("{what} type"),
                 what => what.to_owned(),
             };
-            format!("Unable to negotiate with {peer}: no matching {kind} found. Their offer: {theirs}")
+            vec![info(format!(
+                "Unable to negotiate with {peer}: no matching {kind} found. Their offer: {theirs}"
+            ))]
         }
         _ => {
             let (reason, words) = error.disconnect()?;
-            format!("Received disconnect from {peer}:{reason}: {words}\nDisconnected from {peer}")
+            vec![
+                at_error(format!("Received disconnect from {peer}:{reason}: {words}")),
+                info(format!("Disconnected from {peer}")),
+            ]
         }
     })
 }
 
+/// sshconnect.c, `ssh_create_socket`, and its caller, which knows no more.
+fn of_this_machine(error: &Error, config: &HostConfig) -> Option<Vec<WordsOfSsh>> {
+    let Error::Local { doing, source } = error else {
+        return None;
+    };
+    let why = system_words(&error.to_string())?.to_owned();
+    let (address, interface) = (&config.bind_address, &config.bind_interface);
+    let said = match (address, interface) {
+        (Some(name), _) if doing.starts_with("looking up BindAddress") => {
+            format!("getaddrinfo: {name}: {why}")
+        }
+        (Some(_), _) if doing.starts_with("bind ") => format!("{doing}: {why}"),
+        (_, Some(name)) if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+            format!("getifaddrs: {name}: no suitable addresses")
+        }
+        _ => return None,
+    };
+    let (hostname, port) = (&config.hostname, config.port);
+    Some(vec![at_error(format!(
+        "{said}\nssh: connect to host {hostname} port {port}: failure"
+    ))])
+}
+
+/// clientloop.c, `client_status_confirm`; channels.c, `channel_input_open_failure`.
+fn of_a_refusal(error: &Error, program: &Program) -> Option<Vec<WordsOfSsh>> {
+    let Error::Refused {
+        reason,
+        what,
+        description,
+        ..
+    } = error
+    else {
+        return None;
+    };
+    let request = match program {
+        _ if *reason != 0 => {
+            let reason = open_failure(*reason);
+            let failed = info(format!("channel 0: open failed: {reason}: {description}"));
+            let of_stdio = matches!(program, Program::Stdio(..)).then(|| fatal("stdio forwarding failed"));
+            return Some([failed].into_iter().chain(of_stdio).collect());
+        }
+        Program::Subsystem(_) => "subsystem",
+        Program::Exec(_) if what == "to run the command" => "exec",
+        Program::Configured if what == "to start a shell" => "shell",
+        _ => return None,
+    };
+    Some(vec![fatal(format!("{request} request failed on channel 0"))])
+}
+
 /// What ssh knows of the other end of a socket; a proxy has none (`sshpkt_fmt_connection_id`).
-fn peer(config: &HostConfig) -> String {
-    match config.proxy {
-        Proxy::Direct => format!("{} port {}", config.hostname, config.port),
+fn peer(error: &Error, config: &HostConfig) -> String {
+    match (&config.proxy, error.address()) {
+        (Proxy::Direct, Some(address)) => format!("{} port {}", address.ip(), address.port()),
+        (Proxy::Direct, None) => format!("{} port {}", config.hostname, config.port),
         _ => "UNKNOWN port 65535".to_owned(),
     }
 }
 
-fn closed_at_once(peer: &str) -> String {
-    format!("kex_exchange_identification: Connection closed by remote host\nConnection closed by {peer}")
+fn closed_at_once(peer: &str) -> [WordsOfSsh; 2] {
+    [
+        at_error("kex_exchange_identification: Connection closed by remote host"),
+        info(format!("Connection closed by {peer}")),
+    ]
+}
+
+// What ssh logs at each level; `sshlogdie` is what ends it without being an error.
+
+fn fatal(text: impl Into<String>) -> WordsOfSsh {
+    at(LogLevel::Fatal, text)
+}
+
+fn at_error(text: impl Into<String>) -> WordsOfSsh {
+    at(LogLevel::Error, text)
+}
+
+fn info(text: impl Into<String>) -> WordsOfSsh {
+    at(LogLevel::Info, text)
+}
+
+fn unlogged(text: String) -> WordsOfSsh {
+    WordsOfSsh { level: None, text }
+}
+
+fn at(level: LogLevel, text: impl Into<String>) -> WordsOfSsh {
+    WordsOfSsh {
+        level: Some(level),
+        text: text.into(),
+    }
 }
 
 /// The reasons of RFC 4254 section 5.1, as channels.c names them.
@@ -202,7 +286,7 @@ fn of_a_host_key(error: &HostKeyError) -> Option<String> {
                  Please contact your system administrator.\n\
                  Add correct host key in {file} to get rid of this message.\n\
                  Offending {known_type} key in {at}\n  remove with:\n  ssh-keygen -f '{file}' -R '{host}'\n\
-                 Host key for {host} has changed and you have requested strict checking.\n"
+                 Host key for {host} has changed and you have requested strict checking."
             )
         }
         HostKeyError::Unknown {
@@ -211,7 +295,7 @@ fn of_a_host_key(error: &HostKeyError) -> Option<String> {
             refusal: None,
             ..
         } => {
-            format!("No {key_type} host key is known for {host} and you have requested strict checking.\n")
+            format!("No {key_type} host key is known for {host} and you have requested strict checking.")
         }
         HostKeyError::NotConfirmed { .. } => String::new(),
         HostKeyError::Disabled { .. }
@@ -219,11 +303,45 @@ fn of_a_host_key(error: &HostKeyError) -> Option<String> {
         | HostKeyError::NotProven { .. } => {
             return None;
         }
-        error => format!("trunkline: {error}\n"),
+        error => format!("trunkline: {error}"),
     })
 }
 
 /// What the system said, at the end of a message of ours.
 fn system_words(message: &str) -> Option<&str> {
     message.rsplit_once(": ").map(|(_, words)| words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_closes_before_the_login_is_done_has_closed_no_session() {
+        let config = HostConfig::explicit("db1", 2222, "me").unwrap();
+        let said = |during| {
+            let error = Error::ClosedByPeer {
+                host: "db1".to_owned(),
+                during,
+                reset: false,
+            }
+            .with_execution(Execution::MayHaveStarted);
+            let said = of(&error, Some(&config), &Program::Exec(b"true".to_vec())).unwrap();
+            said.into_iter().map(|said| said.text).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            said("authentication"),
+            [
+                "trunkline: the command may have started",
+                "Connection closed by db1 port 2222"
+            ]
+        );
+        assert_eq!(
+            said(""),
+            [
+                "trunkline: the command may have started",
+                "Connection to db1 closed by remote host."
+            ]
+        );
+    }
 }

@@ -1,7 +1,9 @@
 //! What a program sees is the same, whether an engine of its own process holds the connection or the daemon.
 
+mod audit;
 mod errors;
 mod listening;
+mod passwords;
 mod sessions;
 #[path = "../../../daemon/tests/thread/mod.rs"]
 mod thread;
@@ -14,13 +16,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use trunkline::config::{Request, World};
 use trunkline::{Engine, Interaction, MemoryPlace, Settings};
-use trunkline_embed::{Destination, Preference, Program, Reader, SessionOptions, Way};
+use trunkline_embed::{Destination, Preference, Program, ProgramEngine, Reader, SessionOptions, Way};
 use trunkline_testkit::Sshd;
 
 use thread::Daemon;
 
-fn engine() -> Engine {
-    Engine::new(Settings::default(), MemoryPlace::Process)
+fn engine() -> ProgramEngine {
+    ProgramEngine::unrecorded(Engine::new(Settings::default(), MemoryPlace::Process))
 }
 
 /// A destination in a world whose daemon is in `folder`.

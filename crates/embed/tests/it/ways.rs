@@ -1,7 +1,8 @@
 //! Which way is taken, and what is told of its connections.
 
-use trunkline::ExitStatus;
-use trunkline_embed::{Change, ErrorKind, Preference, Starter, Way};
+use trunkline::config::HostConfig;
+use trunkline::{AuditMode, Engine, ExitStatus, Interaction, Login, MemoryPlace, Settings};
+use trunkline_embed::{Change, ErrorKind, Preference, ProgramEngine, Starter, Way};
 use trunkline_testkit::Sshd;
 
 use crate::{destination, each_way, engine, exec};
@@ -30,6 +31,50 @@ async fn an_engine_of_the_programs_own_connects_to_nothing_where_only_shared_con
     assert_eq!(failure.kind, ErrorKind::Configuration);
     assert!(failure.message.contains("only shared connections"), "{failure:?}");
     assert_eq!(sshd.authentications(), 0);
+}
+
+#[tokio::test]
+async fn the_settings_keep_an_engine_of_the_programs_own_from_hosts() {
+    let sshd = Sshd::start_default().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let destination = destination(&sshd, folder.path(), Preference::Engine, &[]);
+    let shared = Settings {
+        strict_hosts: vec![sshd.alias().to_owned()],
+        ..Settings::default()
+    };
+    let recorded = Settings {
+        audit: AuditMode::Strict,
+        ..Settings::default()
+    };
+    for (settings, why) in [
+        (shared, "only shared connections"),
+        (recorded.clone(), "not recorded"),
+    ] {
+        let engine = Engine::new(settings, MemoryPlace::Process);
+        let config = HostConfig::explicit(sshd.alias(), sshd.port(), "somebody").unwrap();
+        let described = engine.private_host(config, Login::new(), &Interaction::none());
+        let described = described.err().unwrap().to_string();
+        assert!(described.contains(why), "{described}");
+        for engine in [engine.apart(None), engine] {
+            let engine = ProgramEngine::unrecorded(engine);
+            let found = Way::find(&destination, async || Ok(engine)).await;
+            let failure = found.err().unwrap();
+            assert_eq!(failure.kind, ErrorKind::Configuration);
+            assert!(failure.message.contains(why), "{failure:?}");
+        }
+    }
+    let elsewhere = Settings {
+        strict_hosts: vec!["elsewhere".into()],
+        ..recorded
+    };
+    let engine = Engine::new(elsewhere, MemoryPlace::Process);
+    engine.audited();
+    let engine = ProgramEngine::unrecorded(engine);
+    let way = Way::find(&destination, async || Ok(engine.apart(None)))
+        .await
+        .unwrap();
+    way.connect().await.unwrap();
+    assert_eq!(sshd.authentications(), 1);
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Which method answers the server's next turn: the order of OpenSSH's client, without its probes where they can be
 //! saved.
 
+pub(super) mod identities;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,13 +15,13 @@ use zeroize::Zeroizing;
 
 use crate::config::{HostConfig, PubkeyAuthentication};
 use crate::connection::driver::Driver;
-use crate::connection::identities::{Candidate, Identities, SessionProof};
 use crate::connection::login::{Attempt, Authenticator, Method};
 use crate::error::Error;
 use crate::host_key::Server;
 use crate::interaction::Interaction;
 use crate::keys;
-use crate::prompt::{Prompt, PromptKind, ServerQuestions};
+use crate::prompt::{Answerer, Prompt, PromptKind, ServerQuestions};
+use identities::{Candidate, Identities, SessionProof};
 
 /// What ssh prefers when PreferredAuthentications says nothing, as far as the engine does it.
 const PREFERRED: [&str; 3] = ["publickey", "keyboard-interactive", "password"];
@@ -51,8 +53,8 @@ pub(crate) struct Authentication<'a> {
     interactive_left: u32,
     password_failed: bool,
     last_password: Option<Zeroizing<String>>,
-    /// A person has answered a question.
-    attended: bool,
+    /// Who has answered questions.
+    answered: Answerer,
     allowed: Vec<String>,
     /// What was tried last was right, and the server wants one more method.
     partial: bool,
@@ -109,7 +111,7 @@ impl<'a> Authentication<'a> {
             },
             password_failed: false,
             last_password: None,
-            attended: false,
+            answered: Answerer::Nobody,
             allowed: Vec::new(),
             partial: false,
             course: None,
@@ -137,9 +139,12 @@ impl<'a> Authentication<'a> {
         self.used.as_ref().map(Candidate::digest)
     }
 
-    /// Whether a person had to do something for it, and would have to again.
-    pub(crate) fn is_attended(&self) -> bool {
-        self.attended || self.identities.attended || self.used.as_ref().is_some_and(Candidate::wants_touch)
+    /// Who had to do something for it, and would have to again.
+    pub(crate) fn answered(&self) -> Answerer {
+        match &self.used {
+            Some(used) if used.wants_touch() => Answerer::Person,
+            _ => self.answered.max(self.identities.answered),
+        }
     }
 
     /// What the server had to say.
@@ -225,7 +230,7 @@ impl<'a> Authentication<'a> {
                         .map(|asked| Prompt::from_server(kind, &asked.text, asked.echo))
                         .collect(),
                 };
-                let answers = self.answers(asked).await;
+                let answers = self.answers(asked).await?;
                 driver.proto.answer_questions(&answers);
                 Ok(())
             }
@@ -245,9 +250,11 @@ impl<'a> Authentication<'a> {
     }
 
     /// As many answers as there are questions.
-    async fn answers(&mut self, mut asked: ServerQuestions) -> Vec<Zeroizing<String>> {
+    async fn answers(&mut self, mut asked: ServerQuestions) -> Result<Vec<Zeroizing<String>>, Error> {
         let prompter = self.interaction.prompter();
-        self.attended |= !asked.prompts.is_empty() && prompter.asks_person();
+        if !asked.prompts.is_empty() {
+            self.answered = self.answered.max(prompter.answerer());
+        }
         if let Some(together) = prompter.ask_together(&asked) {
             let mut answers = together.await.unwrap_or_else(|| {
                 self.interactive_left = 0;
@@ -255,7 +262,7 @@ impl<'a> Authentication<'a> {
             });
             // Whatever is missing is empty, and fails this attempt.
             answers.resize_with(asked.prompts.len(), Zeroizing::default);
-            return answers;
+            return Ok(answers);
         }
         for text in [&asked.name, &asked.instruction] {
             if !text.is_empty() {
@@ -268,6 +275,8 @@ impl<'a> Authentication<'a> {
             prompt.text.insert_str(0, &who);
             match prompter.ask(prompt).await {
                 Some(answer) => answers.push(answer),
+                // Whoever was to answer has left: the account is not to have a failed attempt for that.
+                None if prompter.answerer() == Answerer::Nobody => return Err(self.denied()),
                 None => {
                     // Nobody answers: an empty answer fails this attempt, and there is no further one.
                     self.interactive_left = 0;
@@ -275,7 +284,7 @@ impl<'a> Authentication<'a> {
                 }
             }
         }
-        answers
+        Ok(answers)
     }
 
     /// Tries the next method. `first`: the server has not yet said which it allows.
@@ -586,7 +595,7 @@ impl<'a> Authentication<'a> {
             self.passwords_left = 0;
             return false;
         };
-        self.attended |= self.interaction.prompter().asks_person();
+        self.answered = self.answered.max(self.interaction.prompter().answerer());
         self.password_failed = true;
         driver.proto.authenticate_password(&password, None, true);
         self.last_password = Some(password);

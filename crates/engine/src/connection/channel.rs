@@ -17,10 +17,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, ChannelRequest, Started};
 
+use super::queue::{self, queue};
 use crate::connection::lease::Lease;
 use crate::connection::timing::idle::Idle;
 use crate::error::{Error, Execution};
-use crate::queue::{self, queue};
 
 /// What a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its way to the
 /// socket, the next can be filled.
@@ -61,6 +61,12 @@ pub(crate) enum Op {
         channel: Arc<ChannelShared>,
         data: Bytes,
     },
+    /// Says how many bytes the server's window has room for; with `waits`, as soon as there is room.
+    Room {
+        channel: Arc<ChannelShared>,
+        waits: bool,
+        reply: oneshot::Sender<usize>,
+    },
     Eof {
         channel: Arc<ChannelShared>,
     },
@@ -87,6 +93,16 @@ pub(crate) enum Op {
     Disconnect {
         why: String,
     },
+}
+
+impl Op {
+    /// Whether the server may soon answer it.
+    pub(crate) fn asks(&self) -> bool {
+        !matches!(
+            self,
+            Self::Consumed { .. } | Self::Room { .. } | Self::Close { .. } | Self::Drain
+        )
+    }
 }
 
 pub(crate) type Ops = queue::Sender<Op>;
@@ -519,6 +535,23 @@ impl ChannelWriter {
             }
         })
         .await
+    }
+
+    /// How many bytes the server's window has room for, beyond what was written; with `waits`, waits until it has some. Fails
+    /// with `BrokenPipe` once the channel is closed.
+    pub async fn window(&self, waits: bool) -> io::Result<usize> {
+        let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
+        if self.ended {
+            return Err(closed());
+        }
+        let (reply, told) = oneshot::channel();
+        let channel = self.shared.clone();
+        let _ = self.ops.send(Op::Room {
+            channel,
+            waits,
+            reply,
+        });
+        told.await.map_err(|_| closed())
     }
 
     /// Ends the stream behind what was written.

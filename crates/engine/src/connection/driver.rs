@@ -18,8 +18,9 @@ use trunkline_proto::{
     GlobalRequestId, IncomingKind, OpenFailure, Printable, Stream,
 };
 
+use super::queue;
 use crate::connection::channel::{
-    ExitStatus, GlobalReply, Op, Port, RttProbe, Waiter, end_port, execution, refuse,
+    ChannelShared, ExitStatus, GlobalReply, Op, Port, RttProbe, Waiter, end_port, execution, refuse,
 };
 use crate::connection::lease::{End, Lease};
 use crate::connection::socket::Socket;
@@ -29,7 +30,6 @@ use crate::connection::timing::keystrokes::{Keystrokes, Turn};
 use crate::error::{Error, Execution};
 use crate::host_key::HostKeyError;
 use crate::metrics::ConnectionMetrics;
-use crate::queue;
 
 /// Room for one read: what fills in one go is a whole batch of sshd's packets.
 const READ_LARGE: usize = 256 * 1024;
@@ -70,6 +70,8 @@ pub(crate) struct Driver {
     closing: HashMap<ChannelId, Lease>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<GlobalReply>>,
     pings: Vec<oneshot::Sender<()>>,
+    /// Who waits for room in a channel's window.
+    rooms: Vec<(ChannelId, oneshot::Sender<usize>)>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
     /// Events that the handshake has to decide about; see [`crate::connection::handshake`].
     questions: VecDeque<Event>,
@@ -118,6 +120,7 @@ impl Driver {
             closing: HashMap::new(),
             globals: HashMap::new(),
             pings: Vec::new(),
+            rooms: Vec::new(),
             offers,
             questions: VecDeque::new(),
             offered: HashSet::new(),
@@ -180,6 +183,7 @@ impl Driver {
         self.closing.clear();
         self.globals.clear();
         self.pings.clear();
+        self.rooms.clear();
     }
 
     // The loop.
@@ -200,6 +204,7 @@ impl Driver {
             progress |= self.poll_receive(cx)?;
             progress |= self.poll_timer(cx)?;
             progress |= self.dispatch_events();
+            self.tell_of_room();
             let is_idle = self.ports.is_empty() && self.proto.channel_count() == 0;
             if self.draining && is_idle && !self.learns_host_keys {
                 self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, "done");
@@ -302,6 +307,7 @@ impl Driver {
                 return Err(Error::ClosedByPeer {
                     host: self.host.clone(),
                     during: self.stage(),
+                    reset: false,
                 });
             }
             Poll::Ready(Ok(n)) => n,
@@ -499,7 +505,7 @@ impl Driver {
             self.refuse_disabled(op, &error);
             return Ok(());
         }
-        if !matches!(op, Op::Consumed { .. } | Op::Close { .. } | Op::Drain) {
+        if op.asks() {
             self.io.asked();
         }
         match op {
@@ -553,6 +559,11 @@ impl Driver {
                 }
                 _ => channel.sent(data.len()),
             },
+            Op::Room {
+                channel,
+                waits,
+                reply,
+            } => self.ask_room(&channel, waits, reply),
             Op::Eof { channel } => {
                 if let Some(id) = channel.id() {
                     self.flush_typed(id);
@@ -768,6 +779,29 @@ impl Driver {
         progress
     }
 
+    /// Says how much room a channel's window has, or will once it has some. Of a channel that is closed nothing is told: `reply`
+    /// is dropped.
+    fn ask_room(&mut self, channel: &ChannelShared, waits: bool, reply: oneshot::Sender<usize>) {
+        if let Some(id) = channel.id().filter(|id| self.ports.contains_key(id)) {
+            match self.proto.room(id) {
+                0 if waits => self.rooms.push((id, reply)),
+                room => drop(reply.send(room)),
+            }
+        }
+    }
+
+    /// Tells who waits for room in a window that has opened, and forgets who waits no more.
+    fn tell_of_room(&mut self) {
+        let (ports, proto) = (&self.ports, &self.proto);
+        for (id, reply) in self.rooms.extract_if(.., |(id, reply)| {
+            reply.is_closed() || !ports.contains_key(id) || proto.room(*id) > 0
+        }) {
+            if ports.contains_key(&id) {
+                let _ = reply.send(proto.room(id));
+            }
+        }
+    }
+
     fn handle_channel_event(&mut self, event: ChannelEvent) {
         match event {
             ChannelEvent::Data { id, stream, data } => self.deliver(id, stream, data),
@@ -944,6 +978,7 @@ impl Driver {
             return Error::ClosedByPeer {
                 host: self.host.clone(),
                 during: self.stage(),
+                reset: true,
             };
         }
         Error::network(format!("the connection to {} was lost", self.host), source)

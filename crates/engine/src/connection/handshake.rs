@@ -17,13 +17,14 @@ use trunkline_proto::{Compression, Config, Event, GlobalRequest, Preferences, Re
 use trunkline_request::LogLevel;
 use trunkline_text::Printable;
 
+use super::queue;
 use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning};
 use crate::connection::SessionBinding;
 use crate::connection::authentication::Authentication;
+use crate::connection::authentication::identities::Identities;
 use crate::connection::channel::Op;
 use crate::connection::dial::Dialed;
 use crate::connection::driver::{Driver, Offer};
-use crate::connection::identities::Identities;
 use crate::connection::incoming::Incoming;
 use crate::connection::login::{HostKeyVerifier, Login};
 use crate::connection::timing::keepalive::KeepAlive;
@@ -35,8 +36,7 @@ use crate::keys;
 use crate::known_hosts;
 use crate::memory::{HostFacts, HostId, Memory, Refusal};
 use crate::metrics::{ConnectionMetrics, Metrics, Queue, Stage};
-use crate::prompt::{Prompt, PromptKind};
-use crate::queue;
+use crate::prompt::{Answerer, Prompt, PromptKind};
 use crate::settings::Settings;
 
 /// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
@@ -236,6 +236,10 @@ impl Attempt {
     /// waits, longer each time, and differently long for each of many. Without, it may be one that cannot bear a
     /// KEXINIT before its own identification is read.
     fn after(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
+        let error = match error {
+            Error::At { cause, .. } => cause,
+            error => error,
+        };
         let hung_up = matches!(
             error,
             Error::ClosedByPeer {
@@ -366,7 +370,7 @@ async fn establish(
             }
             let error = match proxy_words {
                 Some(words) => error.of_proxy(words.last().await),
-                None => error,
+                None => error.at(dialed.address),
             };
             let (ops, is_touched) = driver.into_ops(&error);
             return Err(Failed {
@@ -495,7 +499,7 @@ async fn permit<'a>(semaphore: Option<&'a Semaphore>, queue: &Queue) -> Option<S
 struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
-    attended: bool,
+    answered: Answerer,
     banner: String,
 }
 
@@ -536,7 +540,7 @@ impl LoggedIn {
             },
             banner: self.banner.into(),
             log: interaction.recorded().into(),
-            attended: self.attended,
+            answered: self.answered,
             made_for: interaction.client().known(),
             binding: SessionBinding {
                 host_key: proto.host_key().cloned().unwrap_or_default(),
@@ -626,7 +630,7 @@ async fn prove(
     Ok(LoggedIn {
         accepted,
         key: authentication.used_key(),
-        attended: authentication.is_attended(),
+        answered: authentication.answered(),
         banner: authentication.into_banner(),
     })
 }

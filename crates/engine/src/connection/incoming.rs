@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
 
+use super::queue;
 use crate::connection::channel::{ChannelStream, Op, Ops, channel};
 use crate::connection::timing::idle::Idle;
-use crate::queue;
 
 /// What the server was asked to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -533,8 +533,8 @@ impl SpareSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::queue::queue;
     use crate::error::Execution;
-    use crate::queue::queue;
 
     #[tokio::test]
     async fn what_an_ended_connection_is_asked_for_did_not_start() {

@@ -13,13 +13,13 @@ use crate::config::{ForwardAgent, HostConfig, Request};
 use crate::connection::Connection;
 use crate::connection::channel::ChannelStream;
 use crate::connection::lease::Lease;
-use crate::connection::session::{Command, Output, Session};
+use crate::connection::session::{Command, Output, Session, SessionControl};
 use crate::connection::timing::idle::Activity;
 use crate::error::Error;
+use crate::memory::tuned::Choice;
 use crate::permission;
 use crate::pool::{Caller, LaneStatus, Pool, Way};
-use crate::sftp::Sftp;
-use crate::tuned::Choice;
+use crate::sftp::{Sftp, WhenOver};
 
 /// A host, reached through connections that are shared with everything that may share them.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl Host {
     pub(crate) fn compressing(&self) -> Option<Self> {
         let undecided = self.undecided.as_ref()?;
         let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
-        if self.pool.is_attended() || !self.pool.connections().iter().any(takes_it) {
+        if self.is_attended() || !self.pool.connections().iter().any(takes_it) {
             return None;
         }
         let engine = Engine {
@@ -183,9 +183,39 @@ impl Host {
     /// # Errors
     /// As [`Self::start`].
     pub async fn sftp(&self) -> Result<Sftp, Error> {
+        self.sftp_with(Vec::new()).await
+    }
+
+    /// The same, whose server asks for these variables of its environment, as [`Command::env`] does.
+    ///
+    /// # Errors
+    /// As [`Self::sftp`].
+    pub async fn sftp_with(&self, env: Vec<(String, Vec<u8>)>) -> Result<Sftp, Error> {
+        self.sftp_witnessed(env, |_| None).await
+    }
+
+    /// The same, with somebody who is given what tells of the session's channel, and is told of its end.
+    ///
+    /// # Errors
+    /// As [`Self::sftp`].
+    pub async fn sftp_witnessed(
+        &self,
+        env: Vec<(String, Vec<u8>)>,
+        opened: impl FnOnce(&SessionControl) -> Option<WhenOver>,
+    ) -> Result<Sftp, Error> {
         let config = self.sftp_config();
-        let session = self.start(&Command::subsystem("sftp")).await?;
-        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
+        let command = Command::subsystem("sftp");
+        let command = env
+            .into_iter()
+            .fold(command, |command, (name, value)| command.env(name, value));
+        let parts = self.start(&command).await?.into_parts();
+        let over = opened(&parts.control);
+        Ok(Sftp::witnessed(
+            parts,
+            over,
+            &self.caller.config.original_host,
+            &config,
+        ))
     }
 
     /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
@@ -205,12 +235,12 @@ impl Host {
 
     /// The sessions that a copy may have, where no connection is made for it; `None` where there may be more of those.
     pub(crate) fn most_sessions(&self) -> Option<usize> {
-        self.pool.most_together()
+        self.pool.most_together(self.caller.answerer())
     }
 
     /// Whether another connection would ask somebody something.
     pub(crate) fn is_attended(&self) -> bool {
-        self.pool.is_attended()
+        self.pool.is_attended(self.caller.answerer())
     }
 
     fn sftp_config(&self) -> trunkline_sftp::Config {
@@ -272,10 +302,12 @@ impl Host {
         self.pool.hold_control(&self.caller)
     }
 
-    /// The host's first connection, made if there is none, kept from being closed as idle while the result is there.
+    /// The host's first connection, made if there is none, kept from being closed as idle while the result is there. Where it
+    /// is asked to close [when its sessions have ended](crate::Engine::close), this counts as one.
+    ///
     /// Begins to connect at once; [`Connection::ready`] waits for it.
     pub fn hold(&self) -> HeldConnection {
-        let (connection, lease) = self.hold_connection();
+        let (connection, lease) = self.pool.hold(&self.caller);
         HeldConnection {
             connection,
             _lease: lease,

@@ -33,10 +33,10 @@ pub(super) struct Bound {
 
 /// Listens as `listen` says. What has no address goes by GatewayPorts; `""` and `*` are all addresses, `localhost` is
 /// loopback, each in both families as far as AddressFamily and the machine have them. As with ssh it is enough that one
-/// of several addresses can be had; the others are told of.
+/// of several addresses is free; the others are told of.
 ///
 /// # Errors
-/// No address could be had, or the socket's path is taken.
+/// No address is free, or the socket's path is taken.
 pub(super) async fn bind(listen: &Listen, host: &HostConfig) -> Result<Bound, Error> {
     match listen {
         Listen::Tcp { host: address, port } => bind_tcp(address.as_deref(), *port, host).await,

@@ -7,12 +7,14 @@
 //! A *further* lane is one that is added beside a lane that is logged in. It is never needed: while its log-in takes long,
 //! and when it is refused, the work goes where it would have gone without it, or waits for a place there. It is made of the
 //! engine's own accord, so nobody is asked anything for it: where the first log-in took a person's answer there is none.
+//! Where it took a program's, there is one for work whose program has its answers at hand, too.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use trunkline_request::Backoff;
 
 use crate::connection::lease::End;
+use crate::prompt::Answerer;
 use crate::settings::Settings;
 
 /// A lane of one pool. Numbers grow, so that the oldest lane is found first.
@@ -28,6 +30,22 @@ pub(crate) enum Load {
     SessionApart,
     /// Like a session, but MaxSessions does not bound it.
     Tunnel,
+}
+
+/// What wants a place, and who answers where a connection has to be made for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand {
+    pub(crate) load: Load,
+    pub(crate) answerer: Answerer,
+}
+
+impl From<Load> for Demand {
+    fn from(load: Load) -> Self {
+        Self {
+            load,
+            answerer: Answerer::Nobody,
+        }
+    }
 }
 
 /// Where to put it.
@@ -105,8 +123,8 @@ struct Lane {
     since: Instant,
     /// It is logged in.
     ready: bool,
-    /// A person had to do something for that.
-    attended: bool,
+    /// Who had to do something for that.
+    answered: Answerer,
     /// The server has opened a channel on it.
     used: bool,
     /// Sessions that have ended, and how many of the first of them the server has certainly given the places back of.
@@ -186,7 +204,7 @@ impl Lane {
             further,
             since: now,
             ready: false,
-            attended: false,
+            answered: Answerer::Nobody,
             used: false,
             ended: 0,
             settled: 0,
@@ -382,20 +400,21 @@ impl Policy {
     }
 
     /// Places a session or a tunnel, and counts it.
-    pub(crate) fn place(&mut self, load: Load, now: Instant) -> Placement {
+    pub(crate) fn place(&mut self, demand: impl Into<Demand>, now: Instant) -> Placement {
+        let Demand { load, answerer } = demand.into();
         let chosen = match load {
-            Load::Tunnel => self.choose_for_tunnel(now),
-            _ if self.is_apart(load, now) => match self.choose_apart(load, now) {
+            Load::Tunnel => self.choose_for_tunnel(answerer, now),
+            _ if self.is_apart(load, now) => match self.choose_apart(load, answerer, now) {
                 Some(chosen) => chosen,
-                None => self.choose_for_session(now),
+                None => self.choose_for_session(answerer, now),
             },
-            _ => self.choose_for_session(now),
+            _ => self.choose_for_session(answerer, now),
         };
         self.count(chosen, load, now);
         chosen
     }
 
-    fn choose_for_session(&mut self, now: Instant) -> Placement {
+    fn choose_for_session(&mut self, answerer: Answerer, now: Instant) -> Placement {
         let quiet = |policy: &Self, lane: &Lane| policy.takes(lane, now) && lane.is_quiet();
         if let Some(id) = self.find(|lane| quiet(self, lane) && lane.spares_ready > 0) {
             return Placement::Spare(id);
@@ -410,7 +429,7 @@ impl Policy {
         {
             return Placement::Wait(self.look_again(now));
         }
-        if self.may_add(now) {
+        if self.may_add(answerer, now) {
             return Placement::Connect(self.add_lane(now));
         }
         if let Some(id) = self.find(|lane| self.takes(lane, now) && lane.spares_ready > 0) {
@@ -424,7 +443,7 @@ impl Policy {
 
     /// An empty lane, or a new one; where streams are only expected, a new one while there are few, and then the lane with
     /// the least on it.
-    fn choose_apart(&mut self, load: Load, now: Instant) -> Option<Placement> {
+    fn choose_apart(&mut self, load: Load, answerer: Answerer, now: Instant) -> Option<Placement> {
         let (suits, most): (fn(&Lane) -> bool, _) = match load {
             Load::SessionApart => (Lane::is_empty, usize::MAX),
             _ => (Lane::is_quiet, SIDE_BY_SIDE),
@@ -437,7 +456,7 @@ impl Policy {
             .filter(|(_, lane)| self.takes(lane, now) && suits(lane) && room(lane))
             .min_by_key(|(_, lane)| (lane.sessions, lane.spares_ready == 0))
             .map(|(id, lane)| (*id, lane.sessions == 0, lane.spares_ready > 0));
-        let may_add = self.lanes.len() < most && self.may_add(now);
+        let may_add = self.lanes.len() < most && self.may_add(answerer, now);
         match least {
             Some((id, is_empty, has_spare)) if is_empty || !may_add => Some(match has_spare {
                 true => Placement::Spare(id),
@@ -447,11 +466,11 @@ impl Policy {
         }
     }
 
-    fn choose_for_tunnel(&mut self, now: Instant) -> Placement {
+    fn choose_for_tunnel(&mut self, answerer: Answerer, now: Instant) -> Placement {
         if let Some(id) = self.find(|lane| self.takes(lane, now) && lane.is_quiet()) {
             return Placement::Open(id);
         }
-        if self.may_add(now) {
+        if self.may_add(answerer, now) {
             return Placement::Connect(self.add_lane(now));
         }
         match self.find(|lane| self.takes(lane, now)) {
@@ -479,28 +498,36 @@ impl Policy {
 
     /// Whether there may be a lane more. Beside others only when one of them is logged in: what cannot log in at all is not
     /// to try it many times over.
-    fn may_add(&self, now: Instant) -> bool {
+    fn may_add(&self, answerer: Answerer, now: Instant) -> bool {
         if self.lanes.len() >= self.settings.max_lanes {
             return false;
         }
         let is_first = self.lanes.values().all(|lane| lane.retired);
         let is_allowed = self.again.is_none_or(|again| now >= again);
         let overdue = self.lanes.values().any(|lane| lane.is_overdue(now));
-        is_first || self.has_ready() && !self.is_attended() && is_allowed && !overdue
+        // Where log-ins take answers, one shows whether they are still right: several wrong ones would lock the account.
+        let asks = self.lanes.values().any(|lane| lane.answered != Answerer::Nobody);
+        let asking = asks && self.lanes.values().any(|lane| !lane.ready);
+        is_first || self.has_ready() && !self.is_attended(answerer) && is_allowed && !overdue && !asking
     }
 
     /// The sessions that may be for one piece of work, where no lane is added for it: fewer than the server allows, so that
     /// commands find a place beside it. `None` where there may be more lanes.
-    pub(crate) fn most_together(&self, now: Instant) -> Option<usize> {
+    pub(crate) fn most_together(&self, answerer: Answerer, now: Instant) -> Option<usize> {
         let refused = self.again.is_some_and(|again| now < again);
-        let alone = !self.single && (refused || self.is_attended());
+        let alone = !self.single && (refused || self.is_attended(answerer));
         let beside = self.settings.spare_sessions.max(1) + 1;
         alone.then(|| self.limit().saturating_sub(beside).max(1) as usize)
     }
 
-    /// Whether another log-in would take a person's answer.
-    pub(crate) fn is_attended(&self) -> bool {
-        self.lanes.values().any(|lane| lane.attended && !lane.retired)
+    /// Whether another log-in would take an answer that `answerer` does not have at hand.
+    pub(crate) fn is_attended(&self, answerer: Answerer) -> bool {
+        let mut lanes = self.lanes.values().filter(|lane| !lane.retired);
+        lanes.any(|lane| match lane.answered {
+            Answerer::Nobody => false,
+            Answerer::Program => answerer != Answerer::Program,
+            Answerer::Person => true,
+        })
     }
 
     /// Whether something goes to a lane with as little as possible on it: it is to be apart, or streams are expected.
@@ -626,11 +653,11 @@ impl Policy {
         }
     }
 
-    /// A lane's connection is logged in; `attended`: a person had to do something for that.
-    pub(crate) fn lane_ready(&mut self, lane: LaneId, attended: bool) {
+    /// A lane's connection is logged in; `answered`: who had to do something for that.
+    pub(crate) fn lane_ready(&mut self, lane: LaneId, answered: Answerer) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.ready = true;
-            lane.attended = attended;
+            lane.answered = answered;
         }
     }
 
@@ -755,6 +782,11 @@ impl Policy {
 
     /// A lane's connection is closed from this side.
     pub(crate) fn lane_closed(&mut self, lane: LaneId) {
+        self.lanes.remove(&lane);
+    }
+
+    /// A further lane's connection was not made, because whoever was to answer for it has left: the server has refused nothing.
+    pub(crate) fn lane_given_up(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
     }
 

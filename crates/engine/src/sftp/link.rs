@@ -18,8 +18,9 @@ use trunkline_sftp::{
 };
 use trunkline_text::Printable;
 
+use crate::connection::channel::ExitStatus;
 use crate::connection::channel::{ChannelReader, ChannelWriter};
-use crate::connection::session::{Session, SessionControl, SessionEnd};
+use crate::connection::session::{Session, SessionControl, SessionEnd, SessionParts};
 use crate::error::{Error, Execution};
 
 /// A session that operations and transfer plans share. Whoever asks for something locks the state machine for as long
@@ -497,6 +498,9 @@ trait Output: Send {
     fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
+/// Is told how the channel of an SFTP session has ended. Dropped where the session was given up before.
+pub type WhenOver = Box<dyn FnOnce(&Result<ExitStatus, Error>) + Send>;
+
 /// A session's channel.
 pub(crate) struct Channel {
     stdin: ChannelWriter,
@@ -504,12 +508,17 @@ pub(crate) struct Channel {
     stderr: ChannelReader,
     end: SessionEnd,
     _control: SessionControl,
+    over: Option<WhenOver>,
 }
 
 impl Channel {
     pub(crate) fn new(session: Session) -> Self {
-        let parts = session.into_parts();
+        Self::witnessed(session.into_parts(), None)
+    }
+
+    pub(crate) fn witnessed(parts: SessionParts, over: Option<WhenOver>) -> Self {
         Self {
+            over,
             stdin: parts.stdin,
             stdout: parts.stdout,
             stderr: parts.stderr,
@@ -548,13 +557,17 @@ impl Transport for Channel {
             _ = async { shared.write(&mut self.stdin).await; std::future::pending::<()>().await } => Ok(()),
             () = listening => Ok(()),
         };
-        match outcome {
-            Err(source) if source != trunkline_sftp::Error::Closed => Error::sftp(host, source),
+        let ended = match outcome {
+            Err(source) if source != trunkline_sftp::Error::Closed => Err(Error::sftp(host, source)),
             // The channel knows more than that its stream is over.
-            _ => match self.end.wait().await {
-                Err(error) => error,
-                Ok(_) => Error::sftp(host, trunkline_sftp::Error::Closed),
-            },
+            _ => self.end.wait().await,
+        };
+        if let Some(over) = self.over.take() {
+            over(&ended);
+        }
+        match ended {
+            Err(error) => error,
+            Ok(_) => Error::sftp(host, trunkline_sftp::Error::Closed),
         }
     }
 }

@@ -95,7 +95,7 @@ impl Sample {
     }
 
     /// The same by sshd's zlib, which is reckoned half as fast as zlib-rs: too slow rather than too fast a guess, since a copy
-    /// that is moved in vain moves back.
+    /// that is moved without gain moves back.
     fn on_the_server(self) -> Self {
         Self {
             rate: self.rate / 2.0,

@@ -15,7 +15,7 @@ use trunkline_sftp::transfer::{
 
 use super::folder::{Folder, Looks, PartFile};
 use super::part::Tag;
-use super::reason::{NOTHING_BELOW, no_space};
+use super::reason::{no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
@@ -43,8 +43,13 @@ const LINKS: usize = 64;
 
 impl Down {
     pub(super) fn new(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Path) -> Result<Self, Error> {
-        let folder = Folder::open(root)
-            .map_err(|error| Error::local(format!("opening the folder {}", root.display()), error))?;
+        let folder = Folder::open(root).map_err(|error| {
+            let advice = match error.kind() {
+                std::io::ErrorKind::NotFound => " (--mkdir creates it)",
+                _ => "",
+            };
+            Error::local(format!("opening the folder {}{advice}", root.display()), error)
+        })?;
         Ok(Self {
             job: job.clone(),
             sessions: sessions.clone(),
@@ -95,6 +100,11 @@ impl Down {
         let mut links = JoinSet::new();
         let mut batch = Vec::new();
         while items.recv_many(&mut batch, BATCH).await > 0 {
+            if self.job.is_over() {
+                items.close();
+                batch.drain(..).for_each(|item| self.job.left(item.target));
+                continue;
+            }
             let (job, folder, all) = (self.job.clone(), self.folder.clone(), std::mem::take(&mut batch));
             let (files, new) = blocking(move || prepare(&job, &folder, all)).await;
             made.extend(new);
@@ -141,7 +151,7 @@ impl Down {
         match stream::pour(&sftp, &item.source, stream, &job.rate, &job.progress).await {
             Ok(length) => job.progress.copied(item.target, length),
             Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-                job.progress.failed(item.target, error);
+                job.failed(item.target, error);
             }
             Err(error) => return Err(error),
         }
@@ -176,10 +186,14 @@ impl Down {
 
     async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
         while let Some(item) = items.recv().await {
+            if self.job.is_over() {
+                self.job.left(item.target);
+                continue;
+            }
             self.job.progress.began(&item.target);
             match self.large_one(&item).await? {
                 Ok(length) => self.job.progress.copied(item.target, length),
-                Err(message) => self.job.progress.failed(item.target, message),
+                Err(message) => self.job.failed(item.target, message),
             }
         }
         Ok(())
@@ -297,22 +311,11 @@ impl Down {
 
     /// Why a file could not be written, of which so many bytes stay.
     fn unwritten(&self, item: &Item, error: &io::Error, there: u64) -> Reason {
-        if !list::is_full(error) {
-            return self.words(item, error);
-        }
-        let path = self.folder.shown(&item.target);
-        let folder = path
-            .parent()
-            .map_or_else(String::new, |folder| folder.display().to_string());
-        let name = path.file_name().unwrap_or_default();
-        Reason {
-            errno: crate::error::errno(error),
-            ..no_space(&folder, name.as_encoded_bytes(), item.size, there)
-        }
+        unwritten(&self.folder, item, error, there)
     }
 
     fn words(&self, item: &Item, error: &io::Error) -> Reason {
-        words(&self.folder, &item.target, error)
+        self.unwritten(item, error, 0)
     }
 
     async fn finish_directories(&self, mut directories: Vec<Item>) {
@@ -327,8 +330,7 @@ impl Down {
                     preserve: job.options.preserve,
                 };
                 if let Err(error) = folder.finish_directory(&item.target, looks) {
-                    job.progress
-                        .failed(item.target.clone(), words(&folder, &item.target, &error));
+                    job.failed(item.target.clone(), unwritten(&folder, &item, &error, 0));
                 }
             }
         })
@@ -344,14 +346,32 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
     }
 }
 
-fn words(folder: &Folder, target: &[u8], error: &io::Error) -> Reason {
-    list::words(folder.shown(target).as_os_str().as_encoded_bytes(), error)
+/// Why something could not be written, of which so many bytes stay.
+fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: u64) -> Reason {
+    let path = folder.shown(&item.target);
+    let parent = path.parent().map_or_else(String::new, |parent| {
+        super::shown(parent.as_os_str().as_encoded_bytes())
+    });
+    let name = path.file_name().unwrap_or_default();
+    let reason = match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => read_only(&parent, !item.target.contains(&b'/')),
+        _ if list::is_full(error) => no_space(&parent, name.as_encoded_bytes(), item.size, there),
+        _ => list::words(path.as_os_str().as_encoded_bytes(), error),
+    };
+    Reason {
+        errno: crate::error::errno(error),
+        ..reason
+    }
 }
 
 /// Makes directories; gives back files and links that are to be copied, and the directories to be finished.
 fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
     let (mut files, mut made) = (Vec::new(), Vec::new());
     for item in items {
+        if job.is_over() {
+            job.left(item.target);
+            continue;
+        }
         if job.tree.parent(&item.target).is_none() {
             let path = super::shown(folder.shown(&item.target).as_os_str().as_encoded_bytes());
             job.progress.failed_below(item.target, &path);
@@ -368,8 +388,8 @@ fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item
                     }
                 }
                 Err(error) => {
-                    let reason = words(folder, &item.target, &error) + NOTHING_BELOW;
-                    job.progress.failed(item.target.clone(), reason);
+                    let reason = unwritten(folder, &item, &error, 0).of_directory();
+                    job.failed(item.target.clone(), reason);
                 }
             }
             continue;
@@ -402,15 +422,15 @@ fn has_already(job: &Job, folder: &Folder, item: &Item) -> bool {
 async fn link(job: Arc<Job>, folder: Arc<Folder>, sftp: crate::sftp::Sftp, item: Item) {
     let target = match sftp.readlink(&item.source).await {
         Ok(target) => target,
-        Err(error) => return job.progress.failed(item.source, error),
+        Err(error) => return job.failed(item.source, error),
     };
     blocking(move || {
         let times = item.times.filter(|_| job.options.preserve);
         match folder.make_link(&target, &item.target, times) {
             Ok(()) => job.progress.copied(item.target, 0),
             Err(error) => {
-                let message = words(&folder, &item.target, &error);
-                job.progress.failed(item.target, message);
+                let message = unwritten(&folder, &item, &error, 0);
+                job.failed(item.target, message);
             }
         }
     })
@@ -564,8 +584,8 @@ impl Writing {
                 match writer.install(length, looks, self.job.options.sync) {
                     Ok(()) => self.job.progress.copied(item.target, length),
                     Err(error) => {
-                        let message = words(&self.folder, &item.target, &error);
-                        self.job.progress.failed(item.target, message);
+                        let message = unwritten(&self.folder, &item, &error, 0);
+                        self.job.failed(item.target, message);
                     }
                 }
                 self.done.push(file);
@@ -580,9 +600,7 @@ impl Writing {
                         path: item.source,
                         status,
                     };
-                    self.job
-                        .progress
-                        .failed(item.target, Reason::from(error) + aftermath);
+                    self.job.failed(item.target, Reason::from(error) + aftermath);
                 }
                 self.done.push(file);
             }
@@ -607,8 +625,8 @@ impl Writing {
         let writer = self.writers.remove(&file);
         let aftermath = writer.as_ref().map_or("", PartFile::aftermath);
         if let Some(item) = self.items.remove(&file) {
-            let message = words(&self.folder, &item.target, error) + aftermath;
-            self.job.progress.failed(item.target, message);
+            let message = unwritten(&self.folder, &item, error, 0) + aftermath;
+            self.job.failed(item.target, message);
         }
         self.done.push(file);
     }

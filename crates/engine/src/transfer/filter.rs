@@ -45,15 +45,17 @@ impl Rule {
         /// An expression takes less memory than this, or is refused: nobody writes such a pattern.
         const MOST_MEMORY: usize = 1024 * 1024;
         let wrong = |why: &str| {
-            let option = if rule.include { "--include" } else { "--exclude" };
-            Error::Invalid(format!("{option} {}: {why}", shown(&rule.pattern)))
+            Error::Invalid(format!(
+                "the pattern {} is not valid: {why}",
+                shown(&rule.pattern)
+            ))
         };
         let (pattern, directories) = match rule.pattern.strip_suffix(b"/") {
             Some(pattern) if !pattern.is_empty() => (pattern, true),
             _ => (&rule.pattern[..], false),
         };
         if pattern.is_empty() {
-            return Err(wrong("the pattern is empty"));
+            return Err(wrong("it is empty"));
         }
         let is_wild = pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['));
         let wild = if is_wild { pattern } else { b"" };

@@ -174,10 +174,10 @@ impl Folder {
     }
 
     /// What is known of a name, of the link itself if it is one; `None` if there is nothing.
-    pub(super) fn look(&self, path: &[u8]) -> io::Result<Option<Found>> {
+    pub(super) fn look(&self, path: &[u8]) -> io::Result<Option<LocalEntry>> {
         let (parent, name) = self.parent(path)?;
         match rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Found {
+            Ok(stat) => Ok(Some(LocalEntry {
                 is_file: rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file(),
                 modified: stat.st_mtime,
             })),
@@ -481,7 +481,7 @@ impl Existing {
 
 /// What is known of a local name.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct LocalEntry {
     pub(super) is_file: bool,
     pub(super) modified: i64,
 }

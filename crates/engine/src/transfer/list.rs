@@ -12,9 +12,8 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use trunkline_sftp::transfer::LeftOut;
 
-use super::reason::FREE_SPACE;
 use super::sessions::Sessions;
-use super::tree::Told;
+use super::tree::NameClaim;
 use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, shown};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
@@ -101,7 +100,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         let root = Path::new(os(&path));
         let found = match std::fs::metadata(root) {
             Ok(found) => found,
-            Err(error) => return job.progress.failed(path.clone(), words(&path, &error)),
+            Err(error) => return job.failed(path.clone(), words(&path, &error)),
         };
         if let Some(stream) = Stream::of_special(root, &found) {
             let item = stream_item(path, target, stream);
@@ -112,7 +111,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         item.named = true;
         if item.kind == Kind::Directory && !job.options.recursive {
             let reason = is_directory(shown(&path));
-            return job.progress.failed(path, reason);
+            return job.failed(path, reason);
         }
         if is_left_out(&job, &item) {
             return;
@@ -151,8 +150,7 @@ fn local_directory(
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Over> {
     let failed = |path: &[u8], error: &std::io::Error| {
-        job.progress
-            .failed(Bytes::copy_from_slice(path), words(path, error));
+        job.failed(Bytes::copy_from_slice(path), words(path, error));
     };
     let entries = match std::fs::read_dir(Path::new(os(path))) {
         Ok(entries) => entries,
@@ -242,9 +240,6 @@ pub(super) fn words(path: &[u8], error: &std::io::Error) -> Reason {
         std::io::Error::new(error.kind(), error.to_string()),
     ));
     words.errno = crate::error::errno(error);
-    if is_full(error) {
-        words += FREE_SPACE;
-    }
     words
 }
 
@@ -259,6 +254,7 @@ fn is_directory(path: String) -> Reason {
     Reason {
         message: path + " is a directory: -r copies it",
         errno: Some(Errno::ISDIR.raw_os_error()),
+        for_all: false,
     }
 }
 
@@ -271,7 +267,7 @@ fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item) -> bool {
         // What has its name at the target stays.
         job.deletion.pass_over(&item.target);
         let message = format!("{} is not a file, directory or link", shown(&item.source));
-        job.progress.failed(item.source.clone(), message);
+        job.failed(item.source.clone(), message);
         return false;
     }
     // The target's root is there.
@@ -279,19 +275,19 @@ fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item) -> bool {
         return false;
     }
     match job.tree.tell(&item.target, nth, item.kind == Kind::Directory) {
-        Told::New => {
+        NameClaim::New => {
             job.deletion.expect(&item.target);
             job.progress.found(item.size);
             true
         }
-        Told::Again => false,
-        Told::Taken => {
+        NameClaim::Again => false,
+        NameClaim::Taken => {
             let message = format!(
                 "{} was not copied: another source is called {}, too",
                 shown(&item.source),
                 shown(&item.target)
             );
-            job.progress.failed(item.source.clone(), message);
+            job.failed(item.source.clone(), message);
             false
         }
     }
@@ -329,7 +325,7 @@ async fn remote(
             }
             if !any {
                 let message = format!("{}: {} matches nothing", sftp.host(), shown(&path));
-                job.progress.failed(path, message);
+                job.failed(path, message);
             }
             Ok(())
         }
@@ -340,7 +336,7 @@ async fn remote(
 /// A file's failure is told, and the copy continues; a session's is its end.
 pub(super) fn fail(job: &Job, path: Bytes, error: Error) -> Result<(), Error> {
     if matches!(error, Error::File { .. }) {
-        job.progress.failed(path, error);
+        job.failed(path, error);
         return Ok(());
     }
     Err(error)
@@ -375,7 +371,7 @@ async fn remote_source(
     if kind == Kind::Directory && !job.options.recursive {
         let host = sessions.first();
         let reason = is_directory(format!("{}: {}", host.host(), shown(&path)));
-        job.progress.failed(path, reason);
+        job.failed(path, reason);
         return Ok(());
     }
     if is_copied(job, nth, b"", &item) && items.send(item).await.is_err() || kind != Kind::Directory {

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 
 use rustix::io::Errno;
 
-use super::shown;
+use super::{LARGE, shown};
 use crate::error::Error;
 
 /// A sentence that names it, and the errno of this machine that says the same, if there is one.
@@ -13,11 +13,17 @@ use crate::error::Error;
 pub(super) struct Reason {
     pub(super) message: String,
     pub(super) errno: Option<i32>,
+    /// Nothing else can be written either.
+    pub(super) for_all: bool,
 }
 
 impl From<String> for Reason {
     fn from(message: String) -> Self {
-        Self { message, errno: None }
+        Self {
+            message,
+            errno: None,
+            for_all: false,
+        }
     }
 }
 
@@ -26,6 +32,7 @@ impl From<Error> for Reason {
         Self {
             message: error.to_string(),
             errno: error.errno(),
+            for_all: false,
         }
     }
 }
@@ -46,20 +53,52 @@ impl std::ops::Add<&str> for Reason {
     }
 }
 
-/// What is said of a directory that could not be made.
-pub(super) const NOTHING_BELOW: &str = "; what is in it was not copied";
+impl Reason {
+    /// Why a directory could not be made.
+    pub(super) fn of_directory(self) -> Self {
+        match self.for_all {
+            true => self,
+            false => self + "; what is in it was not copied",
+        }
+    }
+}
+
+/// What to do where the directory that something goes into is not there.
+pub(super) const MKDIR: &str = "; --mkdir creates its directory";
+
+/// What is said of a failure that ends the copy.
+pub(super) const STOPPED: &str = ". The copy stopped here";
 
 /// There is no room for a file of so many bytes in a folder. `there`: what of it is there, and stays for another attempt.
 pub(super) fn no_space(folder: &str, name: &[u8], size: u64, there: u64) -> Reason {
-    let (name, size) = (shown(name), Size(size));
+    let name = named(&shown(name), size);
     let what = match there {
-        0 => format!(" for {name} ({size})"),
-        there => format!(": {} of {name} ({size}) are there", Size(there)),
+        0 => format!(" for {name}"),
+        there => format!(": {} of {name} are there", Size(there)),
     };
     let more = if there > 0 { " to resume" } else { "" };
     Reason {
         message: format!("no space left in {folder}{what}{FREE_SPACE}{more}"),
         errno: Some(Errno::NOSPC.raw_os_error()),
+        // What is taken away of a large file leaves room for others.
+        for_all: there > 0 || size <= LARGE,
+    }
+}
+
+/// A folder is on a file system that is mounted read-only. `root`: it is the one that everything goes into.
+pub(super) fn read_only(folder: &str, root: bool) -> Reason {
+    Reason {
+        message: format!("{folder} is on a read-only file system"),
+        errno: Some(Errno::ROFS.raw_os_error()),
+        for_all: root,
+    }
+}
+
+/// A file with its size, where it has one: a pipe shows none, and an empty file's says nothing.
+pub(super) fn named(name: &str, size: u64) -> String {
+    match size {
+        0 => name.to_owned(),
+        size => format!("{name} ({})", Size(size)),
     }
 }
 
@@ -102,6 +141,11 @@ mod tests {
             said(0),
             "no space left in web1:/data for big.iso (5.0 GiB). Any existing file is unchanged; free some space and run the \
              same command again"
+        );
+        assert_eq!(
+            no_space("web1:/data", b"all.tar", 0, 0).message,
+            "no space left in web1:/data for all.tar. Any existing file is unchanged; free some space and run the same \
+             command again"
         );
         assert_eq!(
             [0, 1023, 1024].map(|size| Size(size).to_string()),

@@ -179,7 +179,7 @@ impl Sessions {
     }
 
     /// The nth of the sessions that live, or one of the others where there will be no more; `None`: look again when
-    /// something has [changed](Self::changed). Fails when there is none and none can be had.
+    /// something has [changed](Self::changed). Fails when there is none and none can be opened.
     pub(super) fn nth(&self, nth: usize) -> Result<Option<Sftp>, Error> {
         let mut live = self.live();
         if nth < live.len() {
@@ -253,7 +253,7 @@ impl Sessions {
         self.shared.changed.notified()
     }
 
-    /// Opens sessions, beside everything else, until there are `wanted`. Fails when there is none and none can be had.
+    /// Opens sessions, beside everything else, until there are `wanted`. Fails when there is none and none can be opened.
     pub(super) fn grow(&self, wanted: usize) -> Result<(), Error> {
         let live = self.live().len();
         let mut state = self.shared.state();

@@ -168,6 +168,12 @@ impl Queue {
                     continue;
                 }
                 let files = session.files();
+                if job.is_over() {
+                    // What has begun ends by itself.
+                    let waiting = files.shared.plan().take_waiting();
+                    let waiting = waiting.iter().filter_map(|file| files.known.remove(file));
+                    waiting.for_each(|item| job.left(item.target));
+                }
                 if exhausted && files.known.is_empty() {
                     return Ok(());
                 }
@@ -189,6 +195,10 @@ impl Queue {
                     more = self.take(room), if room > 0 && !exhausted => {
                         exhausted = more.is_empty();
                         for item in more {
+                            if job.is_over() {
+                                job.left(item.target);
+                                continue;
+                            }
                             job.progress.began(&item.target);
                             session.add(item);
                         }

@@ -29,7 +29,7 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
     }
 
     /// Takes in sessions that have opened, up to `wanted`, and has lost ones replaced. Those that are not the copy's any
-    /// more end what they have under way. Fails when there is none and none can be had.
+    /// more end what they have under way. Fails when there is none and none can be opened.
     ///
     /// `alone`: the first one keeps the file, whatever others there come to be.
     pub(super) fn gather(&mut self, sessions: &Sessions, wanted: usize, alone: bool) -> Result<(), Error> {

@@ -42,7 +42,7 @@ pub(super) enum Origin {
 
 /// Whether a name is to be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum NameClaim {
     /// Yes: it is new.
     New,
     /// It was told before, by the same source or as the same folder of another one.
@@ -60,19 +60,19 @@ impl Tree {
     }
 
     /// Notes that a source has a name for this path.
-    pub(super) fn tell(&self, path: &[u8], source: u32, is_directory: bool) -> Told {
+    pub(super) fn tell(&self, path: &[u8], source: u32, is_directory: bool) -> NameClaim {
         let name = Name { source, is_directory };
         match self.state().names.entry(self.hasher.hash_one(path)) {
             Entry::Vacant(place) => {
                 place.insert(name);
-                Told::New
+                NameClaim::New
             }
             Entry::Occupied(known) => {
                 let known = known.get();
                 if known.source == source || known.is_directory && is_directory {
-                    Told::Again
+                    NameClaim::Again
                 } else {
-                    Told::Taken
+                    NameClaim::Taken
                 }
             }
         }
@@ -118,12 +118,12 @@ mod tests {
     fn a_path_is_told_once_and_only_folders_of_two_sources_meet() {
         let tree = Tree::default();
         let (one, two) = (tree.source(), tree.source());
-        assert_eq!(tree.tell(b"d", one, true), Told::New);
-        assert_eq!(tree.tell(b"d", one, false), Told::Again);
-        assert_eq!(tree.tell(b"d", two, true), Told::Again);
-        assert_eq!(tree.tell(b"d", two, false), Told::Taken);
-        assert_eq!(tree.tell(b"d/f", one, false), Told::New);
-        assert_eq!(tree.tell(b"d/f", two, false), Told::Taken);
+        assert_eq!(tree.tell(b"d", one, true), NameClaim::New);
+        assert_eq!(tree.tell(b"d", one, false), NameClaim::Again);
+        assert_eq!(tree.tell(b"d", two, true), NameClaim::Again);
+        assert_eq!(tree.tell(b"d", two, false), NameClaim::Taken);
+        assert_eq!(tree.tell(b"d/f", one, false), NameClaim::New);
+        assert_eq!(tree.tell(b"d/f", two, false), NameClaim::Taken);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use trunkline_sftp::transfer::{Opening, Plan as _, Upload, UploadEvent, UploadOp
 
 use super::list::{self, os};
 use super::part::{self, Claim, Tag};
-use super::reason::{NOTHING_BELOW, Size, no_space};
+use super::reason::{MKDIR, Size, named, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue};
 use super::striped::Striped;
@@ -26,7 +26,7 @@ use super::{
     shown, stream,
 };
 use crate::error::Error;
-use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
+use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, StatVfs, Status, Times};
 use small::SmallUp;
 use source::{Pieces, Source, Want, holes, open};
 
@@ -151,6 +151,11 @@ impl<'a> Up<'a> {
         let mut made = Vec::new();
         let mut batch = Vec::new();
         while items.recv_many(&mut batch, BATCH).await > 0 {
+            if self.job.is_over() {
+                items.close();
+                batch.drain(..).for_each(|item| self.job.left(item.target));
+                continue;
+            }
             let (directories, others): (Vec<Item>, Vec<Item>) =
                 batch.drain(..).partition(|item| item.kind == Kind::Directory);
             made.extend(self.make_directories(directories).await?);
@@ -220,7 +225,7 @@ impl<'a> Up<'a> {
                         _ => "not a directory",
                     };
                     let message = format!("{} is {what}, so nothing is created in it", self.shown(&path));
-                    job.progress.failed(item.target, message);
+                    job.failed(item.target, message);
                 }
                 Err(error) => list::fail(job, item.target, error)?,
             }
@@ -245,9 +250,19 @@ impl<'a> Up<'a> {
                     }
                 }
                 Err(error @ Error::File { .. }) => {
+                    let path = self.path(&item.target);
+                    let is_outermost = job.tree.parent(&item.target).is_some();
                     job.tree.lose(&item.target);
-                    job.progress
-                        .failed(item.target, Reason::from(error) + NOTHING_BELOW);
+                    if !is_outermost {
+                        job.progress.failed_below(item.target, &self.shown(&path));
+                        continue;
+                    }
+                    let is_absent = error.is_no_such_file();
+                    let mut reason = self.with_room(&item, &path, None, error.into()).await;
+                    if is_absent {
+                        reason += MKDIR;
+                    }
+                    job.failed(item.target, reason.of_directory());
                 }
                 Err(error) => return Err(error),
             }
@@ -339,7 +354,7 @@ impl<'a> Up<'a> {
                     self.shown(&path),
                     name(kind)
                 );
-                job.progress.failed(item.target.clone(), message);
+                job.failed(item.target.clone(), message);
                 return Ok(false);
             }
         }
@@ -442,7 +457,7 @@ impl<'a> Up<'a> {
             Some(kind) => {
                 let path = self.shown(&self.path(&item.target));
                 let message = format!("{path} is {}, which a copy does not replace", name(kind));
-                self.job.progress.failed(item.target.clone(), message);
+                self.job.failed(item.target.clone(), message);
                 return Ok(());
             }
         }
@@ -454,7 +469,6 @@ impl<'a> Up<'a> {
                     Ok(target) => Bytes::copy_from_slice(target.as_os_str().as_encoded_bytes()),
                     Err(error) => {
                         self.job
-                            .progress
                             .failed(item.target.clone(), list::words(&item.source, &error));
                         return Ok(());
                     }
@@ -531,10 +545,14 @@ impl<'a> Up<'a> {
 
     async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
         while let Some(mut item) = items.recv().await {
+            if self.job.is_over() {
+                self.job.left(item.target);
+                continue;
+            }
             self.job.progress.began(&item.target);
             match self.large_one(&mut item).await? {
                 Ok(length) => self.job.progress.copied(item.target, length),
-                Err(message) => self.job.progress.failed(item.target, message),
+                Err(message) => self.job.failed(item.target, message),
             }
         }
         Ok(())
@@ -783,12 +801,23 @@ impl<'a> Up<'a> {
 
     /// Says that a server's disk is full, if it is.
     async fn no_room(&self, item: &Item, path: &Bytes, left: Option<u64>) -> Option<Reason> {
+        if self.job.is_over() {
+            // It was under way when that was found out.
+            return Some(Reason {
+                for_all: true,
+                ..String::new().into()
+            });
+        }
+        let (folder, name) = self.folder_and_name(path);
+        let state = self.file_system(path).await?;
+        if state.is_read_only() {
+            return Some(read_only(&folder, !item.target.contains(&b'/')));
+        }
         // What is taken away again leaves the room that it had.
         let little = if left.is_some() { item.size / 64 } else { item.size };
-        self.free(path).await.filter(|free| *free <= little)?;
-        let (folder, name) = self.folder_and_name(path);
+        Some(free(&state)).filter(|free| *free <= little)?;
         if item.there.in_place {
-            let message = format!("no space left in {folder} for {name} ({})", Size(item.size));
+            let message = format!("no space left in {folder} for {}", named(&name, item.size));
             return Some(Reason {
                 message,
                 ..no_space(&folder, b"", 0, 0)
@@ -803,7 +832,10 @@ impl<'a> Up<'a> {
         let more = item
             .size
             .saturating_sub(item.there.existing.map_or(0, |existing| existing.size));
-        let free = self.free(&path).await.filter(|free| *free < more)?;
+        let free = free(&self.file_system(&path).await?);
+        if free >= more {
+            return None;
+        }
         let (folder, name) = self.folder_and_name(&path);
         let message = format!(
             "no space left in {folder} for {name}: {} more are needed, and {} are free. Any existing file is unchanged",
@@ -812,6 +844,7 @@ impl<'a> Up<'a> {
         );
         Some(Reason {
             message,
+            for_all: false,
             ..no_space(&folder, b"", 0, 0)
         })
     }
@@ -823,14 +856,10 @@ impl<'a> Up<'a> {
         (format!("{host}:{}", shown(&folder)), shown(&name))
     }
 
-    /// Bytes that the server's disk has left for a file; `None` where it does not say.
-    async fn free(&self, path: &Bytes) -> Option<u64> {
+    /// The state of the file system that a path is on; `None` where the server does not say.
+    async fn file_system(&self, path: &Bytes) -> Option<StatVfs> {
         let folder = super::folder_and_name(path).0;
-        let state = self.sessions.first().statvfs(&folder).await.ok()?;
-        // Some file systems have no number of files.
-        let full = state.files > 0 && state.files_available == 0;
-        let free = state.blocks_available.saturating_mul(state.fragment_size);
-        Some(if full { 0 } else { free })
+        self.sessions.first().statvfs(&folder).await.ok()
     }
 
     /// Permissions that a new file is made with, which the server masks. One that takes the place of another is nobody
@@ -896,7 +925,7 @@ impl<'a> Up<'a> {
         let error = self.sessions.first().link().refused("writing", path, status);
         let mut reason = Reason::from(error);
         if absent {
-            reason += "; --mkdir creates its directory";
+            reason += MKDIR;
         }
         reason
     }
@@ -1012,6 +1041,13 @@ fn is_exposed(folder: &FileAttributes, home: &FileAttributes) -> bool {
     let shared_group = mode & 0o020 != 0 && (mode & 0o2000 != 0 || owner.gid != user.gid);
     let sticky = mode & 0o1000 != 0;
     theirs || !sticky && (mode & 0o002 != 0 || shared_group)
+}
+
+/// Bytes that a file system has left for a file.
+fn free(state: &StatVfs) -> u64 {
+    // Some file systems have no number of files.
+    let full = state.files > 0 && state.files_available == 0;
+    if full { 0 } else { state.available_bytes() }
 }
 
 /// A type of file, for people.

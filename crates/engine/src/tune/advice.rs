@@ -1,7 +1,7 @@
 //! What to tell plain ssh, scp and rsync: decided from the figures, without any I/O.
 
 use super::choice::{WORTH, best_cipher, pays, row, worth};
-use crate::tuned::Rates;
+use crate::memory::tuned::Rates;
 use trunkline_request::tuning::{Advice, Report, RsyncRow};
 
 const CHANGED: &str = "changed files";

@@ -1,6 +1,6 @@
 //! What is best on a path, decided from what was measured.
 
-use crate::tuned::{Choice, Rates, SMALLEST_REQUEST};
+use crate::memory::tuned::{Choice, Rates, SMALLEST_REQUEST};
 use trunkline_request::tuning::{
     Certainty, Change, CipherRow, Direction, Report, RequestRow, StreamsRow, Verdict,
 };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::choice::WORTH;
+use crate::memory::tuned::MOST_STREAMS;
 use crate::transfer::NEAR;
-use crate::tuned::MOST_STREAMS;
 use trunkline_request::tuning::Direction;
 
 /// What may be spent in all, over a path with this round trip.

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use trunkline::config::{HostConfig, Request};
 use trunkline::interaction::Waiting;
 use trunkline::keys::KeyFile;
-use trunkline::prompt::{Answer, Prompt, Prompter};
+use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
 use trunkline::tune::{self, Choice};
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, Host, Interaction, Login, Session};
@@ -154,8 +154,11 @@ impl Prompter for Answers {
         Box::pin(std::future::ready(Some(Zeroizing::new(self.answer.clone()))))
     }
 
-    fn asks_person(&self) -> bool {
-        self.is_person
+    fn answerer(&self) -> Answerer {
+        match self.is_person {
+            true => Answerer::Person,
+            false => Answerer::Program,
+        }
     }
 }
 
@@ -446,7 +449,7 @@ async fn a_private_host_logs_in_once_and_says_what_the_server_refuses() {
     assert_eq!(refused.execution(), Execution::DidNotStart);
     let refused = host.sftp().await.unwrap_err();
     assert!(matches!(refused, Error::Refused { .. }), "{refused}");
-    // A place that has become free can be had.
+    // A place that has become free can be taken.
     finish(second).await;
     echo(&host, "third").await;
     drop(busy);

@@ -448,6 +448,9 @@ async fn disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_t
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    // A further connection that is just being made is given up, too.
+    let text = std::fs::read_to_string(&config).unwrap() + "  ConnectTimeout 10\n";
+    std::fs::write(&config, text).unwrap();
     let host = Site::with(Engine::new(settings, Default::default()), &config, "through").await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);

@@ -5,7 +5,7 @@
 //! | `member.NODE` | [`Member`] | the node, every five seconds |
 //! | `lease.SITE.SHARD` | [`Lease`] | its owner, every five seconds |
 //! | `job.ID.gate` | [`Gate`] | the owner of the job's own shard |
-//! | `job.ID.cancel.KEY` | [`Cancel`] | whose public nkey this is; nodes check the signature |
+//! | `job.ID.cancel.KEY` | [`Signed`] | whose public nkey this is; nodes check the signature |
 //! | `job.ID.fate.N` | [`Fate`] of the job's Nth host, from 0 | the host's owner |
 //! | `frozen` | why nothing is started any more | the node that noticed |
 
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use trunkline_request::failure::{ErrorKind, Execution};
 
 use super::shard::Unit;
+use crate::signed::Signed;
 
 /// A process that is a node: two that have one name differ in their incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -103,8 +104,8 @@ pub enum Value {
     Lease(Lease),
     /// Under [`Key::Gate`].
     Gate(Gate),
-    /// Under [`Key::Cancel`].
-    Cancel(Cancel),
+    /// Under [`Key::Cancel`]. Whoever feeds the state machine has checked who says so.
+    Cancel(Signed),
     /// Under [`Key::Fate`].
     Fate(Fate),
     /// Under [`Key::Frozen`]: why, as a sentence.
@@ -142,17 +143,6 @@ pub struct Gate {
     pub released: u32,
     /// Why no more hosts are to start, where that is so.
     pub stop: Option<String>,
-}
-
-/// That a job is to end, as it was signed. Whoever feeds the state machine has checked who says so.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cancel {
-    /// What was signed.
-    #[serde(with = "serde_bytes")]
-    pub text: Vec<u8>,
-    /// By the one whose key it names.
-    #[serde(with = "serde_bytes")]
-    pub signature: Vec<u8>,
 }
 
 /// What becomes of a host of a job. The key is created once and never deleted: whoever creates it decides.

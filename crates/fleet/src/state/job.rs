@@ -1,6 +1,6 @@
 //! A job: its hosts, what is known of their fates, and how many of them may start.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -52,8 +52,17 @@ pub struct PlannedHost {
 pub(super) struct Job {
     /// `None` before it was read.
     pub(super) plan: Option<Plan>,
-    /// Hosts that are not settled, in their order, without those that this node has just found settled.
-    open: Vec<u32>,
+    /// Hosts that are not settled. With [`Self::unclaimed`] and [`Self::claimed`] it says at once what would otherwise be looked
+    /// for among all hosts, each time that something happens to one of them.
+    unsettled: BTreeSet<u32>,
+    /// Those of them that nobody has claimed, by where they belong.
+    unclaimed: BTreeMap<Unit, BTreeSet<u32>>,
+    /// Those that somebody has claimed.
+    claimed: BTreeSet<u32>,
+    /// Whether this node refuses any of them.
+    pub(super) has_refused: bool,
+    /// How many have failed: what they returned, or that they did not start or may have.
+    failed: usize,
     fates: HashMap<u32, (u64, Fate)>,
     gate: Option<(u64, Gate)>,
     /// Whether a write of the gate is under way.
@@ -72,25 +81,58 @@ impl Job {
     }
 
     pub(super) fn planned(&mut self, plan: Plan) {
-        self.open = (0..).take(plan.hosts.len()).collect();
+        let hosts = plan.hosts.len();
+        self.has_refused = plan.hosts.iter().any(|host| host.refused.is_some());
         self.plan = Some(plan);
+        for host in (0..).take(hosts) {
+            self.file(host);
+        }
     }
 
-    /// The hosts that are not settled.
-    pub(super) fn open(&mut self) -> Vec<u32> {
-        let fates = &self.fates;
-        self.open
-            .retain(|host| !fates.get(host).is_some_and(|(_, fate)| fate.is_settled()));
-        self.open.clone()
+    /// Puts a host where it belongs by what is known of it.
+    fn file(&mut self, host: u32) {
+        let Some(unit) = self.host(host).map(|planned| planned.unit.clone()) else {
+            return;
+        };
+        let fate = self.fates.get(&host).map(|(_, fate)| fate);
+        let is_unclaimed = fate.is_none();
+        let is_unsettled = fate.is_none_or(|fate| !fate.is_settled());
+        let put = |set: &mut BTreeSet<u32>, belongs: bool| match belongs {
+            true => set.insert(host),
+            false => set.remove(&host),
+        };
+        put(&mut self.unsettled, is_unsettled);
+        put(&mut self.claimed, is_unsettled && !is_unclaimed);
+        let of_unit = self.unclaimed.entry(unit.clone()).or_default();
+        put(of_unit, is_unclaimed);
+        if of_unit.is_empty() {
+            self.unclaimed.remove(&unit);
+        }
+    }
+
+    /// The units that have hosts which nobody has claimed.
+    pub(super) fn unclaimed_units(&self) -> Vec<Unit> {
+        self.unclaimed.keys().cloned().collect()
+    }
+
+    /// The first host of a unit, from this one on, that nobody has claimed.
+    pub(super) fn unclaimed_from(&self, unit: &Unit, from: u32) -> Option<u32> {
+        self.unclaimed.get(unit)?.range(from..).next().copied()
+    }
+
+    /// The hosts that somebody has claimed and that are not settled.
+    pub(super) fn claimed(&self) -> Vec<u32> {
+        self.claimed.iter().copied().collect()
     }
 
     /// Whether it was read, and nothing more happens to any of its hosts.
-    pub(super) fn is_settled(&mut self) -> bool {
-        self.plan.is_some() && self.open().is_empty()
+    pub(super) fn is_settled(&self) -> bool {
+        self.plan.is_some() && self.unsettled.is_empty()
     }
 
     /// Who may start what has been judged anew.
     pub(super) fn judged(&mut self, refused: Vec<Option<String>>) {
+        self.has_refused = refused.iter().any(Option::is_some);
         let hosts = self.plan.iter_mut().flat_map(|plan| &mut plan.hosts);
         for (host, refused) in hosts.zip(refused) {
             host.refused = refused;
@@ -108,12 +150,21 @@ impl Job {
 
     pub(super) fn saw_fate(&mut self, host: u32, revision: u64, fate: Fate) {
         if self.fates.get(&host).is_none_or(|(seen, _)| *seen < revision) {
-            self.fates.insert(host, (revision, fate));
+            self.failed += usize::from(has_failed(&fate));
+            let before = self.fates.insert(host, (revision, fate));
+            self.forgot(before.as_ref());
+            self.file(host);
         }
     }
 
     pub(super) fn fate_vanished(&mut self, host: u32) {
-        self.fates.remove(&host);
+        let before = self.fates.remove(&host);
+        self.forgot(before.as_ref());
+        self.file(host);
+    }
+
+    fn forgot(&mut self, fate: Option<&(u64, Fate)>) {
+        self.failed -= usize::from(fate.is_some_and(|(_, fate)| has_failed(fate)));
     }
 
     pub(super) fn saw_gate(&mut self, revision: u64, gate: Gate) {
@@ -148,13 +199,7 @@ impl Job {
             batch,
             failures,
         } = plan.limits;
-        let failed = self.fates.values().filter(|(_, fate)| match fate {
-            Fate::Claimed(_) => false,
-            Fate::Ended { returned, .. } => !returned.exit.is_success(),
-            Fate::NotStarted { .. } | Fate::Unknown { .. } => true,
-        });
-        let failed = failed.count();
-        if failures.is_some_and(|most| failed > usize::try_from(most).unwrap_or(usize::MAX)) {
+        if failures.is_some_and(|most| self.failed > usize::try_from(most).unwrap_or(usize::MAX)) {
             let gate = Gate {
                 released,
                 stop: Some("too many other hosts had failed".into()),
@@ -165,14 +210,10 @@ impl Job {
         if released >= total {
             return None;
         }
-        let mut busy = 0;
-        let mut first_open = None;
-        for host in 0..released {
-            if !self.fates.get(&host).is_some_and(|(_, fate)| fate.is_settled()) {
-                busy += 1;
-                first_open.get_or_insert(host);
-            }
-        }
+        let mut released_and_open = self.unsettled.range(..released).copied();
+        let first_open = released_and_open.next();
+        let others = u32::try_from(released_and_open.count()).unwrap_or(u32::MAX);
+        let busy = others.saturating_add(u32::from(first_open.is_some()));
         let by_jobs = released.saturating_add(at_once.saturating_sub(busy));
         let begun = first_open.unwrap_or(released) / batch.max(1);
         let by_batch = batch.max(1).saturating_mul(begun.saturating_add(1));
@@ -181,6 +222,14 @@ impl Job {
             released: due,
             stop: None,
         })
+    }
+}
+
+fn has_failed(fate: &Fate) -> bool {
+    match fate {
+        Fate::Claimed(_) => false,
+        Fate::Ended { returned, .. } => !returned.exit.is_success(),
+        Fate::NotStarted { .. } | Fate::Unknown { .. } => true,
     }
 }
 

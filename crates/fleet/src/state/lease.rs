@@ -194,6 +194,16 @@ impl LeaseState {
         Some(held.revision)
     }
 
+    /// The revision under which a command may go on running now that has to end before anybody else starts it: its holder needs
+    /// some time to end it.
+    pub fn may_go_on(&self, now: Time) -> Option<u64> {
+        let ending = self.terms.margin.mul_f64(0.6);
+        let held = self
+            .held
+            .filter(|held| now + ending < held.since + self.terms.ttl)?;
+        Some(held.revision)
+    }
+
     /// Lets go of a lease whose end has come.
     pub fn expire(&mut self, now: Time) {
         if self.held.is_some() && self.held(now).is_none() {
@@ -210,6 +220,19 @@ impl LeaseState {
     pub fn ends_in(&self, now: Time) -> Duration {
         let end = self.seen.as_ref().map_or(now, |seen| seen.at + self.terms.ttl);
         end.saturating_sub(now)
+    }
+
+    /// How long this node holds it for, if it does not renew it.
+    pub fn held_for(&self, now: Time) -> Option<Duration> {
+        let held = self.held?;
+        (held.since + self.terms.ttl)
+            .checked_sub(now)
+            .filter(|rest| !rest.is_zero())
+    }
+
+    /// Whether anything has been seen there.
+    pub fn is_known(&self) -> bool {
+        self.seen.is_some()
     }
 
     /// Who holds it, as far as is known.
@@ -242,6 +265,8 @@ mod tests {
         own.written(s(2), s(0), 7, &a);
         assert_eq!(own.may_start(s(9)), Some(7));
         assert_eq!(own.may_start(s(10)), None);
+        assert_eq!(own.may_go_on(s(11)), Some(7));
+        assert_eq!(own.may_go_on(s(12)), None);
         assert_eq!(own.held(s(14)), Some(7));
         assert_eq!(own.held(s(15)), None);
 

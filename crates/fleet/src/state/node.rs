@@ -1,5 +1,6 @@
 //! [`Node`]: one control machine's part in a fleet.
 
+mod observed;
 mod settle;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -9,6 +10,8 @@ use super::entry::{Claim, Entry, Fate, Holder, JobId, Key, Lease, Member, Return
 use super::job::{Job, Plan};
 use super::lease::{LeaseState, Terms};
 use super::shard::{Unit, Zones};
+use super::stream::{Run, RunEnd, StreamAction, StreamId, StreamPlan, StreamShare, Streams};
+pub(crate) use observed::Observed;
 use settle::{Flight, Mine, Stage};
 
 /// How long after a write of which nothing is known another one is tried.
@@ -17,9 +20,12 @@ const AGAIN: Time = Time::from_secs(1);
 /// How long a node starts nothing after its disk has failed it.
 const DISK_REST: Time = Time::from_secs(60);
 
+/// After how many writes of its name without an answer a node says so.
+const UNHEARD: u32 = 3;
+
 /// What a node is.
 #[derive(Debug, Clone)]
-pub struct NodeSettings {
+pub(crate) struct NodeSettings {
     /// This process.
     pub me: Holder,
     /// Its site label.
@@ -49,11 +55,11 @@ pub struct Intent {
 
 /// The number of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
+pub(crate) struct Token(pub u64);
 
 /// What became of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
+pub(crate) enum Written {
     /// It is done, and has this revision.
     Done(u64),
     /// Something else stands there than was expected: this, or nothing. To be read where writes are decided, not from a copy
@@ -76,7 +82,7 @@ pub enum Intended {
 
 /// What a node wants done. All of it may take its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Write a value if the key's last revision is this one (0: if there is none). Answered by [`Node::handle_written`].
     Write {
         /// Names it in the answer.
@@ -100,6 +106,8 @@ pub enum Action {
     Close(Intent),
     /// Nothing more is done for a job.
     Forget(JobId),
+    /// Something for a stream.
+    Stream(StreamAction),
 }
 
 /// What was sent to the bucket.
@@ -126,7 +134,7 @@ enum Purpose {
 
 /// A node.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     settings: NodeSettings,
     /// Whether everything that stands in the bucket has been told.
     is_synced: bool,
@@ -143,11 +151,16 @@ pub struct Node {
     mine: BTreeMap<(JobId, u32), Mine>,
     /// Fates of other hosts that are being written.
     closing: HashMap<(JobId, u32), Flight>,
+    streams: Streams,
     sent: HashMap<Token, Sent>,
     actions: VecDeque<Action>,
     /// The highest revision that was seen.
     highest: u64,
     frozen: Option<String>,
+    /// How many writes of its name in a row had no answer.
+    unanswered: u32,
+    /// Whether the bucket said that its last sequence number was below one that was seen: nothing is begun until it is asked again.
+    is_behind: bool,
     /// Whether the fleet knows that it is frozen.
     is_freeze_told: bool,
     is_draining: bool,
@@ -161,7 +174,7 @@ pub struct Node {
 
 impl Node {
     /// A node that knows nothing yet. `intents` are those of its disk that were not closed, with what they returned.
-    pub fn new(settings: NodeSettings, intents: Vec<(Intent, Option<Returned>)>) -> Self {
+    pub(crate) fn new(settings: NodeSettings, intents: Vec<(Intent, Option<Returned>)>) -> Self {
         let mine = intents.into_iter().map(|(intent, returned)| {
             let stage = Stage::of_former(&intent.claim, returned);
             ((intent.job, intent.host), Mine::new(intent.claim, stage))
@@ -177,10 +190,13 @@ impl Node {
             done: BTreeMap::new(),
             mine: mine.collect(),
             closing: HashMap::new(),
+            streams: Streams::default(),
             sent: HashMap::new(),
             actions: VecDeque::new(),
             highest: 0,
             frozen: None,
+            is_behind: false,
+            unanswered: 0,
             is_freeze_told: false,
             is_draining: false,
             has_left: false,
@@ -194,7 +210,21 @@ impl Node {
     // What is known.
 
     /// Why it starts nothing, as a sentence, where that is so.
-    pub fn trouble(&self, now: Time) -> Option<String> {
+    pub(crate) fn trouble(&self, now: Time) -> Option<String> {
+        let name = &self.settings.me.node;
+        let unheard = || {
+            (self.unanswered >= UNHEARD).then(|| {
+                format!(
+                    "NATS does not answer when this node says that it is {name}: where it answers others, its configuration does \
+                     not let this machine's key write member.{name}"
+                )
+            })
+        };
+        self.known_trouble(now).or_else(unheard)
+    }
+
+    /// What the fleet is told of that.
+    fn known_trouble(&self, now: Time) -> Option<String> {
         let name = &self.settings.me.node;
         let taken = self.name.is_live(now) && self.name.holder() != Some(&self.settings.me);
         if let Some(why) = &self.frozen {
@@ -212,51 +242,45 @@ impl Node {
     }
 
     /// How long this node's name is another process's, if that does not renew it.
-    pub fn name_is_free_in(&self, now: Time) -> Option<Time> {
+    pub(crate) fn name_is_free_in(&self, now: Time) -> Option<Time> {
         let taken = self.name.is_live(now) && self.name.holder() != Some(&self.settings.me);
         (taken && !self.name.is_renewed()).then(|| self.name.ends_in(now))
     }
 
-    /// Of how many jobs something is kept in memory.
-    pub fn jobs(&self) -> usize {
-        self.jobs.len()
-    }
-
     /// Whether nothing more is to be known of a job.
-    pub fn is_done(&self, job: &JobId) -> bool {
+    pub(crate) fn is_done(&self, job: &JobId) -> bool {
         self.done.contains_key(job)
     }
 
-    /// How many units it holds.
-    pub fn owned(&self, now: Time) -> usize {
-        let held = self.leases.values().filter(|lease| lease.held(now).is_some());
-        held.count()
-    }
-
     /// Whether it holds this unit.
-    pub fn owns(&self, unit: &Unit, now: Time) -> bool {
+    pub(crate) fn owns(&self, unit: &Unit, now: Time) -> bool {
         self.leases
             .get(unit)
             .is_some_and(|lease| lease.held(now).is_some())
     }
 
     /// On how many hosts it is about to run something, or does.
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.mine.values().filter(|mine| mine.is_running()).count()
     }
 
+    /// What it does for each stream.
+    pub(crate) fn stream_shares(&self) -> impl Iterator<Item = (&StreamId, StreamShare)> {
+        self.streams.shares()
+    }
+
     /// Whether nothing is left to be told to the fleet.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.mine.is_empty()
     }
 
     /// Whether nothing is under way that leaving would cut short: no command, and no write without an answer.
-    pub fn may_leave(&self) -> bool {
-        self.is_idle() && self.sent.is_empty()
+    pub(crate) fn may_leave(&self) -> bool {
+        self.is_idle() && self.streams.is_idle() && self.sent.is_empty()
     }
 
     /// The nodes that have been heard of lately, this one included.
-    pub fn members(&self, now: Time) -> impl Iterator<Item = (&str, &Member)> {
+    pub(crate) fn members(&self, now: Time) -> impl Iterator<Item = (&str, &Member)> {
         let live = self
             .members
             .iter()
@@ -265,19 +289,19 @@ impl Node {
     }
 
     /// The highest revision seen.
-    pub fn highest(&self) -> u64 {
+    pub(crate) fn highest(&self) -> u64 {
         self.highest
     }
 
     /// Whether nothing is started in the whole fleet, and why.
-    pub fn frozen(&self) -> Option<&str> {
+    pub(crate) fn frozen(&self) -> Option<&str> {
         self.frozen.as_deref()
     }
 
     // What happens.
 
     /// The bucket tells what stands at a key, or what was written there.
-    pub fn handle_entry(&mut self, now: Time, entry: Entry) {
+    pub(crate) fn handle_entry(&mut self, now: Time, entry: Entry) {
         self.is_stirred = true;
         self.highest = self.highest.max(entry.revision);
         let Entry { key, revision, value } = entry;
@@ -326,25 +350,27 @@ impl Node {
     }
 
     /// Everything that stood in the bucket has been told.
-    pub fn handle_synced(&mut self) {
+    pub(crate) fn handle_synced(&mut self) {
         self.is_synced = true;
         self.is_stirred = true;
     }
 
-    /// The bucket's last sequence number, as it said when it was asked, and what [`Self::highest`] was before that.
-    pub fn handle_last_sequence(&mut self, now: Time, last: u64, highest_before: u64) {
-        if last < highest_before {
+    /// The bucket's last sequence number, as it said when it was asked, and what [`Self::highest`] was before that. In a cluster,
+    /// a server that has just become the leader can be behind what the one before had told; it knows all when it is asked again.
+    pub(crate) fn handle_last_sequence(&mut self, now: Time, last: u64, highest_before: u64) {
+        let was_behind = std::mem::replace(&mut self.is_behind, last < highest_before);
+        if was_behind && self.is_behind {
             self.freeze(now, last);
         }
     }
 
     /// A revision that this node saw in an earlier life.
-    pub fn remember_highest(&mut self, highest: u64) {
+    pub(crate) fn remember_highest(&mut self, highest: u64) {
         self.highest = self.highest.max(highest);
     }
 
     /// A job has been read.
-    pub fn handle_job(&mut self, now: Time, job: JobId, plan: Plan) {
+    pub(crate) fn handle_job(&mut self, now: Time, job: JobId, plan: Plan) {
         self.is_stirred = true;
         if let Some(job) = self.job(now, job)
             && job.plan.is_none()
@@ -354,24 +380,79 @@ impl Node {
     }
 
     /// Why each host of a job is not started here, where that is so, as it is judged by now.
-    pub fn handle_judged(&mut self, job: &JobId, refused: Vec<Option<String>>) {
+    pub(crate) fn handle_judged(&mut self, job: &JobId, refused: Vec<Option<String>>) {
         self.is_stirred = true;
         if let Some(job) = self.jobs.get_mut(job) {
             job.judged(refused);
         }
     }
 
+    /// A stream has been read.
+    pub(crate) fn handle_stream(&mut self, now: Time, stream: StreamId, plan: StreamPlan) {
+        self.stir_streams();
+        self.streams.planned(now, stream, plan);
+    }
+
+    /// Why each host of a stream is not run here, where that is so, as it is judged by now. What runs and is not allowed any
+    /// more is stopped.
+    pub(crate) fn handle_stream_judged(&mut self, stream: &StreamId, refused: Vec<Option<String>>) {
+        self.stir_streams();
+        self.streams.judged(stream, refused);
+    }
+
+    /// A stream is to end, says somebody who may.
+    pub(crate) fn handle_stream_cancelled(&mut self, stream: &StreamId) {
+        self.stir_streams();
+        self.streams.cancelled(stream);
+    }
+
+    /// A host of a stream has ended for good, as it stands in the bucket.
+    pub(crate) fn handle_stream_ended(&mut self, stream: &StreamId, host: u32) {
+        self.stir_streams();
+        self.streams.saw_end(stream, host);
+    }
+
+    /// A stream stands in the bucket no more.
+    pub(crate) fn handle_stream_gone(&mut self, stream: &StreamId) {
+        self.stir_streams();
+        self.streams.gone(stream);
+    }
+
+    /// Nothing more comes of a run.
+    pub(crate) fn handle_run_ended(&mut self, now: Time, run: &Run, end: RunEnd) {
+        self.stir_streams();
+        self.streams.run_ended(now, run, end);
+    }
+
+    /// Whether the end of a host stands in the bucket by now.
+    pub(crate) fn handle_end_written(&mut self, now: Time, stream: &StreamId, host: u32, is_written: bool) {
+        self.stir_streams();
+        self.streams.end_written(now, stream, host, is_written);
+    }
+
+    fn stir_streams(&mut self) {
+        self.is_stirred = true;
+        self.streams.is_stirred = true;
+    }
+
     /// A write has been answered, or not.
-    pub fn handle_written(&mut self, now: Time, token: Token, written: Written) {
+    pub(crate) fn handle_written(&mut self, now: Time, token: Token, written: Written) {
         self.is_stirred = true;
         let Some(sent) = self.sent.remove(&token) else {
             return;
         };
         if let Written::Done(revision) = written {
             if revision <= sent.floor {
-                self.freeze(now, revision);
+                // The number of this write follows the last one.
+                self.freeze(now, revision.saturating_sub(1));
             }
             self.highest = self.highest.max(revision);
+        }
+        if let Purpose::Member = &sent.purpose {
+            self.unanswered = match written {
+                Written::Lost => self.unanswered.saturating_add(1),
+                Written::Done(_) | Written::Refused(_) => 0,
+            };
         }
         let me = self.settings.me.clone();
         if let Purpose::Member | Purpose::Lease(_) = &sent.purpose {
@@ -428,7 +509,7 @@ impl Node {
     }
 
     /// An intent is on the disk, or cannot be put there.
-    pub fn handle_intended(&mut self, now: Time, intent: &Intent, intended: Intended) {
+    pub(crate) fn handle_intended(&mut self, now: Time, intent: &Intent, intended: Intended) {
         self.is_stirred = true;
         let place = (intent.job.clone(), intent.host);
         match intended {
@@ -445,21 +526,22 @@ impl Node {
     }
 
     /// A command has returned.
-    pub fn handle_executed(&mut self, now: Time, intent: Intent, returned: Returned) {
+    pub(crate) fn handle_executed(&mut self, now: Time, intent: Intent, returned: Returned) {
         self.is_stirred = true;
         self.executed(intent, returned);
         self.think(now);
     }
 
     /// Gives its hosts to other nodes, and takes none.
-    pub fn drain(&mut self, now: Time) {
+    pub(crate) fn drain(&mut self, now: Time) {
         self.is_draining = true;
+        self.stir_streams();
         self.renew_name(now, true);
         self.think(now);
     }
 
     /// Gives everything back at once: this process ends.
-    pub fn leave(&mut self, now: Time) {
+    pub(crate) fn leave(&mut self, now: Time) {
         self.is_draining = true;
         self.has_left = true;
         let held: Vec<Unit> = self.leases.keys().cloned().collect();
@@ -478,7 +560,7 @@ impl Node {
     }
 
     /// Some time has passed. To be called four times a second.
-    pub fn handle_tick(&mut self, now: Time) {
+    pub(crate) fn handle_tick(&mut self, now: Time) {
         if self
             .disk
             .as_ref()
@@ -487,13 +569,14 @@ impl Node {
             self.disk = None;
         }
         self.is_stirred = false;
+        self.streams.is_stirred = true;
         self.think(now);
         self.tidy(now);
         self.tell_freeze(now);
     }
 
     /// What is to be done. To be called after everything that happens, until it returns nothing.
-    pub fn poll_action(&mut self, now: Time) -> Option<Action> {
+    pub(crate) fn poll_action(&mut self, now: Time) -> Option<Action> {
         if self.actions.is_empty() && std::mem::take(&mut self.is_stirred) {
             self.think(now);
         }
@@ -508,6 +591,7 @@ impl Node {
         }
         self.renew_name(now, false);
         self.divide(now);
+        self.look_after_streams(now);
         self.lease(now);
         self.open_gates(now);
         self.settle_mine(now);
@@ -520,7 +604,7 @@ impl Node {
             site: self.settings.site.clone(),
             draining: self.is_draining || self.disk.is_some(),
             running: u32::try_from(self.running()).unwrap_or(u32::MAX),
-            trouble: self.trouble(now),
+            trouble: self.known_trouble(now),
             version: self.settings.version.clone(),
         }
     }
@@ -579,9 +663,14 @@ impl Node {
             .map(|(unit, _)| unit)
             .filter(|unit| !self.own.contains(*unit));
         let foreign: Vec<Unit> = held.cloned().collect();
-        let beginning = self.beginning();
-        // What has an intent is begun, which takes moments, before its shard moves: the next owner could not begin it.
-        for unit in foreign.into_iter().filter(|unit| !beginning.contains(unit)) {
+        let mut busy = self.beginning();
+        if !foreign.is_empty() {
+            busy.extend(self.streams.units().cloned());
+        }
+        // What has an intent is begun, which takes moments, before its shard moves: the next owner could not begin it. What runs
+        // for a stream is stopped: the next owner would run it as well.
+        let free = foreign.iter().filter(|unit| !busy.contains(*unit));
+        for unit in free.cloned().collect::<Vec<_>>() {
             self.give_back(now, &unit);
         }
         if self.name.held(now).is_none() {
@@ -589,7 +678,12 @@ impl Node {
         }
         let me = self.settings.me.clone();
         let mut writes = Vec::new();
-        for unit in &self.own {
+        // One that is to move and cannot yet is kept.
+        for unit in self
+            .own
+            .iter()
+            .chain(foreign.iter().filter(|unit| busy.contains(*unit)))
+        {
             let lease = self.leases.entry(unit.clone());
             let lease = lease.or_insert_with(|| LeaseState::new(self.settings.terms));
             if let Some(expected) = lease.renewable(now).or_else(|| lease.takeable(now, &me)) {
@@ -608,6 +702,21 @@ impl Node {
                 Value::Lease(Lease { holder }),
             );
         }
+    }
+
+    /// Runs the commands of streams on the hosts that are this node's: where something has happened to streams, and with each tick.
+    fn look_after_streams(&mut self, now: Time) {
+        if !std::mem::take(&mut self.streams.is_stirred) {
+            return;
+        }
+        let is_starting = self.frozen.is_none() && !self.is_behind && self.disk.is_none();
+        let (own, leases) = (&self.own, &self.leases);
+        self.streams.look_after(now, is_starting, |unit| {
+            let lease = leases.get(unit).filter(|_| own.contains(unit))?;
+            Some((lease.may_go_on(now)?, lease.may_start(now).is_some()))
+        });
+        self.actions
+            .extend(self.streams.actions.drain(..).map(Action::Stream));
     }
 
     /// The units of hosts that this process is about to begin.
@@ -655,55 +764,76 @@ impl Node {
     fn look_after_hosts(&mut self, now: Time) {
         self.closing
             .retain(|_, flight| !matches!(flight, Flight::Until(until) if now >= *until));
-        let mut room = self.settings.at_once.saturating_sub(self.running());
         let jobs: Vec<JobId> = self.jobs.keys().cloned().collect();
-        for id in jobs {
-            let Some(job) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            let open = job.open();
-            for host in open {
-                let Some(job) = self.jobs.get(&id) else { break };
-                let Some(planned) = job.host(host) else { break };
-                let Some(fence) = self
-                    .leases
-                    .get(&planned.unit)
-                    .and_then(|lease| lease.may_start(now))
-                else {
-                    continue;
-                };
-                let (released, stop) = job.released();
-                let (expected, fate) = match job.fate(host) {
-                    Some((revision, Fate::Claimed(claim))) if self.is_lost(&claim.holder, now) => {
-                        (revision, Fate::Unknown { claim: claim.clone() })
-                    }
-                    Some(_) => continue,
-                    None => {
-                        let cancelled = job.is_cancelled.then(|| "the job was cancelled".to_owned());
-                        let why = planned.refused.clone().or(cancelled);
-                        match why.or_else(|| stop.map(str::to_owned)) {
-                            Some(why) => (0, Fate::NotStarted { why }),
-                            None if host >= released || room == 0 => continue,
-                            None if self.frozen.is_some() || self.disk.is_some() => continue,
-                            None => {
-                                if self.own.contains(&planned.unit) && self.is_free(&id, host) {
-                                    room -= 1;
-                                    self.begin((id.clone(), host), fence);
-                                }
-                                continue;
-                            }
-                        }
-                    }
-                };
-                if self.frozen.is_some() || !self.is_free(&id, host) {
-                    continue;
-                }
-                self.closing.insert((id.clone(), host), Flight::Sent);
-                let key = Key::Fate(id.clone(), host);
-                let purpose = Purpose::Other(id.clone(), host);
-                self.write(now, purpose, key, expected, Value::Fate(fate));
+        for job in jobs {
+            self.look_after_lost(now, &job);
+            self.look_after_unclaimed(now, &job);
+        }
+    }
+
+    /// Says of hosts of lost nodes that they may have started.
+    fn look_after_lost(&mut self, now: Time, id: &JobId) {
+        let claimed = self.jobs.get(id).map(Job::claimed).unwrap_or_default();
+        for host in claimed {
+            let lost = self.jobs.get(id).and_then(|job| {
+                let unit = &job.host(host)?.unit;
+                let may_start = self.leases.get(unit)?.may_start(now).is_some();
+                let (revision, fate) = job.fate(host)?;
+                let claim = fate.claim().filter(|claim| self.is_lost(&claim.holder, now));
+                claim.filter(|_| may_start).map(|claim| (revision, claim.clone()))
+            });
+            if let Some((revision, claim)) = lost {
+                self.close(now, id, host, revision, Fate::Unknown { claim });
             }
         }
+    }
+
+    /// Begins hosts that nobody has claimed, or says that they do not start.
+    fn look_after_unclaimed(&mut self, now: Time, id: &JobId) {
+        let mut room = self.settings.at_once.saturating_sub(self.running());
+        let units = self.jobs.get(id).map(Job::unclaimed_units).unwrap_or_default();
+        for unit in units {
+            let lease = self.leases.get(&unit);
+            let Some(fence) = lease.and_then(|lease| lease.may_start(now)) else {
+                continue;
+            };
+            let mut from = 0;
+            while let Some(job) = self.jobs.get(id)
+                && let Some(host) = job.unclaimed_from(&unit, from)
+                && let Some(planned) = job.host(host)
+            {
+                from = host.saturating_add(1);
+                let (released, stop) = job.released();
+                let cancelled = job.is_cancelled.then(|| "the job was cancelled".to_owned());
+                let why = planned.refused.clone().or(cancelled);
+                if let Some(why) = why.or_else(|| stop.map(str::to_owned)) {
+                    self.close(now, id, host, 0, Fate::NotStarted { why });
+                } else if host < released && room > 0 && self.may_begin(&unit) {
+                    if self.is_free(id, host) {
+                        room -= 1;
+                        self.begin((id.clone(), host), fence);
+                    }
+                } else if !job.has_refused {
+                    // The same holds for those behind it.
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether hosts of a unit whose lease is held are begun.
+    fn may_begin(&self, unit: &Unit) -> bool {
+        self.frozen.is_none() && !self.is_behind && self.disk.is_none() && self.own.contains(unit)
+    }
+
+    /// Settles a host that this process has no intent for.
+    fn close(&mut self, now: Time, job: &JobId, host: u32, expected: u64, fate: Fate) {
+        if self.frozen.is_some() || !self.is_free(job, host) {
+            return;
+        }
+        self.closing.insert((job.clone(), host), Flight::Sent);
+        let (key, purpose) = (Key::Fate(job.clone(), host), Purpose::Other(job.clone(), host));
+        self.write(now, purpose, key, expected, Value::Fate(fate));
     }
 
     /// Whether nothing is under way for a host.
@@ -767,7 +897,7 @@ impl Node {
         let places = self.mine.keys().chain(self.closing.keys());
         let busy: BTreeSet<JobId> = places.map(|(job, _)| job.clone()).collect();
         let mut done = Vec::new();
-        for (id, job) in &mut self.jobs {
+        for (id, job) in &self.jobs {
             if !busy.contains(id) && !job.gate_in_flight && (is_over(job.since) || job.is_settled()) {
                 done.push((id.clone(), job.since));
             }

@@ -10,9 +10,11 @@ use nkeys::KeyPair;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use trunkline_fleet::bucket::{Bucket, BucketError};
-use trunkline_fleet::order::{AllowList, AllowSource, OrderedHost, Rule};
+use trunkline_fleet::allow::{AllowList, AllowSource, Rule};
+use trunkline_fleet::bucket::{Bucket, BucketError, PROTOCOL};
+use trunkline_fleet::order::OrderedHost;
 use trunkline_fleet::running::{Executor, Instruction, NodeError, NodeOptions, Stream, Work, run};
+use trunkline_fleet::signed::{Purpose, Signed};
 use trunkline_fleet::state::{Exit, Fate, Limits, Value};
 use trunkline_fleet::submitting::{JobEvent, cancel, follow, jobs, remove, status, submit};
 use trunkline_request::destination::Destination;
@@ -71,7 +73,7 @@ impl TestNode {
         Self::start_with(name, bucket, folder, Arc::new(allow), ledger)
     }
 
-    fn start_with(
+    pub(crate) fn start_with(
         name: &str,
         bucket: Bucket,
         folder: &TempDir,
@@ -94,13 +96,13 @@ impl TestNode {
         Self { tell, task }
     }
 
-    async fn ended(self) -> Result<(), NodeError> {
-        self.task.await.unwrap()
-    }
-
-    /// As SIGKILL ends it; what it had asked a host for goes on there.
+    /// As SIGKILL ends it.
     pub(crate) fn kill(&self) {
         self.task.abort();
+    }
+
+    async fn ended(self) -> Result<(), NodeError> {
+        self.task.await.unwrap()
     }
 }
 
@@ -123,6 +125,7 @@ pub(crate) fn everything(key: &KeyPair) -> AllowList {
             submitters: vec![key.public_key()],
             hosts: vec!["*".into()],
             users: vec![],
+            subjects: vec![],
         }],
         cancel: vec![],
     }
@@ -132,6 +135,7 @@ pub(crate) fn everything(key: &KeyPair) -> AllowList {
 async fn divided(bucket: &Bucket, nodes: usize, shards: usize) {
     loop {
         let seen = status(bucket).await.unwrap().nodes;
+        assert!(seen.is_sorted_by(|one, other| one.0 < other.0), "{seen:?}");
         if seen.iter().filter(|node| node.2 > 0).count() == nodes
             && seen.iter().map(|node| node.2).sum::<usize>() == shards
         {
@@ -318,7 +322,7 @@ async fn a_node_runs_what_it_allows_and_says_what_it_does_not() {
         .await
         .unwrap();
     let (fates, _) = told(&bucket, &job).await;
-    assert!(why(&fates[&0]).contains("takes no jobs of"), "{fates:?}");
+    assert!(why(&fates[&0]).contains("takes nothing from"), "{fates:?}");
     assert_eq!(ledger.lock().unwrap().len(), 1);
 }
 
@@ -354,7 +358,17 @@ async fn what_is_wrong_is_said_in_a_sentence() {
 
 /// An allow list in a file that people change.
 #[derive(Debug)]
-struct Changing(Mutex<Result<Arc<AllowList>, String>>);
+pub(crate) struct Changing(Mutex<Result<Arc<AllowList>, String>>);
+
+impl Changing {
+    pub(crate) fn new(list: AllowList) -> Self {
+        Self(Mutex::new(Ok(Arc::new(list))))
+    }
+
+    pub(crate) fn set(&self, list: AllowList) {
+        *self.0.lock().unwrap() = Ok(Arc::new(list));
+    }
+}
 
 impl AllowSource for Changing {
     fn current(&self) -> Result<Arc<AllowList>, String> {
@@ -417,38 +431,32 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
 #[derive(serde::Serialize)]
 struct LaterOrder {
     protocol: u32,
-    job: String,
+    fleet: u64,
+    id: String,
     submitter: String,
     hosts: u32,
     novelty: &'static str,
 }
 
-#[derive(serde::Serialize)]
-struct SignedOrder {
-    #[serde(with = "serde_bytes")]
-    order: Vec<u8>,
-    #[serde(with = "serde_bytes")]
-    signature: Vec<u8>,
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
     let nats = Nats::start("");
-    let _fleet = nats.fleet(4).await;
+    let fleet = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
     let folder = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
     let order = rmp_serde::to_vec_named(&LaterOrder {
-        protocol: 2,
-        job: "later".into(),
+        protocol: PROTOCOL + 1,
+        fleet: fleet.charter.id,
+        id: "later".into(),
         submitter: key.public_key(),
         hosts: 3,
         novelty: "x",
     })
     .unwrap();
-    let signature = key.sign(&order).unwrap();
-    let signed = rmp_serde::to_vec_named(&SignedOrder { order, signature }).unwrap();
+    let signed = Signed::new(&key, Purpose::Job, order).unwrap();
+    let signed = rmp_serde::to_vec_named(&signed).unwrap();
     let client = async_nats::connect(nats.access().servers).await.unwrap();
     let state = async_nats::jetstream::new(client)
         .get_key_value("test-state")
@@ -465,7 +473,8 @@ async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
         let Value::Fate(Fate::NotStarted { why }) = fate else {
             panic!("{fate:?}")
         };
-        assert!(why.contains("speaks protocol 2 and this fleet 1"), "{why}");
+        let words = format!("speaks protocol {} and this fleet {PROTOCOL}", PROTOCOL + 1);
+        assert!(why.contains(&words), "{why}");
     }
     assert_eq!(ledger.lock().unwrap().len(), 0);
 }

@@ -1,6 +1,10 @@
 //! Fleets on real NATS servers.
 
+mod bad_input;
+mod clock;
 mod faults;
 mod fleet;
+mod input;
 mod nats;
 mod permissions;
+mod streams;

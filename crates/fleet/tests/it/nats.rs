@@ -1,11 +1,14 @@
 //! A NATS server of a test's own.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
 use trunkline_fleet::bucket::{Access, Bucket, Charter};
 use trunkline_fleet::state::Zones;
+use trunkline_fleet::submitting::remove;
+use trunkline_testkit::{folder, free_port};
 
 /// A nats-server with JetStream on loopback. Ends with the value.
 pub(crate) struct Nats {
@@ -17,15 +20,42 @@ pub(crate) struct Nats {
 impl Nats {
     /// Starts one; with this text in its configuration besides.
     pub(crate) fn start(more: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        // Free now; nobody else takes it before the server does, but for bad luck.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let store = folder.path().join("store");
-        let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {store:?} }}\n{more}\n");
+        Self::at(free_port(), more)
+    }
+
+    /// Starts three that are one cluster. They tell clients nothing of each other: a client gets where it was told to.
+    pub(crate) fn cluster() -> Vec<Self> {
+        let ports: [u16; 6] = std::array::from_fn(|_| free_port());
+        let routes = ports[3..]
+            .iter()
+            .map(|port| format!("\"nats://127.0.0.1:{port}\""));
+        let routes = routes.collect::<Vec<_>>().join(", ");
+        let server = |n: usize| {
+            let (port, route) = (ports[n], ports[n + 3]);
+            let more = format!(
+                "server_name: s{n}\ncluster {{ name: c, listen: \"127.0.0.1:{route}\", routes: [{routes}], no_advertise: \
+                 true }}"
+            );
+            Self::at(port, &more)
+        };
+        (0..3).map(server).collect()
+    }
+
+    /// Starts one without JetStream.
+    pub(crate) fn start_plain() -> Self {
+        Self::with(free_port(), |_| String::new())
+    }
+
+    fn at(port: u16, more: &str) -> Self {
+        Self::with(port, |store| {
+            format!("jetstream {{ store_dir: {store:?} }}\n{more}\n")
+        })
+    }
+
+    fn with(port: u16, more: impl FnOnce(&Path) -> String) -> Self {
+        let folder = folder().unwrap();
+        let more = more(&folder.path().join("store"));
+        let text = format!("listen: \"127.0.0.1:{port}\"\n{more}");
         std::fs::write(folder.path().join("nats.conf"), text).unwrap();
         let mut nats = Self {
             folder,
@@ -40,11 +70,16 @@ impl Nats {
         let process = Command::new("nats-server")
             .arg("-c")
             .arg(self.folder.path().join("nats.conf"))
+            .env("TMPDIR", self.folder.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("nats-server is needed: scripts/need nats-server=nats-server");
         self.process = Some(process);
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// As a power cut ends it.
@@ -67,19 +102,31 @@ impl Nats {
 
     /// Makes a fleet of so many shards, once the server answers.
     pub(crate) async fn fleet(&self, shards: u16) -> Bucket {
-        let zones = Zones {
-            shards,
-            ..Zones::default()
-        };
-        let charter = Charter::new(zones, Duration::from_secs(3600));
-        for _ in 0..100 {
-            match Bucket::create(&self.access(), charter.clone(), 1).await {
-                Ok(bucket) => return bucket,
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        made(&self.access(), charter(shards), 1).await
+    }
+}
+
+pub(crate) fn charter(shards: u16) -> Charter {
+    let zones = Zones {
+        shards,
+        ..Zones::default()
+    };
+    Charter::new(zones, Duration::from_secs(3600))
+}
+
+/// Makes a fleet, once the servers answer; what a try has left of one that is not whole is removed.
+pub(crate) async fn made(access: &Access, charter: Charter, replicas: usize) -> Bucket {
+    for attempt in 0.. {
+        match Bucket::create(access, charter.clone(), replicas).await {
+            Ok(bucket) => return bucket,
+            Err(error) => {
+                assert!(attempt < 600, "{error}");
+                let _ = remove(access).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
-        Bucket::create(&self.access(), charter, 1).await.unwrap()
     }
+    unreachable!("it was tried for a minute")
 }
 
 impl Drop for Nats {

@@ -2,8 +2,12 @@
 
 use nkeys::KeyPair;
 use trunkline_fleet::bucket::{Access, Bucket, Charter};
-use trunkline_fleet::state::{Exit, Fate, Limits, Zones};
-use trunkline_fleet::submitting::{cancel, submit};
+use trunkline_fleet::input::upload;
+use trunkline_fleet::order::job::JobTerms;
+use trunkline_fleet::state::{Exit, Fate, Limits, Restart, Resuming, StreamEnd, Zones};
+use trunkline_fleet::streaming::What;
+use trunkline_fleet::streaming::following::{self, Follower, Position, Read};
+use trunkline_fleet::submitting::{cancel, submit, submit_with};
 
 use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
 use crate::nats::Nats;
@@ -54,15 +58,13 @@ async fn each_machine_can_do_its_part_and_no_other() {
     let of_node = Bucket::open(&access(&node)).await.unwrap();
     let _node = TestNode::start("node1", of_node.clone(), &folder, everything(&submitter), &ledger);
     let of_submitter = Bucket::open(&access(&submitter)).await.unwrap();
-    let job = submit(
-        &of_submitter,
-        &submitter,
-        &hosts(&numbered("web", 6)),
-        Limits::default(),
-        None,
-    )
-    .await
-    .unwrap();
+    let terms = JobTerms {
+        input: Some(upload(&of_submitter, &[7; 300_000]).await.unwrap()),
+        ..JobTerms::default()
+    };
+    let job = submit_with(&of_submitter, &submitter, &hosts(&numbered("web", 6)), terms)
+        .await
+        .unwrap();
     let (fates, output) = told(&of_submitter, &job).await;
     assert_eq!((fates.len(), output.len()), (6, 6));
     for fate in fates.values() {
@@ -72,7 +74,9 @@ async fn each_machine_can_do_its_part_and_no_other() {
         );
     }
 
-    // A node submits nothing and cancels nothing, whatever it is called.
+    streams(&of_submitter, &submitter, &admin).await;
+
+    // A node submits nothing, sends no input and cancels nothing, whatever it is called.
     assert!(
         submit(
             &of_node,
@@ -84,11 +88,12 @@ async fn each_machine_can_do_its_part_and_no_other() {
         .await
         .is_err()
     );
+    assert!(upload(&of_node, b"x").await.is_err());
     assert!(cancel(&of_node, &node, &job).await.is_err());
     assert!(cancel(&of_submitter, &submitter, &job).await.is_ok());
     // Nor does anybody cancel in another one's name.
     assert!(cancel(&of_submitter, &admin, &job).await.is_err());
-    // Who submits is no node, and no node is another one.
+    // A submitter is not a node, and a node is no other node.
     for (key, place) in [
         (&submitter, "member.node1"),
         (&submitter, "lease._.1"),
@@ -103,4 +108,47 @@ async fn each_machine_can_do_its_part_and_no_other() {
             .unwrap();
         assert!(state.put(place, "x".into()).await.is_err(), "{place}");
     }
+    // Tombstones of streams are a node's to remove.
+    for (key, may) in [(&submitter, false), (&node, true)] {
+        let options = async_nats::ConnectOptions::new().nkey(key.seed().unwrap());
+        let client = options.connect(nats.access().servers).await.unwrap();
+        let mut jetstream = async_nats::jetstream::new(client);
+        jetstream.set_timeout(std::time::Duration::from_secs(3));
+        let streams = jetstream.get_stream("KV_trunkline-streams").await.unwrap();
+        let removing = streams.purge().filter("$KV.trunkline-streams.nothing.order");
+        assert_eq!(removing.await.is_ok(), may);
+    }
+}
+
+/// A stream, which the node runs, and which ends when its submitter says so and nobody else.
+async fn streams(of_submitter: &Bucket, submitter: &KeyPair, admin: &KeyPair) {
+    let resuming = Resuming {
+        restart: Restart::Lost,
+        first: std::time::Duration::from_secs(1),
+        longest: std::time::Duration::from_secs(60),
+    };
+    let slow = hosts(&numbered("slow", 1));
+    let stream = following::submit(of_submitter, submitter, &slow, resuming, None)
+        .await
+        .unwrap();
+    let follower = Follower::new(of_submitter, &stream, 1).await.unwrap();
+    let mut reader = follower.host(0, Position::default());
+    let reading = async {
+        loop {
+            match reader.next().await {
+                Read::Piece { piece, .. } if matches!(piece.what, What::Output(_)) => {
+                    let cancelled = following::cancel(of_submitter, submitter, &stream).await;
+                    cancelled.unwrap();
+                }
+                Read::Piece { .. } => {}
+                Read::End(end) => return end,
+            }
+        }
+    };
+    let end = tokio::select! {
+        end = reading => end,
+        () = follower.watch() => unreachable!(),
+    };
+    assert_eq!(end, StreamEnd::Cancelled);
+    assert!(following::cancel(of_submitter, admin, &stream).await.is_err());
 }

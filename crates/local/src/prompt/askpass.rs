@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncReadExt as _;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use zeroize::Zeroizing;
 
 /// A program that shows its argument to the user and prints the answer.
@@ -64,21 +64,8 @@ impl Askpass {
     }
 
     /// Whether it is used even where there is a terminal.
-    pub fn is_preferred(&self) -> bool {
+    pub(super) fn is_preferred(&self) -> bool {
         matches!(self.require, Require::Force | Require::Prefer) && self.is_allowed()
-    }
-
-    /// Shows `text` without a question, for as long as the [`Notice`] lives (`SSH_ASKPASS_PROMPT=none`): "touch
-    /// your security key". `None` if the program may not be used or cannot be started.
-    pub fn notify(&self, text: &str) -> Option<Notice> {
-        if !self.is_allowed() {
-            return None;
-        }
-        let mut command = self.command(text, Some("none"));
-        command.stdout(Stdio::null());
-        Some(Notice {
-            _child: command.spawn().ok()?,
-        })
     }
 
     /// Where its questions appear: one after the other there. On a display every such program's do.
@@ -214,12 +201,6 @@ impl fmt::Debug for Askpass {
     }
 }
 
-/// A message that an askpass program shows; it is taken away when this is dropped.
-#[derive(Debug)]
-pub struct Notice {
-    _child: Child,
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Standard, Terminal};
@@ -300,39 +281,6 @@ mod tests {
             ask(&askpass, PromptKind::Confirm).await.as_deref(),
             Some("confirm 1 unset")
         );
-    }
-
-    #[tokio::test]
-    async fn a_notice_goes_away_when_dropped() {
-        let folder = tempfile::tempdir().unwrap();
-        let fifo = folder.path().join("fifo");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &fifo,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
-        let script = format!(
-            "exec 3>'{}'; echo \"$SSH_ASKPASS_PROMPT $1\" >&3; exec sleep 1000",
-            fifo.display()
-        );
-        let (askpass, _folder) = askpass(&script, &[("PATH", "/usr/bin:/bin")], Require::Force);
-        let notice = askpass.notify("Touch it").unwrap();
-        let mut shown = tokio::net::unix::pipe::OpenOptions::new()
-            .open_receiver(&fifo)
-            .unwrap();
-        let mut line = [0; 14];
-        // Until the program has opened its end, the pipe reads as ended.
-        while shown.read(&mut line[..1]).await.unwrap() == 0 {
-            tokio::task::yield_now().await;
-        }
-        shown.read_exact(&mut line[1..]).await.unwrap();
-        assert_eq!(&line, b"none Touch it\n");
-        drop(notice);
-        // The pipe ends when the last of the program's processes does.
-        assert_eq!(shown.read(&mut line).await.unwrap(), 0);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn matches(text: &[u8], pattern: &[u8]) -> bool {
 }
 
 /// Of `known`, the name that `typed` was most likely meant to be; none where nothing is near. A pattern is compared by what
-/// it says besides `*` and `?`.
+/// it says besides `*` and `?`. Another number is another host and not a slip: `web7` was not meant to be `web1`.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let bare = typed.replace(['*', '?'], "");
     let compared = |name: &str| match is_pattern(typed) {
@@ -49,11 +49,16 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         let slips = strsim::damerau_levenshtein(&bare, &compared);
         let likeness = strsim::jaro_winkler(&bare, &compared);
         let is_near = likeness > 0.8 || (slips == 1 && bare.chars().count() > 2);
-        (is_near && name != typed).then_some((likeness, name))
+        let is_slip = without_digits(&bare) != without_digits(&compared);
+        (is_near && is_slip).then_some((likeness, name))
     });
     // Of several that are as near, the first.
     let best = near.reduce(|best, next| if next.0 > best.0 { next } else { best });
     best.map(|(_, name)| name)
+}
+
+fn without_digits(name: &str) -> String {
+    name.replace(|c: char| c.is_ascii_digit(), "")
 }
 
 #[cfg(test)]
@@ -70,6 +75,9 @@ mod tests {
         assert_eq!(nearest("bsa*", known), Some("bastion"));
         assert_eq!(nearest("wbe*", known), Some("web1"));
         assert_eq!(nearest("mail", known), None);
+        assert_eq!(nearest("web7", known), None);
+        assert_eq!(nearest("web10", known), None);
+        assert_eq!(nearest("web9*", known), None);
         assert_eq!(nearest("x*", []), None);
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::pace::Sent;
+use super::pace::SendMark;
 use super::ranges::Ranges;
 use super::sparse::{Run, runs};
 use super::worker::{self, Striped, WorkerId, WorkerLoss, WorkerState, Workers};
@@ -123,7 +123,7 @@ struct Reading {
 enum Purpose {
     Open,
     Fstat,
-    Read { range: Range<u64>, sent: Sent },
+    Read { range: Range<u64>, sent: SendMark },
 }
 
 /// The largest stripe, so that workers of different speed end together.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::download::{Download, DownloadEvent, DownloadOptions};
-use super::pace::{Pace, Sent};
+use super::pace::{Pace, SendMark};
 use super::worker::WorkerId;
 use super::{DEFAULT_MEMORY, FileId, Many, Plan, Striped, piece};
 use crate::attributes::{FileAttributes, FileType};
@@ -79,7 +79,7 @@ struct RemoteFile {
 /// A file in its two flights.
 struct Small {
     wanted: RemoteFile,
-    sent: Sent,
+    sent: SendMark,
     /// Bytes that are asked for, counted in `under_way`.
     expected: usize,
     /// Answers awaited.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::pace::{Pace, Sent};
+use super::pace::{Pace, SendMark};
 use super::renaming::Renaming;
 use super::{DEFAULT_MEMORY, FileId, Many, Opening, Plan, piece};
 use crate::attributes::{FileAttributes, Owner};
@@ -106,7 +106,7 @@ pub struct ManyUpload {
 
 struct Running {
     file: UploadFile,
-    sent: Sent,
+    sent: SendMark,
     /// Bytes counted in `held`.
     held: usize,
     handle: Option<Handle>,

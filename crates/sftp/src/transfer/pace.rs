@@ -29,7 +29,7 @@ pub(super) struct Pace {
 
 /// What was known when something was sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct SendMark {
     amount: u64,
     at: Instant,
     delivered: u64,
@@ -76,9 +76,9 @@ impl Pace {
         self.in_flight + prepared < self.target()
     }
 
-    pub(super) fn sent(&mut self, amount: u64, now: Instant) -> Sent {
+    pub(super) fn sent(&mut self, amount: u64, now: Instant) -> SendMark {
         self.in_flight += amount;
-        Sent {
+        SendMark {
             amount,
             at: now,
             delivered: self.delivered,
@@ -86,7 +86,7 @@ impl Pace {
     }
 
     /// What was sent has been answered.
-    pub(super) fn done(&mut self, sent: Sent, now: Instant) {
+    pub(super) fn done(&mut self, sent: SendMark, now: Instant) {
         self.in_flight -= sent.amount;
         self.delivered += sent.amount;
         let elapsed = now.saturating_duration_since(sent.at);
@@ -106,7 +106,7 @@ impl Pace {
     }
 
     /// What was sent will not be answered.
-    pub(super) fn lost(&mut self, sent: Sent) {
+    pub(super) fn lost(&mut self, sent: SendMark) {
         self.in_flight -= sent.amount;
     }
 }

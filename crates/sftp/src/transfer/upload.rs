@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::pace::Sent;
+use super::pace::SendMark;
 use super::ranges::Ranges;
 use super::renaming::Renaming;
 use super::worker::{self, Striped, WorkerId, WorkerLoss, WorkerState, Workers};
@@ -149,7 +149,7 @@ struct Writing {
 enum Purpose {
     Open(Role),
     Owner,
-    Write { range: Range<u64>, sent: Sent },
+    Write { range: Range<u64>, sent: SendMark },
     Attributes,
     Sync,
     Close,

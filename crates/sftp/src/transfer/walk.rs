@@ -9,7 +9,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 
 use super::Plan;
-use super::pace::{Pace, Sent};
+use super::pace::{Pace, SendMark};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
 use crate::reply::{DirEntry, Handle, Outcome, Reply};
@@ -121,7 +121,7 @@ struct Directory {
 struct Open {
     directory: Directory,
     handle: Option<Handle>,
-    sent: Sent,
+    sent: SendMark,
     /// READDIRs in flight, how many there should be, and how many names the last one brought.
     reading: usize,
     ahead: usize,

@@ -1,6 +1,8 @@
 //! A fleet of stock sshd servers, or of hostile ones, for demonstrations, tests and benchmarks: prints where they are as one line of JSON, runs
 //! until standard input ends, and leaves nothing behind.
 
+#[cfg(feature = "russh")]
+use std::io::BufRead as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +37,11 @@ struct Arguments {
     /// aliases are the places' names.
     #[arg(long)]
     steering: bool,
+    /// A light server instead of sshd, with a host at every loopback address. For each line of standard input it prints how many
+    /// connections it has had, and how many commands it has executed.
+    #[cfg(feature = "russh")]
+    #[arg(long)]
+    light: bool,
 }
 
 /// What the program prints.
@@ -68,6 +75,10 @@ fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
     if arguments.steering {
         return run_steering();
+    }
+    #[cfg(feature = "russh")]
+    if arguments.light {
+        return run_light();
     }
     let mut servers = Vec::new();
     let mut relays = Vec::new();
@@ -157,8 +168,38 @@ fn run_steering() -> Result<(), Error> {
     run(&testbed)
 }
 
+/// A host at every loopback address.
+#[cfg(feature = "russh")]
+fn run_light() -> Result<(), Error> {
+    let server = trunkline_testkit::LightServer::start()?;
+    let ssh_config = server.ssh_config();
+    let testbed = Testbed {
+        dir: ssh_config.parent().unwrap_or(&ssh_config).to_owned(),
+        ssh_config,
+        aliases: vec!["127.*".to_owned()],
+        ports: vec![server.port()],
+        hosts: Vec::new(),
+    };
+    let mut stdout = io::stdout();
+    tell(&testbed)?;
+    for line in io::stdin().lock().lines() {
+        line?;
+        let counts =
+            serde_json::json!({"connections": server.connections(), "executions": server.executions().len()});
+        writeln!(stdout, "{counts}")?;
+        stdout.flush()?;
+    }
+    Ok(())
+}
+
 /// Says where everything is, and waits until standard input ends.
 fn run(testbed: &Testbed) -> Result<(), Error> {
+    tell(testbed)?;
+    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
+    Ok(())
+}
+
+fn tell(testbed: &Testbed) -> Result<(), Error> {
     let mut stdout = io::stdout();
     writeln!(
         stdout,
@@ -166,6 +207,5 @@ fn run(testbed: &Testbed) -> Result<(), Error> {
         serde_json::to_string(testbed).map_err(io::Error::from)?
     )?;
     stdout.flush()?;
-    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
     Ok(())
 }

@@ -2,13 +2,12 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::tables::{self, Row, Sort, View};
-use crate::model::Model;
+use super::subject::{Sort, Subject};
 
 /// The state of what is shown.
-#[derive(Debug, Default)]
-pub(super) struct App {
-    pub(super) view: View,
+#[derive(Debug)]
+pub(super) struct App<S: Subject> {
+    pub(super) view: S::View,
     pub(super) filter: String,
     pub(super) mode: Mode,
     /// What came of the last command.
@@ -17,8 +16,24 @@ pub(super) struct App {
     pub(super) room: usize,
     /// The first row that is shown.
     pub(super) first: usize,
-    pub(super) sorts: [Sort; View::ALL.len()],
-    pub(super) selected: [Option<Row>; View::ALL.len()],
+    /// For each table.
+    pub(super) sorts: Vec<Sort>,
+    pub(super) selected: Vec<Option<S::Row>>,
+}
+
+impl<S: Subject> Default for App<S> {
+    fn default() -> Self {
+        Self {
+            view: S::View::default(),
+            filter: String::new(),
+            mode: Mode::Table,
+            note: None,
+            room: 0,
+            first: 0,
+            sorts: vec![Sort::default(); S::VIEWS.len()],
+            selected: vec![None; S::VIEWS.len()],
+        }
+    }
 }
 
 /// What keys mean.
@@ -48,26 +63,32 @@ pub(super) enum Action {
     Close { sharing: String, at_once: bool },
 }
 
-impl App {
+impl<S: Subject> App<S> {
+    /// The place of the table that is looked at.
+    fn place(&self) -> usize {
+        let mut views = S::VIEWS.iter();
+        views.position(|view| *view == self.view).unwrap_or_default()
+    }
+
     /// The rows of the table that is looked at.
-    pub(super) fn rows(&self, model: &Model) -> Vec<Row> {
-        tables::rows(model, self.view, &self.filter, self.sort())
+    pub(super) fn rows(&self, model: &S) -> Vec<S::Row> {
+        model.rows(self.view, &self.filter, self.sort())
     }
 
     pub(super) fn sort(&self) -> Sort {
-        self.sorts[self.view as usize]
+        self.sorts[self.place()]
     }
 
     /// The selected row, if there is any: the first one where the one that was selected has gone.
-    pub(super) fn selected<'a>(&self, rows: &'a [Row]) -> Option<(usize, &'a Row)> {
-        let wanted = self.selected[self.view as usize].as_ref();
+    pub(super) fn selected<'a>(&self, rows: &'a [S::Row]) -> Option<(usize, &'a S::Row)> {
+        let wanted = self.selected[self.place()].as_ref();
         let at = wanted.and_then(|wanted| rows.iter().position(|row| row == wanted));
         let at = at.unwrap_or(0);
         rows.get(at).map(|row| (at, row))
     }
 
     /// Does what a key means.
-    pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> Action {
+    pub(super) fn key(&mut self, key: KeyEvent, model: &S) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::None;
         }
@@ -99,7 +120,7 @@ impl App {
                 KeyCode::Up | KeyCode::Char('k') => *line = line.saturating_sub(1),
                 KeyCode::PageDown | KeyCode::Char(' ') => *line = line.saturating_add(10),
                 KeyCode::PageUp => *line = line.saturating_sub(10),
-                KeyCode::Char('c') => self.ask_to_close(model),
+                KeyCode::Char('c') if S::CLOSES => self.ask_to_close(model),
                 _ => self.mode = Mode::Table,
             },
             Mode::Close { sharing } => {
@@ -125,35 +146,38 @@ impl App {
         Action::None
     }
 
-    fn command(&mut self, key: KeyCode, model: &Model) -> Action {
+    fn command(&mut self, key: KeyCode, model: &S) -> Action {
         match key {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
             KeyCode::Char('/') => self.mode = Mode::Filter,
-            KeyCode::Char('c') => self.ask_to_close(model),
+            KeyCode::Char('c') if S::CLOSES => self.ask_to_close(model),
             KeyCode::Enter if !self.rows(model).is_empty() => self.mode = Mode::Details(0),
-            KeyCode::Tab | KeyCode::Right => self.look_at(self.view as usize + 1),
-            KeyCode::BackTab | KeyCode::Left => self.look_at(self.view as usize + View::ALL.len() - 1),
-            KeyCode::Char(number @ '1'..='4') => self.look_at(number as usize - '1' as usize),
+            KeyCode::Tab | KeyCode::Right => self.look_at(self.place() + 1),
+            KeyCode::BackTab | KeyCode::Left => self.look_at(self.place() + S::VIEWS.len() - 1),
+            KeyCode::Char(number @ '1'..='9') if (number as usize - '1' as usize) < S::VIEWS.len() => {
+                self.look_at(number as usize - '1' as usize);
+            }
             KeyCode::Char('s') => {
-                let columns = self.view.columns().len();
-                let sort = &mut self.sorts[self.view as usize];
+                let (columns, place) = (S::columns(self.view).len(), self.place());
+                let sort = &mut self.sorts[place];
                 *sort = Sort {
                     by: (sort.by + 1) % columns,
                     reversed: false,
                 };
             }
             KeyCode::Char('S') => {
-                let columns = self.view.columns().len();
-                let sort = &mut self.sorts[self.view as usize];
+                let (columns, place) = (S::columns(self.view).len(), self.place());
+                let sort = &mut self.sorts[place];
                 *sort = Sort {
                     by: (sort.by + columns - 1) % columns,
                     reversed: false,
                 };
             }
             KeyCode::Char('r') => {
-                let sort = &mut self.sorts[self.view as usize];
+                let place = self.place();
+                let sort = &mut self.sorts[place];
                 sort.reversed = !sort.reversed;
             }
             KeyCode::Down | KeyCode::Char('j') => self.go(model, 1),
@@ -168,32 +192,24 @@ impl App {
     }
 
     fn look_at(&mut self, view: usize) {
-        self.view = View::ALL[view % View::ALL.len()];
+        self.view = S::VIEWS[view % S::VIEWS.len()];
         self.first = 0;
     }
 
     /// Selects a row so far from the selected one.
-    fn go(&mut self, model: &Model, by: isize) {
+    fn go(&mut self, model: &S, by: isize) {
         let rows = self.rows(model);
         let (at, _) = self.selected(&rows).unzip();
         let last = rows.len().saturating_sub(1);
         let at = at.unwrap_or(0).saturating_add_signed(by).min(last);
-        self.selected[self.view as usize] = rows.into_iter().nth(at);
+        let place = self.place();
+        self.selected[place] = rows.into_iter().nth(at);
     }
 
     /// Asks whether the selected host's connections are to be closed: those of the host that a session is on, too.
-    fn ask_to_close(&mut self, model: &Model) {
+    fn ask_to_close(&mut self, model: &S) {
         let rows = self.rows(model);
-        let sharing = self.selected(&rows).and_then(|(_, row)| {
-            let name = match row {
-                Row::Host(sharing) => return Some(sharing.clone()),
-                Row::Activity(id) => &model.activities.get(id)?.host,
-                Row::Failure(at) => &model.failures.get(*at)?.host,
-            };
-            let mut hosts = model.hosts.values();
-            let host = hosts.find(|host| host.report.name == *name)?;
-            Some(host.report.sharing.clone())
-        });
+        let sharing = self.selected(&rows).and_then(|(_, row)| model.sharing(row));
         match sharing {
             Some(sharing) => self.mode = Mode::Close { sharing },
             None => self.note = Some("this host has no connections".into()),
@@ -205,7 +221,9 @@ impl App {
 mod tests {
     use super::*;
     use crate::feed::News;
+    use crate::model::Model;
     use crate::model::tests::{activity, host, moment};
+    use crate::top::tables::{Row, View};
     use trunkline_control::protocol::ActivityKind;
 
     fn model() -> Model {
@@ -216,7 +234,7 @@ mod tests {
         model
     }
 
-    fn press(app: &mut App, model: &Model, keys: &str) -> Action {
+    fn press(app: &mut App<Model>, model: &Model, keys: &str) -> Action {
         let mut last = Action::None;
         for key in keys.chars() {
             let code = match key {
@@ -231,7 +249,7 @@ mod tests {
         last
     }
 
-    fn selected(app: &App, model: &Model) -> String {
+    fn selected(app: &App<Model>, model: &Model) -> String {
         let rows = app.rows(model);
         match app.selected(&rows) {
             Some((_, Row::Host(sharing))) => sharing.clone(),

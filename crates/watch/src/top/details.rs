@@ -4,12 +4,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trunkline_control::protocol::{Activity, ConnectionReport, FailureReport};
 
+use super::subject::Lines;
 use super::tables::{Row, asker};
 use crate::model::{Host, Model};
 use crate::quantity::{bytes, rate, time};
-
-/// A heading, and lines: what a value is called, and the value. A line without a name goes on with the one before.
-pub(super) type Lines = Vec<(String, String)>;
 
 /// What is known of a row; nothing of one that has gone.
 pub(super) fn of(model: &Model, row: &Row) -> Option<Lines> {
@@ -20,7 +18,7 @@ pub(super) fn of(model: &Model, row: &Row) -> Option<Lines> {
     }
 }
 
-fn line(lines: &mut Lines, name: &str, value: impl Into<String>) {
+pub(super) fn line(lines: &mut Lines, name: &str, value: impl Into<String>) {
     let value = value.into();
     if !value.is_empty() {
         lines.push((name.to_owned(), value));

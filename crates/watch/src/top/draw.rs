@@ -4,59 +4,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Table, Wrap};
 
 use super::app::{App, Mode};
-use super::details;
-use super::tables::{self, Column, Row, View};
-use crate::model::Model;
-use crate::quantity::{bytes, rate};
-
-/// Whether there are colours.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Palette {
-    pub(super) colours: bool,
-}
-
-impl Palette {
-    /// As NO_COLOR and TERM say.
-    pub(super) fn of_environment() -> Self {
-        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self {
-            colours: !is_set("NO_COLOR") && !is_dumb,
-        }
-    }
-
-    fn of(self, colour: Color) -> Style {
-        match self.colours {
-            true => Style::new().fg(colour),
-            false => Style::new(),
-        }
-    }
-
-    fn faint(self) -> Style {
-        self.of(Color::DarkGray)
-    }
-
-    /// Of the word for a state.
-    fn state(self, word: &str) -> Style {
-        match word {
-            "used" | "alive" => self.of(Color::Green),
-            "busy" | "connecting" | "starting" => self.of(Color::Yellow),
-            "stale" | "silent" => self.of(Color::Red),
-            _ => Style::new(),
-        }
-    }
-}
-
-const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
-const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+use super::palette::{BOLD, Palette, REVERSED};
+use super::subject::{Column, Subject};
 
 /// Draws all of it.
-pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, model: &Model, palette: Palette) {
+pub(super) fn draw<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &S, palette: Palette) {
     let [head, tabs, body, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(1),
@@ -64,78 +21,30 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, model: &Model, palette:
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    frame.render_widget(summary(model, palette), head);
+    frame.render_widget(Paragraph::new(model.summary(palette).to_vec()), head);
     frame.render_widget(views(app, model), tabs);
     table(frame, app, model, palette, body);
     frame.render_widget(footer(app, palette), foot);
     match &app.mode {
         Mode::Table | Mode::Filter => {}
-        Mode::Help => popup(frame, " Help ", &help(), 0),
+        Mode::Help => popup(frame, " Help ", &help::<S>(), 0),
         Mode::Details(line) => {
             let rows = app.rows(model);
-            let known = app.selected(&rows).and_then(|(_, row)| details::of(model, row));
+            let known = app.selected(&rows).and_then(|(_, row)| model.details(row));
             let lines = known.unwrap_or_else(|| vec![("gone".into(), "It has ended.".into())]);
             popup(frame, " Details ", &aligned(&lines), *line);
         }
-        Mode::Close { sharing } => popup(frame, " Close ", &question(model, sharing), 0),
+        Mode::Close { sharing } => popup(frame, " Close ", &model.question(sharing), 0),
     }
 }
 
-fn summary(model: &Model, palette: Palette) -> Paragraph<'static> {
-    let mut first = vec![Span::styled("trunkline", BOLD)];
-    if let Some(pulse) = &model.pulse {
-        let limit = pulse
-            .descriptor_limit
-            .map_or_else(|| "any".into(), |limit| limit.to_string());
-        let memory = pulse
-            .memory
-            .map_or_else(String::new, |memory| format!(", {} of memory", bytes(memory)));
-        first.push(Span::raw(format!(
-            "  daemon {}{memory}, {} of {limit} descriptors",
-            pulse.pid, pulse.descriptors
-        )));
-    }
-    let second = match &model.lost {
-        Some(why) => Line::styled(format!("Waiting: {why}"), palette.of(Color::Red).patch(BOLD)),
-        None => totals(model),
-    };
-    Paragraph::new(vec![Line::from(first), second])
-}
-
-fn totals(model: &Model) -> Line<'static> {
-    let totals = model.totals();
-    let count = |number: usize, name: &str| format!("{number} {name}{}", if number == 1 { "" } else { "s" });
-    let counts = [
-        count(totals.hosts, "host"),
-        count(totals.connections, "connection"),
-        count(totals.sessions as usize, "session"),
-        count(totals.tunnels as usize, "tunnel"),
-    ];
-    let shown = |value: f64| match rate(value) {
-        none if none.is_empty() => "0".to_owned(),
-        some => some,
-    };
-    Line::raw(format!(
-        "{}  ↑ {}/s  ↓ {}/s",
-        counts.join(", "),
-        shown(totals.sent_rate),
-        shown(totals.received_rate)
-    ))
-}
-
-fn views(app: &App, model: &Model) -> Line<'static> {
-    let copies = model.totals().copies;
+fn views<S: Subject>(app: &App<S>, model: &S) -> Line<'static> {
     let mut spans = Vec::new();
-    for (number, view) in View::ALL.into_iter().enumerate() {
-        let count = match view {
-            View::Hosts => model.hosts.len(),
-            View::Sessions => model.activities.len() - copies,
-            View::Copies => copies,
-            View::Failures => model.failures.len(),
-        };
+    for (number, view) in S::VIEWS.iter().copied().enumerate() {
+        let count = model.count(view);
         let style = if view == app.view { REVERSED } else { Style::new() };
         spans.push(Span::styled(
-            format!(" {} {} {count} ", number + 1, view.name()),
+            format!(" {} {} {count} ", number + 1, S::name(view)),
             style,
         ));
         spans.push(Span::raw(" "));
@@ -146,10 +55,8 @@ fn views(app: &App, model: &Model) -> Line<'static> {
     Line::from(spans)
 }
 
-fn table(frame: &mut Frame<'_>, app: &mut App, model: &Model, palette: Palette, area: Rect) {
-    let columns: Vec<(usize, &Column)> = app
-        .view
-        .columns()
+fn table<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &S, palette: Palette, area: Rect) {
+    let columns: Vec<(usize, &Column)> = S::columns(app.view)
         .iter()
         .enumerate()
         .filter(|(_, column)| column.from <= area.width)
@@ -197,10 +104,7 @@ fn table(frame: &mut Frame<'_>, app: &mut App, model: &Model, palette: Palette, 
         }
         Cell::from(Line::raw(name).alignment(alignment(column)))
     });
-    let widths = columns.iter().map(|(_, column)| match column.width {
-        0 => Constraint::Fill(1),
-        width => Constraint::Length(width),
-    });
+    let widths = widths(model, &rows, &columns, now, area.width);
     let header = TableRow::new(header).style(BOLD);
     frame.render_widget(Table::new(shown, widths).header(header), area);
     if rows.is_empty() && area.height > 2 {
@@ -209,9 +113,49 @@ fn table(frame: &mut Frame<'_>, app: &mut App, model: &Model, palette: Palette, 
             height: 1,
             ..area
         };
-        let words = Line::styled(nothing(app), palette.faint()).alignment(Alignment::Center);
+        let nothing = match app.filter.is_empty() {
+            true => S::nothing(app.view),
+            false => "Nothing has that in it. Esc shows everything again.",
+        };
+        let words = Line::styled(nothing, palette.faint()).alignment(Alignment::Center);
         frame.render_widget(words, below);
     }
+}
+
+/// The widths of a table's columns. Those without one of their own share what the others leave, and take no more than all
+/// of their rows need, whether in sight or not. In steps, so that the columns behind them do not move whenever a row comes
+/// or goes.
+fn widths<S: Subject>(
+    model: &S,
+    rows: &[S::Row],
+    columns: &[(usize, &Column)],
+    now: u64,
+    width: u16,
+) -> Vec<Constraint> {
+    const STEP: usize = 16;
+    let mut widths: Vec<usize> = columns.iter().map(|(_, column)| column.width.into()).collect();
+    let needs = |column: &Column| {
+        let cells = rows
+            .iter()
+            .map(|row| Line::raw(model.cell(row, column, now)).width());
+        let longest = cells.max().unwrap_or(0).max(column.name.len() + 1);
+        longest.next_multiple_of(STEP)
+    };
+    let open = columns
+        .iter()
+        .enumerate()
+        .filter(|(_, (_, column))| column.width == 0);
+    let mut open: Vec<(usize, usize)> = open.map(|(at, (_, column))| (needs(column), at)).collect();
+    let gaps = columns.len().saturating_sub(1);
+    let mut left = usize::from(width).saturating_sub(widths.iter().sum::<usize>() + gaps);
+    // What one does not need is for the others.
+    open.sort_unstable();
+    for (nth, (needed, at)) in open.iter().enumerate() {
+        widths[*at] = (*needed).min(left / (open.len() - nth));
+        left -= widths[*at];
+    }
+    let length = |width: usize| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX));
+    widths.into_iter().map(length).collect()
 }
 
 fn alignment(column: &Column) -> Alignment {
@@ -222,10 +166,10 @@ fn alignment(column: &Column) -> Alignment {
     }
 }
 
-fn filled(model: &Model, row: &Row, column: &Column, now: u64, palette: Palette) -> Cell<'static> {
-    let text = tables::cell(model, row, column, now);
+fn filled<S: Subject>(model: &S, row: &S::Row, column: &Column, now: u64, palette: Palette) -> Cell<'static> {
+    let text = model.cell(row, column, now);
     let style = match column.name {
-        "STATE" | "STARTED IN" => palette.state(&text),
+        "STATE" | "STARTED IN" | "WHY MOVED" => palette.state(&text),
         "RTT, LAST" | "" => palette.of(Color::Cyan),
         "BLAME" => palette.of(Color::Red),
         _ => Style::new(),
@@ -233,17 +177,7 @@ fn filled(model: &Model, row: &Row, column: &Column, now: u64, palette: Palette)
     Cell::from(Line::styled(text, style).alignment(alignment(column)))
 }
 
-fn nothing(app: &App) -> &'static str {
-    match app.view {
-        _ if !app.filter.is_empty() => "Nothing has that in it. Esc shows everything again.",
-        View::Hosts => "No host has a connection.",
-        View::Sessions => "Nothing runs.",
-        View::Copies => "Nothing is being copied by trunkline cp.",
-        View::Failures => "Nothing has failed since the daemon began.",
-    }
-}
-
-fn footer(app: &App, palette: Palette) -> Line<'static> {
+fn footer<S: Subject>(app: &App<S>, palette: Palette) -> Line<'static> {
     if app.mode == Mode::Filter {
         return Line::from(vec![
             Span::styled("Show only what has: ", BOLD),
@@ -254,49 +188,39 @@ fn footer(app: &App, palette: Palette) -> Line<'static> {
     if let Some(note) = &app.note {
         return Line::styled(note.clone(), BOLD);
     }
-    let keys = "? help  / filter  s sort  r reverse  Enter details  c close  Tab next  q quit";
+    let keys = match S::CLOSES {
+        true => "? help  / filter  s sort  r reverse  Enter details  c close  Tab next  q quit",
+        false => "? help  / filter  s sort  r reverse  Enter details  Tab next  q quit",
+    };
     Line::styled(keys, palette.faint())
 }
 
-fn help() -> Vec<Line<'static>> {
+const CLOSE: &str = "close the host's connections, after a question";
+
+const QUIT: [&str; 2] = ["quit", "quit: connections and sessions stay"];
+
+fn help<S: Subject>() -> Vec<Line<'static>> {
+    let numbers: Vec<String> = (1..=S::VIEWS.len()).map(|number| number.to_string()).collect();
+    let tables: Vec<String> = S::VIEWS
+        .iter()
+        .map(|view| S::name(*view).to_lowercase())
+        .collect();
+    let first = (format!("{}, Tab, ← →", numbers.join(" ")), tables.join(", "));
     let keys = [
-        ("1 2 3 4, Tab, ← →", "hosts, sessions, copies, failures"),
         ("↑ ↓, k j", "select a row"),
         ("PgUp, PgDn, Home, End", "a page on, the first row, the last"),
         ("Enter", "all about the selected row"),
         ("/", "show only rows with these letters; Esc ends it"),
         ("s S", "sort by the next column, the one before"),
         ("r", "sort the other way round"),
-        ("c", "close the host's connections, after a question"),
-        ("Ctrl-L, Ctrl-Z", "draw anew; suspend"),
-        ("q, Ctrl-C", "quit: connections and sessions stay"),
+        ("c", CLOSE),
+        ("Ctrl-L, Ctrl-Z", "redraw; suspend"),
+        ("q, Ctrl-C", QUIT[usize::from(S::CLOSES)]),
     ];
-    let lines: Vec<(String, String)> = keys
-        .iter()
-        .map(|(key, what)| ((*key).into(), (*what).into()))
-        .collect();
+    let keys = keys.iter().filter(|(_, what)| S::CLOSES || *what != CLOSE);
+    let lines = keys.map(|(key, what)| ((*key).into(), (*what).into()));
+    let lines: Vec<(String, String)> = std::iter::once(first).chain(lines).collect();
     aligned(&lines)
-}
-
-fn question(model: &Model, sharing: &str) -> Vec<Line<'static>> {
-    let Some(host) = model.hosts.get(sharing) else {
-        return vec![Line::raw("This host has no connections any more.")];
-    };
-    let (connections, sessions) = (host.report.connections.len(), host.sessions());
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let what = format!(
-        "Close {connections} connection{} to {}, with {sessions} session{}?",
-        plural(connections),
-        host.report.name,
-        plural(sessions as usize)
-    );
-    vec![
-        Line::styled(what, BOLD),
-        Line::raw(""),
-        Line::raw("y  yes, once the sessions have ended"),
-        Line::raw("!  at once: what runs in them is cut off"),
-        Line::raw("n  no"),
-    ]
 }
 
 /// Names in a column of their own.
@@ -352,7 +276,9 @@ mod tests {
 
     use super::*;
     use crate::feed::News;
+    use crate::model::Model;
     use crate::model::tests::{activity, failure, host, moment};
+    use crate::top::tables::View;
 
     fn model() -> Model {
         let mut model = Model::default();
@@ -386,7 +312,7 @@ mod tests {
         model
     }
 
-    fn drawn(app: &mut App, model: &Model, width: u16, height: u16) -> String {
+    fn drawn(app: &mut App<Model>, model: &Model, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let palette = Palette { colours: true };
         terminal.draw(|frame| draw(frame, app, model, palette)).unwrap();
@@ -409,7 +335,7 @@ mod tests {
                 } else {
                     text
                 };
-                insta::assert_snapshot!(format!("{}_{width}", view.name().to_lowercase()), text);
+                insta::assert_snapshot!(format!("{}_{width}", Model::name(view).to_lowercase()), text);
             }
         }
     }

@@ -6,8 +6,9 @@ use ratatui::DefaultTerminal;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::app::App;
-use super::draw::{self, Palette};
-use crate::model::Model;
+use super::draw;
+use super::palette::Palette;
+use super::subject::Subject;
 
 /// The terminal while it is ours.
 pub(super) struct Screen {
@@ -24,7 +25,7 @@ impl Screen {
         })
     }
 
-    pub(super) fn draw(&mut self, app: &mut App, model: &Model) -> io::Result<()> {
+    pub(super) fn draw<S: Subject>(&mut self, app: &mut App<S>, model: &S) -> io::Result<()> {
         self.terminal
             .draw(|frame| draw::draw(frame, app, model, self.palette))?;
         Ok(())

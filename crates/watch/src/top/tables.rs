@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use trunkline_control::protocol::{Activity, ActivityKind, FailureReport};
 
+use super::subject::{Column, Sort, bar, natural, number, text};
 use crate::model::{Host, Model};
 use crate::quantity::{bytes, rate, time};
 
@@ -38,35 +39,6 @@ impl View {
             Self::Copies => COPIES,
             Self::Failures => FAILURES,
         }
-    }
-}
-
-/// A column.
-pub(super) struct Column {
-    pub(super) name: &'static str,
-    /// Cells; 0 for what the others leave.
-    pub(super) width: u16,
-    /// Whether it is aligned to the right, and sorted from the greatest on.
-    pub(super) number: bool,
-    /// It is there in a terminal of at least so many columns.
-    pub(super) from: u16,
-}
-
-const fn text(name: &'static str, width: u16, from: u16) -> Column {
-    Column {
-        name,
-        width,
-        number: false,
-        from,
-    }
-}
-
-const fn number(name: &'static str, width: u16, from: u16) -> Column {
-    Column {
-        name,
-        width,
-        number: true,
-        from,
     }
 }
 
@@ -126,15 +98,6 @@ pub(super) enum Row {
     Activity(u64),
     /// From the oldest on.
     Failure(usize),
-}
-
-/// What a table is sorted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Sort {
-    /// The column.
-    pub(super) by: usize,
-    /// The other way round.
-    pub(super) reversed: bool,
 }
 
 /// The rows that a filter lets through, in order. `now`: seconds since 1970.
@@ -236,35 +199,6 @@ fn compare_activities(model: &Model, a: &Activity, b: &Activity, column: &str) -
         "RATE/s" => model.copy_rate(b.id).total_cmp(&model.copy_rate(a.id)),
         "LEFT" => left(model, b).cmp(&left(model, a)),
         _ => Ordering::Equal,
-    }
-}
-
-/// Names with numbers in them by the numbers: web2 before web10.
-fn natural(a: &str, b: &str) -> Ordering {
-    let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
-    loop {
-        let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        match (digits(a), digits(b)) {
-            (0, _) | (_, 0) => match (a.split_first(), b.split_first()) {
-                (Some((x, rest_a)), Some((y, rest_b))) => {
-                    let order = x.to_ascii_lowercase().cmp(&y.to_ascii_lowercase());
-                    if order.is_ne() {
-                        return order;
-                    }
-                    (a, b) = (rest_a, rest_b);
-                }
-                (x, y) => return x.is_some().cmp(&y.is_some()),
-            },
-            (x, y) => {
-                let ((x, rest_a), (y, rest_b)) = (a.split_at(x), b.split_at(y));
-                let significant = |digits: &[u8]| digits.iter().skip_while(|digit| **digit == b'0').count();
-                let order = significant(x).cmp(&significant(y)).then_with(|| x.cmp(y));
-                if order.is_ne() {
-                    return order;
-                }
-                (a, b) = (rest_a, rest_b);
-            }
-        }
     }
 }
 
@@ -371,16 +305,6 @@ fn left(model: &Model, activity: &Activity) -> Option<Duration> {
     (rate >= 1.0).then(|| Duration::try_from_secs_f64(seconds.ceil()).ok())?
 }
 
-fn bar(share: f64, width: usize) -> String {
-    let eighths = (share * width as f64 * 8.0) as usize;
-    let mut bar = "█".repeat(eighths / 8);
-    if eighths / 8 < width {
-        let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
-        bar.push_str(part);
-    }
-    bar
-}
-
 /// The last values, each as high as its part of the greatest; a space where there is none.
 pub(super) fn sparkline(values: &VecDeque<u64>, width: usize) -> String {
     let last = values.range(values.len().saturating_sub(width)..);
@@ -396,13 +320,6 @@ pub(super) fn sparkline(values: &VecDeque<u64>, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_in_names_are_numbers() {
-        let mut names = vec!["web10", "web2", "db1", "web02", "web", "Web3", "web2a"];
-        names.sort_by(|a, b| natural(a, b));
-        assert_eq!(names, ["db1", "web", "web02", "web2", "web2a", "Web3", "web10"]);
-    }
 
     #[test]
     fn bars_and_sparklines_have_their_width() {

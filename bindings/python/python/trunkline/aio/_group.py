@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, overload
 
 from .._face import takes
 from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
-from .._group import BaseGroup, HostResult, Job, host_folder, host_result
+from .._group import BaseGroup, HostResult, Jobs, host_folder, host_result
 from .._result import Command, CompletedProcess, Run, RunOptions
 from ._bridge import Begun, bridge
 
@@ -43,7 +43,7 @@ class Group(BaseGroup):
     ) -> GroupRun[CompletedProcess[Any]]:
         """As ``trunkline.Group.run``: what it returns is for ``async for`` and ``await``."""
         run = Run(command, encoding, **options)
-        return GroupRun(self._jobs(run, at_once), at_once, run.completed)
+        return GroupRun(self._jobs(run, at_once), run.completed)
 
     @takes(copying)
     def copy(
@@ -57,7 +57,7 @@ class Group(BaseGroup):
         """As ``trunkline.Group.copy``."""
         there = remote(target)
         jobs = self._copy_jobs(True, paths(sources), lambda _: there, copying(**options), at_once)
-        return GroupRun(jobs, at_once, copied)
+        return GroupRun(jobs, copied)
 
     @takes(copying)
     def get(
@@ -71,7 +71,7 @@ class Group(BaseGroup):
         """As ``trunkline.Group.get``."""
         folder = functools.partial(host_folder, target)
         jobs = self._copy_jobs(False, paths(sources), folder, copying(**options), at_once)
-        return GroupRun(jobs, at_once, copied)
+        return GroupRun(jobs, copied)
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,17 +85,18 @@ class Group(BaseGroup):
 class GroupRun(Generic[_T]):
     """A command under way on many hosts; an asynchronous iterator of ``HostResult``, as they complete.
 
-    Leaving an ``async with`` block early closes what still runs.
+    Leaving an ``async with`` block early closes what still runs; on a fleet, so does cancelling what waits for a result.
     """
 
-    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Callable[[Any], _T]) -> None:
-        self._jobs = enumerate(jobs)
+    def __init__(self, jobs: Jobs, finish: Callable[[Any], _T]) -> None:
+        self._jobs = enumerate(jobs.jobs)
+        self._cancel = jobs.cancel
         self._finish = finish
         self._bridge = bridge()
         self._running: dict[int, Begun] = {}
         self._ready: deque[HostResult[_T] | BaseException] = deque()
         self._waiter: Future[None] | None = None
-        for _ in range(at_once):
+        for _ in range(jobs.at_once):
             self._begin()
 
     def _begin(self) -> None:
@@ -125,7 +126,13 @@ class GroupRun(Generic[_T]):
             if not self._running:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            try:
+                await self._waiter
+            except asyncio.CancelledError:
+                # A fleet goes on without this process.
+                if self._cancel is not None:
+                    self.cancel()
+                raise
         result = self._ready.popleft()
         if isinstance(result, BaseException):
             raise result
@@ -138,6 +145,8 @@ class GroupRun(Generic[_T]):
     def cancel(self) -> None:
         """Closes what still runs and begins nothing more; results that are there can still be taken."""
         self._jobs = enumerate(())
+        if self._cancel is not None and self._running:
+            self._cancel()
         for begun in self._running.values():
             begun.abort()
         self._running.clear()

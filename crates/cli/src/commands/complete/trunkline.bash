@@ -2,8 +2,8 @@
 _trunkline() {
     local line=${COMP_LINE:0:COMP_POINT}
     mapfile -t COMPREPLY < <(trunkline complete bash "$line" "$2" 2>/dev/null)
-    # A host is followed by its path, a directory by what is in it.
-    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[/:] ]]; then
+    # A host is followed by its path, a directory by what is in it, an option by its value.
+    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[/:=] ]]; then
         compopt -o nospace
     fi
 }

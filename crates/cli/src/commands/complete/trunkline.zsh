@@ -14,8 +14,8 @@ _trunkline() {
         [[ -n $line ]] || continue
         line=${line#$home}
         value=${line%%$'\t'*}
-        # A host is followed by its path, a directory by what is in it.
-        if [[ $value == *[/:] ]]; then
+        # A host is followed by its path, a directory by what is in it, an option by its value.
+        if [[ $value == *[/:=] ]]; then
             open+=("$value")
             shown_open+=("${line/$'\t'/  -- }")
         else

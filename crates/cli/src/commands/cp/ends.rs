@@ -23,7 +23,7 @@ pub(super) struct Ends {
     pub(super) target: CopyPlace,
 }
 
-/// What stands for the host's name in a path.
+/// Replaced with the host's name in a path.
 const HOST: &str = "{host}";
 
 impl Ends {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use trunkline_control::protocol::CopyPlace;
 
 /// An end of the copy as it was typed.
@@ -130,10 +131,11 @@ fn open_stream(path: &Path, access: OFlags) -> anyhow::Result<OwnedFd> {
         Some(STDOUT) => Some(std::io::stdout().as_fd().try_clone_to_owned()),
         _ => None,
     };
-    if let Some(own) = own.transpose().with_context(doing)? {
-        let found = rustix::fs::fstat(&own).with_context(doing)?;
+    let own = own.transpose().with_context(doing)?;
+    if let Some(own) = &own {
+        let found = rustix::fs::fstat(own).with_context(doing)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
-            return Ok(own);
+            return own.try_clone().with_context(doing);
         }
     }
     let is_fifo = std::fs::metadata(path).with_context(doing)?.file_type().is_fifo();
@@ -141,7 +143,11 @@ fn open_stream(path: &Path, access: OFlags) -> anyhow::Result<OwnedFd> {
     // Nothing waits for the other end here; reads and writes do so where the copy is made. Opened anew, so that it blocks as
     // before for whoever has it, too.
     flags.set(OFlags::NONBLOCK, is_fifo);
-    rustix::fs::open(path, flags, Mode::empty()).with_context(doing)
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        // A pipe is its maker's, who may be another user than this process's (`… | sudo -u deploy trunkline cp - …`).
+        Err(Errno::ACCESS) if own.is_some() => own.with_context(doing),
+        opened => opened.with_context(doing),
+    }
 }
 
 #[cfg(test)]

@@ -135,8 +135,9 @@ impl View {
 
     /// A line among those of the copy's other messages.
     pub(super) fn line(&self, line: &str) {
-        let line = Printable::text(line);
-        self.bar.suspend(|| eprintln!("{line}"));
+        let width = terminal::width(std::io::stderr());
+        let line = Printable::text(line).to_string();
+        self.bar.suspend(|| eprintln!("{}", wrapped(&line, 2, width)));
     }
 
     /// What became of names.
@@ -221,7 +222,7 @@ impl View {
             self.more_failures();
             if !self.shows.quiet {
                 let line = summary(&ended, self.shows.dry_run);
-                self.line(&wrapped(&line, 2, terminal::width(std::io::stderr())));
+                self.line(&line);
             }
         }
         let mut copies = self.copies();

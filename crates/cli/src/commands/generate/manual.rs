@@ -189,7 +189,8 @@ mod tests {
     fn every_example_is_a_command_line_that_is_taken() {
         for (name, sections) in sections::ALL {
             for (_, example) in sections.examples {
-                for words in example.lines().filter_map(trunkline_words) {
+                let lines = example.replace("\\\n", "");
+                for words in lines.lines().filter_map(trunkline_words) {
                     // ssh's options are ssh's.
                     if words.get(1).is_some_and(|word| word == "ssh") {
                         continue;
@@ -198,6 +199,17 @@ mod tests {
                         panic!("{name}: {words:?}: {error}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_example_fits_a_terminal_of_80_columns() {
+        // 78 without man's margin, of which the indentation takes eleven.
+        const WIDTH: usize = 78 - 7 - 4;
+        for (name, sections) in sections::ALL {
+            for line in sections.examples.iter().flat_map(|(_, example)| example.lines()) {
+                assert!(line.chars().count() <= WIDTH, "{name}: {line}");
             }
         }
     }

@@ -358,7 +358,9 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                           which hosts had finished, which were running and which had not started. Nothing that may have \
                           started is run again.\n\n\
                           With --become, sudo's password is asked for once and tried on one host first. It is sent only to \
-                          hosts whose sudo asks, and never on a command line.",
+                          hosts whose sudo asks, and never on a command line.\n\n\
+                          With --fleet, standard input and the script have at most 64 MiB together, and nothing starts before \
+                          they have been read to their end. sudo must need no password then.",
             exit_status: &[
                 ("0", "Every command on every host succeeded."),
                 ("1", "At least one did not, or its time ran out."),
@@ -390,7 +392,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ),
                 (
                     "A quarter of the hosts at a time, as root, until one fails; then what is left:",
-                    "trunkline run -H 'web*' --serial 25% --fail-fast --failed left --become systemctl restart app\n\
+                    "trunkline run -H 'web*' --serial 25% --fail-fast --failed left \\\n    --become systemctl restart app\n\
                      trunkline run -H @left --become systemctl restart app",
                 ),
                 (
@@ -417,7 +419,8 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             synopsis: "trunkline stream [OPTIONS] --to TARGET HOST... -- COMMAND\ntrunkline stream [OPTIONS] --to TARGET -H HOSTS -- COMMAND",
             description: "Runs a command on each host and writes its output to a FIFO, a Unix socket or a file for as long as the \
                           command runs. If a connection is lost, it connects again and starts the command again. A reader that \
-                          is slow, or not there yet, makes the command on the server wait.",
+                          is slow, or not there yet, makes the command on the server wait. With --fleet, the nodes of a \
+                          fleet run the commands; see trunkline-fleet(1).",
             exit_status: &[
                 ("0", "Every command ended with 0."),
                 ("1", "At least one did not."),
@@ -430,23 +433,32 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             examples: &[
                 (
                     "Follow a log on nine hosts, each in a FIFO:",
-                    "trunkline stream --to 'fifo:{host}.log' -H 'db[1-9]' -- tail -F app.log",
+                    "trunkline stream --to 'fifo:{host}.log' -H 'db[1-9]' \\\n    -- tail -F app.log",
                 ),
                 (
                     "On standard output:",
                     "trunkline stream --to - web1 web2 -- journalctl -f -n 0",
                 ),
+                (
+                    "By the nodes of a fleet, until it is cancelled:",
+                    "trunkline stream --fleet --detach -H 'db[1-9]' -- tail -F app.log",
+                ),
             ],
-            see_also: &["trunkline-run(1)", "mkfifo(1)", "trunkline(1)"],
+            see_also: &[
+                "trunkline-fleet(1)",
+                "trunkline-run(1)",
+                "mkfifo(1)",
+                "trunkline(1)",
+            ],
         },
     ),
     (
         "trunkline fleet",
         Sections {
-            synopsis: "trunkline fleet init URL\ntrunkline fleet join [URL]\ntrunkline fleet status [--json]\ntrunkline fleet drain\ntrunkline fleet leave\ntrunkline fleet key\ntrunkline fleet attach JOB",
+            synopsis: "trunkline fleet init URL\ntrunkline fleet join [URL]\ntrunkline fleet status [--json]\ntrunkline fleet drain\ntrunkline fleet leave\ntrunkline fleet key\ntrunkline fleet attach JOB\ntrunkline fleet attach STREAM --to TARGET\ntrunkline fleet cancel ID",
             description: "Spreads the work over several control machines, the nodes of a fleet, which meet in a NATS server with \
-                          JetStream. trunkline run --fleet hands a command to it, which runs at most once on each host. Each \
-                          of these commands tells its options with --help.",
+                          JetStream. trunkline run --fleet hands a command to it, which runs at most once on each host. \
+                          trunkline stream --fleet hands over a stream, which nodes run until it is cancelled. Each of these commands lists its options with --help.",
             exit_status: DONE_OR_NOT,
             environment: &[DIR, DAEMON, SSH],
             files: &[(
@@ -460,8 +472,17 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                     "Follow a job that somebody has begun:",
                     "trunkline fleet attach 3bab295123b9",
                 ),
+                (
+                    "Follow a stream into files, from where that was left:",
+                    "trunkline fleet attach 002a54c433d0 --to 'file:{host}.log'",
+                ),
             ],
-            see_also: &["trunkline-run(1)", "nats-server(8)", "trunkline(1)"],
+            see_also: &[
+                "trunkline-run(1)",
+                "trunkline-stream(1)",
+                "nats-server(8)",
+                "trunkline(1)",
+            ],
         },
     ),
     (
@@ -577,7 +598,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ("For a program:", "trunkline ls --json"),
                 (
                     "The names of all hosts with running sessions:",
-                    "trunkline ls --json | jq -r '.[] | select(any(.connections[]; .sessions > 0)) | .name'",
+                    "trunkline ls --json | jq -r '.[]\n    | select(any(.connections[]; .sessions > 0)) | .name'",
                 ),
             ],
             see_also: &[
@@ -596,6 +617,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                           round trips; sessions, with what each runs and for which program; the copies of trunkline cp, with their \
                           progress; and what has failed. Press ? for the keys: / shows only rows with some letters, s sorts by \
                           another column, Enter shows all about a row, and c closes the connections to a host after a question.\n\n\
+                          With --fleet it shows the fleet that this machine belongs to: nodes, shards, their moves and why, jobs.\n\n\
                           It starts no daemon. Where none runs, or when one ends, it says so and waits for the next.",
             exit_status: &[
                 ("0", "The user has ended it, or the terminal has gone."),
@@ -607,6 +629,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             files: DAEMON_FILES,
             examples: &[
                 ("The daemon, once a second:", "trunkline top"),
+                ("The fleet:", "trunkline top --fleet"),
                 ("Five times a second:", "trunkline top --interval 200ms"),
             ],
             see_also: &[
@@ -624,6 +647,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             description: "Serves a page that shows what the daemon does, as it changes: hosts, connections, rates, latencies as \
                           histograms, sessions, copies with their progress, and recent failures. It prints the page's address and \
                           runs until it is interrupted.\n\n\
+                          With --fleet the page shows the fleet that this machine belongs to: nodes, shards and their moves, jobs.\n\n\
                           It listens on 127.0.0.1 only. The address has a token, which is another one each time: whoever has the \
                           address, and an account on this machine, can see the page, with the names of hosts and what runs on \
                           them. The page can change nothing, and asks for nothing from elsewhere.",
@@ -636,6 +660,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             files: DAEMON_FILES,
             examples: &[
                 ("The page, in a browser:", "trunkline serve-ui"),
+                ("The fleet:", "trunkline serve-ui --fleet"),
                 (
                     "On another machine, over its own ssh:",
                     "ssh -L 8080:127.0.0.1:8080 box trunkline serve-ui --port 8080",
@@ -671,14 +696,16 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             description: "Prints the daemon's numbers in Prometheus' text format: connections, handshakes and sessions with their \
                           times, bytes, copies, memory. It starts no daemon. The same is served over HTTP at /metrics on the \
                           socket metrics.sock, which only you can open, and on a port of 127.0.0.1 where metrics_port in \
-                          config.toml names one; there, whoever has an account on this machine can read the names of hosts.",
+                          config.toml names one; there, whoever has an account on this machine can read the names of hosts.\n\n\
+                          With --fleet they are those of the fleet's node on this machine, whose socket is fleet-metrics.sock, and \
+                          whose port is metrics_port in fleet.toml.",
             exit_status: &[
                 ("0", "They were printed."),
-                ("1", "No daemon runs."),
+                ("1", "No daemon runs, or, with --fleet, no node."),
                 ("2", "The arguments are wrong."),
                 (
                     "255",
-                    "The daemon does not answer, or is of another version; or the file cannot be written.",
+                    "The daemon or node does not answer, or is of another version; or the file cannot be written.",
                 ),
             ],
             environment: ENVIRONMENT,
@@ -687,11 +714,11 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ("All of them:", "trunkline metrics"),
                 (
                     "For node_exporter, by a timer:",
-                    "trunkline metrics --textfile /var/lib/prometheus/node-exporter/trunkline.prom",
+                    "trunkline metrics --textfile \\\n    /var/lib/prometheus/node-exporter/trunkline.prom",
                 ),
                 (
                     "From the socket:",
-                    "curl --unix-socket $XDG_RUNTIME_DIR/trunkline/metrics.sock http://localhost/metrics",
+                    "curl --unix-socket $XDG_RUNTIME_DIR/trunkline/metrics.sock \\\n    http://localhost/metrics",
                 ),
             ],
             see_also: &["trunkline-status(1)", "trunkline-settings(1)", "trunkline(1)"],
@@ -874,8 +901,8 @@ trunkline completions fish > trunkline.fish",
         "trunkline audit",
         Sections {
             synopsis: "",
-            description: "Deals with the audit trail, in which the daemon records what is run on hosts where audit in config.toml is \
-                          on or strict.",
+            description: "Deals with the audit trail, which has what was run on hosts through the daemon, and by programs in Python and \
+                          Node, where audit in config.toml is on or strict.",
             exit_status: AUDIT_STATUS,
             environment: ENVIRONMENT,
             files: AUDIT_FILES,
@@ -892,9 +919,9 @@ trunkline completions fish > trunkline.fish",
         Sections {
             synopsis: "",
             description: "Checks that no record of the audit trail was changed or removed: each holds its number and the hash of \
-                          the one before. Records that were removed at the end are noticed by the file head beside them; who \
-                          can change that as well is found out by --head only, with a last record that was noted elsewhere. \
-                          Older files that are not there any more are told, and are no error.",
+                          the one before. Records that were removed at the end are noticed by the file head beside them; only \
+                          --head, with a last record that was noted elsewhere, finds out somebody who changed that, too. \
+                          That older files have been removed is reported, and is not an error.",
             exit_status: AUDIT_STATUS,
             environment: ENVIRONMENT,
             files: AUDIT_FILES,
@@ -923,7 +950,7 @@ trunkline completions fish > trunkline.fish",
                 ("All of them:", "trunkline settings"),
                 (
                     "What is set:",
-                    "trunkline settings --json | jq -c '.[] | select(.value != .default) | {key, value}'",
+                    "trunkline settings --json | jq -c '.[]\n    | select(.value != .default) | {key, value}'",
                 ),
             ],
             see_also: &["trunkline-daemon(1)", "trunkline(1)"],

@@ -4,14 +4,16 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde_json::json;
-use trunkline_control::protocol::{Departure, Explanation, Handshake, Reply, Request, Transport};
+use trunkline_control::protocol::{
+    Departure, Explanation, Handshake, MasterReport, MasterState, Reply, Request, Transport,
+};
 use trunkline_text::Printable;
 
 use super::{ask, unexpected};
 use crate::backend::{Backend, host_request, runtime};
 use crate::report::connections::{age, bytes, milliseconds, span, state};
 use crate::report::counted;
-use crate::report::grid::wrapped;
+use crate::report::grid::wrapped_list;
 use crate::ssh_options::SshOptions;
 use crate::terminal;
 
@@ -40,12 +42,14 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         }
     })?;
     let mut out = io::stdout();
+    let apart = backend.apart();
+    let apart = apart.as_deref();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &document(&explained))?;
+        serde_json::to_writer_pretty(&mut out, &document(&explained, apart))?;
         writeln!(out)?;
     } else {
         let width = terminal::width(&out);
-        out.write_all(text(&explained, args.all, width).as_bytes())?;
+        out.write_all(text(&explained, apart, args.all, width).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -54,8 +58,9 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 const LONGEST_VALUE: usize = 100;
 
 /// For people. What servers and files say in it is printable. Ends in a newline.
-fn text(explained: &Explanation, all: bool, width: Option<u16>) -> String {
+fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u16>) -> String {
     let mut lines = vec![explained.address.clone()];
+    lines.extend(apart.map(|why| format!("{why}: commands from here make connections of their own")));
     match explained.transport {
         Transport::Native => lines.push("transport: native".into()),
         Transport::OpenSsh => lines.push("transport: openssh; reason:".into()),
@@ -70,8 +75,17 @@ fn text(explained: &Explanation, all: bool, width: Option<u16>) -> String {
     };
     lines.push(format!(
         "connections:{}",
-        none(explained.connections.is_empty(), "none")
+        none(
+            explained.connections.is_empty() && explained.master.is_none(),
+            "none"
+        )
     ));
+    lines.extend(
+        explained
+            .master
+            .as_ref()
+            .map(|master| format!("  {}", master_line(master))),
+    );
     for connection in &explained.connections {
         lines.push(format!("  {}", connection_line(explained, connection)));
         if let Some(handshake) = &connection.handshake {
@@ -114,7 +128,7 @@ fn text(explained: &Explanation, all: bool, width: Option<u16>) -> String {
     lines
         .iter()
         .map(|line| Printable::line(line).into_string())
-        .map(|line| wrapped(&line, 2, width) + "\n")
+        .map(|line| wrapped_list(&line, 2, width) + "\n")
         .collect()
 }
 
@@ -144,6 +158,18 @@ fn connection_line(
         bytes(connection.sent),
         bytes(connection.received)
     ));
+    parts.join(", ")
+}
+
+fn master_line(master: &MasterReport) -> String {
+    let mut parts = vec![match master.state {
+        MasterState::Alive => "the system's ssh".to_owned(),
+        other => format!("the system's ssh, {}", other.as_str()),
+    }];
+    parts.extend(master.pid.map(|pid| format!("process {pid}")));
+    parts.extend(master.since.map(|since| format!("up for {}", age(since))));
+    parts.extend(master.sessions.map(|sessions| counted(sessions, "session")));
+    parts.push(master.socket.display().to_string());
     parts.join(", ")
 }
 
@@ -182,7 +208,7 @@ fn departure_line(
     format!("  {keyword} {} (default: {})", cut(value), cut(usual))
 }
 
-fn document(explained: &Explanation) -> serde_json::Value {
+fn document(explained: &Explanation, apart: Option<&str>) -> serde_json::Value {
     let map = |pairs: &[(String, String)]| {
         let pairs = pairs.iter().map(|(name, value)| (name.clone(), json!(value)));
         serde_json::Value::Object(pairs.collect())
@@ -191,8 +217,10 @@ fn document(explained: &Explanation) -> serde_json::Value {
         "address": explained.address,
         "transport": explained.transport,
         "reasons": explained.reasons,
+        "apart": apart,
         "pinned": explained.pinned,
         "connections": explained.connections,
+        "master": explained.master,
         "differences": explained.departures,
         "memory": map(&explained.memory),
         "sharing_key": explained.sharing_key,
@@ -228,16 +256,18 @@ mod tests {
             sharing_key: "0123456789abcdef".into(),
             memory: vec![("server".into(), "SSH-2.0-\u{1b}[2J".into())],
             connections: vec![idle_connection()],
+            master: None,
         }
     }
 
     #[test]
     fn an_explanation_has_what_is_there_and_what_is_unusual() {
-        insta::assert_snapshot!(forms(|width, _| text(&explanation(), false, width)));
+        insta::assert_snapshot!(forms(|width, _| text(&explanation(), None, false, width)));
     }
 
     #[test]
     fn all_of_it_has_what_decides_who_shares() {
-        insta::assert_snapshot!(forms(|width, _| text(&explanation(), true, width)));
+        let apart = Some("the daemon runs in a different mount namespace from this program");
+        insta::assert_snapshot!(forms(|width, _| text(&explanation(), apart, true, width)));
     }
 }

@@ -1,7 +1,7 @@
 //! `trunkline ls`: the connections, once or as they change.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::backend::{Backend, runtime};
 use crate::report::connections;
 use crate::report::fold;
 use crate::terminal::interrupts::Interrupts;
-use crate::terminal::size;
+use crate::terminal::{can_be_drawn_on, size};
 
 /// Arguments of `trunkline ls`.
 #[derive(Debug, clap::Args)]
@@ -117,7 +117,7 @@ struct Screen {
 impl Screen {
     fn open(wanted: bool) -> io::Result<Self> {
         let mut out = io::stdout();
-        let is_terminal = wanted && out.is_terminal();
+        let is_terminal = wanted && can_be_drawn_on(&out);
         if is_terminal {
             out.write_all(b"\x1b[?1049h\x1b[?25l\x1b[2J")?;
             out.flush()?;

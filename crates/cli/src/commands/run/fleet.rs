@@ -1,10 +1,17 @@
 //! `trunkline run --fleet`: the nodes of a fleet run the command, and what they tell is reported as that of a run.
 
-use std::time::{Instant, SystemTime};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail, ensure};
-use trunkline_control::fleet::{Fleet, FleetHost, FleetLimits, FleetReply, FleetRequest, HOSTS_IN_A_FRAME};
+use trunkline_control::fleet::{
+    Fleet, FleetHost, FleetLimits, FleetReply, FleetRequest, HOSTS_IN_A_FRAME, LONGEST_INPUT,
+};
 use trunkline_control::protocol::Failure;
+use trunkline_control::socket::FrameError;
+use trunkline_control::stdio::Input;
 use trunkline_request::destination::Destination;
 use trunkline_request::hosts::Target;
 use trunkline_text::Printable;
@@ -12,20 +19,21 @@ use trunkline_text::Printable;
 use super::command::Command;
 use super::job::{Collected, Stopping, View, ended, failed};
 use super::rolling::Failures;
+use super::sudo::without_password;
 use super::{Args, Done, Run, host_of};
 use crate::report::files::OutputFiles;
 use crate::report::lines::Stream;
 use crate::report::{Execution, HostResult, INTERRUPTED, Outcome, SKIPPED};
-use crate::spool::Stdin;
+use crate::spool;
 use crate::terminal::interrupts::{Interrupts, status_of};
 
 /// The kind of failure of a host that no node started, or of which no node tells any more.
 const FLEET: &str = "fleet";
 
-/// What is asked of the fleet.
-pub(super) enum Asked {
-    /// A new job.
-    Job(Vec<FleetHost>, FleetLimits),
+/// The job that is asked about, or for.
+pub(super) enum Subject {
+    /// A new job, with the script that comes before its input.
+    Job(Vec<FleetHost>, FleetLimits, Arc<[u8]>),
     /// To tell of this one.
     Attach(String),
     /// To run this one again where it may have started.
@@ -34,13 +42,13 @@ pub(super) enum Asked {
 
 impl Args {
     /// What is asked of the fleet, other than a new job.
-    pub(super) fn asked_of_fleet(&self) -> Option<Asked> {
-        let attach = self.attach.clone().map(Asked::Attach);
-        attach.or_else(|| self.retry_unknown.clone().map(Asked::RetryUnknown))
+    pub(super) fn asked_of_fleet(&self) -> Option<Subject> {
+        let attach = self.attach.clone().map(Subject::Attach);
+        attach.or_else(|| self.retry_unknown.clone().map(Subject::RetryUnknown))
     }
 
     /// A new job for the fleet.
-    pub(super) fn job_for_fleet(&self, targets: &[Target], command: &Command) -> anyhow::Result<Asked> {
+    pub(super) fn job_for_fleet(&self, targets: &[Target], command: &Command) -> anyhow::Result<Subject> {
         ensure!(
             self.ssh.to_args().is_empty(),
             "--fleet takes no options of ssh: each node reaches its hosts by its own ssh_config"
@@ -51,16 +59,15 @@ impl Args {
                 target.name
             );
         }
-        let has_input = !self.no_input && !matches!(Stdin::find()?, Stdin::Nothing);
-        ensure!(
-            !has_input,
-            "--fleet gives commands no input: add -n, or redirect standard input from /dev/null"
-        );
         let hosts = (1..).zip(targets).map(|(number, target)| {
+            let line = command.for_host(host_of(target, number), None)?;
             Ok(FleetHost {
                 name: target.name.clone(),
                 destination: target.destination.clone(),
-                command: command.for_host(host_of(target, number), None)?,
+                command: match &self.r#become {
+                    Some(user) => without_password(user, &line),
+                    None => line,
+                },
             })
         });
         let all = targets.len();
@@ -73,8 +80,13 @@ impl Args {
                 .map_or(u32::MAX, |batch| number(batch.get())),
             failures: self.rolling.failures(all).borne().map(number),
             limit: self.timeout,
+            retries: self.retry,
         };
-        Ok(Asked::Job(hosts.collect::<anyhow::Result<_>>()?, limits))
+        Ok(Subject::Job(
+            hosts.collect::<anyhow::Result<_>>()?,
+            limits,
+            command.script(),
+        ))
     }
 }
 
@@ -82,20 +94,22 @@ impl Args {
 struct Pending<'a> {
     collected: Collected<'a>,
     started: Option<(SystemTime, Instant)>,
+    /// The first that it wrote to standard error.
+    complaint: Vec<u8>,
 }
+
+/// What sudo's own messages begin with, in every language.
+const SUDO: &[u8] = b"sudo: ";
 
 impl Run<'_> {
     /// Has the fleet do it, and reports.
-    pub(super) async fn on_fleet(&self, asked: Asked, interrupts: &mut Interrupts) -> anyhow::Result<Done> {
+    pub(super) async fn on_fleet(&self, asked: Subject, interrupts: &mut Interrupts) -> anyhow::Result<Done> {
         let begun = (SystemTime::now(), Instant::now());
         let mut fleet = Fleet::start()?;
-        ask(&fleet, asked).await?;
-        let Ok(told) = interrupts.or(told_of(&mut fleet)).await else {
-            bail!(
-                "interrupted while the job was handed over: it may have started; `trunkline fleet status` lists it"
-            );
+        let HandedOver { job, targets, signal } = match self.hand_over(&mut fleet, asked, interrupts).await? {
+            Ok(handed_over) => handed_over,
+            Err(code) => return Ok(Done::new(&[], code)),
         };
-        let (job, targets) = told?;
         if !self.args.quiet {
             let job = Printable::line(&job);
             let hosts = match targets.len() {
@@ -122,65 +136,187 @@ impl Run<'_> {
             failures: self.args.rolling.failures(targets.len()),
             pending: Vec::new(),
             done: Vec::with_capacity(targets.len()),
-            signal: None,
+            signal,
             begun,
+            without_password: Vec::new(),
         };
         for (number, target) in (1..).zip(&targets) {
             let collected = Collected::new(&view, &target.name, number);
             following.pending.push(Some(Pending {
                 collected,
                 started: None,
+                complaint: Vec::new(),
             }));
         }
         let is_over = following.follow(&mut fleet, interrupts).await?;
-        let Following { done, signal, .. } = following;
+        let Following {
+            done,
+            signal,
+            without_password,
+            ..
+        } = following;
         view.progress.clear();
         if !is_over {
-            let code = std::process::ExitCode::from(signal.map_or(crate::OWN_ERROR, status_of));
+            let code = ExitCode::from(signal.map_or(crate::OWN_ERROR, status_of));
             return self.end(Done::new(&done, code), &targets);
         }
         let code = self.report(&done, begun.1.elapsed(), signal, &view).await?;
+        if let Some(words) = of_sudo(&without_password) {
+            eprintln!("trunkline: {words}");
+        }
         self.end(Done::new(&done, code), &targets)
     }
 }
 
-async fn ask(fleet: &Fleet, asked: Asked) -> anyhow::Result<()> {
-    match asked {
-        Asked::Job(hosts, limits) => {
-            for part in hosts.chunks(HOSTS_IN_A_FRAME) {
-                fleet.send(&FleetRequest::Hosts(part.to_vec())).await?;
-            }
-            fleet.send(&FleetRequest::Submit(limits)).await?;
-        }
-        Asked::Attach(job) => fleet.send(&FleetRequest::Attach(job)).await?,
-        Asked::RetryUnknown(job) => fleet.send(&FleetRequest::RetryUnknown(job)).await?,
-    }
-    Ok(())
+/// A job that the fleet has.
+struct HandedOver {
+    job: String,
+    targets: Vec<Target>,
+    /// The user's, which cancels it.
+    signal: Option<i32>,
 }
 
-/// The job's name, and its hosts.
-async fn told_of(fleet: &mut Fleet) -> anyhow::Result<(String, Vec<Target>)> {
-    let mut told: Option<(String, usize)> = None;
-    let mut targets: Vec<Target> = Vec::new();
-    loop {
-        match fleet
-            .next()
-            .await?
-            .context("trunkline-fleet ended before it had said anything")?
-        {
-            FleetReply::Job { job, hosts } => told = Some((job, usize::try_from(hosts)?)),
-            FleetReply::Hosts(part) => targets.extend(part.into_iter().map(target)),
-            FleetReply::Failed(failure) => bail!(failure.message),
-            _ => {}
+impl Run<'_> {
+    /// Hands the job over; the exit status, where a signal came before.
+    async fn hand_over(
+        &self,
+        fleet: &mut Fleet,
+        asked: Subject,
+        interrupts: &mut Interrupts,
+    ) -> anyhow::Result<Result<HandedOver, ExitCode>> {
+        let last = match interrupts.or(self.ask(fleet, asked)).await {
+            // Nobody has a job before the last word.
+            Err(signal) => {
+                eprintln!(
+                    "trunkline: interrupted before the job was handed over: it did not start on any host"
+                );
+                return Ok(Err(ExitCode::from(status_of(signal))));
+            }
+            Ok(last) => last,
+        };
+        if let Err(error) = last {
+            // A program that reads no more has said why.
+            let is_deaf = error.is::<FrameError>();
+            while is_deaf && let Ok(Some(reply)) = fleet.next().await {
+                if let FleetReply::Failed(failure) = reply {
+                    bail!(failure.message);
+                }
+            }
+            return Err(error);
         }
-        if let Some((_, hosts)) = &told
-            && targets.len() >= *hosts
-        {
-            let (job, _) = told.unwrap_or_default();
-            return Ok((job, targets));
+        let (mut job, mut targets, mut signal): (_, Vec<Target>, _) =
+            (None::<(String, usize)>, Vec::new(), None);
+        loop {
+            let reply = match interrupts.or(fleet.next()).await {
+                Err(_) if signal.is_some() => bail!(
+                    "interrupted again while the job was handed over: it may have started; `trunkline fleet status` lists it"
+                ),
+                Err(number) => {
+                    signal = Some(number);
+                    fleet.send(&FleetRequest::Cancel).await?;
+                    continue;
+                }
+                Ok(reply) => reply?,
+            };
+            match reply.context("trunkline-fleet ended before it had said anything")? {
+                FleetReply::Job { job: name, hosts } => job = Some((name, usize::try_from(hosts)?)),
+                FleetReply::Hosts(part) => targets.extend(part.into_iter().map(target)),
+                FleetReply::Failed(failure) => match signal {
+                    Some(signal) => {
+                        eprintln!("trunkline: {}", Printable::line(failure.message));
+                        return Ok(Err(ExitCode::from(status_of(signal))));
+                    }
+                    None => bail!(failure.message),
+                },
+                _ => {}
+            }
+            if let Some((_, hosts)) = &job
+                && targets.len() >= *hosts
+            {
+                let (job, _) = job.unwrap_or_default();
+                return Ok(Ok(HandedOver { job, targets, signal }));
+            }
+        }
+    }
+
+    /// Says what is asked. A new job is one with the last word, and nothing before.
+    async fn ask(&self, fleet: &Fleet, asked: Subject) -> anyhow::Result<()> {
+        let last = match asked {
+            Subject::Job(hosts, limits, script) => {
+                for part in hosts.chunks(HOSTS_IN_A_FRAME) {
+                    fleet.send(&FleetRequest::Hosts(part.to_vec())).await?;
+                }
+                for part in script.chunks(PIECE) {
+                    fleet.send(&FleetRequest::Input(part.to_vec())).await?;
+                }
+                let input = if self.args.no_input { None } else { spool::whole()? };
+                if let Some(input) = input {
+                    self.pass_on(input, script.len() as u64, fleet).await?;
+                }
+                FleetRequest::Submit(limits)
+            }
+            Subject::Attach(job) => FleetRequest::Attach(job),
+            Subject::RetryUnknown(job) => FleetRequest::RetryUnknown(job),
+        };
+        Ok(fleet.send(&last).await?)
+    }
+
+    /// Passes on standard input, behind so many bytes of a script, to its end.
+    async fn pass_on(&self, mut input: Input, script: u64, fleet: &Fleet) -> anyhow::Result<()> {
+        let mut bytes = script;
+        let mut patience = pin!(tokio::time::sleep(PATIENCE));
+        let mut is_told = self.args.quiet;
+        loop {
+            let data = {
+                let mut reading = pin!(input.read());
+                tokio::select! {
+                    data = &mut reading => data,
+                    () = &mut patience, if !is_told => {
+                        is_told = true;
+                        eprintln!(
+                            "trunkline: the job starts when standard input, which all hosts get, has ended (-n gives them none)"
+                        );
+                        reading.await
+                    }
+                }
+            };
+            let data = data.context("reading the input: the job did not start on any host")?;
+            if data.is_empty() {
+                return Ok(());
+            }
+            bytes += data.len() as u64;
+            ensure!(
+                bytes <= LONGEST_INPUT,
+                "standard input is longer than {} MiB, the most that a fleet takes with a job, and the job did not start on any \
+                 host: copy it there first",
+                LONGEST_INPUT >> 20
+            );
+            for part in data.chunks(PIECE) {
+                fleet.send(&FleetRequest::Input(part.to_vec())).await?;
+            }
         }
     }
 }
+
+/// What to do where sudo did not run a command, which a fleet's nodes have no password for.
+fn of_sudo(hosts: &[String]) -> Option<String> {
+    let first = Printable::line(hosts.first()?);
+    let hosts = match hosts.len() {
+        1 => first.to_string(),
+        2 => format!("{first} and 1 other host"),
+        all => format!("{first} and {} other hosts", all - 1),
+    };
+    Some(format!(
+        "sudo did not run the command on {hosts}. A fleet gives it no password, which NATS would keep: let sudo need none there \
+         (NOPASSWD in sudoers), or leave out --fleet, and you are asked for it"
+    ))
+}
+
+/// How much of an input is in one frame.
+const PIECE: usize = 256 * 1024;
+
+/// How long standard input may go on before somebody who may not know of it is told what is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 fn target((name, destination): (String, Destination)) -> Target {
     Target {
@@ -201,12 +337,14 @@ struct Following<'a> {
     done: Vec<HostResult>,
     signal: Option<i32>,
     begun: (SystemTime, Instant),
+    /// Hosts whose sudo did not run the command.
+    without_password: Vec<String>,
 }
 
 impl<'a> Following<'a> {
     /// Until all is told, or somebody has interrupted it twice; which of the two.
     async fn follow(&mut self, fleet: &mut Fleet, interrupts: &mut Interrupts) -> anyhow::Result<bool> {
-        let mut is_cancelled = false;
+        let mut is_cancelled = self.signal.is_some();
         loop {
             let reply = match interrupts.or(fleet.next()).await {
                 Ok(reply) => reply?,
@@ -291,7 +429,11 @@ impl<'a> Following<'a> {
                     .progress
                     .write(&mut std::io::stderr(), line.as_bytes())?;
             }
-            FleetReply::Job { .. } | FleetReply::Hosts(_) | FleetReply::Done | FleetReply::Failed(_) => {}
+            FleetReply::Job { .. }
+            | FleetReply::Hosts(_)
+            | FleetReply::Stream(..)
+            | FleetReply::Done
+            | FleetReply::Failed(_) => {}
         }
         Ok(())
     }
@@ -304,7 +446,13 @@ impl<'a> Following<'a> {
     fn output(&mut self, host: u32, stream: Stream, data: &[u8]) -> std::io::Result<()> {
         let host = usize::try_from(host).unwrap_or(usize::MAX);
         match self.pending.get_mut(host) {
-            Some(Some(pending)) => pending.collected.add(stream, data),
+            Some(Some(pending)) => {
+                if stream == Stream::Stderr {
+                    let missing = SUDO.len().saturating_sub(pending.complaint.len());
+                    pending.complaint.extend(data.iter().take(missing));
+                }
+                pending.collected.add(stream, data)
+            }
             _ => Ok(()),
         }
     }
@@ -317,6 +465,10 @@ impl<'a> Following<'a> {
         let target = &self.targets[place];
         let (started, begun) = pending.started.unwrap_or(self.begun);
         let (stdout, stderr) = pending.collected.end();
+        let is_of_sudo = self.run.args.r#become.is_some() && pending.complaint == SUDO;
+        if is_of_sudo && outcome == Outcome::Exited(1) {
+            self.without_password.push(target.name.clone());
+        }
         if !outcome.is_success() {
             self.failures.add();
         }

@@ -15,6 +15,7 @@ use trunkline_text::Printable;
 
 use crate::backend::Backend;
 use crate::commands::hosts::{ask, unexpected};
+use crate::report::fold::fold;
 
 /// Hosts by the dozen.
 #[derive(Debug, clap::Args)]
@@ -145,7 +146,7 @@ impl ManyHosts {
 
 /// Says what is odd about the hosts, and no reason to stop.
 fn warn(text: &str) {
-    eprintln!("trunkline: {}", Printable::line(text));
+    crate::report::tell(Printable::line(text));
 }
 
 /// What to say of a name that is like the one that was typed.
@@ -154,22 +155,34 @@ pub(super) fn meant(near: Option<&str>) -> String {
         .unwrap_or_default()
 }
 
-/// For hosts that have no address: the aliases of ssh_config that they were most likely meant to be, as sentences.
+/// For hosts that have no address: a sentence with the aliases of ssh_config that they were most likely meant to be.
 pub(super) async fn misspelt(
     names: &[&str],
     config_file: Option<&OsStr>,
     world: &World,
     backend: &Backend,
-) -> anyhow::Result<Vec<String>> {
+) -> anyhow::Result<Option<String>> {
     if names.is_empty() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let known = aliases("*", config_file, world, backend).await?;
-    let told = names.iter().filter_map(|name| {
-        let near = nearest(name, known.iter().map(String::as_str))?;
-        Some(format!("{name} is not known; did you mean {near}?"))
-    });
-    Ok(told.collect())
+    let (slips, near): (Vec<&str>, Vec<&str>) = names
+        .iter()
+        .filter_map(|name| Some((*name, nearest(name, known.iter().map(String::as_str))?)))
+        .unzip();
+    Ok(match slips.len() {
+        0 => None,
+        1 => Some(format!(
+            "{} is not known{}",
+            slips[0],
+            meant(near.first().copied())
+        )),
+        _ => Some(format!(
+            "{} are not known{}",
+            fold(slips),
+            meant(Some(&fold(near)))
+        )),
+    })
 }
 
 /// The pattern that a file of names is for an inventory; any other pattern as it is.

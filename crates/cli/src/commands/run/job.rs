@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 use super::rolling::Failures;
 use super::sudo::{Asker, SharedPassword, Sign, Tokens, Watch};
 use crate::backend::Backend;
-use crate::questions::Conversation;
+use crate::questions::{Conversation, Undecided};
 use crate::report::colours::Colours;
 use crate::report::lines::{LinePrefixer, Names, Stream};
 use crate::report::output::{Output, Store};
@@ -295,6 +295,7 @@ impl Job<'_> {
                 destination: self.target.destination.clone(),
                 ssh_args: self.ssh_args.clone(),
                 world: self.common.world.clone(),
+                answers_at_hand: false,
             },
             program: Program::Exec(self.command.clone()),
             env: BTreeMap::new(),
@@ -324,6 +325,19 @@ impl Job<'_> {
         })
     }
 
+    /// Nobody has given sudo a password: why not.
+    async fn unanswered(&self) -> Stopping {
+        let Common {
+            interrupted, backend, ..
+        } = self.common;
+        let is_over = *interrupted.borrow() || backend.questions().were_interrupted().await;
+        let (kind, why) = match is_over {
+            true => (INTERRUPTED, RUN_INTERRUPTED),
+            false => (SUDO, "sudo asks for a password, and nobody gave one"),
+        };
+        Stopping::new(kind, why.to_owned(), None)
+    }
+
     async fn converse(
         &self,
         answers: bool,
@@ -335,7 +349,8 @@ impl Job<'_> {
         // A request that the daemon did not get whole is none to it.
         progressed.asked = true;
         let mut talk = Conversation::new(client, backend.questions()).at(self.number);
-        let mut input = Feeding::new(feed, self.sudo.as_ref());
+        let password = &self.common.password;
+        let mut input = Feeding::new(feed, self.sudo.as_ref(), (password, self.number));
         let mut interrupted = self.common.interrupted.clone();
         let mut stopping: Option<Stopping> = None;
         loop {
@@ -359,27 +374,32 @@ impl Job<'_> {
                 }
                 () = until(deadline) => {
                     let Some(stopping) = stopping else { continue };
-                    return Ok(Attempt::Over(stopping.outcome(Execution::MayHaveStarted)));
+                    let execution = match input.given_up {
+                        true => Execution::DidNotStart,
+                        false => Execution::MayHaveStarted,
+                    };
+                    return Ok(Attempt::Over(stopping.outcome(execution)));
                 }
             };
             if let Reply::ErrorOutput(data) = &reply
-                && let Some(asked) = input.watch(data)
+                && let Some(asked) = input.watch(data, password)
             {
-                if !asked.shown.is_empty() {
+                // What sudo says of an end that was asked for is not the host's.
+                if !asked.shown.is_empty() && stopping.is_none() {
                     let _quiet = talk.quiet().await?;
                     collected.add(Stream::Stderr, &asked.shown)?;
                 }
                 if asked.question {
-                    let password = &self.common.password;
-                    let answering = input.answer(&self.target.name, password, backend.questions());
+                    let host = (self.target.name.as_str(), self.number);
+                    let answering = input.answer(host, password, backend.questions());
                     let answered = tokio::select! {
                         answered = answering => answered,
-                        _ = interrupted.wait_for(|now| *now) => true,
+                        _ = interrupted.wait_for(|now| *now) => false,
                     };
                     if !answered {
+                        input.give_up();
                         talk.send(&Request::Terminate).await?;
-                        let message = "sudo asks for a password, and nobody gave one".to_owned();
-                        stopping = Some(Stopping::new(SUDO, message, None));
+                        stopping = Some(self.unanswered().await);
                     }
                 }
                 continue;
@@ -390,7 +410,9 @@ impl Job<'_> {
                     Reply::Output(data) => collected.add(Stream::Stdout, data)?,
                     Reply::ErrorOutput(data) => collected.add(Stream::Stderr, data)?,
                     Reply::Notice(text) => self.notice(text)?,
-                    Reply::Exit(_) => collected.add(Stream::Stderr, &input.rest())?,
+                    Reply::Exit(_) if stopping.is_none() => {
+                        collected.add(Stream::Stderr, &input.rest())?;
+                    }
                     _ => {}
                 }
             }
@@ -399,24 +421,25 @@ impl Job<'_> {
                     progressed.warm = warm;
                     continue;
                 }
-                Reply::Exit(exit) if input.is_before_beginning() => {
-                    let message = match stopping {
-                        Some(stopping) => stopping.message,
-                        None => format!("sudo did not run the command ({})", ended(exit)),
-                    };
-                    Outcome::Failed {
+                Reply::Exit(exit) if input.is_before_beginning() => match stopping {
+                    Some(stopping) => stopping.outcome(Execution::DidNotStart),
+                    None => Outcome::Failed {
                         kind: SUDO.into(),
-                        message,
+                        message: format!("sudo did not run the command ({})", ended(exit)),
                         execution: Execution::DidNotStart,
-                    }
-                }
+                    },
+                },
                 Reply::Exit(exit) => ended(exit),
-                Reply::Failed(failure) => {
-                    progressed.may_pass = failure.kind.may_pass();
-                    progressed.trouble = trouble(&failure);
-                    let advice = talk.is_unanswered().then_some(self.target.name.as_str());
-                    failed(failure, advice, stopping)
-                }
+                // The session was closed on a sudo that waits for its answer.
+                Reply::Failed(failure) => match stopping {
+                    Some(stopping) if input.given_up => stopping.outcome(Execution::DidNotStart),
+                    stopping => {
+                        progressed.may_pass = failure.kind.may_pass();
+                        progressed.trouble = trouble(&failure);
+                        let advice = talk.is_unanswered().then_some(self.target.name.as_str());
+                        failed(failure, advice, stopping)
+                    }
+                },
                 Reply::UseSystemSsh { reasons, .. } => return Ok(Attempt::NeedsSystemSsh(reasons)),
                 _ => continue,
             };
@@ -426,11 +449,15 @@ impl Job<'_> {
 }
 
 /// The input on its way to the session. Where sudo runs the command, it waits until that has begun.
-struct Feeding {
+struct Feeding<'p> {
     running: Option<Running>,
     waiting: Option<Feed>,
     watch: Option<Watch>,
     asker: Asker,
+    /// As long as sudo may ask for a password.
+    undecided: Option<Undecided<'p>>,
+    /// sudo waits for an answer that it does not get: the command does not start.
+    given_up: bool,
 }
 
 type Running = Pin<Box<dyn Future<Output = Result<(), NotWhole>>>>;
@@ -441,13 +468,19 @@ struct Watched {
     question: bool,
 }
 
-impl Feeding {
-    fn new(feed: Option<Feed>, sudo: Option<&Arc<Tokens>>) -> Self {
+impl<'p> Feeding<'p> {
+    fn new(
+        feed: Option<Feed>,
+        sudo: Option<&Arc<Tokens>>,
+        (password, place): (&'p SharedPassword, usize),
+    ) -> Self {
         let mut feeding = Self {
             running: None,
             waiting: feed,
             watch: sudo.cloned().map(Watch::new),
             asker: Asker::default(),
+            undecided: sudo.map(|_| password.enter(place)),
+            given_up: false,
         };
         if feeding.watch.is_none() {
             feeding.begin();
@@ -472,7 +505,7 @@ impl Feeding {
     }
 
     /// Takes what was printed on standard error; `None` where it is the command's own.
-    fn watch(&mut self, data: &[u8]) -> Option<Watched> {
+    fn watch(&mut self, data: &[u8], password: &SharedPassword) -> Option<Watched> {
         let watch = self.watch.as_mut()?;
         let mut watched = Watched {
             shown: Vec::new(),
@@ -484,7 +517,8 @@ impl Feeding {
             Some((Sign::Beginning, after)) => {
                 watched.shown.extend(after);
                 self.watch = None;
-                self.asker.begun();
+                self.asker.begun(password);
+                self.undecided = None;
                 self.begin();
             }
             None => {}
@@ -495,7 +529,7 @@ impl Feeding {
     /// Answers sudo's question; whether there was an answer.
     async fn answer(
         &mut self,
-        host: &str,
+        host: (&str, usize),
         password: &SharedPassword,
         questions: &crate::questions::Questions,
     ) -> bool {
@@ -508,6 +542,13 @@ impl Feeding {
             let _ = feed.answer(line.as_bytes()).await;
         }
         true
+    }
+
+    /// sudo gets no answer, and the end of its input instead, which ends it where a signal does not.
+    fn give_up(&mut self) {
+        self.waiting = None;
+        self.undecided = None;
+        self.given_up = true;
     }
 
     /// Whether sudo has not run the command yet.

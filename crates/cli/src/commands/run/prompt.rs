@@ -141,7 +141,7 @@ impl<'a> Prompt<'a> {
                 return Ok(ExitCode::SUCCESS);
             }
             if let Err(error) = self.obey(&Line::of(&line), interrupts).await {
-                eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
+                crate::report::tell(format_args!("{error:#}"));
             }
         }
     }

@@ -6,12 +6,23 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use trunkline_local::prompt::{Prompt, PromptKind};
 use trunkline_request::shell::quoted;
 use zeroize::Zeroizing;
 
-use crate::questions::Questions;
+use crate::questions::{Order, Questions, Undecided};
+
+/// The command for a sudo that asks nobody: it fails where it would need a password.
+pub(super) fn without_password(user: &str, command: &[u8]) -> Vec<u8> {
+    [
+        b"exec sudo -H -n -u ",
+        &*quoted(user.as_bytes()),
+        b" -- sh -c ",
+        &quoted(command),
+    ]
+    .concat()
+}
 
 /// What one host's sudo and its command are recognised by.
 #[derive(Debug)]
@@ -121,6 +132,16 @@ type Accepted = Option<Zeroizing<String>>;
 pub(super) struct SharedPassword {
     /// Held while the password that was just typed is tried on one host: no other gets one that may be wrong.
     accepted: Arc<Mutex<Accepted>>,
+    /// There is one.
+    known: watch::Sender<bool>,
+    order: Order,
+}
+
+impl SharedPassword {
+    /// The host with this place in the list may be asked for, until what is returned is dropped.
+    pub(super) fn enter(&self, place: usize) -> Undecided<'_> {
+        self.order.enter(place)
+    }
 }
 
 /// One host's dealings with it.
@@ -135,14 +156,22 @@ impl Asker {
     /// nobody answers.
     pub(super) async fn answer(
         &mut self,
-        host: &str,
+        (host, place): (&str, usize),
         shared: &SharedPassword,
         questions: &Questions,
     ) -> Option<Zeroizing<String>> {
         // A second question says that the first answer was wrong.
         let mut guard = match self.tried.take() {
             Some((_, guard)) => Some(guard),
-            None => Some(shared.accepted.clone().lock_owned().await),
+            None => {
+                // As long as there is none, the first host of the list is asked for; one that is known is tried at once.
+                let mut known = shared.known.subscribe();
+                tokio::select! {
+                    () = questions.wait_in_order(&shared.order, place) => {}
+                    _ = known.wait_for(|known| *known) => {}
+                }
+                Some(shared.accepted.clone().lock_owned().await)
+            }
         };
         let known = guard.as_ref().and_then(|guard| (**guard).clone());
         if let Some(known) = known {
@@ -157,7 +186,7 @@ impl Asker {
         self.refused = true;
         let text = format!("({host}) {again}password for sudo: ");
         let prompt = Prompt::new(PromptKind::Password, text, false);
-        let answer = questions.ask(&prompt).await?;
+        let answer = questions.ask_in_order(&shared.order, place, &prompt).await?;
         if let Some(guard) = guard {
             self.tried = Some((answer.clone(), guard));
         }
@@ -165,9 +194,10 @@ impl Asker {
     }
 
     /// sudo has accepted what it was given, or asked for nothing.
-    pub(super) fn begun(&mut self) {
+    pub(super) fn begun(&mut self, shared: &SharedPassword) {
         if let Some((password, mut guard)) = self.tried.take() {
             *guard = Some(password);
+            shared.known.send_replace(true);
         }
     }
 }

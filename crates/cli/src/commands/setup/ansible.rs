@@ -123,7 +123,10 @@ fn link_to_program(link: &Path, undo: bool) -> anyhow::Result<()> {
     let program = program()?;
     let shown = link.display();
     match std::fs::read_link(link) {
-        Ok(target) if target != Path::new(&program) => bail!("{shown} is already a link to something else"),
+        Ok(target) if target != Path::new(&program) => bail!(
+            "{shown} is already a link, to {}: delete it first, or choose another name",
+            target.display()
+        ),
         Ok(_) if undo => std::fs::remove_file(link).with_context(|| format!("deleting {shown}")),
         Ok(_) => Ok(()),
         Err(_) if link.exists() => bail!("{shown} already exists and is not a link"),

@@ -23,7 +23,7 @@ pub(super) enum BlockError {
 
 /// A text in three parts, the second of which is the block with its markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found<'a> {
+pub(super) struct Sections<'a> {
     pub(super) before: &'a str,
     pub(super) block: &'a str,
     pub(super) after: &'a str,
@@ -56,7 +56,7 @@ impl Block {
     ///
     /// # Errors
     /// [`BlockError::NotWhole`].
-    pub(super) fn find(self, text: &str) -> Result<Option<Found<'_>>, BlockError> {
+    pub(super) fn find(self, text: &str) -> Result<Option<Sections<'_>>, BlockError> {
         let (begin, end) = (self.begin(), self.end());
         let (mut begins, mut ends) = (Vec::new(), Vec::new());
         let mut at = 0;
@@ -70,7 +70,7 @@ impl Block {
         }
         match (&begins[..], &ends[..]) {
             ([], []) => Ok(None),
-            (&[from], &[to]) if from < to => Ok(Some(Found {
+            (&[from], &[to]) if from < to => Ok(Some(Sections {
                 before: &text[..from],
                 block: &text[from..to],
                 after: &text[to..],
@@ -90,7 +90,7 @@ impl Block {
     }
 }
 
-impl Found<'_> {
+impl Sections<'_> {
     /// The text without the block. `bridge` is put in its place where something follows it.
     pub(super) fn removed(&self, bridge: &str) -> String {
         let first_line = self.block.lines().next().unwrap_or_default();

@@ -25,10 +25,10 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
         None => profile(&shell)?,
     };
     let value = format!("{} ssh", program()?);
-    let lines = if path.extension() == Some(OsStr::new("fish")) {
-        format!("set -gx RSYNC_RSH \"{value}\"\n")
+    let (lines, unset) = if path.extension() == Some(OsStr::new("fish")) {
+        (format!("set -gx RSYNC_RSH \"{value}\"\n"), "set -e RSYNC_RSH")
     } else {
-        format!("export RSYNC_RSH=\"{value}\"\n")
+        (format!("export RSYNC_RSH=\"{value}\"\n"), "unset RSYNC_RSH")
     };
     let insert = |text: &str| Ok(BLOCK.append(text, &lines));
     let lines = Lines {
@@ -38,6 +38,10 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
         bridge: &|_| "",
     };
     if lines.change(&path, args.change)? == Outcome::Written {
+        if args.change.undo {
+            println!("shells that are open keep RSYNC_RSH until you type: {unset}");
+            return Ok(());
+        }
         println!("new shells will use it");
         for line in measured(backend)? {
             println!("{line}");

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use trunkline_control::protocol::{Reply, Request};
 use trunkline_request::RESOLVING;
 
-use super::block::{Block, Found};
+use super::block::{Block, Sections};
 use super::{Change, FileArgs, Lines, Outcome, answer, plain, program};
 use crate::backend::{Backend, place};
 use crate::commands::hosts::unexpected;
@@ -61,7 +61,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
 }
 
 /// Lines behind the block hold for all hosts. Without it they would belong to whatever block is above.
-fn bridge(found: &Found<'_>) -> &'static str {
+fn bridge(found: &Sections<'_>) -> &'static str {
     let first = found.after.lines().find_map(opens_a_block);
     let above_is_open = found
         .before
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn bridged(before: &str, after: &str) -> &'static str {
-        bridge(&Found {
+        bridge(&Sections {
             before,
             block: "",
             after,

@@ -102,15 +102,23 @@ impl Launcher {
         }
     }
 
-    /// Leaves the terminal and its session of processes, and lets it go.
-    pub(super) async fn release(mut self) {
+    /// Leaves the terminal and its session of processes, and lets it go: with it, where nothing runs that writes to them,
+    /// standard output, and standard error if nothing is logged there (ssh.c, `fork_postauth`). Whoever reads them waits for
+    /// their end.
+    pub(super) async fn release(mut self, runs_nothing: bool, logs_to_stderr: bool) {
         // Fails for the leader of a group only, which is nobody's job but its own.
         let _ = rustix::process::setsid();
+        if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+            let _ = rustix::stdio::dup2_stdin(&null);
+            if runs_nothing {
+                let _ = rustix::stdio::dup2_stdout(&null);
+            }
+            if runs_nothing && !logs_to_stderr {
+                let _ = rustix::stdio::dup2_stderr(&null);
+            }
+        }
         if let Ok(stream) = self.watched() {
             let _ = stream.write_all(&[BEGUN]).await;
-        }
-        if let Ok(null) = std::fs::File::open("/dev/null") {
-            let _ = rustix::stdio::dup2_stdin(null);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::SystemTime;
 
-use trunkline_request::{LogLevel, LogLine};
+use trunkline_request::{LogLevel, LogLine, words_of};
 use trunkline_text::Printable;
 
 use crate::terminal::raw::RawMode;
@@ -24,11 +24,7 @@ impl Console {
     pub(super) fn open(file: Option<&OsStr>, level: Option<LogLevel>) -> Result<Self, String> {
         let open = |path: &OsStr| {
             let file = File::options().create(true).append(true).open(path);
-            file.map_err(|error| {
-                let words = error.to_string();
-                let words = words.split(" (os error ").next().unwrap_or_default();
-                format!("Couldn't open logfile {}: {words}", path.display())
-            })
+            file.map_err(|error| format!("Couldn't open logfile {}: {}", path.display(), words_of(error)))
         };
         Ok(Self {
             file: file.map(open).transpose()?,
@@ -59,7 +55,7 @@ impl Console {
         }
         match &self.file {
             Some(file) => {
-                let text = Printable::text(text.trim_end());
+                let text = Printable::text(words_of(text.trim_end()));
                 let _ = writeln!(&mut &*file, "{text}");
             }
             None => self.answer(text),
@@ -80,6 +76,11 @@ impl Console {
             Some(_) => eprint!("{}\r\n", text.lines().collect::<Vec<_>>().join("\r\n")),
             None => eprintln!("{text}"),
         }
+    }
+
+    /// Whether what is being done is told on standard error.
+    pub(super) fn logs_to_stderr(&self) -> bool {
+        self.file.is_none() && self.level() >= LogLevel::Debug1
     }
 
     fn level(&self) -> LogLevel {

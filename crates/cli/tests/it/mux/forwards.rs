@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use trunkline_testkit::{KeyPair, KeyType, write_ssh_config};
+use trunkline_testkit::{KeyPair, KeyType, free_port, write_ssh_config};
 
 use super::stock::{self, Stock};
 use crate::home::{Home, assert_status, finish, finish_with, server, sshd, text, wait_until};
@@ -24,15 +24,6 @@ pub(crate) fn echo() -> u16 {
         }
     });
     port
-}
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 pub(crate) fn says(mut stream: impl std::io::Read + std::io::Write, word: &str) -> bool {

@@ -5,7 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use super::forwards::{echo, free_port, says, works};
+use trunkline_testkit::free_port;
+
+use super::forwards::{echo, says, works};
 use super::rude::{greeted, is_closed, packet, reply, string};
 use super::stock::Stock;
 use crate::home::{PATIENCE, assert_status, finish, finish_with, server, text, wait_until};
@@ -192,7 +194,7 @@ impl Proxy {
         channel
     }
 
-    /// Whether a session can be had and used: its output and status.
+    /// Whether a session can be opened and used: its output and status.
     fn works(&mut self, ours: u32) {
         let channel = self.run(ours, WINDOW, "echo works; exit 9");
         let data = self.expect(94);

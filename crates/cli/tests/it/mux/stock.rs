@@ -30,7 +30,7 @@ impl Stock {
         stock
     }
 
-    /// The same, with a configuration of the test's own. Where the host cannot be had, the daemon says so if it knows in
+    /// The same, with a configuration of the test's own. Where the host cannot be reached, the daemon says so if it knows in
     /// time; the socket is there all the same.
     pub(crate) fn with_config(server: Sshd, config: PathBuf) -> Self {
         let home = Home::never_busy();
@@ -110,6 +110,7 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
     HostRequest {
         destination: destination.parse().unwrap(),
         ssh_args: file.into_iter().chain(options.iter().map(Into::into)).collect(),
+        answers_at_hand: false,
         world: World {
             cwd: "/".into(),
             umask: 0o022,

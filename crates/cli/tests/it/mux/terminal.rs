@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::forwards::free_port;
+use trunkline_testkit::free_port;
+
 use super::stock::Stock;
 use crate::home::{assert_status, finish_with, server, sshd, text, wait_until};
 use crate::tty::Terminal;
@@ -58,19 +59,20 @@ fn escape_sequences_are_obeyed_or_explained() {
     let mut terminal = Terminal::start(stock.ssh().args(["-t", stock.server.alias(), "echo ready; cat"]));
     terminal.expect("ready");
     terminal.send("\r~?");
-    terminal.expect("end this session");
+    terminal.expect("~.   - terminate session");
     let port = free_port();
     let forward = format!("{port}:127.0.0.1:9");
     assert_status(&stock.control(&["forward", "-L", &forward]), 0);
     terminal.send("~#");
-    terminal.expect("1 forwardings:");
-    terminal.expect(&format!("{port} to 127.0.0.1:9: 0 connections now, 0 so far"));
+    terminal.expect("The following connections are open:");
+    terminal.expect(&format!("{port} to 127.0.0.1:9: 0 open now, 0 so far"));
     terminal.send("~\x1a");
-    terminal.expect("does not work in a shared session");
+    terminal.expect("~^Z escape not available to multiplexed sessions");
     terminal.send("~~x\r");
     terminal.expect("~x");
     terminal.send("~.");
     assert_eq!(terminal.end().code(), Some(255));
+    assert!(!terminal.shown().contains("trunkline:"), "{}", terminal.shown());
     wait_until("the session is gone", || stock.home.sessions() == 0);
 }
 
@@ -84,7 +86,7 @@ fn escapes_are_obeyed_in_input_from_a_pipe_if_the_session_has_a_terminal() {
     );
     assert_status(&listed, 0);
     assert!(
-        text(&listed.stderr).contains("0 forwardings:"),
+        text(&listed.stderr).contains("none is forwarded"),
         "{}",
         text(&listed.stderr)
     );
@@ -111,6 +113,7 @@ fn without_a_terminal_on_the_server_the_client_leaves_raw_mode_and_the_command_r
         "test -t 0 || echo none; read line; echo got $line",
     ]));
     let cooked = terminal.modes();
+    terminal.expect("PTY allocation request failed");
     terminal.expect("none");
     wait_until("the terminal is as it was", || terminal.modes() == cooked);
     terminal.send("typed\n");

@@ -148,7 +148,13 @@ fn nothing_is_recorded_unless_that_is_asked_for() {
     let (server, audited) = (server(), Audited::new(""));
     assert_status(&audited.home.on(&server, "true"), 0);
     assert!(!audited.folder().exists());
-    assert_status(&audited.verify(&[]), 255);
+    let verified = audited.verify(&[]);
+    assert_status(&verified, 255);
+    let said = text(&verified.stderr);
+    assert!(
+        said.starts_with("trunkline: there is no audit trail in ") && said.contains("`audit = \"on\"`"),
+        "{said}"
+    );
 }
 
 #[test]

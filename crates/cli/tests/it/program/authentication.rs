@@ -1,7 +1,8 @@
 //! Who may log in, and who is asked.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
 use trunkline_testkit::{Agent, KeyPair, KeyType, Relay, Sshd, write_ssh_config};
 
@@ -69,7 +70,7 @@ fn where_nobody_can_be_asked_the_reason_is_said() {
     alone
         .env_remove("SSH_ASKPASS")
         .env_remove("DISPLAY")
-        .stdin(std::process::Stdio::null());
+        .stdin(Stdio::null());
     let output = finish(&mut alone);
     assert_status(&output, 255);
     assert!(
@@ -251,14 +252,20 @@ fn a_connection_that_goes_silent_is_noticed_by_server_alive() {
         [lines.iter().fold(entry, |entry, line| entry.with(line))],
     )
     .unwrap();
-    let began = home.path("began");
     let mut command = home.ssh_with(&config);
-    command.args(["box", &format!("touch {}; exec cat", began.display())]);
+    command.args(["box", "echo begun; exec cat"]);
     // An input that stays open keeps the command going.
     let (reader, _writer) = std::io::pipe().unwrap();
-    command.stdin(reader).stderr(std::process::Stdio::piped());
+    command
+        .stdin(reader)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    crate::home::wait_until("the command has begun", || began.exists());
+    // The command may begin while its connection is still being made on this side, where only ConnectTimeout counts.
+    let mut begun = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut begun).unwrap();
+    assert_eq!(begun, "begun\n");
     relay.stall();
     let status = crate::home::end_of(&mut child, "a command behind a stalled link");
     assert_eq!(status.code(), Some(255));

@@ -2,8 +2,10 @@
 
 mod ends;
 mod filters;
+mod full_disk;
 mod hosts;
 mod messages;
+mod targets;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -346,7 +348,7 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
         }
         let again = finish(cp(&home, &server).arg("-rp").args(ends()));
         assert_status(&again, 0);
-        // What has come of a small file is not gone on with, and stays.
+        // What has arrived of a small file is not resumed, and stays.
         let mut diff = home.command("diff");
         diff.args(["-r", "-x", ".one.*.part"]);
         let same = finish(diff.arg(&source).arg(&target));

@@ -1,12 +1,15 @@
 //! `trunkline fleet` and `run --fleet`: a NATS server, nodes in processes of their own, and real hosts.
 
+mod input;
+mod watched;
+
 use std::fs;
-use std::net::TcpListener;
+use std::io::Write as _;
 use std::process::{Child, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use trunkline_testkit::{Sshd, write_ssh_config};
+use trunkline_testkit::{Sshd, SshdBuilder, free_port, write_ssh_config};
 
 use crate::home::{Home, assert_status, describe, end_of, finish, sshd, text, wait_until, wait_until_or};
 
@@ -20,7 +23,11 @@ struct Site {
 
 impl Site {
     fn start(nodes: usize) -> Self {
-        let (server, home) = (sshd().any_loopback_address().start().unwrap(), Home::new());
+        Self::on(nodes, Home::new(), sshd())
+    }
+
+    fn on(nodes: usize, home: Home, server: SshdBuilder) -> Self {
+        let server = server.any_loopback_address().start().unwrap();
         let config = home.path("config");
         let entries = (1..=6).map(|n| {
             let addr = ([127, 0, 1, n], server.port()).into();
@@ -28,12 +35,7 @@ impl Site {
         });
         write_ssh_config(&config, entries).unwrap();
 
-        // Free now; nobody else takes it before the server does, but for bad luck.
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = free_port();
         let (nats, store) = (home.path("nats.conf"), home.path("store"));
         let settings = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {store:?} }}\n");
         fs::write(&nats, settings).unwrap();
@@ -153,8 +155,8 @@ fn a_fleet_runs_a_command_as_run_does() {
     let other = site.nodes[1].0.trunkline_dir().join("fleet.toml");
     let settings = fs::read_to_string(&file).unwrap();
     for (text, why) in [
-        (settings.split("[[allow]]").next().unwrap(), "takes no jobs of"),
-        ("allow = 7", "fleet.toml is not valid"),
+        (settings.split("[[allow]]").next().unwrap(), "takes nothing from"),
+        ("allow = 7", "fleet.toml line 1: "),
     ] {
         fs::write(&file, text).unwrap();
         fs::write(&other, text).unwrap();
@@ -243,4 +245,150 @@ fn a_node_that_slept_through_the_end_of_its_leases_runs_nothing_again() {
         }
     }
     drop(site.server);
+}
+
+/// The stream that the status lists last.
+fn stream_of(site: &Site) -> String {
+    let status = site.status();
+    let stream = status["streams"].as_array().unwrap().last().unwrap();
+    stream["stream"].as_str().unwrap().to_owned()
+}
+
+fn lines(path: &std::path::Path) -> usize {
+    fs::read_to_string(path).unwrap_or_default().matches('\n').count()
+}
+
+/// A stream whose node is killed, and which is followed again into the file that it was written to before.
+#[test]
+fn a_stream_goes_on_without_its_node_and_without_who_follows_it() {
+    let site = Site::start(2);
+    let (file, gate) = (site.home.path("box1.log"), site.home.path("gate"));
+    // Each line of the gate is told once, by whichever command finds it first.
+    fs::write(&gate, "").unwrap();
+    let mut begin = site.home.trunkline();
+    begin.args(["stream", "--fleet", "--detach", "box1", "--"]);
+    let output = finish(begin.arg(format!("echo begun; exec tail -f {}", gate.display())));
+    assert_status(&output, 0);
+    assert!(
+        text(&output.stderr).contains("fleet attach"),
+        "{}",
+        describe(&output)
+    );
+    let (stream, target) = (stream_of(&site), format!("file:{}", file.display()));
+    let follow = || {
+        let mut attach = site.home.trunkline();
+        attach.args(["fleet", "attach", &stream, "--mark-gaps", "--to", &target]);
+        attach
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    // Not written anew: `tail` would begin again with a file that it finds empty.
+    let append = |line: &str| {
+        let mut gate = fs::OpenOptions::new().append(true).open(&gate).unwrap();
+        // In one write, so that nobody reads a line without its end.
+        gate.write_all(format!("{line}\n").as_bytes()).unwrap();
+    };
+    let mut first = follow();
+    wait_until("the command has begun", || lines(&file) == 1);
+    append("one");
+    wait_until("a line has come", || lines(&file) == 2);
+    kill_process(Pid::from_child(&first), Signal::INT).unwrap();
+    assert_eq!(end_of(&mut first, "following").code(), Some(130));
+
+    // Meanwhile the stream goes on, and what has come is not told again.
+    append("two");
+    let mut second = follow();
+    wait_until("what came meanwhile is there", || lines(&file) == 3);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "begun\none\ntwo\n");
+
+    // Two do not write one file.
+    let mut other = site.home.trunkline();
+    other.args(["fleet", "attach", &stream, "--to", &target]);
+    let output = finish(&mut other);
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("is followed into"),
+        "{}",
+        describe(&output)
+    );
+
+    // The nodes are lost with their commands, and one comes again: a mark says what that means.
+    for (_, node) in &site.nodes {
+        kill_process(Pid::from_child(node), Signal::KILL).unwrap();
+    }
+    let (home, _) = &site.nodes[0];
+    let mut again = home.trunkline();
+    let mut again = again
+        .args(["fleet", "join"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the command has begun again", || {
+        fs::read_to_string(&file).unwrap().matches("begun\n").count() == 2
+    });
+    let all = fs::read_to_string(&file).unwrap();
+    assert!(
+        all.contains("output may be missing here: begun again on node"),
+        "{all}"
+    );
+
+    assert_status(
+        &finish(site.home.trunkline().args(["fleet", "cancel", &stream])),
+        0,
+    );
+    assert_eq!(end_of(&mut second, "following").code(), Some(1));
+    wait_until("nothing runs", || {
+        site.nodes.iter().all(|(home, _)| home.sessions() == 0)
+    });
+    assert_eq!(site.status()["streams"][0]["ended"], 1);
+    assert_status(&finish(home.trunkline().args(["fleet", "leave"])), 0);
+    assert_eq!(end_of(&mut again, "the node").code(), Some(0));
+}
+
+#[test]
+fn a_stream_of_a_fleet_is_shown_as_any_other_and_ends_with_ctrl_c() {
+    let site = Site::start(1);
+    let mut ended = site.home.trunkline();
+    ended.args(["stream", "--fleet", "--to", "-", "box1", "box2", "--"]);
+    let output = finish(ended.arg("echo out; echo err >&2; exit 3"));
+    assert_status(&output, 1);
+    assert!(text(&output.stdout).contains("box2") && text(&output.stdout).contains("out"));
+    assert!(
+        text(&output.stderr).contains("box1: the command ended with status 3"),
+        "{}",
+        describe(&output)
+    );
+    assert!(text(&output.stderr).contains("err"), "{}", describe(&output));
+
+    let begun = site.home.path("begun");
+    let mut stream = site.home.trunkline();
+    stream.args(["stream", "--fleet", "--to", "-", "box1", "--"]);
+    stream.arg(format!("touch {}; exec sleep 600", begun.display()));
+    let mut stream = stream.stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the command has begun", || begun.exists());
+    kill_process(Pid::from_child(&stream), Signal::INT).unwrap();
+    assert_eq!(end_of(&mut stream, "the stream").code(), Some(130));
+    let told = std::io::read_to_string(stream.stderr.take().unwrap()).unwrap();
+    assert!(
+        told.contains("Ctrl-C ends it") && told.contains("is cancelled"),
+        "{told}"
+    );
+    wait_until("nothing runs", || site.nodes[0].0.sessions() == 0);
+
+    for (words, why) in [
+        (["--to", "nats:$JS.API.x"], "cannot be written to"),
+        (["--to", "file:one.log"], "put {host} into its path"),
+    ] {
+        let mut refused = site.home.trunkline();
+        refused
+            .args(["stream", "--fleet"])
+            .args(words)
+            .args(["box1", "box2", "--", "true"]);
+        let output = finish(&mut refused);
+        assert_status(&output, 255);
+        assert!(text(&output.stderr).contains(why), "{}", describe(&output));
+    }
+    site.leave();
 }

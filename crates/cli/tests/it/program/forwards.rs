@@ -1,4 +1,4 @@
-//! What is said of forwardings that cannot be had, beside what the installed ssh says of the same.
+//! What is said of forwardings that fail, beside what the installed ssh says of the same.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;

@@ -70,7 +70,7 @@ fn settings_are_those_in_force() {
     assert_status(&broken, 255);
     assert!(text(&broken.stdout).contains("`max_lanes`"));
     assert!(
-        text(&broken.stderr).contains("unknown field `max_lane`"),
+        text(&broken.stderr).contains("line 1: there is no setting max_lane; did you mean max_lanes?"),
         "{}",
         text(&broken.stderr)
     );
@@ -87,7 +87,7 @@ fn a_reader_that_leaves_is_no_error() {
     assert_status(&finish(command.env("T", crate::home::program())), 0);
 }
 
-/// What may stand for the last word, each with what it is.
+/// What may replace the last word, each with what it is.
 fn completed(home: &Home, words: &[&str]) -> Vec<String> {
     let output = finish(
         home.trunkline()
@@ -133,6 +133,11 @@ fn hosts_are_completed_from_every_place_that_knows_some() {
         hosts(&["run", "-F", &config, "-H", "web1,!jo@teste"]),
         ["web1,!jo@tested\tknown_hosts", "web1,!jo@tester\tssh_config"]
     );
+    // Those that are in the list are not offered again.
+    assert_eq!(
+        hosts(&["run", "-F", &config, "-H", "testbed,tested,tes"]),
+        ["testbed,tested,tester\tssh_config"]
+    );
     assert_eq!(hosts(&["cp", "-F", &config, "tester"]), ["tester:\tssh_config"]);
     assert_eq!(
         hosts(&["ssh", "-F", &config, "-J", "a,tester"]),
@@ -163,6 +168,12 @@ fn paths_are_completed_where_a_connection_is() {
     assert_status(&home.on(&server, "true"), 0);
     let shown = |name: &str| format!("testbed:{}/{name}", folder.display());
     assert_eq!(paths(), [shown("a dir/"), shown("a link/"), shown("a$(id)")]);
+    // Of many hosts, the first that is connected has them.
+    let on_each = format!(":{}/b", folder.display());
+    for hosts in [&["-H", "testa,testbed"][..], &["--hosts=test*"], &["-wtestbed"]] {
+        let words = [&["cp", "-F", config], hosts, &[&on_each]].concat();
+        assert_eq!(completed(&home, &words), [on_each.as_str()], "{hosts:?}");
+    }
     // bash replaces what is behind the colon, and runs nothing of it.
     let line = format!("trunkline cp -F {config} {begun}");
     let replaced = begun.split_once(':').unwrap().1;

@@ -1,5 +1,6 @@
 //! `ls`, `check`, `close`, `warm`, `explain`.
 
+use std::io::Read as _;
 use std::process::Command;
 
 use trunkline_testkit::{Sshd, write_ssh_config};
@@ -242,8 +243,18 @@ fn close_lets_sessions_end_unless_told_otherwise() {
     drop(input);
     assert_eq!(crate::home::end_of(&mut child, "ssh").code(), Some(3));
 
+    // What is to end later is still there, and can be ended now.
     let (child, _input) = start();
-    assert_status(&finish(&mut about(&home, &server, &["close", "--now"])), 0);
+    assert_status(&finish(&mut about(&home, &server, &["close"])), 0);
+    let hosts = home.ls();
+    assert!(hosts.to_string().contains(r#""sessions":1"#), "{hosts}");
+    let output = finish(&mut about(&home, &server, &["close", "--now"]));
+    assert_eq!(
+        text(&output.stdout),
+        "closed 1 connection\n",
+        "{}",
+        describe(&output)
+    );
     let output = child.wait_with_output().unwrap();
     assert_status(&output, 255);
     assert!(
@@ -256,6 +267,55 @@ fn close_lets_sessions_end_unless_told_otherwise() {
         !finish(&mut about(&home, &server, &["close"])).status.success()
     });
     assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+}
+
+/// As OpenSSH's master does when it is asked to stop.
+#[test]
+fn close_lets_a_client_go_on_that_has_nothing_but_forwardings() {
+    let (server, home) = (server(), Home::new());
+    let port = trunkline_testkit::free_port();
+    let mut forwarding = home
+        .ssh(&server)
+        .args([
+            "-N",
+            "-L",
+            &format!("127.0.0.1:{port}:127.0.0.1:{}", server.port()),
+        ])
+        .arg(server.alias())
+        .spawn()
+        .unwrap();
+    let greeting = || {
+        let mut greeting = [0; 4];
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.read_exact(&mut greeting).ok()?;
+        Some(greeting)
+    };
+    wait_until("it listens", || greeting().is_some());
+    let output = finish(&mut about(&home, &server, &["close"]));
+    assert_eq!(text(&output.stdout), "closed 1 connection\n");
+    // It is used, and stays.
+    assert_status(&home.on(&server, "true"), 0);
+    assert_eq!(greeting(), Some(*b"SSH-"));
+    assert_eq!(
+        server.authentications(),
+        2,
+        "what is held takes no other connection"
+    );
+    assert_eq!(forwarding.try_wait().unwrap(), None);
+
+    assert_status(&finish(&mut about(&home, &server, &["close", "--now"])), 0);
+    assert_eq!(crate::home::end_of(&mut forwarding, "ssh").code(), Some(255));
+}
+
+#[test]
+fn warm_says_that_a_connection_of_its_own_closes_with_it() {
+    let (server, home) = (server(), Home::new());
+    let output = finish(about(&home, &server, &["warm", "--pin"]).arg("--no-daemon"));
+    assert_status(&output, 0);
+    assert_eq!(
+        text(&output.stdout),
+        "testbed: connected, and closed again (--no-daemon)\n"
+    );
 }
 
 #[test]

@@ -183,6 +183,14 @@ fn the_daemons_memory_is_nobodys_to_read_and_leaves_no_core() {
 }
 
 #[test]
+fn the_log_can_be_read_by_its_user_only() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let log = home.trunkline_dir().join("state/daemon.log");
+    assert_eq!(fs::metadata(log).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn the_log_is_put_aside_when_it_is_full() {
     let (server, home) = (server(), Home::new());
     let log = home.trunkline_dir().join("state/daemon.log");

@@ -394,27 +394,35 @@ fn commands_leave_no_descriptor_behind() {
     home.wait_for_descriptors(&before);
 }
 
+/// What a service manager listens on for the daemon of a home.
+fn listen_for(home: &Home) -> UnixListener {
+    let folder = home.trunkline_dir();
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    UnixListener::bind(home.socket()).unwrap()
+}
+
+/// Starts a daemon as a service manager does.
+fn activate(home: &Home, trunklined: &Path, listening: &UnixListener) -> Child {
+    let mut daemon = home.command("sh");
+    daemon
+        .args([
+            "-c",
+            "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" --foreground",
+        ])
+        .arg(trunklined)
+        .stdin(std::os::fd::OwnedFd::from(listening.try_clone().unwrap()))
+        .stderr(Stdio::piped());
+    daemon.spawn().unwrap()
+}
+
 #[test]
 fn a_daemon_serves_the_socket_that_a_service_manager_hands_over() {
     let server = server();
     let home = Home::new();
-    let folder = home.trunkline_dir();
-    fs::create_dir_all(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
-    let listening = UnixListener::bind(home.socket()).unwrap();
-    let start = |listening: &UnixListener| {
-        let mut daemon = home.command("sh");
-        daemon
-            .args([
-                "-c",
-                "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" --foreground",
-            ])
-            .arg(Path::new(program()).with_file_name("trunklined"))
-            .stdin(std::os::fd::OwnedFd::from(listening.try_clone().unwrap()))
-            .stderr(Stdio::piped());
-        daemon.spawn().unwrap()
-    };
-    let mut daemon = start(&listening);
+    let listening = listen_for(&home);
+    let trunklined = Path::new(program()).with_file_name("trunklined");
+    let mut daemon = activate(&home, &trunklined, &listening);
     assert_status(&home.on(&server, "true"), 0);
     assert_eq!(
         home.daemon().unwrap().as_raw_nonzero().get().cast_unsigned(),
@@ -427,13 +435,48 @@ fn a_daemon_serves_the_socket_that_a_service_manager_hands_over() {
     drop(listening);
     fs::remove_file(home.socket()).unwrap();
     let elsewhere = UnixListener::bind(home.path("elsewhere")).unwrap();
-    let refused = start(&elsewhere).wait_with_output().unwrap();
+    let refused = activate(&home, &trunklined, &elsewhere)
+        .wait_with_output()
+        .unwrap();
     assert_status(&refused, 255);
     assert!(
         text(&refused.stderr).contains("set ListenStream"),
         "{}",
         describe(&refused)
     );
+}
+
+#[test]
+fn an_updated_daemon_on_a_service_managers_socket_serves_until_its_work_is_done() {
+    let (server, home) = (server(), Home::new());
+    let (installed, update) = (home.path("trunklined"), home.path("trunklined.new"));
+    copy_of_trunklined(&installed);
+    let listening = listen_for(&home);
+    let mut first = activate(&home, &installed, &listening);
+    let command = Waiting::start(&home, &server);
+    copy_of_trunklined(&update);
+    fs::rename(&update, &installed).unwrap();
+    // Nobody would answer until the session has ended.
+    assert_status(&home.on(&server, "exit 4"), 4);
+    assert_eq!(first.try_wait().unwrap(), None);
+    assert_eq!(command.release(), (Some(11), "opened".into()));
+    let ask = || {
+        let mut ssh = home.ssh(&server);
+        ssh.args([server.alias(), "exit 5"]).spawn().unwrap()
+    };
+    let mut next = ask();
+    wait_until("the old daemon has ended", || {
+        // It may have come before the session's end was seen.
+        if next.try_wait().unwrap().is_some() {
+            next = ask();
+        }
+        first.try_wait().unwrap().is_some()
+    });
+    assert_eq!(first.wait().unwrap().code(), Some(0));
+    let mut second = activate(&home, &installed, &listening);
+    assert_status(&next.wait_with_output().unwrap(), 5);
+    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    assert_eq!(second.wait().unwrap().code(), Some(0));
 }
 
 #[test]

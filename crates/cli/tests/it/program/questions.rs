@@ -267,11 +267,16 @@ fn the_terminal_is_restored_however_a_question_ends() {
             kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
         }),
     ];
-    for words in [vec!["warm", "host1"], vec!["run", "-H", "host1", "--", "true"]] {
+    for words in [
+        &["warm", "host1"][..],
+        &["run", "-H", "host1", "--", "true"],
+        &["cp", "/dev/null", "host1:"],
+        &["ssh", "host1", "true"],
+    ] {
         for (what, end) in ends {
             let (_servers, home, config) = servers(&["pw"], &[]);
             let before = Terminal::start(&home.command("true")).modes();
-            let mut terminal = Terminal::start(&command(&home, &config, &words));
+            let mut terminal = Terminal::start(&command(&home, &config, words));
             terminal.expect("@host1) Password: ");
             assert_ne!(terminal.modes(), before);
             end(&home, &terminal);

@@ -248,10 +248,54 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
         assert_status(&output, 0);
         assert_eq!(text(&output.stdout).trim(), two.port(1), "{}", describe(&output));
     }
+    // What is cold there says why.
+    for (script, said) in [
+        (
+            "$T ssh -v -F $C box true",
+            "; this command makes a connection of its own",
+        ),
+        (
+            "$T explain -F $C box",
+            ": commands from here make connections of their own",
+        ),
+        (
+            "$T explain --json -F $C box",
+            "\"apart\": \"the daemon runs in a different mount namespace",
+        ),
+        (
+            "$T check -F $C box || true",
+            "no connection: the daemon runs in a different mount namespace",
+        ),
+        (
+            "! $T warm --pin -F $C box",
+            "trunkline: box: the daemon runs in a different mount namespace",
+        ),
+    ] {
+        let output = finish(&mut elsewhere(&two, "-m", script));
+        assert_status(&output, 0);
+        let all = text(&output.stdout) + &text(&output.stderr);
+        assert!(
+            all.contains("different mount namespace") && all.contains(said),
+            "{}",
+            describe(&output)
+        );
+    }
+    let explained = finish(
+        two.home
+            .command(crate::home::program())
+            .args(["explain", "--json", "-F"])
+            .arg(&two.config)
+            .arg("box"),
+    );
+    assert!(
+        text(&explained.stdout).contains("\"apart\": null"),
+        "{}",
+        describe(&explained)
+    );
     // The daemon and its connections are as before.
-    assert_eq!(two.servers[0].authentications(), 2);
-    assert_eq!(two.reached(|_| {}), [two.port(0), two.port(0)]);
     assert_eq!(two.servers[0].authentications(), 3);
+    assert_eq!(two.reached(|_| {}), [two.port(0), two.port(0)]);
+    assert_eq!(two.servers[0].authentications(), 4);
 }
 
 #[test]

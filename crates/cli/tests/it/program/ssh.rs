@@ -29,6 +29,26 @@ fn a_command_ended_by_a_signal_is_255_and_says_so() {
 }
 
 #[test]
+fn a_command_whose_output_nobody_reads_any_more_ends_without_a_word() {
+    let (server, home) = (server(), Home::new());
+    let output = home.on(&server, "kill -PIPE $$");
+    assert_status(&output, 255);
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn the_help_fits_a_narrow_terminal() {
+    let help = finish(Home::new().trunkline().args(["ssh", "--help"]));
+    assert_status(&help, 0);
+    let help = text(&help.stdout);
+    assert!(
+        help.contains("[-B bind_interface]\n           [-b bind_address]\n"),
+        "{help}"
+    );
+    assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+}
+
+#[test]
 fn words_are_joined_by_blanks_as_ssh_does() {
     let (server, home) = (server(), Home::new());
     let output = finish(

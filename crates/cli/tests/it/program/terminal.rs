@@ -90,13 +90,47 @@ fn the_escape_character_disconnects_and_helps() {
     let mut terminal = login(&home, &server);
     let before = Terminal::start(&home.command("true")).modes();
     terminal.send("\r~?");
-    terminal.expect("~.   end this session\r\n");
+    terminal.expect("~.   - terminate session\r\n");
     terminal.send("\recho a~.b\n");
     terminal.expect("a~.b\r\n");
     terminal.send("\r~.");
     assert_eq!(terminal.end().code(), Some(255));
     assert_eq!(terminal.modes(), before);
     wait_until("the session is gone", || home.sessions() == 0);
+}
+
+#[test]
+fn what_escapes_show_is_what_ssh_shows() {
+    let (server, home) = (server(), Home::new());
+    let mut stock = home.command("ssh");
+    stock.arg("-F").arg(server.ssh_config());
+    let helps = [home.ssh(&server), stock].map(|mut ssh| {
+        let mut terminal = Terminal::start(ssh.args(["-t", server.alias(), "echo ready; cat"]));
+        terminal.expect("ready");
+        for (typed, shown) in [
+            ("~C", "commandline disabled\r\n"),
+            ("~#", "The following connections are open:\r\n"),
+            (
+                "~?",
+                "escapes are only recognized immediately after newline.)\r\n",
+            ),
+        ] {
+            terminal.send(typed);
+            terminal.expect(shown);
+        }
+        let shown = terminal.shown();
+        terminal.send("~.");
+        assert_eq!(terminal.end().code(), Some(255));
+        // A session of ours ends alone, as one on an ssh's shared connection does.
+        let help = shown[shown.find("Supported").unwrap()..].lines();
+        let help = help.map(|line| line.replace("connection (and any multiplexed sessions)", "session"));
+        help.collect::<Vec<_>>()
+    });
+    let [ours, theirs] = helps;
+    assert!(ours.len() > 8, "{ours:?}");
+    for line in ours {
+        assert!(theirs.contains(&line), "{line:?} in {theirs:?}");
+    }
 }
 
 /// Sends a line to whoever listens at a path, and gives back the line that is answered.
@@ -143,8 +177,8 @@ fn the_command_line_opens_lists_and_ends_forwardings() {
     let mut stream = UnixStream::connect(&path).unwrap();
     assert_eq!(ask(&mut stream, "through\n"), "through\n");
     terminal.send("\r~#");
-    terminal.expect("1 forwardings:");
-    let target = format!("-L {} to 127.0.0.1:{port}: 1 connections now", path.display());
+    terminal.expect("The following connections are open:");
+    let target = format!("-L {} to 127.0.0.1:{port}: 1 open now", path.display());
     terminal.expect(&target);
     for (line, answer) in [
         ("-L nonsense", "Bad local forwarding specification"),
@@ -192,7 +226,7 @@ fn the_command_line_is_off_unless_the_configuration_says_otherwise() {
     let (server, home) = (server(), Home::new());
     let mut terminal = login(&home, &server);
     terminal.send("\r~C");
-    terminal.expect("EnableEscapeCommandline=yes turns it on");
+    terminal.expect("commandline disabled");
 }
 
 #[test]

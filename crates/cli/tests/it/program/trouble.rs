@@ -1,10 +1,9 @@
 //! What goes wrong: one clear sentence, status 255, whether the command may have run, and never a hang.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::{Command, Output};
 
-use trunkline_testkit::{KeyPair, KeyType, Sshd, write_ssh_config};
+use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
 
 use crate::home::{Home, assert_status, describe, finish, program, server, text};
 
@@ -46,11 +45,7 @@ fn a_host_that_does_not_exist_is_named() {
 #[test]
 fn a_refused_port_is_named() {
     let (server, home) = (server(), Home::new());
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port();
     let output = finish(&mut to(&home, &server, &[&format!("Port {port}")]));
     assert_said(&output, &["127.0.0.1", &port.to_string(), "Connection refused"]);
 }

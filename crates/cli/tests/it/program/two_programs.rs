@@ -219,7 +219,7 @@ fn a_private_daemon_that_cannot_start_has_its_program_say_why() {
     let output = finish(private(&home, &server).args([server.alias(), "true"]));
     assert_status(&output, 255);
     let said = text(&output.stderr);
-    assert!(said.contains("max_lanes must be at least 1"), "{said}");
+    assert!(said.contains("max_lanes is 0; it must be at least 1"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     let ended = home.script("ended", "#!/bin/sh\nexit 1\n");
     let output = finish(

@@ -2,14 +2,13 @@
 //! nothing leans on who it is. Stock ssh is asked the same.
 
 use std::fs;
-use std::io::Read as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use trunkline_testkit::{KeyPair, KeyType, Sshd, write_ssh_config};
+use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{Home, assert_status, describe, finish, server, started, text};
 
 /// ssh's words.
 const DISABLED: &str = "disabled to avoid man-in-the-middle attacks";
@@ -49,14 +48,6 @@ impl Impostor {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 #[test]
 fn sessions_work_and_whoever_shares_the_connection_is_told() {
     let impostor = Impostor::new();
@@ -78,15 +69,7 @@ fn sessions_work_and_whoever_shares_the_connection_is_told() {
 /// What is said of a forwarding, and whether anybody listens at `port` while the session runs.
 fn forwarded(command: &mut Command, port: u16) -> (Output, bool) {
     // It prints when it runs, and ends with its input.
-    let mut child: Child = command
-        .args(["box", "echo up; cat"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut up = [0; 3];
-    child.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+    let child = started(command.args(["box", "echo up; cat"]).stdin(Stdio::piped()));
     let carried = TcpStream::connect(("127.0.0.1", port)).is_ok();
     (child.wait_with_output().unwrap(), carried)
 }

@@ -49,7 +49,10 @@ fn lines_that_came_later_keep_their_meaning() {
     let timeout = || resolved().contains("connecttimeout 7\n");
     assert!(timeout());
     // Once more: the lines go to the end.
-    assert_status(&stanza.setup(&[]), 0);
+    let again = stanza.setup(&[]);
+    assert_status(&again, 0);
+    let said = text(&again.stdout);
+    assert!(said.starts_with("changed trunkline's lines in "), "{said}");
     let with = fs::read_to_string(stanza.config()).unwrap();
     assert!(with.find("Match exec") > with.find("ConnectTimeout"), "{with}");
     assert!(timeout());
@@ -156,7 +159,13 @@ fn rsync_is_told_by_the_profile_of_the_users_shell() {
             written.contains(&format!("{line}{} ssh\"\n", program())),
             "{written}"
         );
-        assert_status(&setup(&["--undo"]), 0);
+        let undone = setup(&["--undo"]);
+        assert_status(&undone, 0);
+        let said = text(&undone.stdout);
+        assert!(
+            said.contains("keep RSYNC_RSH") && !said.contains("will use it"),
+            "{said}"
+        );
         assert!(!profile.exists());
     }
 }
@@ -188,6 +197,12 @@ fn ansible_keeps_its_comments_and_its_order() {
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
         assert!(!link.exists());
     }
+    symlink("/elsewhere/trunkline", &link).unwrap();
+    let output = setup(&["--drop-in", link.to_str().unwrap()]);
+    assert_status(&output, 255);
+    let wanted = "is already a link, to /elsewhere/trunkline: delete it first, or choose another name\n";
+    assert!(text(&output.stderr).ends_with(wanted), "{}", describe(&output));
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
 }
 
 #[test]

@@ -186,11 +186,41 @@ fn a_host_that_needs_ssh_is_kept_warm_by_it_for_every_command() {
 }
 
 #[test]
+fn what_a_master_decides_for_all_its_sessions_is_not_taken_from_another_request() {
+    let server = server();
+    let masters = needs_ssh(&server);
+    let run = |options: &[&str]| {
+        let mut ssh = masters.home.ssh_with(&masters.home.path("config"));
+        // Debian's default is to trust. -Y, which comes first, holds.
+        ssh.args(options)
+            .args(["-o", "ForwardX11Trusted=no", "web", "true"]);
+        assert_status(&finish(&mut ssh), 0);
+        server.authentications()
+    };
+    assert_eq!(run(&[]), 1);
+    // That master would let everybody into what others forward to their own machine.
+    assert_eq!(run(&["-o", "GatewayPorts=yes"]), 2);
+    assert_eq!(run(&["-X"]), 2);
+    // That one would let the server's programs read the keyboard.
+    assert_eq!(run(&["-Y"]), 3);
+    assert_eq!(run(&["-o", "StreamLocalBindMask=0111"]), 4);
+    assert_eq!(
+        (run(&[]), run(&["-o", "GatewayPorts=yes"]), run(&["-Y"])),
+        (4, 4, 4)
+    );
+}
+
+#[test]
 fn a_host_that_needs_ssh_can_be_warmed_ahead() {
     let server = server();
     let masters = needs_ssh(&server);
+    let explained = masters.succeed(&["explain", "web"]);
+    assert!(explained.contains("\nconnections: none\n"), "{explained}");
     masters.succeed(&["warm", "web"]);
     assert_eq!(server.authentications(), 1);
+    let explained = masters.succeed(&["explain", "web"]);
+    let line = "\nconnections:\n  the system's ssh, process ";
+    assert!(explained.contains(line), "{explained}");
     let run = finish(&mut masters.about(&["run", "--json", "-H", "web", "--", "true"]));
     assert_status(&run, 0);
     let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();

@@ -124,7 +124,7 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
     assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
     assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
     assert_eq!(server.authentications(), 1);
-    // An alive check is no use; opening a forwarding is one.
+    // An alive check does not count as a use; opening a forwarding does.
     assert_status(&askpass.run(&mut stanza.ssh(), &["-O", "check", "web"]), 0);
     assert_eq!(askpass.asked(), "");
     askpass.will_say("no\n");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::home::{Home, wait_until_or};
 
 /// A browser with one page.
-pub(super) struct Browser {
+pub(crate) struct Browser {
     child: Child,
     requests: ChildStdin,
     replies: BufReader<ChildStdout>,
@@ -19,7 +19,7 @@ pub(super) struct Browser {
 
 impl Browser {
     /// Opens a page.
-    pub(super) fn open(home: &Home, url: &str) -> Self {
+    pub(crate) fn open(home: &Home, url: &str) -> Self {
         let profile = home.path("chromium");
         fs::create_dir(&profile).unwrap();
         // It reads from descriptor 3 and writes to 4.
@@ -51,7 +51,7 @@ impl Browser {
     }
 
     /// Calls a method, and returns its result.
-    pub(super) fn call(&mut self, method: &str, parameters: &Value) -> Value {
+    pub(crate) fn call(&mut self, method: &str, parameters: &Value) -> Value {
         let mut reply = self.ask(method, parameters);
         assert!(reply["error"].is_null(), "{method}: {reply}");
         reply["result"].take()
@@ -78,7 +78,7 @@ impl Browser {
     }
 
     /// The value of an expression in the page.
-    pub(super) fn value(&mut self, expression: &str) -> Value {
+    pub(crate) fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "returnByValue": true });
         let mut result = self.call("Runtime.evaluate", &parameters);
         assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
@@ -86,7 +86,7 @@ impl Browser {
     }
 
     /// Waits until the page shows a text, and returns all that it shows.
-    pub(super) fn expect(&mut self, wanted: &str) -> String {
+    pub(crate) fn expect(&mut self, wanted: &str) -> String {
         let mut shown = String::new();
         wait_until_or(&format!("the page shows {wanted:?}"), || {
             // There may be no page yet to ask.

@@ -82,6 +82,7 @@ fn the_defaults_are_those_of_ssh() {
         update_host_keys: printed.update_host_keys,
         obscure_keystroke_timing: printed.obscure_keystroke_timing,
         user: printed.user.clone(),
+        fixed_by_master: printed.fixed_by_master.clone(),
         ..assumed
     };
     assert_eq!(printed, known_by_ssh);
@@ -364,6 +365,21 @@ fn requests_that_differ_in_who_talks_to_whom_do_not_share() {
         "PubkeyAuthentication=no",
         "PasswordAuthentication=no",
         "KnownHostsCommand=/bin/keys",
+        "ForwardAgent=/agents/other",
+        "PKCS11Provider=/p",
+        "SecurityKeyProvider=/sk",
+        "HostbasedAuthentication=yes",
+        "GSSAPIAuthentication=yes",
+        "KbdInteractiveAuthentication=no",
+        "KbdInteractiveDevices=pam",
+        "VerifyHostKeyDNS=yes",
+        "CheckHostIP=yes",
+        "NoHostAuthenticationForLocalhost=yes",
+        "PubkeyAcceptedAlgorithms=ssh-ed25519",
+        "CASignatureAlgorithms=ssh-ed25519",
+        "RequiredRSASize=4096",
+        "RekeyLimit=1M",
+        "IPQoS=none",
     ] {
         assert_ne!(with_options(&[option]).sharing_key(), plain, "{option}");
     }
@@ -390,6 +406,52 @@ fn requests_that_differ_in_who_talks_to_whom_do_not_share() {
         assert_eq!(with_options(&[option]).sharing_key(), plain, "{option}");
     }
     assert_eq!(plain.to_string().len(), 16);
+}
+
+#[test]
+fn requests_that_differ_in_what_a_master_of_sshs_decides_for_all_do_not_share_it() {
+    let key = |option: &str, has_master: bool| {
+        // Debian's ssh trusts windows by default. The first of two values holds.
+        let config = Arc::new(with_options(&["ForwardX11=yes", option, "ForwardX11Trusted=no"]));
+        let config = if has_master {
+            config.through_ssh(&world())
+        } else {
+            config
+        };
+        config.sharing_key()
+    };
+    for option in [
+        "ForwardX11Trusted=yes",
+        "ForwardX11Timeout=60",
+        "XAuthLocation=/x",
+        "GatewayPorts=yes",
+        "StreamLocalBindMask=0111",
+        "StreamLocalBindUnlink=yes",
+        "PermitRemoteOpen=db:5432",
+        "Tunnel=yes",
+        "TunnelDevice=1:2",
+        "ProxyUseFdpass=yes",
+        "EnableSSHKeysign=yes",
+        "HostbasedAcceptedAlgorithms=ssh-ed25519",
+        "GSSAPIDelegateCredentials=yes",
+    ] {
+        assert_ne!(key(option, true), key("LogLevel=INFO", true), "{option}");
+        assert_eq!(key(option, false), key("LogLevel=INFO", false), "{option}");
+    }
+    assert_eq!(key("RequestTTY=force", true), key("LogLevel=INFO", true));
+    let with_line = |line: &str| {
+        let config = config_of(&format!("host h\nhostname h\nuser u\nport 22\n{line}\n"));
+        Arc::new(config).through_ssh(&world()).sharing_key()
+    };
+    for (one, other) in [
+        // Directives of newer versions.
+        ("obscurekeystroketiming yes", "obscurekeystroketiming no"),
+        ("channeltimeout session=5m", "channeltimeout none"),
+        ("teleport yes", "teleport no"),
+        ("addressfamily inet7", "addressfamily inet8"),
+    ] {
+        assert_ne!(with_line(one), with_line(other));
+    }
 }
 
 proptest! {

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use trunkline::{Engine, MemoryPlace};
+use trunkline::{Engine, MemoryPlace, Settings};
 use trunkline_control::descriptors::{close_inherited, raise_limit};
 use trunkline_control::private::Line;
 use trunkline_daemon::claim::{Claim, StartError};
@@ -77,7 +77,13 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("trunklined: {}", trunkline::Printable::text(format!("{error:#}")));
+            // What the user has typed is `trunkline audit verify` or `trunkline settings`.
+            let is_daemon = !args.settings && args.verify_audit.is_none();
+            eprintln!(
+                "{}: {}",
+                if is_daemon { "trunklined" } else { "trunkline" },
+                trunkline::Printable::text(trunkline_request::words_of(format_args!("{error:#}")))
+            );
             ExitCode::from(ERROR)
         }
     }
@@ -89,8 +95,12 @@ fn verify_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
         Some(folder) => folder.to_owned(),
         None => place()?.audit(),
     };
-    let (intact, text) = trunkline_daemon::verify_audit(&folder, args.head.as_deref(), args.json)
-        .with_context(|| format!("the audit trail in {}", folder.display()))?;
+    anyhow::ensure!(
+        folder.exists(),
+        "there is no audit trail in {}; to start one, set `audit = \"on\"` in config.toml",
+        folder.display()
+    );
+    let (intact, text) = trunkline_daemon::verify_audit(&folder, args.head.as_deref(), args.json)?;
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(intact),
@@ -129,7 +139,7 @@ fn daemon(detach: bool) -> anyhow::Result<()> {
 
 fn serve(detach: bool) -> anyhow::Result<()> {
     let place = place()?;
-    let settings = settings::load(&place.config)?;
+    let settings = Settings::read(&place.config)?;
     // No folder of the caller's stays in use. Those of the place are absolute.
     let _ = std::env::set_current_dir("/");
     runtime()?.block_on(async {
@@ -182,7 +192,7 @@ fn private() -> anyhow::Result<()> {
         .init();
     process::reset_umask();
     process::keep_memory_private();
-    let prepared = place().and_then(|place| Ok((settings::load(&place.config)?, place)));
+    let prepared = place().and_then(|place| Ok((Settings::read(&place.config)?, place)));
     let (settings, place) = match prepared {
         Ok(prepared) => prepared,
         // The program says it, in its own way.

@@ -15,8 +15,8 @@ use trunkline::{
 };
 use trunkline_proto::Stream;
 
-use crate::observed::audit::Entry;
 use crate::protocol::Program;
+use trunkline_audit::Entry;
 
 use super::message::{self, Peer, ProxiedRequest};
 

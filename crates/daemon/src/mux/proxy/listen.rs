@@ -9,7 +9,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use trunkline::config::Listen;
 use trunkline::{Host, IncomingConnection, RemoteListener};
 
-use crate::observed::audit::{Entry, Recorder, Subject};
+use trunkline_audit::{Entry, Recorder, Subject};
 
 use super::message::{self, Global};
 

@@ -230,7 +230,7 @@ impl Global {
         let wants_reply = reader.bool()?;
         let mut tcp = || {
             let host = Some(reader.utf8()?.to_owned());
-            // A port that is none is refused like one that cannot be had.
+            // An invalid port is refused like one that is taken.
             let port = u16::try_from(reader.u32()?).ok();
             Ok::<_, WireError>(port.map(|port| Listen::Tcp { host, port }))
         };

@@ -12,7 +12,7 @@ fn connect(policy: &mut Policy, now: Instant) -> LaneId {
         panic!("there is no lane yet")
     };
     policy.first_asked(lane);
-    policy.lane_ready(lane, false);
+    policy.lane_ready(lane, Answerer::Nobody);
     lane
 }
 
@@ -99,7 +99,7 @@ fn a_refusal_teaches_the_limit() {
 fn a_refusal_with_nothing_else_open_is_final_where_nothing_ever_was() {
     let (mut policy, now) = policy();
     let lane = policy.add_lane(now);
-    policy.lane_ready(lane, false);
+    policy.lane_ready(lane, Answerer::Nobody);
     assert_eq!(refused(&mut policy, now), Verdict::Final);
     assert_eq!(policy.session_limit(), None);
 }
@@ -234,7 +234,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
         panic!("another may be tried by now")
     };
-    policy.lane_ready(other, false);
+    policy.lane_ready(other, Answerer::Nobody);
     policy.session_opened(other, Tally::default());
     assert_eq!(policy.lane_lost(other, now), Loss::Other);
     assert!(matches!(
@@ -247,7 +247,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
 fn a_further_connection_that_ends_before_it_was_of_use_was_refused() {
     let (mut policy, now) = policy();
     let (_, other, now) = further(&mut policy, now);
-    policy.lane_ready(other, false);
+    policy.lane_ready(other, Answerer::Nobody);
     policy.session_ended(other, now, End::NeverOpened, now);
     assert!(matches!(
         policy.lane_lost(other, now),
@@ -293,7 +293,7 @@ fn a_further_log_in_that_takes_long_holds_up_nothing() {
         assert_eq!(policy.place(load, overdue), Placement::Open(first), "{load:?}");
     }
     // When it is there at last, it is as good as any.
-    policy.lane_ready(other, false);
+    policy.lane_ready(other, Answerer::Nobody);
     assert_eq!(policy.patience(other, Load::Session, overdue), Patience::Endless);
     assert_eq!(policy.place(Load::Session, overdue), Placement::Open(other));
 }
@@ -335,16 +335,79 @@ fn nothing_further_is_tried_before_the_first_connection_is_there() {
     }
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
     assert_eq!(policy.place(Load::SessionApart, now), Placement::Wait(None));
-    policy.lane_ready(first, false);
+    policy.lane_ready(first, Answerer::Nobody);
     assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
     policy.lane_lost(first, now);
+}
+
+/// What asks for a session, with somebody who answers for its connection.
+fn asks(answerer: Answerer) -> Demand {
+    Demand {
+        load: Load::Session,
+        answerer,
+    }
+}
+
+/// A lane whose log-in took a program's answer, and is too busy for more.
+fn busy_by_a_programs_answer(policy: &mut Policy, now: Instant) -> (LaneId, Instant) {
+    let first = policy.hold_first(now);
+    policy.lane_ready(first, Answerer::Program);
+    let later = now + Duration::from_secs(1);
+    policy.traffic(first, 10_000_000, later);
+    (first, later)
+}
+
+#[test]
+fn a_program_that_has_its_answers_at_hand_has_further_lanes_where_others_have_none() {
+    let (mut policy, now) = policy();
+    let (first, now) = busy_by_a_programs_answer(&mut policy, now);
+    for answerer in [Answerer::Nobody, Answerer::Person] {
+        assert_eq!(policy.place(asks(answerer), now), Placement::Open(first));
+        assert!(policy.most_together(answerer, now).is_some());
+    }
+    assert_eq!(policy.most_together(Answerer::Program, now), None);
+    let further = policy.place(asks(Answerer::Program), now);
+    assert!(matches!(further, Placement::Connect(lane) if lane != first));
+}
+
+#[test]
+fn where_log_ins_take_answers_they_are_made_one_after_the_other() {
+    let (mut policy, now) = policy();
+    let (_, now) = busy_by_a_programs_answer(&mut policy, now);
+    let Placement::Connect(second) = policy.place(asks(Answerer::Program), now) else {
+        panic!("the only lane is busy")
+    };
+    assert!(!policy.may_add(Answerer::Program, now));
+    policy.lane_ready(second, Answerer::Program);
+    assert!(policy.may_add(Answerer::Program, now));
+    // Whoever answers next may be wrong, once.
+    let third = policy.add_lane(now);
+    assert!(matches!(
+        policy.lane_lost(third, now),
+        Loss::FurtherRefused { .. }
+    ));
+    assert!(!policy.may_add(Answerer::Program, now));
+}
+
+#[test]
+fn a_further_log_in_whose_program_has_left_is_no_refusal() {
+    let (mut policy, now) = policy();
+    let (_, now) = busy_by_a_programs_answer(&mut policy, now);
+    let Placement::Connect(further) = policy.place(asks(Answerer::Program), now) else {
+        panic!("the only lane is busy")
+    };
+    policy.lane_given_up(further);
+    assert!(matches!(
+        policy.place(asks(Answerer::Program), now),
+        Placement::Connect(_)
+    ));
 }
 
 #[test]
 fn where_the_first_log_in_took_an_answer_there_is_no_further_lane() {
     let (mut policy, now) = policy();
     let first = policy.hold_first(now);
-    policy.lane_ready(first, true);
+    policy.lane_ready(first, Answerer::Person);
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
     }
@@ -357,7 +420,7 @@ fn where_the_first_log_in_took_an_answer_there_is_no_further_lane() {
             "busy: {load:?}"
         );
     }
-    assert_eq!(policy.most_together(later), Some(5));
+    assert_eq!(policy.most_together(Answerer::Nobody, later), Some(5));
     while policy.load(first).0 < 10 {
         assert_eq!(policy.place(Load::Session, later), Placement::Open(first));
     }
@@ -515,7 +578,7 @@ fn after_streams_that_shared_a_connection_sessions_that_come_together_are_spread
             ),
             "the lane that would have it carries one already"
         );
-        policy.lane_ready(lane, false);
+        policy.lane_ready(lane, Answerer::Nobody);
         lanes.push(lane);
     }
     for lane in &lanes {

@@ -79,8 +79,8 @@ impl Work for SmallUp<'_> {
             item.there.in_place = true;
             match self.up.large_one(&mut item).await {
                 Ok(Ok(length)) => self.up.job.progress.copied(item.target, length),
-                Ok(Err(message)) => self.up.job.progress.failed(item.target, message),
-                Err(error) => self.up.job.progress.failed(item.target, error),
+                Ok(Err(message)) => self.up.job.failed(item.target, message),
+                Err(error) => self.up.job.failed(item.target, error),
             }
         }
         if let Some(contents) = self.read.take() {
@@ -171,7 +171,7 @@ impl<'a> SmallUp<'a> {
             let path = self.up.final_path(&item);
             message = self.up.with_room(&item, &path, None, message).await;
         }
-        self.up.job.progress.failed(item.target, message);
+        self.up.job.failed(item.target, message);
     }
 
     fn read(&mut self, mut wanted: Vec<(FileId, Item)>) {
@@ -228,7 +228,7 @@ impl<'a> SmallUp<'a> {
                         .link()
                         .with_client(|client| shared.plan().skip(content.file, client));
                     if let Some(item) = self.files.known.remove(&content.file) {
-                        self.up.job.progress.failed(item.target, message);
+                        self.up.job.failed(item.target, message);
                     }
                 }
             }

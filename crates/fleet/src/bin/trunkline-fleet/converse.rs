@@ -7,27 +7,29 @@ use anyhow::Context as _;
 use nkeys::KeyPair;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use trunkline_control::fleet::{FleetHost, FleetLimits, FleetReply, FleetRequest, HOSTS_IN_A_FRAME};
+use trunkline_control::fleet::{FleetHost, FleetReply, FleetRequest, HOSTS_IN_A_FRAME, LONGEST_INPUT};
 use trunkline_control::place::Place;
 use trunkline_control::protocol::Exit as SessionExit;
 use trunkline_control::socket::{FrameReader, FrameWriter, split};
 use trunkline_fleet::bucket::{Bucket, BucketError};
+use trunkline_fleet::input;
 use trunkline_fleet::order::OrderedHost;
+use trunkline_fleet::order::job::{JobTerms, OrderedInput};
 use trunkline_fleet::running::Stream;
-use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Returned};
+use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Returned, StreamId};
 use trunkline_fleet::submitting::{self, JobEvent, SubmitError};
 use trunkline_request::failure::{ErrorKind, Execution, Failure};
 
 use crate::settings::Settings;
 
 /// Talks to the client at standard input until all is told, or it has gone.
-pub(crate) async fn run(place: &Place) -> anyhow::Result<()> {
+pub(crate) async fn run(place: &Place, url: Option<String>) -> anyhow::Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
     let socket = UnixStream::from_std(socket).context("this is started by `trunkline run --fleet`")?;
     let (mut requests, replies) = split(socket);
-    let last = match talk(place, &mut requests, &replies).await {
+    let last = match talk(place, url, &mut requests, &replies).await {
         Ok(()) => FleetReply::Done,
         Err(failure) => FleetReply::Failed(failure),
     };
@@ -36,17 +38,44 @@ pub(crate) async fn run(place: &Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn talk(place: &Place, requests: &mut FrameReader, replies: &FrameWriter) -> Result<(), Failure> {
+async fn talk(
+    place: &Place,
+    url: Option<String>,
+    requests: &mut FrameReader,
+    replies: &FrameWriter,
+) -> Result<(), Failure> {
     let local = |error: anyhow::Error| Failure::new(ErrorKind::Configuration, format!("{error:#}"));
-    let settings = Settings::of_member(place).map_err(local)?;
+    let settings = match url {
+        Some(url) => Settings::for_url(place, url),
+        None => Settings::of_member(place),
+    };
+    let settings = settings.map_err(local)?;
     let access = settings.access(place).map_err(local)?;
     let bucket = Bucket::open(&access).await.map_err(|error| not_begun(&error))?;
-    let mut hosts = Vec::new();
+    let (mut hosts, mut input) = (Vec::new(), Vec::new());
     let job = loop {
         match next(requests).await? {
             FleetRequest::Hosts(more) => hosts.extend(more.into_iter().map(ordered)),
+            FleetRequest::Input(more) => {
+                if (input.len() + more.len()) as u64 > LONGEST_INPUT {
+                    let words = format!("a job's input has at most {} MiB", LONGEST_INPUT >> 20);
+                    return Err(Failure::new(ErrorKind::Configuration, words));
+                }
+                input.extend(more);
+            }
             FleetRequest::Submit(limits) => {
-                break submit(place, &settings, &bucket, &hosts, limits).await?;
+                is_open(&bucket).await?;
+                let terms = JobTerms {
+                    limits: Limits {
+                        at_once: limits.at_once.max(1),
+                        batch: limits.batch.max(1),
+                        failures: limits.failures,
+                    },
+                    limit: limits.limit,
+                    retries: limits.retries,
+                    input: upload(&bucket, std::mem::take(&mut input), requests).await?,
+                };
+                break submit(place, &settings, &bucket, &hosts, terms).await?;
             }
             FleetRequest::Attach(job) => break JobId(job),
             FleetRequest::RetryUnknown(job) => {
@@ -61,16 +90,21 @@ async fn talk(place: &Place, requests: &mut FrameReader, replies: &FrameWriter) 
                     let words = "of no host of that job is it unknown whether the command ran";
                     return Err(Failure::new(ErrorKind::Configuration, words));
                 }
-                // They hold for the hosts that are left as they did for all.
-                let limits = FleetLimits {
-                    at_once: order.limits.at_once,
-                    batch: order.limits.batch,
-                    failures: order.limits.failures,
-                    limit: order.limit,
-                };
-                break submit(place, &settings, &bucket, &hosts, limits).await?;
+                is_open(&bucket).await?;
+                // They hold for the hosts that are left as they did for all, which read the same.
+                break submit(place, &settings, &bucket, &hosts, order.terms).await?;
             }
-            FleetRequest::Cancel => return Ok(()),
+            FleetRequest::Stream(wanted) => {
+                let stream =
+                    crate::stream::submit(&bucket, &settings.key(place).map_err(local)?, &hosts, wanted)
+                        .await?;
+                return crate::stream::converse(place, &settings, &bucket, &stream, requests, replies).await;
+            }
+            FleetRequest::AttachStream(stream) => {
+                let stream = StreamId(stream);
+                return crate::stream::converse(place, &settings, &bucket, &stream, requests, replies).await;
+            }
+            FleetRequest::Cancel | FleetRequest::Follow { .. } | FleetRequest::Leave => return Ok(()),
         }
     };
     let all = submitting::hosts_of(&bucket, &job)
@@ -98,29 +132,50 @@ async fn talk(place: &Place, requests: &mut FrameReader, replies: &FrameWriter) 
     follow(&bucket, &job, hosts, &canceller, requests, replies).await
 }
 
-/// Hands a job over, unless nobody would begin it.
-async fn submit(
-    place: &Place,
-    settings: &Settings,
+/// Hands an input over, if there is one, unless the client does not want that any more.
+async fn upload(
     bucket: &Bucket,
-    hosts: &[OrderedHost],
-    limits: FleetLimits,
-) -> Result<JobId, Failure> {
-    let key = settings
-        .key(place)
-        .map_err(|error| Failure::new(ErrorKind::Configuration, format!("{error:#}")))?;
+    input: Vec<u8>,
+    requests: &mut FrameReader,
+) -> Result<Option<OrderedInput>, Failure> {
+    if input.is_empty() {
+        return Ok(None);
+    }
+    tokio::select! {
+        uploaded = input::upload(bucket, &input) => {
+            uploaded.map(Some).map_err(|error| Failure::new(ErrorKind::Network, error.to_string()))
+        }
+        // It says nothing else before it has an answer.
+        _ = requests.next::<FleetRequest>() => {
+            let words = "cancelled while the job's input was sent: the job did not start on any host";
+            Err(Failure::new(ErrorKind::Local, words))
+        }
+    }
+}
+
+/// Whether somebody would begin a job.
+async fn is_open(bucket: &Bucket) -> Result<(), Failure> {
     if let Some(why) = bucket.frozen().await.map_err(|error| not_begun(&error))? {
         let words = format!(
             "the fleet is frozen, and nothing was started: {why}. `trunkline fleet init --anew` puts a new one in its place"
         );
         return Err(Failure::new(ErrorKind::Configuration, words));
     }
-    let of_fleet = Limits {
-        at_once: limits.at_once.max(1),
-        batch: limits.batch.max(1),
-        failures: limits.failures,
-    };
-    submitting::submit(bucket, &key, hosts, of_fleet, limits.limit)
+    Ok(())
+}
+
+/// Hands a job over.
+async fn submit(
+    place: &Place,
+    settings: &Settings,
+    bucket: &Bucket,
+    hosts: &[OrderedHost],
+    terms: JobTerms,
+) -> Result<JobId, Failure> {
+    let key = settings
+        .key(place)
+        .map_err(|error| Failure::new(ErrorKind::Configuration, format!("{error:#}")))?;
+    submitting::submit_with(bucket, &key, hosts, terms)
         .await
         .map_err(|error| of_submit(&error))
 }
@@ -320,7 +375,7 @@ fn end(host: u32, returned: Returned) -> FleetReply {
 }
 
 /// What is to be said where no node is there.
-async fn without_nodes(bucket: &Bucket) -> Option<String> {
+pub(crate) async fn without_nodes(bucket: &Bucket) -> Option<String> {
     let status = submitting::status(bucket).await.ok()?;
     let live = status
         .nodes
@@ -338,13 +393,13 @@ fn ordered(host: FleetHost) -> OrderedHost {
     }
 }
 
-async fn next(requests: &mut FrameReader) -> Result<FleetRequest, Failure> {
+pub(crate) async fn next(requests: &mut FrameReader) -> Result<FleetRequest, Failure> {
     let request = requests.next().await;
     let gone = || Failure::new(ErrorKind::Local, "the client has gone");
     request.ok().flatten().ok_or_else(gone)
 }
 
-async fn tell(replies: &FrameWriter, reply: FleetReply) -> Result<(), Failure> {
+pub(crate) async fn tell(replies: &FrameWriter, reply: FleetReply) -> Result<(), Failure> {
     let sent = replies.send(&reply).await;
     sent.map_err(|error| Failure::new(ErrorKind::Local, error.to_string()).after_start())
 }

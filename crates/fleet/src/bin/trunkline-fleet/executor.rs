@@ -3,14 +3,19 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::future::Future;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe;
 use trunkline_control::client::{Client, ClientError, Starter};
 use trunkline_control::place::Place;
 use trunkline_control::protocol::{
     Exit as SessionExit, HostRequest, OnBehalf, Program, Reply, Request, SessionRequest, Stdio, Tty,
 };
+use trunkline_fleet::input::Input;
 use trunkline_fleet::running::{Executor, Stream, Work};
 use trunkline_fleet::state::Exit;
 use trunkline_request::World;
@@ -39,17 +44,29 @@ impl Executor for Daemon {
 
 async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work) -> Result<Exit, Failure> {
     let here = world.vantage.clone();
+    let (read_end, mut feeding) = match &work.input {
+        Some(input) => {
+            let (sender, receiver) = pipe::pipe().map_err(|error| of_this_machine(&error))?;
+            let read_end = receiver
+                .into_blocking_fd()
+                .map_err(|error| of_this_machine(&error))?;
+            (Some(read_end), Some(Box::pin(feed(input.clone(), sender))))
+        }
+        None => (None, None),
+    };
+    let stdin = read_end.as_ref().map_or(Stdio::Null, |_| Stdio::Passed);
     let request = Request::Session(Box::new(SessionRequest {
         host: HostRequest {
             destination: work.host.destination.clone(),
             ssh_args,
             world,
+            answers_at_hand: false,
         },
         program: Program::Exec(work.host.command.clone()),
         env: BTreeMap::new(),
         tty: Tty::No,
         terminal: None,
-        stdio: [Stdio::Null, Stdio::Framed, Stdio::Framed],
+        stdio: [stdin, Stdio::Framed, Stdio::Framed],
         // There is nobody: a question is answered with no, and a host that needs the system's ssh gets it in batch mode.
         answers: false,
         ssh: None,
@@ -59,8 +76,14 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
             job: work.job.0.clone(),
         }),
     }));
-    let mut client = Client::connect_with(&place, Some(&Starter::Installed), &here, &request, &[]).await?;
+    let passed: Vec<BorrowedFd<'_>> = read_end.iter().map(OwnedFd::as_fd).collect();
+    let mut client =
+        Client::connect_with(&place, Some(&Starter::Installed), &here, &request, &passed).await?;
+    // The daemon's is the only one that reads: who writes sees when it has ended.
+    drop(passed);
+    drop(read_end);
     let mut is_cancelled = false;
+    let mut not_whole = None;
     loop {
         let reply = tokio::select! {
             reply = client.next() => reply.map_err(after_start)?,
@@ -69,7 +92,20 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
                 client.send(&Request::Terminate).await.map_err(after_start)?;
                 continue;
             }
+            Some(fed) = async { Some(feeding.as_mut()?.await) }, if feeding.is_some() => {
+                feeding = None;
+                if let Err(cut) = fed {
+                    // Its end is not told: nobody is to take what there was for all of it.
+                    not_whole = Some(cut);
+                    client.send(&Request::Terminate).await.map_err(after_start)?;
+                }
+                continue;
+            }
         };
+        if let (Some((why, _)), Reply::Exit(_) | Reply::Failed(_)) = (&not_whole, &reply) {
+            let words = format!("the job's input cannot be read on this node: {why}");
+            return Err(Failure::new(ErrorKind::Local, words).after_start());
+        }
         match reply {
             Reply::Output(data) => work.output.write(Stream::Stdout, &data).await,
             Reply::ErrorOutput(data) => work.output.write(Stream::Stderr, &data).await,
@@ -87,6 +123,29 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
             _ => {}
         }
     }
+}
+
+/// Why an input was not passed on to its end, and the pipe, still open.
+type NotWhole = (std::io::Error, pipe::Sender);
+
+/// Writes a job's input for one host, then its end. Returns early where nobody reads it any more.
+async fn feed(input: Arc<Input>, mut sender: pipe::Sender) -> Result<(), NotWhole> {
+    let mut place = 0;
+    loop {
+        let data = match input.read_at(place).await {
+            Ok(data) if data.is_empty() => return Ok(()),
+            Ok(data) => data,
+            Err(error) => return Err((error, sender)),
+        };
+        if sender.write_all(&data).await.is_err() {
+            return Ok(());
+        }
+        place += data.len() as u64;
+    }
+}
+
+fn of_this_machine(error: &std::io::Error) -> Failure {
+    Failure::new(ErrorKind::Local, format!("a pipe for the job's input: {error}"))
 }
 
 /// The daemon had the request, and only it knows how far it came.

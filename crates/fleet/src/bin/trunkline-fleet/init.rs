@@ -1,12 +1,13 @@
 //! `trunkline fleet init` and `trunkline fleet key`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use trunkline_control::place::Place;
+use trunkline_fleet::allow::Rule;
 use trunkline_fleet::bucket::{Bucket, Charter};
-use trunkline_fleet::order::Rule;
 use trunkline_fleet::state::Zones;
 use trunkline_fleet::submitting;
 
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// reached by nodes of that site only.
     #[arg(long = "site", value_name = "SITE=PATTERN")]
     sites: Vec<String>,
+    /// Trust these certificate authorities (PEM) as well as the system's, for a NATS certificate of an authority of your own.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// For how many days jobs, their results and their output are kept.
     #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=3650))]
     keep_days: u32,
@@ -52,6 +56,7 @@ pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
         (None, Some(url)) => Settings::new(url),
         (None, None) => bail!("which NATS? Name its address: trunkline fleet init nats://HOST:4222"),
     };
+    settings.trust(args.ca)?;
     let key = settings.key(place)?.public_key();
     let charter = Charter::new(zones, Duration::from_secs(u64::from(args.keep_days) * 86_400));
     let access = settings.access(place)?;
@@ -68,16 +73,18 @@ pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
             submitters: vec![key.clone()],
             hosts: vec!["*".into()],
             users: Vec::new(),
+            subjects: Vec::new(),
         });
         settings.write_new(place)?;
     }
     tell(&format!(
         "The fleet {prefix} is made. This machine's settings are {file}.\n\n\
-         On each machine that is to be a node:\n    trunkline fleet join {url} --allow {key}\n\
+         On each machine that is to be a node:\n    trunkline fleet join {url}{ca} --allow {key}\n\
          Then, here:\n    trunkline run --fleet -H HOSTS COMMAND\n",
         prefix = settings.prefix,
         file = place.fleet_config().display(),
         url = settings.url,
+        ca = settings.ca.as_ref().map_or("", |_| " --ca FILE"),
     ))
 }
 

@@ -10,8 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_control::client::{Client, Starter};
 use trunkline_control::place::Place;
+use trunkline_fleet::allow::Rule;
 use trunkline_fleet::bucket::Bucket;
-use trunkline_fleet::order::Rule;
+use trunkline_fleet::metrics::Metrics;
 use trunkline_fleet::running::{self, Instruction, NodeOptions};
 use trunkline_request::World;
 
@@ -23,13 +24,16 @@ use crate::settings::{AllowFile, Settings};
 pub(crate) struct Args {
     /// NATS: nats://HOST:4222 or tls://HOST:4222. The first time; then it is in fleet.toml, with what else is given here.
     url: Option<String>,
-    /// The node's name; the machine's where that is not said.
+    /// The node's name, instead of the machine's.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Its site: hosts of that site are reached by its nodes only.
     #[arg(long, value_name = "SITE")]
     site: Option<String>,
-    /// The ssh_config by which it reaches hosts; the user's and the system's where that is not said.
+    /// Trust these certificate authorities (PEM) as well as the system's, for a NATS certificate of an authority of your own.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Use this ssh_config to reach hosts, instead of the user's and the system's.
     #[arg(long, value_name = "FILE")]
     ssh_config: Option<PathBuf>,
     /// A public key whose jobs are executed here, on all hosts; may be given several times. Narrower rules stand in fleet.toml.
@@ -63,8 +67,18 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         world,
         ssh_config: settings.ssh_config.clone(),
     });
-    let node = tokio::spawn(running::run(bucket, options, executor, told));
+    // Before anything that only one node may have is touched.
     let listener = listen(&place).await?;
+    let metrics = Arc::new(Metrics::default());
+    let node = tokio::spawn(running::run_counted(
+        bucket,
+        options,
+        executor,
+        told,
+        metrics.clone(),
+    ));
+    let (socket, port) = (place.fleet_metrics(), settings.metrics_port);
+    let serving = tokio::spawn(async move { trunkline_http::metrics::serve(metrics, &socket, port).await });
     say(&format!(
         "node {name} of the fleet {} at {}",
         settings.prefix, settings.url
@@ -100,7 +114,10 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         }
         let _ = tell.send(instruction).await;
     };
-    let _ = std::fs::remove_file(place.fleet());
+    serving.abort();
+    for socket in [place.fleet(), place.fleet_metrics()] {
+        let _ = std::fs::remove_file(socket);
+    }
     ended.context("the node's task")??;
     Ok(())
 }
@@ -124,6 +141,7 @@ fn settings(place: &Place, args: Args) -> anyhow::Result<(Settings, Vec<Rule>)> 
     };
     settings.name = args.name.or(settings.name);
     settings.site = args.site.or(settings.site);
+    settings.trust(args.ca)?;
     if let Some(file) = args.ssh_config {
         let file = file.canonicalize();
         settings.ssh_config = Some(file.context("the file of --ssh-config")?);
@@ -140,6 +158,7 @@ fn settings(place: &Place, args: Args) -> anyhow::Result<(Settings, Vec<Rule>)> 
                 submitters: vec![key],
                 hosts: vec!["*".into()],
                 users: Vec::new(),
+                subjects: Vec::new(),
             });
         }
     }

@@ -1,13 +1,16 @@
-//! The program `trunkline-fleet`, which `trunkline fleet` and `trunkline run --fleet` run: a node of a fleet, and what its
+//! The program `trunkline-fleet`, which `trunkline fleet`, `trunkline run --fleet` and `trunkline stream --fleet` run: a node of a fleet, and what its
 //! users ask of it. Commands on hosts are run by this machine's daemon, over its warm connections.
 
+mod cancel;
 mod converse;
 mod executor;
 mod init;
 mod join;
 mod settings;
 mod status;
+mod stream;
 mod tell;
+mod view;
 
 use std::process::ExitCode;
 
@@ -34,7 +37,7 @@ enum Command {
     Init(init::Args),
     /// Be a node: execute the fleet's jobs on the hosts that are this machine's share, until it is told to leave.
     Join(join::Args),
-    /// Show the nodes and the jobs.
+    /// Show the nodes, the jobs and the streams.
     Status(status::Args),
     /// Let the node on this machine finish what runs and take no more hosts; it stays a member.
     Drain,
@@ -42,11 +45,21 @@ enum Command {
     Leave,
     /// Print this machine's public key, which others name in their allow lists. Makes the key where there is none.
     Key,
-    /// Follow a job from its beginning: `trunkline fleet attach JOB`, with the options of `trunkline run` for output.
+    /// Follow a job from its beginning: `trunkline fleet attach JOB`, with the options of `trunkline run` for output; or a
+    /// stream from where it was left: `trunkline fleet attach STREAM --to TARGET`.
     Attach,
-    /// What `trunkline run --fleet` starts.
+    /// End a stream, or cancel a job: what runs is sent SIGTERM, and nothing more is begun.
+    Cancel(cancel::Args),
+    /// What `trunkline run --fleet` and `trunkline stream --fleet` start.
     #[command(hide = true)]
-    Converse,
+    Converse {
+        /// The fleet's NATS, instead of the one that fleet.toml names.
+        #[arg(long)]
+        url: Option<String>,
+    },
+    /// What `trunkline top --fleet` starts.
+    #[command(hide = true)]
+    View(view::Args),
 }
 
 /// The exit status for errors of our own, as that of `trunkline`.
@@ -86,7 +99,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Command::Attach => {
                 anyhow::bail!("run `trunkline fleet attach JOB`: the client shows what is told of a job")
             }
-            Command::Converse => converse::run(&place).await,
+            Command::Cancel(args) => cancel::run(&place, args).await,
+            Command::Converse { url } => converse::run(&place, url).await,
+            Command::View(args) => view::run(&place, args).await,
         }
     });
     runtime.shutdown_background();

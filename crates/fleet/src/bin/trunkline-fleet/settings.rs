@@ -10,8 +10,9 @@ use anyhow::{Context as _, bail, ensure};
 use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 use trunkline_control::place::Place;
+use trunkline_fleet::allow::{AllowList, AllowSource, Rule};
 use trunkline_fleet::bucket::{Access, is_plain};
-use trunkline_fleet::order::{AllowList, AllowSource, Rule};
+use trunkline_text::line_number;
 
 /// What is in the file. Paths that are relative begin at its folder.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -23,7 +24,7 @@ pub(crate) struct Settings {
     /// The fleet's name: what all names in NATS begin with.
     #[serde(default = "prefix")]
     pub(crate) prefix: String,
-    /// The file with the seed of this machine's nkey, which logs in to NATS and signs jobs. `fleet.nk` where that is not said.
+    /// The file with the seed of this machine's nkey, which logs in to NATS and signs jobs. By default `fleet.nk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nkey: Option<PathBuf>,
     /// A file of NATS credentials to log in with instead. Jobs are signed with the nkey all the same.
@@ -32,10 +33,10 @@ pub(crate) struct Settings {
     /// Certificates of authorities to trust beside the system's, in PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
-    /// The ssh_config by which the node reaches its hosts; the user's and the system's where that is not said.
+    /// The ssh_config by which the node reaches its hosts; by default the user's and the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ssh_config: Option<PathBuf>,
-    /// The node's name; the machine's where that is not said.
+    /// The node's name; by default the machine's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     /// Its site.
@@ -44,6 +45,9 @@ pub(crate) struct Settings {
     /// On how many hosts the node runs something at once.
     #[serde(default = "at_once")]
     pub(crate) at_once: usize,
+    /// The port on 127.0.0.1 on which the node tells its metrics; 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) metrics_port: u16,
     /// What the node runs, and for whom.
     #[serde(default)]
     pub(crate) allow: Vec<Rule>,
@@ -79,8 +83,7 @@ impl AllowSource for AllowFile {
         let text = fs::read_to_string(&self.file).map_err(|error| format!("{file}: {error}"))?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0 != text {
-            let settings: Settings =
-                toml::from_str(&text).map_err(|error| format!("{file} is not valid: {}", error.message()))?;
+            let settings = Settings::parse(&self.file, &text)?;
             let allow = settings.allow.into_iter().chain(self.given.iter().cloned());
             let list = AllowList {
                 allow: allow.collect(),
@@ -94,6 +97,11 @@ impl AllowSource for AllowFile {
 
 fn prefix() -> String {
     "trunkline".into()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(port: &u16) -> bool {
+    *port == 0
 }
 
 fn at_once() -> usize {
@@ -111,6 +119,17 @@ impl Settings {
         }
     }
 
+    /// Trusts the authorities of a file that was named.
+    pub(crate) fn trust(&mut self, ca: Option<PathBuf>) -> anyhow::Result<()> {
+        if let Some(file) = ca {
+            let file = file
+                .canonicalize()
+                .with_context(|| format!("the file of --ca, {}", file.display()))?;
+            self.ca = Some(file);
+        }
+        Ok(())
+    }
+
     /// Reads the file; `None` where there is none.
     pub(crate) fn read(place: &Place) -> anyhow::Result<Option<Self>> {
         let file = place.fleet_config();
@@ -119,8 +138,7 @@ impl Settings {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
         };
-        let mut settings: Self =
-            toml::from_str(&text).with_context(|| format!("{} is not valid", file.display()))?;
+        let mut settings = Self::parse(&file, &text).map_err(anyhow::Error::msg)?;
         ensure!(
             is_plain(&settings.prefix),
             "{}: prefix has letters, digits, - and _ only",
@@ -140,6 +158,14 @@ impl Settings {
         Ok(Some(settings))
     }
 
+    /// Fails with the file, the line and what is wrong there.
+    fn parse(file: &Path, text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let line = line_number(text, error.span().map_or(0, |span| span.start));
+            format!("{} line {line}: {}", file.display(), error.message())
+        })
+    }
+
     /// Reads the file of a machine that belongs to a fleet.
     pub(crate) fn of_member(place: &Place) -> anyhow::Result<Self> {
         let settings = Self::read(place)?;
@@ -150,6 +176,12 @@ impl Settings {
                 place.fleet_config().display()
             )
         })
+    }
+
+    /// Those of this machine, where there are any, for the fleet at this address.
+    pub(crate) fn for_url(place: &Place, url: String) -> anyhow::Result<Self> {
+        let settings = Self::read(place)?.unwrap_or_else(|| Self::new(String::new()));
+        Ok(Self { url, ..settings })
     }
 
     /// Writes the file, which must not be there.
@@ -223,4 +255,21 @@ fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
         .with_context(writing)?
         .write_all(text.as_bytes())
         .with_context(writing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_told_with_its_file_and_line() {
+        let problem = |text| Settings::parse(Path::new("/f/fleet.toml"), text).unwrap_err();
+        let misspelt = problem("url = \"nats://n\"\n\nat_onze = 3\n");
+        assert!(
+            misspelt.starts_with("/f/fleet.toml line 3: ") && misspelt.contains("at_onze"),
+            "{misspelt}"
+        );
+        let syntax = problem("url = nats\n");
+        assert!(syntax.starts_with("/f/fleet.toml line 1: "), "{syntax}");
+    }
 }

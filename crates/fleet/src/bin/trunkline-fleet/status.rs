@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use trunkline_control::place::Place;
 use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::streaming::following::{self, StreamStatus};
 use trunkline_fleet::submitting::{self, FleetStatus, JobStatus};
 use trunkline_text::Printable;
 
@@ -20,15 +21,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints the nodes and the jobs.
+/// Prints the nodes, the jobs and the streams.
 pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
     let settings = Settings::of_member(place)?;
     let bucket = Bucket::open(&settings.access(place)?).await?;
     let status = submitting::status(&bucket).await?;
     let jobs = submitting::jobs(&bucket).await?;
+    let streams = following::streams(&bucket).await?;
     match args.json {
-        true => print(&format!("{}\n", json(&settings, &status, &jobs))),
-        false => print(&text(&status, &jobs)),
+        true => print(&format!("{}\n", json(&settings, &status, &jobs, &streams))),
+        false => print(&text(&status, &jobs, &streams)),
     }
 }
 
@@ -50,7 +52,7 @@ fn state(member: &trunkline_fleet::state::Member, age: u64) -> &'static str {
     }
 }
 
-fn text(status: &FleetStatus, jobs: &[JobStatus]) -> String {
+fn text(status: &FleetStatus, jobs: &[JobStatus], streams: &[StreamStatus]) -> String {
     let mut rows = vec![
         ["NODE", "SITE", "STATE", "SHARDS", "RUNNING", "VERSION"]
             .map(str::to_owned)
@@ -109,7 +111,48 @@ fn text(status: &FleetStatus, jobs: &[JobStatus]) -> String {
         text.push('\n');
         text.push_str(&table(&rows));
     }
+    if !streams.is_empty() {
+        let heads = ["STREAM", "HOSTS", "RUNNING", "ENDED", "REFUSED", "RESTARTS"];
+        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+        rows.extend(streams.iter().map(|stream| {
+            let [running, refused] = shared(status, stream).map(u64::from);
+            let counts = [
+                stream.hosts.into(),
+                running,
+                stream.ended.into(),
+                refused,
+                restarts(stream),
+            ];
+            [line(&stream.stream.0)]
+                .into_iter()
+                .chain(counts.map(|count| count.to_string()))
+                .collect()
+        }));
+        text.push('\n');
+        text.push_str(&table(&rows));
+    }
     text
+}
+
+/// On how many hosts nodes that are there run a stream, and on how many they may not.
+fn shared(status: &FleetStatus, stream: &StreamStatus) -> [u32; 2] {
+    let is_there = |name: &str| {
+        let mut nodes = status.nodes.iter();
+        let node = nodes.find(|(node, ..)| node == name);
+        node.is_some_and(|(_, member, _, age)| !matches!(state(member, *age), "lost" | "has left"))
+    };
+    let there = stream.shares.iter().filter(|(node, _)| is_there(node));
+    there.fold([0_u32; 2], |[running, refused], (_, share)| {
+        [
+            running.saturating_add(share.running),
+            refused.saturating_add(share.refused),
+        ]
+    })
+}
+
+fn restarts(stream: &StreamStatus) -> u64 {
+    let all = stream.shares.values().map(|share| share.restarts);
+    all.fold(0, u64::saturating_add)
 }
 
 fn line(text: &str) -> String {
@@ -138,7 +181,12 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-fn json(settings: &Settings, status: &FleetStatus, jobs: &[JobStatus]) -> serde_json::Value {
+fn json(
+    settings: &Settings,
+    status: &FleetStatus,
+    jobs: &[JobStatus],
+    streams: &[StreamStatus],
+) -> serde_json::Value {
     let nodes = status.nodes.iter().map(|(name, member, shards, age)| {
         serde_json::json!({
             "name": name, "site": member.site, "state": state(member, *age), "shards": shards, "running": member.running,
@@ -151,7 +199,15 @@ fn json(settings: &Settings, status: &FleetStatus, jobs: &[JobStatus]) -> serde_
             "succeeded": job.succeeded, "failed": job.failed, "not_started": job.not_started, "unknown": job.unknown,
         })
     });
+    let streams = streams.iter().map(|stream| {
+        let [running, refused] = shared(status, stream);
+        serde_json::json!({
+            "stream": stream.stream.0, "submitter": stream.submitter, "submitted": stream.at, "hosts": stream.hosts,
+            "running": running, "ended": stream.ended, "refused": refused, "restarts": restarts(stream),
+        })
+    });
     serde_json::json!({
         "fleet": settings.prefix, "frozen": status.frozen, "nodes": nodes.collect::<Vec<_>>(), "jobs": jobs.collect::<Vec<_>>(),
+        "streams": streams.collect::<Vec<_>>(),
     })
 }

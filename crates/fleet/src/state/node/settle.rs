@@ -8,7 +8,7 @@ use super::{Action, Intent, Node, Purpose, lost_claim};
 #[derive(Debug)]
 pub(super) struct Mine {
     claim: Claim,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// Whether the claim was sent: it may be made, or yet be.
     is_sent: bool,
     /// Whether the claim is known to have stood there.
@@ -97,9 +97,10 @@ impl Node {
     }
 
     pub(super) fn intended(&mut self, now: Time, intent: &Intent) {
-        if let Some(mine) = self.mine.get_mut(&(intent.job.clone(), intent.host)) {
+        let place = (intent.job.clone(), intent.host);
+        if let Some(mine) = self.mine.get_mut(&place) {
             mine.stage = Stage::Claiming(Flight::Idle);
-            self.settle_mine(now);
+            self.step(now, &place);
         }
     }
 

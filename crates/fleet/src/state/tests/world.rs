@@ -1,5 +1,7 @@
 //! The simulated world: a bucket, nodes, their disks, the hosts' ledgers, and what goes wrong.
 
+mod streams;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -7,8 +9,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::state::{
-    Action, Cancel, Entry, Exit, Holder, Intended, Intent, JobId, Key, Limits, Node, NodeSettings, Plan,
-    PlannedHost, Returned, Terms, Time, Token, Value, Written, Zones,
+    Action, Entry, Exit, Holder, Intended, Intent, JobId, Key, Limits, Node, NodeSettings, Plan, PlannedHost,
+    Returned, Terms, Time, Token, Value, Written, Zones,
 };
 
 /// How long the bucket keeps what is in it: longer than any course takes.
@@ -69,6 +71,7 @@ enum Event {
     Start(usize),
     Continue(usize),
     Reconnect(usize),
+    Stream(Life, streams::StreamEvent),
 }
 
 enum Input {
@@ -108,6 +111,7 @@ pub(super) struct World {
     log: Vec<Entry>,
     sequence: u64,
     slots: Vec<Slot>,
+    pub(super) streams: streams::Streams,
     zones: Zones,
     pub(super) jobs: BTreeMap<JobId, u32>,
     pub(super) limits: BTreeMap<JobId, Limits>,
@@ -128,6 +132,7 @@ impl World {
             log: Vec::new(),
             sequence: 0,
             slots: Vec::new(),
+            streams: streams::Streams::default(),
             zones: Zones {
                 shards: 8,
                 ..Zones::default()
@@ -200,7 +205,7 @@ impl World {
 
     pub(super) fn cancel(&mut self, job: &str) {
         let key = Key::Cancel(JobId(job.to_owned()), "U".into());
-        let _ = self.set(key, 0, Value::Cancel(Cancel::default()));
+        let _ = self.set(key, 0, Value::Cancel(crate::signed::Signed::default()));
     }
 
     /// No more faults. Whoever is down comes up, or never does.
@@ -229,11 +234,13 @@ impl World {
         self.slots[slot].life += 1;
         self.slots[slot].waiting.clear();
         self.slots[slot].stopped = false;
+        self.runs_end_with(slot);
     }
 
     pub(super) fn leave(&mut self, slot: usize) {
         self.with(slot, Node::leave);
         self.slots[slot].node = None;
+        self.runs_end_with(slot);
     }
 
     pub(super) fn drain(&mut self, slot: usize) {
@@ -259,7 +266,9 @@ impl World {
             self.slots[slot].told = self.slots[slot].told.min(self.log.len());
             let last = self.sequence;
             self.with(slot, |node, now| {
-                node.handle_last_sequence(now, last, node.highest());
+                for _ in 0..2 {
+                    node.handle_last_sequence(now, last, node.highest());
+                }
             });
         }
     }
@@ -270,7 +279,10 @@ impl World {
 
     pub(super) fn owned_by(&self, slot: usize) -> usize {
         let clock = self.clock(slot);
-        self.slots[slot].node.as_ref().map_or(0, |node| node.owned(clock))
+        self.slots[slot]
+            .node
+            .as_ref()
+            .map_or(0, |node| node.observed(clock).held.len())
     }
 
     pub(super) fn owned_by_all(&self) -> usize {
@@ -288,8 +300,8 @@ impl World {
 
     /// Of how many jobs nodes keep something in memory.
     pub(super) fn jobs_in_memory(&self) -> usize {
-        let nodes = self.slots.iter().filter_map(|slot| slot.node.as_ref());
-        nodes.map(Node::jobs).sum()
+        let nodes = (0..self.slots.len()).filter_map(|slot| Some((slot, self.slots[slot].node.as_ref()?)));
+        nodes.map(|(slot, node)| jobs_of(node, self.clock(slot))).sum()
     }
 
     pub(super) fn frozen(&self) -> Option<&str> {
@@ -356,6 +368,7 @@ impl World {
 
     fn resume(&mut self, slot: usize) {
         self.slots[slot].stopped = false;
+        self.streams.continued.insert(slot, self.now);
         for event in std::mem::take(&mut self.slots[slot].waiting) {
             self.after(Duration::from_micros(1), event);
         }
@@ -367,7 +380,13 @@ impl World {
             | Event::News(life)
             | Event::Sync(life)
             | Event::Tick(life)
-            | Event::Returns(life, ..) => {
+            | Event::Returns(life, ..)
+            | Event::Stream(
+                life,
+                streams::StreamEvent::Ends(..)
+                | streams::StreamEvent::Tell
+                | streams::StreamEvent::EndWritten(..),
+            ) => {
                 let slot = &mut self.slots[life.0];
                 if slot.life != life.1 || slot.node.is_none() {
                     if let Event::Returns(_, intent, _) = &event {
@@ -401,6 +420,7 @@ impl World {
                     Event::ToNode(life, Input::Executed(intent, status)),
                 );
             }
+            Event::Stream(life, event) => self.stream_happens(life, event),
             Event::Mischief => self.mischief(),
             Event::Start(slot) => {
                 if self.slots[slot].node.is_none() && !self.slots[slot].is_gone {
@@ -441,6 +461,7 @@ impl World {
         for job in jobs {
             self.tell_job(slot, &job);
         }
+        self.tell_streams(slot);
         self.slots[slot].told = self.log.len();
         let standing: Vec<Entry> = self
             .store
@@ -620,6 +641,13 @@ impl World {
             // It ends when it ends.
             Action::Cancel(_) => {}
             Action::Forget(_) => {}
+            Action::Stream(action) => self.acts_for_stream(life, action),
         }
     }
+}
+
+/// Of how many jobs a node keeps something in memory.
+pub(super) fn jobs_of(node: &Node, now: Time) -> usize {
+    let observed = node.observed(now);
+    observed.jobs_unread + observed.jobs_open
 }

@@ -9,7 +9,7 @@
         print(stdout.read().decode(), stdout.channel.recv_exit_status())
 
 For programs that import ``paramiko`` themselves, Fabric among them, ``install`` puts this in its place. Servers
-(``ServerInterface``), GSSAPI, X11 and packets are not there.
+(``ServerInterface``) are Paramiko's own, if it is installed; GSSAPI, X11 and packets are not there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys as _sys
 
 from . import (
+    _original,
     agent,
     auth_strategy,
     buffered_pipe,
@@ -110,6 +111,30 @@ __version__ = "5.1.0"
 __version_info__ = (5, 1, 0)
 
 key_classes = [RSAKey, Ed25519Key, ECDSAKey]
+
+
+#: What is not here is Paramiko's own.
+__getattr__ = _original.attributes_of(__name__)
+for _module in (
+    agent,
+    buffered_pipe,
+    channel,
+    client,
+    common,
+    config,
+    file,
+    hostkeys,
+    message,
+    packet,
+    pkey,
+    proxy,
+    sftp,
+    sftp_client,
+    sftp_file,
+    transport,
+    util,
+):
+    vars(_module)["__getattr__"] = _original.attributes_of(_module.__name__)
 
 
 def install() -> None:

@@ -4,8 +4,10 @@ so that a transport that nobody has any more is gone."""
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +48,8 @@ class Login:
     over: _native.Session | _native.Handover | None
     #: The host key that was shown.
     shown: PKey | None = None
+    #: When that was, by the monotonic clock.
+    shown_at: float | None = None
     #: The one that was believed, and is for further connections too.
     believed: PKey | None = None
     _refused: list[Exception] = field(default_factory=list)
@@ -99,18 +103,24 @@ class Login:
         return host
 
     def _wait(self, host: _native.PrivateHost, first: float | None, then: float | None) -> None:
-        try:
-            host.ready(first).wait()
-        except _errors.TimeoutError:
-            if self.shown is None:
-                if self.explicit["timeout"] is not None:
-                    raise
-                raise SSHException("Error reading SSH protocol banner: no answer in time") from None
-            # The server is there, and takes its time to let somebody in.
+        """Waits until it is connected: ``first`` seconds for the host key, and from then on ``then`` for the log-in."""
+        limit_of_key = math.inf if first is None else time.monotonic() + first
+        limit_of_log_in = math.inf if then is None else then
+        while True:
+            now = time.monotonic()
+            # Of a host key that is shown meanwhile, the log-in's time is not over before.
+            end = min(limit_of_key, now + limit_of_log_in) if self.shown_at is None else self.shown_at + limit_of_log_in
             try:
-                host.ready(then).wait()
+                return host.ready(None if end == math.inf else max(end - now, 0.001)).wait()
             except _errors.TimeoutError:
-                raise AuthenticationException("Authentication timeout.") from None
+                if self.shown_at is None and time.monotonic() < limit_of_key:
+                    continue
+                if self.shown_at is None:
+                    if self.explicit["timeout"] is not None:
+                        raise
+                    raise SSHException("Error reading SSH protocol banner: no answer in time") from None
+                if time.monotonic() >= self.shown_at + limit_of_log_in:
+                    raise AuthenticationException("Authentication timeout.") from None
 
     def _unreachable(self, cause: _errors.NetworkError) -> Exception:
         """A failure to connect as Paramiko tells it: a name that has no address, an address that cannot be reached, or what
@@ -126,6 +136,7 @@ class Login:
     def _judge(self, host: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:
         """An opinion on the host key, of which known_hosts have said what they have against it."""
         key = self.shown = PKey.from_blob(blob)
+        self.shown_at = time.monotonic()
         if objection is None or key == self.believed:
             return True
         is_unknown, text = objection

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .agent import AgentKey
 from .pkey import PKey
 from .ssh_exception import AuthenticationException
 from .transport import Transport
@@ -23,10 +24,12 @@ class AuthSource:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._told()})"
+        return self._repr()
 
-    def _told(self) -> str:
-        return ""
+    def _repr(self, **known: object) -> str:
+        """Its name and what is known of it."""
+        told = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        return f"{type(self).__name__}({told})"
 
 
 class NoneAuth(AuthSource):
@@ -46,8 +49,8 @@ class Password(AuthSource):
     def authenticate(self, transport: Transport) -> list[str]:
         return transport.auth_password(self.username, self.password_getter())
 
-    def _told(self) -> str:
-        return f"user={self.username!r}"
+    def __repr__(self) -> str:
+        return self._repr(user=self.username)
 
 
 class PrivateKey(AuthSource):
@@ -66,8 +69,8 @@ class InMemoryPrivateKey(PrivateKey):
         super().__init__(username)
         self.pkey = pkey
 
-    def _told(self) -> str:
-        return f"pkey={self.pkey!r}"
+    def __repr__(self) -> str:
+        return self._repr(pkey=self.pkey) + (" [agent]" if isinstance(self.pkey, AgentKey) else "")
 
 
 class OnDiskPrivateKey(PrivateKey):
@@ -77,13 +80,13 @@ class OnDiskPrivateKey(PrivateKey):
         super().__init__(username)
         allowed = ("ssh-config", "python-config", "implicit-home")
         if source not in allowed:
-            raise ValueError(f"source is one of {allowed!r}")
+            raise ValueError(f"source argument must be one of: {allowed!r}")
         self.source = source
         self.path = path
         self.pkey = pkey
 
-    def _told(self) -> str:
-        return f"key={self.pkey!r}, source={self.source!r}, path={str(self.path)!r}"
+    def __repr__(self) -> str:
+        return self._repr(key=self.pkey, source=self.source, path=str(self.path))
 
 
 class SourceResult(NamedTuple):
@@ -120,7 +123,7 @@ class AuthStrategy:
 
     def __init__(self, ssh_config: Any) -> None:
         self.ssh_config = ssh_config
-        self.log = get_logger(__name__)
+        self.log = get_logger("paramiko.auth_strategy")
 
     def get_sources(self) -> Iterable[AuthSource]:
         """The ways, in the order in which they are tried."""
@@ -130,10 +133,10 @@ class AuthStrategy:
         """Tries them until one leads in."""
         tried = AuthResult(self)
         for source in self.get_sources():
-            self.log.debug("trying %s", source)
+            self.log.debug(f"Trying {source}")
             try:
                 tried.append(SourceResult(source, source.authenticate(transport)))
-            except AuthenticationException as error:
+            except Exception as error:
                 tried.append(SourceResult(source, error))
             else:
                 return tried

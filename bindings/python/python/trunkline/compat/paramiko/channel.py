@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import builtins
-import io
 import logging
 import os
 import select
 import socket
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
     from .transport import Transport
 
 
-#: What is written at once where it may take only so long.
+#: What ``sendall`` gives at once.
 _PIECE = 256 * 1024
 
 #: How often, in seconds, whoever waits for a channel to be started looks whether the connection is there.
@@ -311,50 +307,36 @@ class Channel:
         return before
 
     def send(self, s: str | bytes) -> int:
-        """Writes some of it, or all where there is no timeout, and returns how many bytes. ``socket.timeout`` if the command
-        took nothing for ``settimeout``'s seconds."""
+        """Writes as much of it as the server takes, once it takes some, and returns how many bytes. ``socket.timeout``
+        if it takes nothing for ``settimeout``'s seconds."""
+        if self.eof_sent and not self.closed:
+            return 0
         return self._send(s.encode() if isinstance(s, str) else bytes(s))
 
     def sendall(self, s: str | bytes) -> None:
         """Writes everything; it is on its way when this returns. As after ``send``, ``socket.timeout`` tells of a command
         that stopped reading; then nobody knows how much it took."""
-        data = s.encode() if isinstance(s, str) else bytes(s)
-        while data:
-            data = data[self._send(data) :]
+        rest = memoryview(s.encode() if isinstance(s, str) else bytes(s))
+        while rest:
+            rest = rest[self._send(bytes(rest[:_PIECE])) :]
 
     def _send(self, data: bytes) -> int:
         if self._closed or self.eof_sent:
             raise OSError("Socket is closed")
-        session = self._opened()
         try:
-            if self._timeout is None:
-                session.write(data, through=True).wait()
-                return len(data)
-            if not self._is_drained(self._timeout):
-                raise socket.timeout("timed out")
-            piece = data[:_PIECE]
-            session.write(piece).wait()
-            # What stays behind is sent as soon as the command reads on. One that ends now has had its chance to.
-            with suppress(_errors.Error):
-                self._is_drained(self._timeout)
-            return len(piece)
+            written = self._opened().write_some(data, self._timeout).wait()
         except _errors.Error:
             raise OSError("Socket is closed") from None
-
-    def _is_drained(self, limit: float) -> bool:
-        """Whether all that was written is on its way within so many seconds."""
-        try:
-            self._opened().drained().wait(limit)
-        except builtins.TimeoutError:
-            return False
-        return True
+        if written is None:
+            raise socket.timeout("timed out")
+        return written
 
     def send_ready(self) -> bool:
         """Whether ``send`` would not wait: it does not where it raises either."""
         if self._session is None or self._closed or self.eof_sent:
             return self._closed or self.eof_sent
         try:
-            return self._is_drained(0)
+            return self._session.window().wait() > 0
         except _errors.Error:
             return True
 
@@ -577,9 +559,15 @@ class ChannelFile(BufferedFile):
 
     def __init__(self, channel: Channel, mode: str = "r", bufsize: int = -1) -> None:
         self.channel = channel
-        super().__init__(_Raw(channel, self._which), mode, bufsize)
+        super().__init__()
+        self._set_mode(mode, bufsize)
 
-    _which = 0
+    def _read(self, size: int) -> bytes:
+        return self.channel.recv(size)
+
+    def _write(self, data: bytes) -> int:
+        self.channel.sendall(data)
+        return len(data)
 
     def __repr__(self) -> str:
         return f"<paramiko.{type(self).__name__} from {self.channel!r}>"
@@ -588,7 +576,8 @@ class ChannelFile(BufferedFile):
 class ChannelStderrFile(ChannelFile):
     """Standard error as a file."""
 
-    _which = 1
+    def _read(self, size: int) -> bytes:
+        return self.channel.recv_stderr(size)
 
 
 class ChannelStdinFile(ChannelFile):
@@ -597,36 +586,6 @@ class ChannelStdinFile(ChannelFile):
     def close(self) -> None:
         super().close()
         self.channel.shutdown_write()
-
-    def __del__(self) -> None:
-        # At the end of the interpreter everything ends by itself.
-        if not sys.is_finalizing():
-            with suppress(Exception):
-                self.close()
-
-
-class _Raw(io.RawIOBase):
-    """A channel's streams without a buffer. Closing it leaves the channel as it is."""
-
-    def __init__(self, channel: Channel, which: int) -> None:
-        self._channel = channel
-        self._receive = channel.recv_stderr if which else channel.recv
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._receive(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def write(self, data: Any) -> int:
-        copy = bytes(data)
-        self._channel.sendall(copy)
-        return len(copy)
 
 
 def _text(value: str | bytes) -> str:

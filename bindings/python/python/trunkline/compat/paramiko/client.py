@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import socket
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from ... import _errors
+from ._stream import Stream
 from .channel import Channel, ChannelFile, ChannelStderrFile, ChannelStdinFile
 from .hostkeys import HostKeys
 from .pkey import PKey
@@ -54,7 +54,7 @@ class AutoAddPolicy(MissingHostKeyPolicy):
         client.get_host_keys().add(hostname, key.get_name(), key)
         if client.host_keys_filename is not None:
             client.save_host_keys(client.host_keys_filename)
-        get_logger(__name__).debug("adding %s host key for %s: %s", key.get_name(), hostname, key.fingerprint)
+        get_logger("paramiko.client").debug("adding %s host key for %s: %s", key.get_name(), hostname, key.fingerprint)
 
 
 class RejectPolicy(MissingHostKeyPolicy):
@@ -130,7 +130,7 @@ class SSHClient:
         allow_agent: bool = True,
         look_for_keys: bool = True,
         compress: bool = False,
-        sock: Channel | ProxyCommand | socket.socket | None = None,
+        sock: Channel | ProxyCommand | Stream | None = None,
         banner_timeout: float | None = None,
         auth_timeout: float | None = None,
         channel_timeout: float | None = None,

@@ -32,6 +32,15 @@ class HostKeyEntry:
         self._key = key
 
     @property
+    def has_key(self) -> bool:
+        """Whether there is a key, and not the name alone."""
+        return self._key is not None
+
+    def is_of(self, keytype: str) -> bool:
+        """Whether its key is of this type."""
+        return self._key is not None and self._key.get_name() == keytype
+
+    @property
     def key(self) -> PKey:
         if self._key is None:
             raise SSHException("this entry has no key")
@@ -80,13 +89,13 @@ class KeysOfHost(MutableMapping[str, PKey]):
 
     def __getitem__(self, keytype: str) -> PKey:
         for entry in self._entries:
-            if entry.key.get_name() == keytype:
+            if entry.is_of(keytype):
                 return entry.key
         raise KeyError(keytype)
 
     def __setitem__(self, keytype: str, key: PKey) -> None:
         for entry in self._entries:
-            if entry.key.get_name() == keytype:
+            if entry.is_of(keytype):
                 entry.key = key
                 return
         entry = HostKeyEntry([self._hostname], key)
@@ -95,17 +104,18 @@ class KeysOfHost(MutableMapping[str, PKey]):
 
     def __delitem__(self, keytype: str) -> None:
         """Of what was looked up; the file's entry stays, as with Paramiko."""
-        self._entries.remove(next(entry for entry in self._entries if entry.key is self[keytype]))
+        key = self[keytype]
+        self._entries.remove(next(entry for entry in self._entries if entry.is_of(keytype) and entry.key is key))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.keys())
 
     def keys(self) -> list[str]:  # type: ignore[override]
         """The types, in the order of the entries."""
-        return [entry.key.get_name() for entry in self._entries]
+        return [entry.key.get_name() for entry in self._entries if entry.has_key]
 
 
 class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
@@ -119,7 +129,7 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
     def add(self, hostname: str, keytype: str, key: PKey) -> None:
         """Adds a key, in place of one of the same type."""
         for entry in self._entries:
-            if hostname in entry.hostnames and entry.key.get_name() == keytype:
+            if hostname in entry.hostnames and entry.is_of(keytype):
                 entry.key = key
                 return
         self._entries.append(HostKeyEntry([hostname], key))
@@ -164,9 +174,11 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
         return found
 
     def __setitem__(self, hostname: str, keys: Mapping[str, PKey]) -> None:
-        self._entries = [entry for entry in self._entries if hostname not in entry.hostnames]
         for keytype, key in keys.items():
             self.add(hostname, keytype, key)
+        if not keys:
+            # A name without a key.
+            self._entries.append(HostKeyEntry([hostname]))
 
     def __delitem__(self, hostname: str) -> None:
         for entry in self._entries:

@@ -67,7 +67,7 @@ class PKey:
         if msg is not None:
             data = msg.asbytes()
         #: The socket of the agent that signs with it.
-        self.agent: str | None = None
+        self.agent_socket: str | None = None
         #: A file with a certificate for it.
         self.certificate: str | None = None
         #: The certificate that was loaded.
@@ -76,6 +76,8 @@ class PKey:
         self.comment = ""
         self.label = ""
         self._native: _native.Key | None = None
+        #: The file of the private half.
+        self._content = b""
         if filename is not None:
             self._open(os.fspath(filename), Path(filename).expanduser().read_bytes())
             beside = os.path.expanduser(os.fspath(filename) + _CERTIFICATE)
@@ -107,6 +109,7 @@ class PKey:
 
     def _open(self, label: str, content: bytes) -> None:
         self.label = label
+        self._content = content
         try:
             self._native = _native.Key(label, content)
             if not self._native.is_private():
@@ -115,8 +118,32 @@ class PKey:
                 raise PasswordRequiredException("Private key file is encrypted")
             self.name, self.blob, self.comment = self._native.unlock(self.passphrase)
         except ValueError as error:
-            raise SSHException(str(error)) from None
-        self._content = content
+            if not self._open_by_ssh_keygen(label, content):
+                raise SSHException(str(error)) from None
+
+    def _open_by_ssh_keygen(self, label: str, content: bytes) -> bool:
+        """Opens a key that the engine does not: in an older cipher, or of a size that it does not sign with. Whether it is
+        one."""
+        try:
+            plain = _with_passphrase(content, self.passphrase, None, even_if_same=True)
+            words = _public_half(plain).split(None, 2)
+        except SSHException:
+            return False
+        self.name, self.blob = words[0], base64.b64decode(words[1])
+        self.comment = words[2].strip() if len(words) > 2 else ""
+        native = _native.Key(label, plain)
+        try:
+            native.unlock(None)
+        except ValueError:
+            # It can be looked at and shown, not signed with.
+            self._native = None
+        else:
+            self._native, self._content, self.passphrase = native, plain, None
+        return True
+
+    def text(self) -> str:
+        """The private half as a file, without a passphrase."""
+        return self._written(None).decode()
 
     # Where keys come from.
 
@@ -132,14 +159,19 @@ class PKey:
 
     @staticmethod
     def from_path(path: str | os.PathLike[str], password: str | bytes | None = None) -> PKey:
-        """The key in a file, of whichever type."""
-        return _typed(PKey(filename=path, password=password))
+        """The key in a file, of whichever type, with the certificate beside it; or that of a certificate's file."""
+        plain = os.path.expanduser(os.fspath(path))
+        certificate = plain if plain.endswith(_CERTIFICATE) else plain + _CERTIFICATE
+        key = _typed(PKey(filename=plain.removesuffix(_CERTIFICATE), password=password))
+        if os.path.exists(certificate):
+            key.load_certificate(certificate)
+        return key
 
     @staticmethod
     def from_type_string(key_type: str, key_bytes: bytes, password: str | None = None) -> PKey:
         """A public key. ``UnknownKeyType`` if no class is for its type."""
         for kind in (RSAKey, ECDSAKey, Ed25519Key):
-            if key_type in kind.types:
+            if key_type in kind.identifiers():
                 return kind(data=key_bytes)
         raise UnknownKeyType(key_type, key_bytes)
 
@@ -183,7 +215,7 @@ class PKey:
     @property
     def algorithm_name(self) -> str:
         """Its type, as people call it."""
-        return "RSA" if self.name == "ssh-rsa" else "ED25519" if self.name == "ssh-ed25519" else "ECDSA"
+        return self.name.removeprefix("ssh-").partition("-")[0].upper()
 
     def asbytes(self) -> bytes:
         """The public key, as the protocol has it."""
@@ -201,11 +233,11 @@ class PKey:
         fields = _fields(self.blob)
         if self.name == "ssh-rsa":
             return int.from_bytes(fields[2], "big").bit_length()
-        return int(self.name.rpartition("nistp")[2]) if "nistp" in self.name else 256
+        return int(self.name.rpartition("nistp")[2]) if "nistp" in self.name else 256 if self.name == "ssh-ed25519" else 0
 
     def can_sign(self) -> bool:
         """Whether the private half is there, or the agent has it."""
-        return self.agent is not None or (self._native is not None and self._native.is_private())
+        return self.agent_socket is not None or (self._native is not None and self._native.is_private())
 
     def get_fingerprint(self) -> bytes:
         """MD5 of the public key, as old programs show it."""
@@ -220,14 +252,22 @@ class PKey:
     def load_certificate(self, value: str | Message) -> None:
         """A certificate for it: a file, its content, or a message."""
         if isinstance(value, str) and os.path.isfile(value):
-            self.certificate, self.public_blob = value, PublicBlob.from_file(value)
+            self.public_blob = self._fitting(PublicBlob.from_file(value))
+            self.certificate = value
             return
-        self.public_blob = PublicBlob.from_string(value) if isinstance(value, str) else PublicBlob.from_message(value)
+        found = PublicBlob.from_string(value) if isinstance(value, str) else PublicBlob.from_message(value)
+        self.public_blob = self._fitting(found)
         # The engine takes certificates from files.
         self._written_certificate = tempfile.NamedTemporaryFile("w", suffix=_CERTIFICATE)  # noqa: SIM115 (as long as the key)
         self._written_certificate.write(self.public_blob.line())
         self._written_certificate.flush()
         self.certificate = self._written_certificate.name
+
+    def _fitting(self, certificate: PublicBlob) -> PublicBlob:
+        """The certificate, if it is of a key of this type."""
+        if not certificate.key_type.startswith(self.name):
+            raise ValueError(f"PublicBlob type {certificate.key_type} incompatible with key type {self.name}")
+        return certificate
 
     def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> Message:
         """Signs, as the protocol encodes signatures."""
@@ -255,12 +295,17 @@ class PKey:
         file_obj.write(self._written(password).decode())
 
     def _written(self, password: str | None) -> bytes:
-        if self._native is None:
+        if not self._content:
             raise SSHException("there is no private half to write")
         return _with_passphrase(self._content, self.passphrase, password)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PKey) and self.blob == other.blob
+        return self._fields == other._fields if isinstance(other, PKey) else NotImplemented
+
+    @property
+    def _fields(self) -> list[object]:
+        """What tells it from other keys; classes of one's own may say something else."""
+        return [self.name, self.blob]
 
     def __hash__(self) -> int:
         return hash(self.blob)
@@ -378,9 +423,21 @@ case $1 in *[Oo]ld*) printf '%s\\n' "$TRUNKLINE_OLD" ;; *) printf '%s\\n' "$TRUN
 """
 
 
-def _with_passphrase(content: bytes, old: str | None, new: str | None) -> bytes:
+def _public_half(content: bytes) -> str:
+    """The public half of a private key's file without a passphrase, as a line."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = Path(folder, "key")
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        done = subprocess.run(["ssh-keygen", "-y", "-P", "", "-f", key], stdin=subprocess.DEVNULL, capture_output=True)
+        if done.returncode:
+            raise SSHException(f"ssh-keygen: {done.stderr.decode(errors='backslashreplace').strip()}")
+        return done.stdout.decode(errors="backslashreplace")
+
+
+def _with_passphrase(content: bytes, old: str | None, new: str | None, even_if_same: bool = False) -> bytes:
     """A private key's file with another passphrase."""
-    if (old or "") == (new or ""):
+    if (old or "") == (new or "") and not even_if_same:
         return content
     with tempfile.TemporaryDirectory() as folder:
         key, askpass = Path(folder, "key"), Path(folder, "askpass")

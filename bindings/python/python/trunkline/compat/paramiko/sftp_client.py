@@ -38,7 +38,7 @@ class SFTPClient:
 
     def __init__(self, native: _native.Sftp, channel: Channel) -> None:
         self._native: _native.Sftp | None = native
-        #: What stands for its channel.
+        #: In place of its channel.
         self.sock = channel
         #: The connection lives for as long as somebody has a session on it.
         self._transport: Transport | None = None
@@ -73,7 +73,7 @@ class SFTPClient:
             return operation.wait(self.sock.gettimeout())
 
     def get_channel(self) -> Channel:
-        """What stands for its channel: its name, its number, its timeout, and whether it is closed. No data go over it."""
+        """In place of its channel: its name, its number, its timeout, and whether it is closed. No data go over it."""
         return self.sock
 
     def close(self) -> None:
@@ -128,15 +128,14 @@ class SFTPClient:
 
     def rename(self, oldpath: str, newpath: str) -> None:
         """Renames, where nothing has the new name yet."""
-        try:
-            self.lstat(newpath)
-        except FileNotFoundError:
-            return self.posix_rename(oldpath, newpath)
-        raise FileExistsError(errno.EEXIST, f"{newpath} is there already; posix_rename replaces it")
+        self._rename(oldpath, newpath, False)
 
     def posix_rename(self, oldpath: str, newpath: str) -> None:
-        """Renames, over what has the new name."""
-        self.asked(self.native.rename(self._path(oldpath), self._path(newpath)))
+        """Renames, over what has the new name, on servers that have OpenSSH's extension for it."""
+        self._rename(oldpath, newpath, True)
+
+    def _rename(self, oldpath: str, newpath: str, posix: bool) -> None:
+        self.asked(self.native.rename_by(self._path(oldpath), self._path(newpath), posix))
 
     def symlink(self, source: str, dest: str) -> None:
         """Makes ``dest`` a symbolic link that says ``source``."""

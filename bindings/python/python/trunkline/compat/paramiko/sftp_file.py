@@ -46,7 +46,7 @@ class SFTPFile(BufferedFile):
         self._pending = False
         self.pipelined = False
 
-    def write(self, data: str | bytes) -> None:
+    def write(self, data: str | bytes | bytearray | memoryview) -> None:
         if not self.closed:
             self._check()
         self._pending = True

@@ -111,7 +111,8 @@ class NoValidConnectionsError(OSError):
 
     def __init__(self, errors: Mapping[tuple[str, int], Exception]) -> None:
         addresses = sorted(errors)
-        hosts = " or ".join(host for host, _ in addresses)
+        *before, last = (host for host, _ in addresses)
+        hosts = f"{', '.join(before)} or {last}" if before else last
         super().__init__(None, f"Unable to connect to port {addresses[0][1]} on {hosts}")
         self.errors = dict(errors)
 

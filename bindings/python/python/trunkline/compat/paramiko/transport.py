@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ... import _errors, _native
 from ..._private import Explicit
+from . import _original
 from ._login import Handler, Login
+from ._stream import Stream, handed_over
 from .channel import Channel
 from .common import (
     CONNECTION_FAILED_CODE,
@@ -56,7 +58,7 @@ class Transport:
 
     def __init__(
         self,
-        sock: str | tuple[str, int] | Channel | ProxyCommand | socket.socket,
+        sock: str | tuple[str, int] | Channel | ProxyCommand | Stream,
         default_window_size: int = DEFAULT_WINDOW_SIZE,
         default_max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
         gss_kex: bool = False,
@@ -68,7 +70,7 @@ class Transport:
     ) -> None:
         if gss_kex:
             raise SSHException("GSSAPI is not available")
-        self._over: Channel | ProxyCommand | socket.socket | None = None
+        self._over: Channel | ProxyCommand | Stream | None = None
         self._address = ("", 22)
         #: Seconds for connecting and the key exchange, and for the log-in.
         self.banner_timeout: float | None = 15
@@ -91,6 +93,8 @@ class Transport:
         self.clear_to_send_timeout = 30.0
         #: The key that ``start_client`` was shown, which the log-in is to be shown too.
         self._met: PKey | None = None
+        #: Whether ``start_client`` was called over a given socket.
+        self._started = False
         #: Whether a client tells of each address that cannot be connected to.
         self.of_client = False
         #: What failed in a thread of its own.
@@ -105,7 +109,7 @@ class Transport:
             self._address = (sock[0], int(sock[1]))
         else:
             self._over = sock
-        self.sock: Channel | ProxyCommand | socket.socket | Peer = self._over or Peer(self._address)
+        self.sock: Channel | ProxyCommand | Stream | Peer = self._over or Peer(self._address)
         self._verify: Callable[[PKey], object] | None = None
         self._known_hosts: Sequence[str] = ()
         self._known_types: Sequence[str] = ()
@@ -122,11 +126,49 @@ class Transport:
         self._incoming: queue.Queue[Channel] = queue.Queue()
         self._channels = itertools.count()
 
+    # The other side: what serves is a transport of Paramiko's own.
+
+    def add_server_key(self, key: PKey) -> None:
+        """Has the server show this host key."""
+        self._serving().add_server_key(_original.key(key))
+
+    def set_subsystem_handler(self, name: str, handler: Any, *args: Any, **kwargs: Any) -> None:
+        """Has the server offer a subsystem."""
+        self._serving().set_subsystem_handler(name, handler, *args, **kwargs)
+
+    def start_server(self, event: threading.Event | None = None, server: Any = None) -> None:
+        """Serves whoever is at the other end of the socket."""
+        self._serving().start_server(event, server)
+
+    @staticmethod
+    def load_server_moduli(filename: str | None = None) -> bool:
+        """Reads the groups for the key exchange that a server offers."""
+        return bool(_original.transport_class().load_server_moduli(filename))
+
+    def _serving(self) -> Any:
+        """Becomes a server."""
+        if self._over is None:
+            raise SSHException("a server needs a socket")
+        original = _original.transport_class()(
+            self._over,
+            default_window_size=self.default_window_size,
+            default_max_packet_size=self.default_max_packet_size,
+            disabled_algorithms=self.disabled_algorithms,
+            server_sig_algs=self.server_sig_algs,
+            strict_kex=self.advertise_strict_kex,
+        )
+        if "local_version" in vars(self):
+            original.local_version = self.local_version
+        vars(self).clear()
+        vars(self)["original"] = original
+        self.__class__ = ServerTransport
+        return self
+
     def next_channel(self) -> int:
         """A number for a channel."""
         return next(self._channels)
 
-    def over(self, sock: Channel | ProxyCommand | socket.socket) -> None:
+    def over(self, sock: Channel | ProxyCommand | Stream) -> None:
         """Talks over this instead of connecting to the address, which remains the host's name."""
         self._over = self.sock = sock
 
@@ -148,7 +190,9 @@ class Transport:
         which there is one of, it does nothing: the log-in connects."""
         if event is not None:
             self._begin(event, functools.partial(self.start_client, timeout=timeout))
-        elif self._over is None and self._met is None:
+        elif self._over is not None:
+            self._started = True
+        elif self._met is None:
             login = self._login_with("nobody", timeout=None, verify=None)
             limits = [limit for limit in (timeout, self.banner_timeout) if limit is not None]
             with self._connecting():
@@ -183,7 +227,10 @@ class Transport:
         self.believe(verify)
         if pkey is None and password is None:
             return self.start_client()
-        self.log_in(username, keys=[] if pkey is None else [pkey], password=password)
+        if pkey is not None:
+            self.auth_publickey(username, pkey)
+        else:
+            self.auth_password(username, password or "")
         return None
 
     def auth_password(
@@ -264,7 +311,7 @@ class Transport:
             agent=agent,
             timeout=timeout,
             verify=self._verify,
-            over=None if self._over is None else _over(self._over),
+            over=None if self._over is None else handed_over(self._over),
         )
         self._login = login
         try:
@@ -317,7 +364,7 @@ class Transport:
             "user": username,
             "timeout": timeout,
             "compress": self._compress,
-            "agent": agent or next((key.agent for key in keys if key.agent), None),
+            "agent": agent or next((key.agent_socket for key in keys if key.agent_socket), None),
             "given_keys_only": agent is None,
             "forward_agent": False,
             "answers": password is not None or handler is not None,
@@ -430,7 +477,9 @@ class Transport:
 
     def is_active(self) -> bool:
         """Whether it is connected, or was met and not logged in to yet."""
-        return not self._closed and (self._met is not None if self._host is None else self._host.is_ready())
+        if self._closed:
+            return False
+        return self._met is not None or self._started if self._host is None else self._host.is_ready()
 
     def is_authenticated(self) -> bool:
         """Whether it is logged in."""
@@ -559,8 +608,8 @@ class Transport:
 
     def getpeername(self) -> tuple[str, int]:
         """The server's address."""
-        known = isinstance(self.sock, (Peer, socket.socket, Channel))
-        return cast("tuple[str, int]", self.sock.getpeername()) if known else self._address  # type: ignore[union-attr]
+        told = getattr(self.sock, "getpeername", lambda: ("unknown", 0))()
+        return cast("tuple[str, int]", told)
 
     def get_exception(self) -> Exception | None:
         """What failed last of what an event was to tell the end of, once; other failures are raised where they matter."""
@@ -621,7 +670,7 @@ class Transport:
 
 
 class Peer:
-    """What stands for the socket of a transport that connects by itself."""
+    """In place of the socket of a transport that connects by itself."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -647,6 +696,20 @@ class Peer:
         """Nothing: the transport is closed itself."""
 
 
+#: Algorithms of Paramiko's that the engine does not offer: they may be named.
+_PARAMIKOS = {
+    "ciphers": ("aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"),
+    "digests": ("hmac-sha1", "hmac-sha1-96", "hmac-md5", "hmac-md5-96"),
+    "key_types": ("ssh-rsa", "ssh-rsa-cert-v01@openssh.com", "ssh-dss", "ssh-dss-cert-v01@openssh.com"),
+    "kex": (
+        "diffie-hellman-group1-sha1",
+        "diffie-hellman-group14-sha1",
+        "diffie-hellman-group-exchange-sha1",
+    ),
+    "compression": ("zlib",),
+}
+
+
 class SecurityOptions:
     """The algorithms that a transport may use, in order; those that are left out are not used."""
 
@@ -667,7 +730,7 @@ class SecurityOptions:
     def _choose(self, kind: str, names: Iterable[str]) -> None:
         names = tuple(names)
         for name in names:
-            if name not in self._ALL[kind]:
+            if name not in self._ALL[kind] and name not in _PARAMIKOS[kind]:
                 raise ValueError("unknown cipher")
         self._chosen[kind] = names
 
@@ -711,7 +774,7 @@ class SecurityOptions:
     def compression(self, names: Iterable[str]) -> None:
         self._choose("compression", names)
         if (transport := self._transport()) is not None:
-            transport.use_compression("zlib@openssh.com" in self._chosen["compression"])
+            transport.use_compression(not {"zlib", "zlib@openssh.com"}.isdisjoint(self._chosen["compression"]))
 
     def __repr__(self) -> str:
         return f"<paramiko.SecurityOptions for {self._transport()!r}>"
@@ -721,11 +784,19 @@ class ServiceRequestingTransport(Transport):
     """The same: the engine asks for the authentication service by itself."""
 
 
-def _over(sock: Channel | ProxyCommand | socket.socket) -> _native.Session | _native.Handover:
-    """A channel or a socket as the native module takes it. A socket is the engine's from then on."""
-    if isinstance(sock, Channel):
-        return sock.native()
-    receiver, number = _native.Handover.pair()
-    with socket.socket(fileno=number) as sender:
-        socket.send_fds(sender, [b"\0"], [sock.fileno()])
-    return receiver
+class ServerTransport(Transport):
+    """A transport that serves: all that it does is done by one of Paramiko's own."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        original = vars(self)["original"]
+        if name == "add_server_key":
+            return lambda key: original.add_server_key(_original.key(key))
+        return getattr(original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["original"], name, value)
+
+    def __repr__(self) -> str:
+        return repr(vars(self)["original"])

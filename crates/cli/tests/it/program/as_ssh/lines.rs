@@ -10,6 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
+use super::messages;
 use crate::home::{Home, describe, finish, server, text};
 
 /// A line each, with words in single quotes as a shell has them. `BOX` is the server, `BUSY` a port of this machine that is
@@ -103,14 +104,8 @@ const DIFFERENT: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// ssh ends the lines of its log with a carriage return, whatever they go to (log.c). Of the two lines about a server that
-/// closes before it has said who it is, 10.0 has the second one only.
 fn seen(output: &Output) -> (Option<i32>, String, String) {
-    let stderr = text(&output.stderr).replace('\r', "").replace(
-        "kex_exchange_identification: Connection closed by remote host\n",
-        "",
-    );
-    (output.status.code(), text(&output.stdout), stderr)
+    (output.status.code(), text(&output.stdout), messages(output))
 }
 
 struct Table {
@@ -198,9 +193,10 @@ fn command_lines_are_answered_as_by_ssh() {
         }
     };
     // Two that the system's ssh carries out would meet at its control socket, which it tells of; two that have the server
-    // listen on one port, on their connection, where the second is told of the first.
+    // listen on one port, on their connection, where the second is told of the first; and of two with one identity file, only
+    // the one that opens their connection is told that the file is not there.
     let (alone, others): (Vec<_>, Vec<_>) = LINES.split('|').partition(|line| {
-        ["-X", "-Y", "-K", "-I", "-R"]
+        ["-X", "-Y", "-K", "-I", "-R", "IdentityFile="]
             .iter()
             .any(|option| line.contains(option))
     });

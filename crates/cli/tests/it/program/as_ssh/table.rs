@@ -149,6 +149,8 @@ fn options_that_change_a_session_do_as_with_ssh() {
         &[
             &["-e", "none", "-tt", "HOST", COMMAND],
             &["-tt", "HOST", "stty size; echo $TERM; exit 3"],
+            &["-tt", "-o", "SetEnv=TERM=vt52", "HOST", "echo $TERM"],
+            &["-tt", "-o", "SetEnv=TERM=", "HOST", "echo $TERM"],
             &["-s", "HOST", "no-such-subsystem"],
             &["HOST", "--", "echo a  b"],
             &["HOST", "-v"],

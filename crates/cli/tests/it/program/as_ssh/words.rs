@@ -1,22 +1,18 @@
 //! What `trunkline ssh` says when it fails, beside ssh(1): the same lines, because programs look for them.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, write_ssh_config};
+use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, free_port, write_ssh_config};
 
-use crate::home::{Home, describe, finish, server, text};
+use super::messages;
+use crate::home::{Home, describe, finish, server, started};
 
-/// ssh ends the lines of its log with a carriage return, whatever they go to (log.c). What is to be typed into a shell has
-/// single quotes in OpenSSH 10 and here, and double ones in 9.2. Of the two lines about a server that closes before it has said
-/// who it is, 10.0 has the second one only.
+/// What was said, with one kind of quotes: what is to be typed into a shell has single ones in OpenSSH 10 and here, and double
+/// ones in 9.2.
 fn said(output: &Output) -> String {
-    text(&output.stderr).replace('\r', "").replace('"', "'").replace(
-        "kex_exchange_identification: Connection closed by remote host\n",
-        "",
-    )
+    messages(output).replace('"', "'")
 }
 
 #[test]
@@ -28,18 +24,12 @@ fn failures_are_told_in_ssh_s_words() {
     let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
     fs::write(&changed, line).unwrap();
     let changed = format!("UserKnownHostsFile={}", changed.display());
-    let nobody = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let (closed, tunnel) = (nobody.to_string(), format!("127.0.0.1:{nobody}"));
-    let twice = format!("{nobody}:127.0.0.1:1");
+    let twice = format!("{}:127.0.0.1:1", free_port());
     let box_ = server.alias();
     let rows: &[&[&str]] = &[
         &["-l", "no-such-user", "-o", "BatchMode=yes", box_, "true"],
         &["-o", "HostName=no-such-host.invalid", box_, "true"],
-        &["-p", &closed, box_, "true"],
+        &["-p", "1", box_, "true"],
         &[
             "-o",
             "UserKnownHostsFile=/dev/null",
@@ -60,7 +50,7 @@ fn failures_are_told_in_ssh_s_words() {
         ],
         &["-o", &changed, "-o", "StrictHostKeyChecking=yes", box_, "true"],
         &["-s", box_, "no-such-subsystem"],
-        &["-W", &tunnel, box_],
+        &["-W", "127.0.0.1:1", box_],
         &["-o", "ConnectTimeout=bogus", box_, "true"],
         &["-L", "nonsense", box_, "true"],
         &[
@@ -191,16 +181,7 @@ fn a_connection_that_is_lost_is_told_in_ssh_s_words_and_that_the_command_may_hav
     let relay = Relay::to(server.addr()).unwrap();
     let config = server.ssh_config_via("box", relay.addr()).unwrap();
     let lost = |mut command: Command| {
-        use std::io::Read as _;
-        use std::process::Stdio;
-        let mut child = command
-            .args(["box", "echo up; exec sleep 1000"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut up = [0; 3];
-        child.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+        let child = started(command.args(["box", "echo up; exec sleep 1000"]));
         relay.close();
         child.wait_with_output().unwrap()
     };

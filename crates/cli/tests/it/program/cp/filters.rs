@@ -287,6 +287,7 @@ fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
     fs::create_dir(&source).unwrap();
     fs::write(source.join("a"), "new").unwrap();
     fs::write(source.join("b"), "new").unwrap();
+    fs::create_dir(source.join("inner")).unwrap();
     for (upload, target) in [
         (true, home.path("up/er/target")),
         (false, home.path("down/er/target")),
@@ -297,6 +298,13 @@ fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
         };
         let output = finish(cp(&home, &server).arg("-r").args(&ends));
         assert!(!output.status.success(), "{}", describe(&output));
+        let said = text(&output.stderr);
+        assert_eq!(said.matches("--mkdir creates").count(), 1, "{said}");
+        assert_eq!(
+            said.matches("no such file").count(),
+            usize::from(upload),
+            "{said}"
+        );
         assert_status(
             &finish(cp(&home, &server).args(["-rn", "--mkdir"]).args(&ends)),
             0,

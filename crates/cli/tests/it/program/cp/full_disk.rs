@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use trunkline_testkit::noise;
 
 use super::targets::{Direction, Place, User, ends};
-use crate::home::{assert_status, describe, finish, text};
+use crate::home::{assert_status, describe, finish, finish_with, text};
 
 /// A disk of 20 MiB in a mount namespace of its own, which a process holds as long as it has input.
 struct Disk {
@@ -117,11 +117,7 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                 }
                 fs::write(disk.here("filler"), vec![1; 20 * MIB - room]).unwrap();
                 let copy = || {
-                    let enter = disk.enter();
-                    let mut command = match direction {
-                        Direction::Down => place.within(&enter),
-                        _ => place.cp(),
-                    };
+                    let mut command = cp(direction, &place, &disk);
                     command
                         .arg("--json")
                         .args(ends(direction, &source, &disk.there("folder/target")));
@@ -163,6 +159,103 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
     }
 }
 
+/// `trunkline cp`, with the disk where the copy writes: on this side or on the server's.
+fn cp(direction: Direction, place: &Place, disk: &Disk) -> Command {
+    match direction {
+        Direction::Down => place.within(&disk.enter()),
+        Direction::Up | Direction::Between => place.cp(),
+    }
+}
+
+/// The lines about names that were not copied.
+fn complaints(said: &str) -> Vec<&str> {
+    let lines = said.lines();
+    lines.filter(|line| line.starts_with("trunkline: ")).collect()
+}
+
+#[test]
+fn a_tree_that_does_not_fit_is_one_line_and_ends_the_copy() {
+    let disk = Disk::new();
+    let place = Place::new(User::Own, &disk.enter());
+    let source = place.home.path("source");
+    let (folders, files) = (4, 500);
+    for folder in 0..folders {
+        let folder = source.join(folder.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        for file in 0..files {
+            fs::write(folder.join(file.to_string()), noise(16 * 1024, file)).unwrap();
+        }
+    }
+    for direction in [Direction::Up, Direction::Down, Direction::Between] {
+        let mut copy = cp(direction, &place, &disk);
+        let output = finish(
+            copy.arg("-r")
+                .args(ends(direction, &source, &disk.there("target"))),
+        );
+        assert_status(&output, 1);
+        let said = text(&output.stderr);
+        let [line] = complaints(&said)[..] else {
+            panic!("{direction:?}: {said}");
+        };
+        assert!(line.contains("no space left in "), "{direction:?}: {line}");
+        assert!(line.ends_with("The copy stopped here"), "{direction:?}: {line}");
+        let target = disk.here("target");
+        let mut whole = 0;
+        for folder in 0..folders {
+            let folder = target.join(folder.to_string());
+            for name in names(&folder) {
+                // A name of a partial file is no number.
+                let seed = name.parse().unwrap();
+                assert!(
+                    fs::read(folder.join(&name)).unwrap() == noise(16 * 1024, seed),
+                    "{direction:?}: {name}"
+                );
+                whole += 1;
+            }
+        }
+        // The directories are counted, too.
+        let counted = format!("{} copied, ", whole + folders + 1);
+        assert!(said.contains(&counted), "{direction:?}: {whole}: {said}");
+        assert!(whole < folders * files, "{direction:?}");
+        fs::remove_dir_all(target).unwrap();
+    }
+}
+
+#[test]
+fn a_read_only_file_system_is_one_line() {
+    let disk = Disk::new();
+    let place = Place::new(User::Own, &disk.enter());
+    let source = place.home.path("source");
+    for name in ["a", "b", "c"] {
+        fs::create_dir_all(source.join(name)).unwrap();
+        for number in 0..20 {
+            fs::write(source.join(format!("{number}{name}")), name).unwrap();
+        }
+    }
+    let remount = format!(
+        "{} mount -o remount,ro {}",
+        disk.enter(),
+        disk.folder.path().display()
+    );
+    let status = Command::new("sh").args(["-c", &remount]).status().unwrap();
+    assert!(status.success(), "{remount}");
+    for direction in [Direction::Up, Direction::Down, Direction::Between] {
+        let mut copy = cp(direction, &place, &disk);
+        let output = finish(
+            copy.arg("-r")
+                .args(ends(direction, &source.join("."), disk.folder.path())),
+        );
+        assert_status(&output, 1);
+        let said = text(&output.stderr);
+        let folder = disk.folder.path().display();
+        let line = format!("{folder} is on a read-only file system. The copy stopped here");
+        assert!(
+            matches!(complaints(&said)[..], [only] if only.ends_with(&line)),
+            "{direction:?}: {said}"
+        );
+    }
+}
+
 #[test]
 fn a_file_that_fails_while_it_is_written_in_place_is_said_to_be_incomplete() {
     // Nothing that can be asked for shows beforehand that a file may not grow.
@@ -196,4 +289,22 @@ fn a_file_that_fails_while_it_is_written_in_place_is_said_to_be_incomplete() {
             assert_eq!(said.contains("is incomplete now"), !untouched, "{case}: {said}");
         }
     }
+}
+
+#[test]
+fn a_pipe_that_does_not_fit_is_named_without_a_size() {
+    let disk = Disk::new();
+    let place = Place::new(ordinary_user(), &disk.enter());
+    let target = disk.there("all.tar");
+    let [_, remote] = ends(Direction::Up, Path::new("-"), &target);
+    let output = finish_with(place.cp().args(["-", &remote]), &noise(24 * MIB, 1));
+    assert_status(&output, 1);
+    let folder = disk.folder.path().display();
+    let said = text(&output.stderr);
+    assert!(
+        said.contains(&format!(
+            "no space left in two:{folder} for all.tar. Any existing"
+        )),
+        "{said}"
+    );
 }

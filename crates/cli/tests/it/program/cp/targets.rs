@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mknodat};
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, describe, fifo, finish, program, sshd, text, wait_until};
+use crate::home::{Home, describe, fifo, finish, finish_with, program, sshd, text, wait_until};
 
 /// Who copies, here and on the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -512,4 +512,20 @@ fn an_ordinary_user_meets_what_cp_and_scp_meet() {
     } else {
         compare(User::Own);
     }
+}
+
+#[test]
+fn a_pipe_that_another_user_has_made_is_read_and_written() {
+    let user = if rustix::process::geteuid().is_root() {
+        User::Nobody
+    } else {
+        User::Own
+    };
+    let place = Place::new(user, "");
+    let target = place.home.path("target").display().to_string();
+    let up = finish_with(place.cp().args(["-", &format!("two:{target}")]), b"by a pipe");
+    assert!(up.status.success(), "{}", describe(&up));
+    let down = finish(place.cp().args([&format!("two:{target}"), "-"]));
+    assert!(down.status.success(), "{}", describe(&down));
+    assert_eq!(text(&down.stdout), "by a pipe", "{}", describe(&down));
 }

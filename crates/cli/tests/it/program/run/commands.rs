@@ -30,7 +30,7 @@ fn variables_reach_the_command_whatever_sshd_accepts() {
 
 #[test]
 fn a_script_runs_by_its_first_line_and_leaves_nothing_behind() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::of(1);
     let temporary = fleet.home.path("temporary");
     fs::create_dir(&temporary).unwrap();
     // A file, since where arguments go through a shell, quotes may be lost.
@@ -39,7 +39,8 @@ fn a_script_runs_by_its_first_line_and_leaves_nothing_behind() {
         "#!/usr/bin/env python3\nimport os, sys\nprint(sys.argv[1:], os.listdir(os.environ['TMPDIR']), sys.stdin.read())\n",
     );
     let variable = format!("TMPDIR={}", temporary.display());
-    let mut run = fleet.command(&["-H", "box[1-2]", "--json", "--env", &variable, "--script"]);
+    // On one host: both would look into the same folder.
+    let mut run = fleet.command(&["-H", "box1", "--json", "--env", &variable, "--script"]);
     run.arg(&script).args(["it's", "{host}", "--json"]);
     let output = finish_with(&mut run, b"the input");
     assert_status(&output, 0);

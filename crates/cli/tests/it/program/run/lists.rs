@@ -57,6 +57,18 @@ fn what_matches_nothing_is_told_with_what_was_meant() {
         said_of.ends_with("trunkline: bxo1 is not known; did you mean box1?\n"),
         "{said_of}"
     );
+    // Many names are told in one line; another number is another host.
+    let output = fleet.run(&["-H", "bxo[1-2],box[7-9]"], "true");
+    let said_of = text(&output.stderr);
+    let told: Vec<&str> = said_of
+        .lines()
+        .filter(|line| line.starts_with("trunkline:"))
+        .collect();
+    assert_eq!(
+        told,
+        ["trunkline: bxo[1-2] are not known; did you mean box[1-2]?"],
+        "{said_of}"
+    );
 
     let inventory = fleet.home.path("hosts.ini");
     fs::write(&inventory, "[web]\nbox1\nbox2\n").unwrap();

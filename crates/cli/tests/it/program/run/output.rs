@@ -23,7 +23,11 @@ fn an_error_of_this_machine_is_told_once() {
     let output = fleet.run(&["-H", "box[1-3]"], "true");
     assert_status(&output, 255);
     let said = text(&output.stderr);
-    assert_eq!(said.matches("unknown field").count(), 1, "{said}");
+    assert_eq!(
+        said.matches("there is no setting no_such_setting").count(),
+        1,
+        "{said}"
+    );
 }
 
 #[test]
@@ -162,4 +166,29 @@ fn ctrl_c_leaves_no_line_of_progress() {
     terminal.send("\x03");
     terminal.expect("interrupted");
     assert_eq!(terminal.end().code(), Some(130));
+}
+
+#[test]
+fn a_terminal_that_cannot_be_drawn_on_gets_no_escape_sequence() {
+    let fleet = Fleet::of(2);
+    let large = fleet.home.path("large");
+    fs::write(&large, vec![0; 1 << 20]).unwrap();
+    let script = "\"$T\" run -F \"$F\" -H box[1-2] 'sleep 0.5; echo ran {n}'; \
+                  \"$T\" cp -F \"$F\" --bwlimit 2M \"$L\" box1:\"$L.copy\"; \
+                  timeout -s INT 2 \"$T\" ls --watch; echo end";
+    let mut shell = fleet.home.command("bash");
+    shell
+        .args(["-c", script])
+        .env("TERM", "dumb")
+        .env("T", crate::home::program())
+        .env("F", &fleet.config)
+        .env("L", &large);
+    let mut terminal = Terminal::start(&shell);
+    terminal.expect("end");
+    assert_eq!(terminal.end().code(), Some(0));
+    let shown = terminal.shown();
+    for said in ["ran 2", "1 copied", "HOST"] {
+        assert!(shown.contains(said), "{shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
 }

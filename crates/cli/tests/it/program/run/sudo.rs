@@ -129,6 +129,50 @@ fn a_host_with_another_password_is_asked_for_alone() {
 }
 
 #[test]
+fn hosts_with_passwords_of_their_own_are_asked_for_in_the_order_of_the_list() {
+    let (fleet, folder) = fleet(6);
+    let sudo = folder.join("sudo");
+    // Each host has its own, and the first of the list is the last to ask.
+    let script = SUDO
+        .replace(
+            "*127.0.1.4*) right=other;;",
+            "*127.0.1.[1246]*) right=${SSH_CONNECTION#* * 127.0.1.};;",
+        )
+        .replace(
+            "*) right=right;;\nesac",
+            "esac\nright=${right% *}; case $right in 6) sleep 0.5;; esac",
+        );
+    fs::write(sudo, script).unwrap();
+    let mut terminal = on_terminal(&fleet, "-H box6,box2,box4,box1 --become 'echo ran {host}'");
+    terminal.expect("(box6) password for sudo: ");
+    terminal.send("6\r");
+    for number in [2, 4, 1] {
+        terminal.expect(&format!("(box{number}) wrong password; password for sudo: "));
+        terminal.send(&format!("{number}\r"));
+    }
+    terminal.expect("4 succeeded");
+    assert_eq!(terminal.end().code(), Some(0));
+    let shown = terminal.shown();
+    assert_eq!(shown.matches("password for sudo").count(), 4, "{shown}");
+}
+
+#[test]
+fn ctrl_c_at_the_question_starts_nothing_and_says_so() {
+    let (fleet, folder) = fleet(2);
+    let mut terminal = on_terminal(&fleet, "-H box[1-2] --become 'echo ran {n}'");
+    terminal.expect("password for sudo: ");
+    terminal.send("\x03");
+    terminal.expect("interrupted; not started: box[1-2]");
+    assert_eq!(terminal.end().code(), Some(130));
+    let shown = terminal.shown();
+    assert!(
+        shown.contains("2 not started") && !shown.contains("box1!") && !shown.contains("nobody gave one"),
+        "{shown}"
+    );
+    assert!(!folder.join("refused").exists());
+}
+
+#[test]
 fn without_anybody_to_ask_only_hosts_that_need_no_password_run() {
     let (fleet, _) = fleet(5);
     let mut run = fleet.command(&["-H", "box1,box3,box5", "--become", "--json"]);

@@ -40,7 +40,7 @@ fn what_comes_slowly_is_not_gathered() {
 fn answers_that_never_come_together_are_waited_for_less_and_less() {
     let mut now = Instant::now();
     let mut rhythm = Rhythm::new(now);
-    // A client that asks for a piece when it has the one before: each wait is in vain.
+    // A client that asks for a piece when it has the one before: each wait is useless.
     let (mut received, mut waits) = (0, 0);
     while received < 1024 * MIB {
         rhythm.asked = Some(now);

@@ -19,6 +19,22 @@ requirements:
   - the Python package C(trunkline)
   - the program C(trunkline), on E(PATH) or named by E(TRUNKLINE_PROGRAM)
 options:
+  fleet:
+    description:
+      - Address of the NATS of a fleet, such as V(nats://nats1:4222), or V(yes) for the fleet that this machine belongs to.
+        The fleet's nodes then run the tasks, each on its share of the hosts, which it reaches by its own C(ssh_config),
+        known hosts and keys. Of the other options, O(host), O(port), O(remote_user) and O(reconnection_retries) hold.
+      - Commands run without a terminal. Files, modules and what they return pass through NATS, which keeps them for as long
+        as the fleet keeps its jobs; each has at most 64 MiB. Becoming another user must need no password, because that would
+        be kept as well.
+    type: string
+    ini:
+      - section: trunkline
+        key: fleet
+    env:
+      - name: ANSIBLE_TRUNKLINE_FLEET
+    vars:
+      - name: ansible_trunkline_fleet
   host:
     description: Name or address to connect to, or an alias of ssh_config.
     default: inventory_hostname
@@ -440,6 +456,25 @@ for turn in 1 2 3 4 5 6 7 8 9 10; do
 done
 exit 1"""
 
+#: How a task's way through a fleet is called, and a file's, which can be sent again.
+FLEET, FLEET_FILE = "the fleet", "the fleet, for a file"
+
+#: The longest file that a fleet takes, in bytes: as its commands' input.
+LONGEST = 64 * 1024 * 1024
+
+#: Writes its input to a file, all of it.
+PUT = 'cat >"$1" && if [ "$(wc -c <"$1")" -ne "$2" ]; then echo "it did not arrive whole" >&2; exit 1; fi'
+
+#: Reads a file.
+FETCH = (
+    'size=$(wc -c <"$1") || exit 1; '
+    'if [ "$size" -gt "$2" ]; then echo "$1 is longer than 64 MiB, the most that a fleet takes" >&2; exit 1; fi; '
+    'exec cat <"$1"'
+)
+
+#: What says how this machine logs in, and nothing to a fleet's nodes.
+NOT_FOR_FLEETS = ("private_key_file", "private_key", "pkcs11_provider", "ssh_args", "ssh_common_args", "ssh_extra_args")
+
 #: Status, output, error output.
 Result = tuple[int, bytes, bytes]
 
@@ -460,6 +495,7 @@ SSH_WORDS = (
     ),
     (r"^the connection to (\S+) was closed by the other end", r"Connection closed by \1"),
     (r": permission denied \(", r": Permission denied ("),
+    (r"(: Permission denied \([^)]*\))$", r"\1."),
     (r"^(THE HOST KEY OF \S+ HAS CHANGED)", r"WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! \1"),
 )
 
@@ -498,6 +534,8 @@ class Connection(ConnectionBase):
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> Result:
         """Runs a command line."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
+        if self._fleet:
+            return self._told(self._exec_on_fleet(cmd, in_data, self.become if sudoable else None))
         # Python reads its program from standard input only where that is not a terminal.
         on_terminal = not in_data and ((sudoable and self.get_option("use_tty")) or self._is_tty_requested())
         # A size of 0 is none, so that nothing is cut to a width.
@@ -524,9 +562,58 @@ class Connection(ConnectionBase):
         display.vvv(censored if self._play_context.no_log else str(result), host=self._name)
         return result
 
+    def _exec_on_fleet(self, cmd: str, in_data: bytes | None, become: Any) -> Result:
+        """Has a node of the fleet run a command line."""
+        if become and become.get_option("become_pass", playcontext=self._play_context):
+            raise AnsibleError(
+                f"a fleet takes no {become.name} password, which its NATS would keep: let {become.name} need none on this "
+                "host, or reach the host without the fleet"
+            )
+        display.vvv(f"TRUNKLINE EXEC BY THE FLEET {cmd}", host=self._name)
+        status, stdout, stderr = self._attempt_at(functools.partial(self._run_on_fleet, cmd, in_data), in_data, FLEET)
+        if not (become and become.success):
+            return status, stdout, stderr
+        lines = stdout.splitlines(keepends=True)
+        for number, line in enumerate(lines):
+            if become.check_success(line):
+                return status, b"".join(lines[:number] + lines[number + 1 :]), stderr
+        seen = {self._event(line) for line in [*lines, *stderr.splitlines()]}
+        if "incorrect" in seen:
+            raise AnsibleError(f"Incorrect {become.name} password")
+        if seen & {"missing", "prompt"}:
+            raise AnsibleError(f"Missing {become.name} password")
+        return status, stdout, stderr
+
+    def _run_on_fleet(self, cmd: str, in_data: bytes | None = None) -> Result:
+        """Runs a command as a job of one host. Raises the error of one that did not run to its end."""
+        with trunkline.Group(self._fleet_host(), fleet=self._fleet) as group:
+            done = group.run(cmd, input=in_data, encoding=None).wait()[0].unwrap()
+        return done.returncode, done.stdout, done.stderr
+
+    def _fleet_host(self) -> str:
+        """The host as the fleet's nodes are to know it."""
+        for option in NOT_FOR_FLEETS:
+            if self.get_option(option):
+                raise AnsibleError(f"a fleet's nodes reach hosts by their own ssh_config and keys: leave out {option}")
+        if self._password:
+            raise AnsibleError("a fleet's nodes log in with their own keys: leave out the password")
+        user, port = self.get_option("remote_user"), self.get_option("port")
+        name = f"{user}@{self._name}" if user else self._name
+        return f"ssh://{name}:{port}" if port else name
+
+    @property
+    def _fleet(self) -> str | bool:
+        """The fleet's address, or whether it is this machine's."""
+        fleet = str(self.get_option("fleet") or "")
+        if fleet.lower() in ("yes", "true"):
+            return True
+        return fleet if fleet.lower() not in ("no", "false") else False
+
     @property
     def has_tty(self) -> bool:
         """Whether commands run on a terminal."""
+        if self._fleet:
+            return False
         return self._is_tty_requested() or (self.get_option("use_tty") and not self.get_option("pipelining"))
 
     def is_pipelining_enabled(self, wrap_async: bool = False) -> bool:
@@ -553,6 +640,12 @@ class Connection(ConnectionBase):
         display.vvv(f"TRUNKLINE PUT {in_path} TO {out_path}", host=self._name)
         if not os.path.exists(in_path):
             raise AnsibleFileNotFound(f"file or module does not exist: {in_path}")
+        if self._fleet:
+            if os.path.getsize(in_path) > LONGEST:
+                raise AnsibleError(f"{in_path} is longer than {LONGEST >> 20} MiB, the most that a fleet takes")
+            content = Path(in_path).read_bytes()
+            self._transfer_on_fleet(in_path, out_path, [PUT, "sh", out_path, str(len(content))], content)
+            return
 
         def put(open_there: OpenThere) -> None:
             with open(in_path, "rb") as source, open_there(out_path, "wb") as target:
@@ -564,6 +657,10 @@ class Connection(ConnectionBase):
         """Copies a file from the host."""
         super().fetch_file(in_path, out_path)
         display.vvv(f"TRUNKLINE FETCH {in_path} TO {out_path}", host=self._name)
+        if self._fleet:
+            content = self._transfer_on_fleet(in_path, out_path, [FETCH, "sh", in_path, str(LONGEST)])
+            Path(out_path).write_bytes(content)
+            return
 
         def fetch(open_there: OpenThere) -> None:
             with open_there(in_path, "rb") as source, open(out_path, "wb") as target:
@@ -593,6 +690,15 @@ class Connection(ConnectionBase):
         except (trunkline.FileError, DdError) as error:
             raise AnsibleError(f"failed to transfer file to {in_path} {out_path}:\n{error}") from None
 
+    def _transfer_on_fleet(self, in_path: str, out_path: str, script: list[str], content: bytes | None = None) -> bytes:
+        """Moves a file by a command, as its input or its output. As over SFTP, it can be done again."""
+        command = shlex.join(["sh", "-c", *script])
+        moving = functools.partial(self._run_on_fleet, command, content)
+        status, stdout, stderr = self._attempt_at(moving, through=FLEET_FILE)
+        if status != 0:
+            raise AnsibleError(f"failed to transfer file to {in_path} {out_path}:\n{to_text(stderr).strip()}")
+        return stdout
+
     @contextlib.contextmanager
     def _open_by_dd(self, host: trunkline.Connection, path: str, mode: str) -> Iterator[Any]:
         """A file on the host as dd's input or output."""
@@ -609,6 +715,9 @@ class Connection(ConnectionBase):
 
     def reset(self) -> None:
         """Has the next command connect anew."""
+        if self._fleet:
+            display.warning("Failed to reset connection: the fleet's nodes keep theirs")
+            return
         try:
             closed = self._reach().disconnect()
         except (trunkline.Error, AnsibleError) as error:
@@ -738,9 +847,13 @@ class Connection(ConnectionBase):
     def _attempt(self, work: Callable[[trunkline.Connection], _T], in_data: bytes | None = None, through: str = "ssh") -> _T:
         """Does ``work``, again if the host cannot be reached and it did not start. What goes ``through`` something else than
         "ssh" is a transfer, which can be done again in any case."""
+        return self._attempt_at(lambda: work(self._reach()), in_data, through)
+
+    def _attempt_at(self, work: Callable[[], _T], in_data: bytes | None = None, through: str = "ssh") -> _T:
+        """The same, for what reaches the host by itself. What goes through ``FLEET`` is a task, too."""
         for attempt in itertools.count():
             try:
-                return work(self._reach())
+                return work()
             except trunkline.FileError:
                 raise
             except trunkline.Error as error:
@@ -752,14 +865,14 @@ class Connection(ConnectionBase):
                 pause = min(2**attempt - 1, 30)
                 display.vv(f"ssh_retry: attempt: {attempt + 1}, {failure}, pausing for {pause} seconds", host=self._name)
                 time.sleep(pause)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise AnsibleError(f"on this machine: {error}") from None
         raise AssertionError("a loop without an end")
 
     def _failure(self, error: trunkline.Error, in_data: bytes | None, through: str) -> AnsibleError:
         """What a failure means for the task: the host is unreachable only if nothing of it has started."""
         said = "<error censored due to no log>" if self._play_context.no_log else self._as_ssh(error)
-        if error.may_have_run and through == "ssh":
+        if error.may_have_run and through in ("ssh", FLEET):
             return CutOff(f"The task was cut off, and may have run; it is not run again: {said}")
         if isinstance(error, trunkline.LocalError):
             return AnsibleError(f"on this machine: {said}")
@@ -768,6 +881,8 @@ class Connection(ConnectionBase):
                 "Using a SSH password instead of a key is not possible because Host Key checking is enabled. "
                 f"Please add this host's fingerprint to your known_hosts file to manage this host.\n{said}"
             )
+        if isinstance(error, trunkline.FleetError) and not error.may_have_run:
+            return AnsibleConnectionFailure(f"The fleet did not start it: {said}")
         if in_data and through == "ssh":
             reached = f'Data could not be sent to remote host "{self._name}". Make sure this host can be reached over ssh'
         else:

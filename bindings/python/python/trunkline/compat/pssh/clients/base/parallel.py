@@ -134,7 +134,7 @@ class BaseParallelSSHClient:
         self.cmds = self._spawn(
             lambda client, place: client.ran(commands[place], shell, sudo, user, use_pty, encoding, read_timeout)
         )
-        self.pool.wait(lambda: all(job._done for job in self.cmds or ()), self.timeout)
+        self.pool.wait(lambda: all(job._done for job in self.cmds or ()), self.timeout or None)
         return self._outputs(self.cmds, stop_on_errors)
 
     def get_last_output(self, cmds: list[Job[HostOutput]] | None = None) -> list[HostOutput] | None:

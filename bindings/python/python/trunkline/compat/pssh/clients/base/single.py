@@ -390,8 +390,8 @@ class BaseSSHClient:
 
     def get_exit_status(self, channel: Channel) -> int | None:
         """A command's status; ``None`` while it runs."""
-        channel.ends_soon()
-        return channel.get_exit_status() if channel.eof() else None
+        status = channel.get_exit_status()
+        return status if channel.eof() else None
 
     def close_channel(self, channel: Channel) -> None:
         """Ends a command."""
@@ -644,7 +644,8 @@ class Channel:
             self._may_end_soon = self._client.pool.wait(lambda: self.ended, _END_IS_NEAR)
 
     def get_exit_status(self) -> int | None:
-        """Its status, as a shell would show it: 128 and the number for a signal."""
+        """Its status, as a shell would show it: 128 and the number for a signal; ``None`` while it runs."""
+        self.ends_soon()
         return self._status
 
     def close(self) -> int:

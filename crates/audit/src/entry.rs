@@ -1,0 +1,267 @@
+//! Who asks, and what is asked for, from there to its end.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use tokio::net::UnixStream;
+use trunkline::transfer::{Location, Progress, Snapshot};
+use trunkline::{Error, Execution, ExitStatus, SessionControl};
+use trunkline_control::protocol::{CopyEnd, Exit, Reply};
+
+use crate::Audit;
+use crate::asker::Asker;
+use crate::record::Outcome;
+use crate::subject::Subject;
+use crate::work::{Unended, Work, locked};
+
+/// One client, of which everything that it asks for is recorded.
+#[derive(Clone)]
+pub struct Recorder {
+    audit: Arc<Audit>,
+    asker: Option<Asker>,
+    /// Whose engine does it.
+    engine: Option<&'static str>,
+}
+
+impl Recorder {
+    /// This process, for what it does with an engine of its own.
+    pub fn of_program(audit: &Arc<Audit>) -> Self {
+        let uid = rustix::process::getuid().as_raw();
+        Self {
+            audit: audit.clone(),
+            asker: audit
+                .writer
+                .is_some()
+                .then(|| Asker::looked_at(uid, Some(std::process::id()))),
+            engine: Some("program"),
+        }
+    }
+
+    /// Waits until all is written that was recorded so far and can be written.
+    pub async fn flush(&self) {
+        self.audit.written(None).await;
+    }
+
+    /// Records the end of all that has none yet, because this program ends, and waits as [`Self::flush`].
+    pub async fn close(&self) {
+        for work in self.audit.open.take() {
+            let outcome = match work.lasts {
+                true => Outcome::new(Execution::Finished),
+                false => Outcome::left("its program ended", Execution::MayHaveStarted),
+            };
+            self.end(&work, outcome);
+        }
+        self.flush().await;
+    }
+
+    fn end(&self, work: &Work, outcome: Outcome) {
+        if let Some(writer) = &self.audit.writer {
+            writer.add(work.end(self.asker.clone(), outcome));
+        }
+    }
+
+    /// Looks at the process that is at the other end, where that is recorded.
+    pub fn of(audit: &Arc<Audit>, stream: &UnixStream) -> Self {
+        Self {
+            audit: audit.clone(),
+            asker: audit.writer.is_some().then(|| Asker::of(stream)).flatten(),
+            engine: None,
+        }
+    }
+
+    /// Whether anything is recorded.
+    pub fn is_on(&self) -> bool {
+        self.audit.writer.is_some()
+    }
+
+    /// Something that it asks for, of which nothing has been handed to a server yet.
+    pub fn entry(&self, subject: Subject) -> Entry {
+        let work = Work::new(subject.by(self.engine));
+        Entry {
+            recorder: self.clone(),
+            refused: AtomicBool::new(false),
+            work: Arc::new(Mutex::new(self.audit.writer.is_some().then_some(work))),
+        }
+    }
+}
+
+/// Something that was asked for, from there to its end. Dropping it records an end that nobody knows more of.
+pub struct Entry {
+    recorder: Recorder,
+    refused: AtomicBool,
+    /// Guards it while it moves from one state to the next. `None` once the end is recorded, or where nothing is.
+    work: Arc<Unended>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    fn work(&self) -> MutexGuard<'_, Option<Work>> {
+        locked(&self.work)
+    }
+
+    /// What else its client asks for, is recorded by.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Something else that the same client asks for.
+    pub fn beside(&self, subject: Subject) -> Self {
+        self.recorder.entry(subject)
+    }
+
+    /// Records that it is about to be handed to a server; `refine` knows more of it by now. A second beginning is none.
+    ///
+    /// # Errors
+    /// It cannot be recorded, and must not be done.
+    pub async fn begin(&self, refine: impl FnOnce(Subject) -> Subject) -> Result<(), Error> {
+        let record = {
+            let mut work = self.work();
+            let Some(work) = work.as_mut().filter(|work| work.begun.is_none()) else {
+                return Ok(());
+            };
+            work.subject = refine(std::mem::take(&mut work.subject));
+            work.lasts |= work.subject.lasts();
+            let id = self.recorder.audit.open.number();
+            if self.recorder.engine.is_some() {
+                self.recorder.audit.open.insert(id.clone(), &self.work);
+            }
+            work.begun = Some((id, Instant::now()));
+            work.begin(self.recorder.asker.clone())
+        };
+        let recorded = self.recorder.audit.record(record).await;
+        if recorded.is_err() {
+            // What did not happen is not in the trail. That its end could be written would be a contradiction.
+            *self.work() = None;
+            self.refused.store(true, Ordering::Relaxed);
+        }
+        recorded
+    }
+
+    /// Whether it could not be recorded, and must not be done by other ways either.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// What counts its bytes from now on.
+    pub fn carries(&self, carried: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
+        if let Some(work) = self.work().as_mut() {
+            work.carried = Some(Box::new(carried));
+        }
+    }
+
+    /// Counts what a session carries.
+    pub fn counted(&self, session: &SessionControl) -> SessionControl {
+        let counting = session.clone();
+        self.carries(move || counting.carried());
+        session.clone()
+    }
+
+    /// Says that whoever has it gives it up when they need it no longer: that is its end, and no failure.
+    pub fn lasts(&self) {
+        if let Some(work) = self.work().as_mut() {
+            work.lasts = true;
+        }
+    }
+
+    /// Records its end.
+    fn end(&self, outcome: Outcome) {
+        let Some(work) = self.work().take() else { return };
+        if let (Some((id, _)), true) = (&work.begun, self.recorder.engine.is_some()) {
+            self.recorder.audit.open.remove(id);
+        }
+        self.recorder.end(&work, outcome);
+    }
+
+    /// Records its end, by what a client was told last.
+    pub fn end_by(&self, last: &Reply) {
+        self.end(match last {
+            Reply::Exit(Exit::Status(status)) => Outcome::exited(*status),
+            Reply::Exit(Exit::Signal(signal, _)) => Outcome::signalled(signal),
+            Reply::Exit(Exit::Unknown) | Reply::Measured(_) | Reply::RemoteNames(_) => {
+                Outcome::new(Execution::Finished)
+            }
+            Reply::Failed(failure) => Outcome {
+                error: Some(failure.message.clone()),
+                ..Outcome::new(failure.execution)
+            },
+            Reply::Copied(CopyEnd { progress, .. }) => Outcome {
+                failed_files: Some(progress.failed),
+                ..Outcome::new(Execution::Finished)
+            },
+            Reply::UseSystemSsh { .. } => Outcome {
+                execution: "not known",
+                ..Outcome::new(Execution::MayHaveStarted)
+            },
+            _ => return,
+        });
+    }
+
+    /// Records the end of a session.
+    pub fn end_session(&self, ended: &Result<ExitStatus, Error>) {
+        self.end(match ended {
+            Ok(ExitStatus::Exited(status)) => Outcome::exited(*status),
+            Ok(ExitStatus::Signaled { signal, .. }) => Outcome::signalled(signal),
+            Ok(ExitStatus::Unknown) => Outcome::new(Execution::Finished),
+            Err(error) => Outcome::failed(error),
+        });
+    }
+
+    /// Records the end of a copy, whose `progress` counts the names that failed.
+    pub fn end_copy(&self, ended: &Result<Snapshot, Error>) {
+        self.end(match ended {
+            Ok(progress) => Outcome {
+                failed_files: Some(progress.failed),
+                ..Outcome::new(Execution::Finished)
+            },
+            Err(error) => Outcome::failed(error),
+        });
+    }
+
+    /// Counts what a copy carries.
+    pub fn counts_copy(&self, sources: &[Location], target: &Location, progress: &Arc<Progress>) {
+        let (counting, uploads) = (progress.clone(), matches!(target, Location::Host(..)));
+        let downloads = sources.iter().any(|source| matches!(source, Location::Host(..)));
+        self.carries(move || {
+            let bytes = counting.snapshot().bytes;
+            (if uploads { bytes } else { 0 }, if downloads { bytes } else { 0 })
+        });
+    }
+
+    /// Records that it failed.
+    pub fn failed(&self, error: &Error) {
+        self.end(Outcome::failed(error));
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let state = self
+            .work()
+            .as_ref()
+            .map(|work| (work.begun.is_some(), work.lasts));
+        let execution = match state {
+            None => return,
+            Some((true, true)) => return self.end(Outcome::new(Execution::Finished)),
+            Some((true, false)) => Execution::MayHaveStarted,
+            Some((false, _)) => Execution::DidNotStart,
+        };
+        let who = match self.recorder.engine {
+            None => "its client left",
+            Some(_) => "its program gave it up",
+        };
+        self.end(Outcome::left(who, execution));
+    }
+}

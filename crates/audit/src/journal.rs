@@ -1,0 +1,336 @@
+//! The files of the audit trail: `audit.jsonl`, and `audit-N.jsonl` for older ones, where N is the number of the last line.
+//!
+//! Several processes may write: a daemon that waits for its last sessions beside its successor, private ones, and programs
+//! with an engine of their own. So each append takes a lock, on the file `head`, which also holds where the chain ended: a tail that somebody has removed is
+//! noticed by that, though not if they have changed `head` as well.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::chain::{Head, Link};
+use crate::hash::Hash;
+use crate::record::{Note, Record};
+
+/// More than the longest line: each of its texts is bounded (`Printable`), but for the sources of a copy, of which there are
+/// [`crate::MAX_SOURCES`].
+const LONGEST_LINE: u64 = 1024 * 1024;
+
+/// The trail's files, for one process that writes.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    folder: PathBuf,
+    /// Bytes after which a new file is begun.
+    file_size: u64,
+    /// The most files that are kept, the one that is written to included; 0 for all.
+    files: usize,
+    known: Option<OpenTrail>,
+}
+
+/// What this process has seen last, which is still so unless somebody else has written.
+#[derive(Debug)]
+struct OpenTrail {
+    file: File,
+    /// Device, inode and size.
+    identity: (u64, u64, u64),
+    head: Head,
+}
+
+/// How long another writer is waited for. Each holds the lock for one write; one that was stopped (Ctrl-Z, a debugger) in the
+/// middle of it must not stop all others for good.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest pause between two looks at the lock.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The lock, for as long as it lives.
+struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that was forked meanwhile has the file open, too, and the lock with it (flock(2)).
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Takes the lock, as soon as nobody else has it. `how` does not wait by itself.
+pub(crate) fn lock(file: &File, how: FlockOperation, patience: Duration) -> io::Result<()> {
+    let until = Instant::now() + patience;
+    let mut pause = Duration::from_micros(50);
+    loop {
+        match flock(file, how) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(PAUSE);
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let held = "another process has held the lock of the audit trail for too long";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, held));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl Locked {
+    fn take(folder: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(folder.join("head"))?;
+        lock(&file, FlockOperation::NonBlockingLockExclusive, PATIENCE)?;
+        Ok(Self(file))
+    }
+
+    /// Where the chain ended when somebody wrote last; its beginning where that cannot be read.
+    fn head(&self) -> Head {
+        let mut text = [0; 128];
+        let read = self.0.read_at(&mut text, 0).unwrap_or_default();
+        let text = str::from_utf8(&text[..read]).unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        line.parse().unwrap_or_default()
+    }
+
+    /// Of one length, so that a write in place leaves nothing of the last one.
+    fn set_head(&self, head: Head) -> io::Result<()> {
+        let text = format!("{head:<100}\n");
+        self.0.write_all_at(text.as_bytes(), 0)
+    }
+}
+
+/// What is found at the end of a file.
+#[derive(Debug, Default)]
+struct Tail {
+    /// The last whole line's.
+    head: Option<Head>,
+    /// Bytes behind it that are not a line.
+    torn: Vec<u8>,
+}
+
+impl Journal {
+    /// The trail in `folder`, which exists.
+    pub(crate) fn new(folder: PathBuf, file_size: u64, files: usize) -> Self {
+        Self {
+            folder,
+            file_size,
+            files,
+            known: None,
+        }
+    }
+
+    pub(crate) fn current(&self) -> PathBuf {
+        self.folder.join("audit.jsonl")
+    }
+
+    /// Appends records; all of them or none. With `sync` they are on the disk when this returns.
+    ///
+    /// # Errors
+    /// The file cannot be opened or written. What was written of it has been taken back, as far as that is possible.
+    pub(crate) fn append(&mut self, records: &[Record], sync: bool) -> io::Result<Head> {
+        let lock = Locked::take(&self.folder)?;
+        let mut lines = Vec::new();
+        let mut known = self.look(&lock, &mut lines)?;
+        let before = known.identity.2;
+        let mut head = known.head;
+        for record in records {
+            head.add(record, &mut lines)?;
+        }
+        // An incomplete line is explained by the next, which verifying looks for in the same file.
+        let explains = lines.first() == Some(&b'\n');
+        if before > 0 && !explains && before + lines.len() as u64 > self.file_size {
+            known = self.begin_another(&known)?;
+        }
+        let size = known.identity.2;
+        if let Err(error) = write_whole(&known.file, &lines, sync) {
+            // What is left of a line is dealt with by whoever writes next.
+            let _ = known.file.set_len(size);
+            self.known = None;
+            return Err(error);
+        }
+        known.identity.2 += lines.len() as u64;
+        known.head = head;
+        self.known = Some(known);
+        // The lines are what counts: a head that could not be written is behind them, which is no contradiction.
+        let _ = lock.set_head(head);
+        Ok(head)
+    }
+
+    /// The current file and the chain's end, looked up anew if somebody else has written. What is wrong with it is noted in
+    /// `lines`, which come first.
+    fn look(&mut self, lock: &Locked, lines: &mut Vec<u8>) -> io::Result<OpenTrail> {
+        let path = self.current();
+        if let Some(known) = self.known.take()
+            && std::fs::metadata(&path).is_ok_and(|found| identity(&found) == known.identity)
+        {
+            return Ok(known);
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .read(true)
+            .mode(0o600)
+            .open(&path)?;
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::other(format!("{} is not a file", path.display())));
+        }
+        let mut tail = tail(&file, found.len())?;
+        if found.len() == 0
+            && let Some(last) = list(&self.folder)?.pop()
+        {
+            let older = File::open(last)?;
+            let len = older.metadata()?.len();
+            tail.head = self::tail(&older, len)?.head;
+        }
+        let noted = lock.head();
+        let mut head = tail.head.unwrap_or_default();
+        let complaint = complaint(head, noted);
+        if head.number <= noted.number {
+            head = noted;
+        }
+        if !tail.torn.is_empty() {
+            lines.push(b'\n');
+            head.add(&torn(&tail.torn), lines)?;
+        }
+        if let Some(complaint) = complaint {
+            head.add(&Record::broken(complaint), lines)?;
+        }
+        Ok(OpenTrail {
+            identity: identity(&found),
+            file,
+            head,
+        })
+    }
+
+    /// Puts the current file aside and begins the next; the oldest go.
+    fn begin_another(&self, known: &OpenTrail) -> io::Result<OpenTrail> {
+        let aside = self.folder.join(format!("audit-{:012}.jsonl", known.head.number));
+        std::fs::rename(self.current(), aside)?;
+        let file = OpenOptions::new()
+            .create_new(true)
+            .append(true)
+            .read(true)
+            .mode(0o600)
+            .open(self.current())?;
+        if self.files > 0 {
+            let older = list(&self.folder)?;
+            let surplus = (older.len() + 1).saturating_sub(self.files);
+            for file in &older[..surplus.min(older.len())] {
+                if let Err(error) = std::fs::remove_file(file) {
+                    tracing::warn!(file = %file.display(), %error, "an old audit file cannot be removed");
+                }
+            }
+        }
+        Ok(OpenTrail {
+            identity: identity(&file.metadata()?),
+            file,
+            head: known.head,
+        })
+    }
+}
+
+/// The older files of a trail, oldest first.
+pub(crate) fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| {
+            let number = name.strip_prefix("audit-")?.strip_suffix(".jsonl")?;
+            number.parse::<u64>().ok()
+        });
+        files.extend(number.map(|number| (number, entry.path())));
+    }
+    files.sort();
+    Ok(files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// What is told where a file does not end as whoever wrote last has noted. A file that is ahead is not wrong: its writer was
+/// ended before it could note that.
+fn complaint(found: Head, noted: Head) -> Option<String> {
+    let said = "lines that had been written";
+    if found.number < noted.number {
+        let (first, last) = (found.number + 1, noted.number);
+        Some(format!("{said} are gone: {first} to {last}"))
+    } else if found.number == noted.number && found.hash != noted.hash {
+        Some(format!("{said} are changed: {}", noted.number))
+    } else {
+        None
+    }
+}
+
+fn torn(bytes: &[u8]) -> Record {
+    let mut record = Record::note("");
+    record.note = Some(Note {
+        note: "the line before this one is incomplete: its writer was ended, or its disk was full".into(),
+        broken: false,
+        torn_bytes: Some(bytes.len()),
+        torn_sha256: Some(Hash::of(bytes).to_string()),
+    });
+    record
+}
+
+fn identity(found: &std::fs::Metadata) -> (u64, u64, u64) {
+    (found.dev(), found.ino(), found.len())
+}
+
+fn write_whole(mut file: &File, lines: &[u8], sync: bool) -> io::Result<()> {
+    file.write_all(lines)?;
+    if sync { file.sync_data() } else { Ok(()) }
+}
+
+/// The end of a file of `len` bytes.
+fn tail(mut file: &File, len: u64) -> io::Result<Tail> {
+    let start = len.saturating_sub(2 * LONGEST_LINE);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(2 * LONGEST_LINE).read_to_end(&mut bytes)?;
+    let whole = bytes
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
+    let torn = bytes.split_off(whole);
+    bytes.pop();
+    let lines = bytes.rsplit(|byte| *byte == b'\n');
+    let head = lines.filter_map(|line| Some(Link::read(line)?.head(line))).next();
+    Ok(Tail { head, torn })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_was_forked_in_the_middle_of_a_write_does_not_keep_the_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = Locked::take(folder.path()).unwrap();
+        // What fork leaves the child with: another descriptor of the same open file.
+        let childs = held.0.try_clone().unwrap();
+        drop(held);
+        let other = File::open(folder.path().join("head")).unwrap();
+        lock(&other, FlockOperation::NonBlockingLockExclusive, Duration::ZERO).unwrap();
+        drop(childs);
+    }
+
+    #[test]
+    fn a_writer_that_was_stopped_in_the_middle_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = Locked::take(folder.path()).unwrap();
+        let other = File::open(folder.path().join("head")).unwrap();
+        let error = lock(&other, FlockOperation::NonBlockingLockExclusive, Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("another process"), "{error}");
+        // Who verifies does not either.
+        lock(&other, FlockOperation::NonBlockingLockShared, Duration::ZERO).unwrap_err();
+        drop(held);
+        lock(&other, FlockOperation::NonBlockingLockExclusive, Duration::ZERO).unwrap();
+    }
+}

@@ -1,0 +1,179 @@
+//! What one line of the audit trail says, but for its place in the chain.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+use trunkline::{Error, Execution, Printable};
+
+use crate::asker::Asker;
+use crate::subject::Subject;
+
+/// One event. Fields that do not apply are left out.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Record {
+    /// When it happened: UTC, in RFC 3339's form, with milliseconds.
+    pub(crate) time: String,
+    pub(crate) event: Event,
+    /// What a beginning and its end have in common.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) asker: Option<Asker>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) subject: Option<Subject>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) outcome: Option<Outcome>,
+    /// Of a daemon that starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) daemon: Option<Daemon>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<Note>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Event {
+    /// A daemon began to write to the trail.
+    Start,
+    /// It ended in good order.
+    Stop,
+    /// Something is about to be handed to a server.
+    Begin,
+    /// It has ended, or was not begun.
+    End,
+    /// Something about the trail itself.
+    Note,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Outcome {
+    /// "did not start", "may have started", "finished", or "not known" for what was left to the system's ssh.
+    pub(crate) execution: &'static str,
+    /// The command's exit status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<u32>,
+    /// The signal that ended it, without "SIG".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) signal: Option<String>,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    /// Names that a copy could not copy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_files: Option<u64>,
+    /// Bytes to the server, of the command's input, a tunnel, a forwarding or a copy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sent_bytes: Option<u64>,
+    /// Bytes from the server, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) received_bytes: Option<u64>,
+    /// From the beginning on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seconds: Option<f64>,
+}
+
+/// A daemon that writes to the trail.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Daemon {
+    pub(crate) pid: u32,
+    pub(crate) version: &'static str,
+    /// "on" or "strict".
+    pub(crate) mode: &'static str,
+}
+
+/// What is told about the trail itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Note {
+    /// A sentence.
+    pub(crate) note: String,
+    /// Records that had been written are not there any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) broken: bool,
+    /// The bytes of an incomplete line in front of this one, and their hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) torn_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) torn_sha256: Option<String>,
+}
+
+impl Record {
+    pub(crate) fn new(event: Event) -> Self {
+        Self {
+            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            event,
+            id: None,
+            asker: None,
+            subject: None,
+            outcome: None,
+            daemon: None,
+            note: None,
+        }
+    }
+
+    /// The note that records which had been written are not there any more.
+    pub(crate) fn broken(text: impl Into<String>) -> Self {
+        let mut record = Self::note(text);
+        if let Some(note) = &mut record.note {
+            note.broken = true;
+        }
+        record
+    }
+
+    pub(crate) fn note(text: impl Into<String>) -> Self {
+        Self {
+            note: Some(Note {
+                note: text.into(),
+                broken: false,
+                torn_bytes: None,
+                torn_sha256: None,
+            }),
+            ..Self::new(Event::Note)
+        }
+    }
+}
+
+impl Outcome {
+    pub(crate) fn new(execution: Execution) -> Self {
+        Self {
+            execution: execution.as_str(),
+            status: None,
+            signal: None,
+            error: None,
+            failed_files: None,
+            sent_bytes: None,
+            received_bytes: None,
+            seconds: None,
+        }
+    }
+
+    /// Nobody is there any more who would learn more of it.
+    pub(crate) fn left(who: &str, execution: Execution) -> Self {
+        Self {
+            error: Some(who.into()),
+            ..Self::new(execution)
+        }
+    }
+
+    pub(crate) fn exited(status: u32) -> Self {
+        Self {
+            status: Some(status),
+            ..Self::new(Execution::Finished)
+        }
+    }
+
+    pub(crate) fn signalled(signal: &str) -> Self {
+        Self {
+            signal: Some(Printable::line(signal).into_string()),
+            ..Self::new(Execution::Finished)
+        }
+    }
+
+    pub(crate) fn failed(error: &Error) -> Self {
+        Self {
+            error: Some(error.to_string()),
+            ..Self::new(error.execution())
+        }
+    }
+}

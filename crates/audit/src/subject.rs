@@ -1,0 +1,260 @@
+//! What was asked for, as the trail names it.
+
+use serde::Serialize;
+use trunkline::config::{Forward, HostConfig};
+use trunkline::transfer::Location;
+use trunkline::{ForwardClient, Printable};
+use trunkline_control::protocol::{CopyPlace, CopyRequest, ForwardKind, OnBehalf, Program};
+
+use crate::hash::Hash;
+
+/// Sources of a copy that are named. The number of all is in the last of them.
+const MAX_SOURCES: usize = 32;
+
+/// What was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Subject {
+    /// "session", "tunnel", "incoming", "listener", "forwarding", "copy", "tune", "listing".
+    kind: &'static str,
+    /// The destination, as it was typed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    /// The account on the server, where the configuration could be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    /// What the destination means: the name or address that is connected to, and its port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    /// "command", "shell", "subsystem" or "none" for sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<&'static str>,
+    /// The command line, the subsystem's name, or where a tunnel or a forwarding leads to.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    command: Option<Exact>,
+    /// Where a connection through a forwarding comes from, of a remote one in the server's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    /// Whether the session has a terminal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    terminal: Option<bool>,
+    /// What a copy reads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sources: Vec<String>,
+    /// What a copy writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    /// The public nkey of who asked for it through a fleet, as the asker says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitter: Option<String>,
+    /// The job that it is part of, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<String>,
+    /// Set to "program" where a program has done it with an engine of its own, and not the daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<&'static str>,
+    /// Set to "ssh" where the system's ssh was left to do it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transport: Option<&'static str>,
+}
+
+impl Subject {
+    /// Something at a host, of which only what was typed is known yet.
+    pub fn of(kind: &'static str, host: &str) -> Self {
+        Self {
+            kind,
+            host: Some(Printable::line(host).into_string()),
+            ..Self::default()
+        }
+    }
+
+    /// What a client's session is to run.
+    pub fn session(host: &str, program: &Program) -> Self {
+        Self::of("session", host).running(program)
+    }
+
+    /// The same, of what turned out to be meant.
+    pub fn running(mut self, program: &Program) -> Self {
+        let (kind, name, command) = match program {
+            Program::Configured => ("session", Some("shell"), None),
+            Program::Exec(command) => ("session", Some("command"), Some(Exact::new(command))),
+            Program::Subsystem(name) => ("session", Some("subsystem"), Some(Exact::new(name.as_bytes()))),
+            Program::Nothing => ("session", Some("none"), None),
+            Program::Stdio(host, port) => ("tunnel", None, Some(target(format!("{host}:{port}")))),
+            Program::StdioSocket(path) => ("tunnel", None, Some(target(path))),
+            Program::Listen(host, port) => {
+                let host = host.as_deref().unwrap_or("localhost");
+                ("listener", None, Some(target(format!("{host}:{port}"))))
+            }
+            Program::ListenSocket(path) => ("listener", None, Some(target(path))),
+            Program::Incoming(_) => ("tunnel", None, None),
+        };
+        (self.kind, self.program, self.command) = (kind, name, command);
+        self
+    }
+
+    /// Whom it is done for.
+    pub fn on_behalf(mut self, of: Option<&OnBehalf>) -> Self {
+        self.submitter = of.map(|of| Printable::line(&of.submitter).into_string());
+        self.job = of.map(|of| Printable::line(&of.job).into_string());
+        self
+    }
+
+    /// Whose engine does it, where that is not the daemon's.
+    pub(crate) fn by(mut self, engine: Option<&'static str>) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// What the destination means.
+    pub fn at(mut self, host: &HostConfig) -> Self {
+        self.host = Some(Printable::line(&host.original_host).into_string());
+        self.user = Some(Printable::line(&host.user).into_string());
+        self.hostname = Some(Printable::line(&host.hostname).into_string());
+        self.port = Some(host.port);
+        self
+    }
+
+    /// A single connection through a forwarding that listens here, and where it leads to.
+    pub fn outgoing(host: &HostConfig, client: &ForwardClient) -> Self {
+        Self::connection("tunnel", host, client)
+    }
+
+    /// A single connection through one that the server listens for, and where it leads to here.
+    pub fn incoming(host: &HostConfig, client: &ForwardClient) -> Self {
+        Self::connection("incoming", host, client)
+    }
+
+    /// A single connection to what the server listens on, which this side reads itself. `from` is the server's word.
+    pub fn accepted(host: &HostConfig, from: &str) -> Self {
+        let from = Printable::line(from).into_string();
+        Self {
+            from: (!from.is_empty()).then_some(from),
+            ..Self::of("incoming", &host.original_host).at(host)
+        }
+    }
+
+    fn connection(kind: &'static str, host: &HostConfig, client: &ForwardClient) -> Self {
+        // The server says where its clients come from, and may say anything.
+        let from = Printable::line(&client.from).into_string();
+        Self {
+            from: (!from.is_empty()).then_some(from),
+            ..Self::of(kind, &host.original_host).at(host).to(&client.target)
+        }
+    }
+
+    /// A forwarding, from where it listens to where it leads.
+    pub fn forwarding(host: &HostConfig, kind: ForwardKind, forward: &Forward) -> Self {
+        let way = format!("{} {} to {}", kind.option(), forward.listen, forward.target);
+        Self::of("forwarding", &host.original_host).at(host).to(way)
+    }
+
+    /// Whether it is given up by whoever has it, and has no other end.
+    pub(crate) fn lasts(&self) -> bool {
+        matches!(self.kind, "forwarding" | "listener" | "tunnel" | "incoming")
+    }
+
+    /// Whether it has a terminal.
+    pub fn on_terminal(mut self, terminal: bool) -> Self {
+        self.terminal = Some(terminal);
+        self
+    }
+
+    /// Where a tunnel or a forwarding leads to.
+    pub fn to(mut self, place: impl AsRef<str>) -> Self {
+        self.command = Some(target(place));
+        self
+    }
+
+    /// Where the system's ssh was left to do it.
+    pub fn through_ssh(mut self) -> Self {
+        self.transport = Some("ssh");
+        self
+    }
+
+    /// A copy between places that an engine knows.
+    pub fn transfer(host: &HostConfig, sources: &[Location], target: &Location) -> Self {
+        Self {
+            sources: named(sources, located),
+            target: Some(located(target)),
+            ..Self::of("copy", &host.original_host).at(host)
+        }
+    }
+
+    /// A copy that a client asks for.
+    pub fn copy(request: &CopyRequest) -> Self {
+        let places = request.sources.iter().chain([&request.target]);
+        let mut host = places.filter_map(|place| match place {
+            CopyPlace::Host(host, _) => Some(Printable::line(&host.destination.host).into_string()),
+            CopyPlace::Local(_) | CopyPlace::Passed(_) => None,
+        });
+        Self {
+            kind: "copy",
+            host: host.next_back(),
+            sources: named(&request.sources, copied),
+            target: Some(copied(&request.target)),
+            ..Self::default()
+        }
+    }
+}
+
+/// Bytes as printable text, and what identifies them where the text is not exactly that.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Exact {
+    command: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command_sha256: Option<String>,
+}
+
+impl Exact {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        let shown = Printable::line(bytes).into_string();
+        let differs = shown.as_bytes() != bytes;
+        Self {
+            command: shown,
+            command_bytes: differs.then_some(bytes.len()),
+            command_sha256: differs.then(|| Hash::of(bytes).to_string()),
+        }
+    }
+}
+
+fn target(place: impl AsRef<str>) -> Exact {
+    Exact::new(place.as_ref().as_bytes())
+}
+
+/// The sources of a copy, as far as they are named.
+fn named<T>(sources: &[T], name: impl Fn(&T) -> String) -> Vec<String> {
+    let mut names: Vec<String> = sources.iter().take(MAX_SOURCES).map(name).collect();
+    if sources.len() > MAX_SOURCES {
+        names.push(format!("and others, {} in all", sources.len()));
+    }
+    names
+}
+
+fn located(place: &Location) -> String {
+    match place {
+        Location::Local(path) => Printable::line(path.as_os_str().as_encoded_bytes()).into_string(),
+        Location::Host(host, path) => at_host(&host.config().original_host, path),
+        Location::Session(sftp, path) => at_host(sftp.host(), path),
+        _ => "an open file".into(),
+    }
+}
+
+fn at_host(host: &str, path: &[u8]) -> String {
+    let mut text = host.as_bytes().to_vec();
+    text.push(b':');
+    text.extend_from_slice(path);
+    Printable::line(text).into_string()
+}
+
+fn copied(place: &CopyPlace) -> String {
+    match place {
+        CopyPlace::Local(path) | CopyPlace::Passed(path) => {
+            Printable::line(path.as_os_str().as_encoded_bytes()).into_string()
+        }
+        CopyPlace::Host(host, path) => at_host(&host.destination.host, path),
+    }
+}

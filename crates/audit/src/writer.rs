@@ -1,0 +1,214 @@
+//! The thread that writes the trail, and what hands records to it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+use trunkline::{AuditMode as Mode, Error};
+
+use crate::journal::Journal;
+use crate::record::Record;
+
+/// Records that wait for the thread that writes. A session waits for room, if it has to.
+const QUEUE: usize = 1024;
+/// Records of one write.
+const BATCH: usize = 256;
+/// Ends that are kept while nothing can be written. Those beyond are counted.
+const UNWRITTEN: usize = 1024;
+/// What hands records to the thread. The thread ends with it.
+pub(crate) struct Writer {
+    mode: Mode,
+    queue: mpsc::Sender<Message>,
+    /// The current file, for messages.
+    path: std::path::PathBuf,
+    /// Records that found no room in the queue, of which the next line will tell.
+    lost: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+/// What is told of the trail as numbers.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Records that wait because they could not be written when they came.
+    unwritten: AtomicU64,
+    /// Records that were given up so far.
+    lost: AtomicU64,
+}
+
+/// What the thread is asked to write.
+struct Message {
+    record: Option<Record>,
+    /// Told when it is on the disk, or why it is not: it is not written later either.
+    written: Option<oneshot::Sender<Result<(), Arc<io::Error>>>>,
+}
+
+impl Writer {
+    /// Starts the thread, which writes to `journal`.
+    ///
+    /// # Errors
+    /// There can be no further thread.
+    pub(crate) fn start(journal: Journal, mode: Mode) -> io::Result<Self> {
+        let path = journal.current();
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let lost = Arc::<AtomicU64>::default();
+        let counts = Arc::<Counts>::default();
+        let writing = Writing {
+            journal,
+            sync: mode == Mode::Strict,
+            unwritten: VecDeque::new(),
+            lost: lost.clone(),
+            counts: counts.clone(),
+            failing: AtomicBool::new(false),
+        };
+        std::thread::Builder::new()
+            .name("audit".into())
+            .spawn(move || writing.run(messages))?;
+        Ok(Self {
+            mode,
+            queue,
+            path,
+            lost,
+            counts,
+        })
+    }
+
+    /// Records something that must not happen unrecorded in the mode `strict`.
+    pub(crate) async fn record(&self, record: Record) -> Result<(), Error> {
+        if self.mode != Mode::Strict {
+            self.add(record);
+            return Ok(());
+        }
+        let (written, done) = oneshot::channel();
+        let message = Message {
+            record: Some(record),
+            written: Some(written),
+        };
+        let gone = || Arc::new(io::Error::other("the thread of the audit trail has ended"));
+        let outcome = match self.queue.send(message).await {
+            Ok(()) => done.await.unwrap_or_else(|_| Err(gone())),
+            Err(_) => Err(gone()),
+        };
+        outcome.map_err(|source| Error::Local {
+            doing: format!(
+                "nothing was run, because it cannot be recorded in {}",
+                self.path.display()
+            ),
+            source,
+        })
+    }
+
+    /// Has a record written some time, without waiting.
+    pub(crate) fn add(&self, record: Record) {
+        let message = Message {
+            record: Some(record),
+            written: None,
+        };
+        if self.queue.try_send(message).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until all is written that can be, `record` last.
+    pub(crate) async fn written(&self, record: Option<Record>) {
+        let (written, done) = oneshot::channel();
+        let message = Message {
+            record,
+            written: Some(written),
+        };
+        if self.queue.send(message).await.is_ok() {
+            let _ = done.await;
+        }
+    }
+
+    /// Records that are not written yet.
+    pub(crate) fn waiting(&self) -> u64 {
+        let queued = self.queue.max_capacity() - self.queue.capacity();
+        queued as u64 + self.counts.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Records that were given up so far.
+    pub(crate) fn lost(&self) -> u64 {
+        self.counts.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// The thread that writes.
+struct Writing {
+    journal: Journal,
+    sync: bool,
+    /// What could not be written when it came.
+    unwritten: VecDeque<Record>,
+    /// Records that were given up, of which the next line that can be written tells.
+    lost: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+    failing: AtomicBool,
+}
+
+impl Writing {
+    fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while messages.blocking_recv_many(&mut batch, BATCH) > 0 {
+            self.write(&mut batch);
+            let unwritten = self.unwritten.len() as u64;
+            self.counts.unwritten.store(unwritten, Ordering::Relaxed);
+        }
+    }
+
+    fn write(&mut self, batch: &mut Vec<Message>) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        let mut records: Vec<Record> = self.unwritten.iter().cloned().collect();
+        if lost > 0 {
+            records.push(Record::note(format!(
+                "{lost} records could not be written and were given up"
+            )));
+        }
+        records.extend(batch.iter().filter_map(|message| message.record.clone()));
+        match self.journal.append(&records, self.sync) {
+            Ok(_) => {
+                self.unwritten.clear();
+                if self.failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!("the audit trail can be written again");
+                }
+                for message in batch.drain(..) {
+                    message.answer(Ok(()));
+                }
+            }
+            Err(error) => {
+                if !self.failing.swap(true, Ordering::Relaxed) {
+                    tracing::error!(file = %self.journal.current().display(), %error, "the audit trail cannot be written");
+                }
+                self.lost.fetch_add(lost, Ordering::Relaxed);
+                let error = Arc::new(error);
+                for mut message in batch.drain(..) {
+                    // Whoever waits is told that it did not happen.
+                    if message.written.is_none()
+                        && let Some(record) = message.record.take()
+                    {
+                        self.keep(record);
+                    }
+                    message.answer(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, record: Record) {
+        if self.unwritten.len() < UNWRITTEN {
+            self.unwritten.push_back(record);
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Message {
+    fn answer(self, outcome: Result<(), Arc<io::Error>>) {
+        if let Some(written) = self.written {
+            let _ = written.send(outcome);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What `trunkline-watch` and the program `trunkline-fleet` say to each other: a fleet as it is, and as it changes.
+//!
+//! The program tells everything once, and then at each interval what has changed. They are of one release, and speak over a
+//! socket that is passed as standard input. Frames are those of the [control protocol](crate::protocol).
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
+
+use crate::client::ClientError;
+use crate::program;
+use crate::socket::{FrameError, FrameReader, split};
+
+/// The most nodes, jobs or streams in one [`FleetUpdate`], so that a frame holds them.
+pub const IN_A_FRAME: usize = 200;
+
+/// What the program says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum ViewReply {
+    /// The fleet, or what has changed of it.
+    Update(Box<FleetUpdate>),
+    /// Nothing can be told, or no more, because of this: last frame.
+    Failed(String),
+}
+
+/// What has changed. All texts are printable lines, and bounded.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FleetUpdate {
+    /// Nodes that are new or have changed.
+    pub nodes: Vec<NodeReport>,
+    /// Zones of which a shard has moved, whole.
+    pub zones: Vec<ZoneReport>,
+    /// Moves that are new, or of which more shards are known now.
+    pub moves: Vec<MoveReport>,
+    /// Jobs that are new or have changed.
+    pub jobs: Vec<JobReport>,
+    /// Names of jobs that the fleet does not keep any more.
+    pub jobs_gone: Vec<String>,
+    /// Streams that are new or have changed.
+    pub streams: Vec<StreamReport>,
+    /// Names of streams that the fleet does not keep any more.
+    pub streams_gone: Vec<String>,
+    /// The fleet itself, in the last part of what is told of a moment.
+    pub fleet: Option<FleetReport>,
+}
+
+/// The fleet itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetReport {
+    /// What its names in NATS begin with.
+    pub name: String,
+    /// The servers, as fleet.toml names them.
+    pub servers: String,
+    /// Why nothing is started, where that is so.
+    pub frozen: Option<String>,
+    /// How many seconds ago the connection to NATS was lost, where it is: what is told is as old as that.
+    pub cut_off: Option<u64>,
+    /// The time, in seconds since 1970, by this machine's clock.
+    pub now: u64,
+    /// The bucket's highest sequence number that was seen.
+    pub sequence: u64,
+    /// Jobs that the fleet keeps and that are too old to be told of.
+    pub older_jobs: u32,
+    /// Streams that the fleet keeps and that are too old to be told of.
+    pub older_streams: u32,
+}
+
+/// How a node is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// It was not heard of for as long as a lease lasts.
+    Lost,
+    /// It starts nothing.
+    InTrouble,
+    /// It takes no more hosts.
+    Draining,
+    /// It works.
+    #[default]
+    Up,
+    /// It has given everything back and ended.
+    Left,
+}
+
+impl NodeState {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::InTrouble => "in trouble",
+            Self::Draining => "draining",
+            Self::Up => "up",
+            Self::Left => "has left",
+        }
+    }
+}
+
+/// A node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Its site label.
+    pub site: Option<String>,
+    /// How it is.
+    pub state: NodeState,
+    /// The version of its program.
+    pub version: String,
+    /// Hosts on which it runs something.
+    pub running: u32,
+    /// Shards that are its.
+    pub shards: u32,
+    /// When it was heard of, in seconds since 1970, by this machine's clock.
+    pub heard: u64,
+    /// Why it starts nothing, where that is so.
+    pub trouble: Option<String>,
+}
+
+/// The shards of a site, or of all hosts that no site claims.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneReport {
+    /// The site.
+    pub site: Option<String>,
+    /// The names of the nodes that own shards of it.
+    pub nodes: Vec<String>,
+    /// For each shard the place of its owner in `nodes`.
+    pub owners: Vec<Option<u16>>,
+}
+
+/// Why shards moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MoveReason {
+    /// Nobody had them before.
+    New,
+    /// Their owner left, or drains.
+    Left,
+    /// Their owner was not heard of any more.
+    Lost,
+    /// A node has come or gone, and they were divided anew.
+    Divided,
+}
+
+impl MoveReason {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Left => "left",
+            Self::Lost => "lost",
+            Self::Divided => "divided anew",
+        }
+    }
+}
+
+/// Shards of one zone that moved together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveReport {
+    /// Numbers them, in their order.
+    pub id: u64,
+    /// When the first of them moved, in seconds since 1970, by this machine's clock.
+    pub at: u64,
+    /// The zone.
+    pub site: Option<String>,
+    /// Whose they were.
+    pub from: Option<String>,
+    /// Whose they are.
+    pub to: String,
+    /// Why.
+    pub reason: MoveReason,
+    /// How many.
+    pub shards: u32,
+}
+
+/// A job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// Its name.
+    pub job: String,
+    /// The public nkey of who submitted it.
+    pub submitter: String,
+    /// When it was submitted, in seconds since 1970, by the submitter's clock.
+    pub at: u64,
+    /// All of its hosts.
+    pub hosts: u32,
+    /// Those that are being executed.
+    pub running: u32,
+    /// Those that returned 0.
+    pub succeeded: u32,
+    /// Those that did not.
+    pub failed: u32,
+    /// Those that were not and will not be started.
+    pub not_started: u32,
+    /// Those that may have started.
+    pub unknown: u32,
+    /// Somebody has said that it is to end.
+    pub cancelled: bool,
+    /// Some of the hosts that did not succeed, and why, in words.
+    pub failures: Vec<(String, String)>,
+}
+
+impl JobReport {
+    /// Hosts whose fate is settled.
+    pub fn settled(&self) -> u32 {
+        let counts = [self.succeeded, self.failed, self.not_started, self.unknown];
+        counts.into_iter().fold(0, u32::saturating_add)
+    }
+
+    /// How it is, in one word.
+    pub fn state(&self) -> &'static str {
+        match () {
+            () if self.settled() >= self.hosts => "done",
+            () if self.cancelled => "cancelled",
+            () if self.running > 0 => "running",
+            () if self.settled() > 0 => "waiting",
+            () => "new",
+        }
+    }
+}
+
+/// A stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamReport {
+    /// Its name.
+    pub stream: String,
+    /// The public nkey of who submitted it.
+    pub submitter: String,
+    /// When it was submitted, in seconds since 1970, by the submitter's clock.
+    pub at: u64,
+    /// The subject of JetStream that it writes to, if it does.
+    pub subject: Option<String>,
+    /// All of its hosts.
+    pub hosts: u32,
+    /// Those on which the command runs.
+    pub running: u32,
+    /// Those on which it has ended for good.
+    pub ended: u32,
+    /// Of these, the ones on which it did not return 0.
+    pub failed: u32,
+    /// Those whose node does not run it because it may not.
+    pub refused: u32,
+    /// How often nodes have begun a command again.
+    pub restarts: u64,
+    /// Somebody has said that it is to end.
+    pub cancelled: bool,
+    /// What each node does for it, those first that do most.
+    pub nodes: Vec<StreamNode>,
+    /// Nodes that do something for it and are not told of.
+    pub more_nodes: u32,
+}
+
+/// What a node does for a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamNode {
+    /// Its name.
+    pub name: String,
+    /// Hosts on which it runs the command.
+    pub running: u32,
+    /// Hosts on which it does not, because it may not.
+    pub refused: u32,
+    /// Why, for one of them.
+    pub why: Option<String>,
+}
+
+impl StreamReport {
+    /// How it is, in one word.
+    pub fn state(&self) -> &'static str {
+        match () {
+            () if self.ended >= self.hosts => "ended",
+            () if self.cancelled => "cancelled",
+            () if self.running > 0 => "running",
+            () if self.refused > 0 && self.ended + self.refused >= self.hosts => "refused",
+            () => "waiting",
+        }
+    }
+}
+
+/// The program at work for this one. It ends when this is dropped.
+#[derive(Debug)]
+pub struct FleetView {
+    replies: FrameReader,
+    child: Child,
+}
+
+impl FleetView {
+    /// Starts the program, which is to tell what has changed at this interval. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// It is not installed, or cannot be run.
+    pub fn start(every: Duration) -> Result<Self, ClientError> {
+        let program = program::find_fleet()?;
+        let failed = |error: std::io::Error| ClientError::Private {
+            program: program.clone(),
+            why: error.to_string(),
+        };
+        let (ours, its) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+        its.set_nonblocking(true).map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let its: std::os::fd::OwnedFd = its.into();
+        let child = Command::new(&program)
+            .args(["view", "--interval-ms", &every.as_millis().to_string()])
+            .stdin(Stdio::from(its))
+            .stdout(Stdio::null())
+            // What it says there would be written over what is shown.
+            .stderr(Stdio::null())
+            // The user's Ctrl-C is this program's affair.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let (replies, _) = split(UnixStream::from_std(ours).map_err(failed)?);
+        Ok(Self { replies, child })
+    }
+
+    /// What it says next; `None` where it has ended. Cancel-safe.
+    ///
+    /// # Errors
+    /// What it says cannot be read.
+    pub async fn next(&mut self) -> Result<Option<ViewReply>, FrameError> {
+        self.replies.next().await
+    }
+}
+
+impl Drop for FleetView {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,262 @@
+//! The forwardings of a session: those of ssh_config and of ssh's `-L`, `-R` and `-D`, and those that its user asks for
+//! while it runs (`~C`).
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+
+use tokio::sync::Mutex;
+use trunkline::config::{self, Forward, ForwardTarget, HostConfig, Listen, LogLevel};
+use trunkline::{Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
+
+use crate::protocol::{Failure, ForwardKind, ForwardRequest, HostRequest, WordsOfSsh};
+use crate::reports::engine_request;
+use trunkline_audit::{Entry, Subject};
+
+/// Those of one session. They last as long as this.
+pub(crate) struct Forwards<'a> {
+    engine: &'a Engine,
+    host: &'a Host,
+    interaction: &'a Interaction,
+    request: HostRequest,
+    /// What is recorded of the session.
+    entry: &'a Entry,
+    /// Guards the list while one is opened or ended.
+    standing: Mutex<Vec<Forwarding>>,
+}
+
+struct Forwarding {
+    kind: ForwardKind,
+    asked: Forward,
+    handle: ForwardHandle,
+    /// What is recorded of it, to its end.
+    _entry: Entry,
+}
+
+impl<'a> Forwards<'a> {
+    /// Starts all that the configuration names, once the host is connected. A forwarding that fails is told to the user
+    /// and left out; with ExitOnForwardFailure it is the session's failure, and told as that.
+    pub(crate) async fn start(
+        engine: &'a Engine,
+        host: &'a Host,
+        interaction: &'a Interaction,
+        request: HostRequest,
+        entry: &'a Entry,
+    ) -> Result<Result<Self, Failure>, Error> {
+        let forwards = Self {
+            engine,
+            host,
+            interaction,
+            request,
+            entry,
+            standing: Mutex::default(),
+        };
+        let configured = configured(host.config());
+        if !configured.is_empty() {
+            host.warm().await?;
+        }
+        for (kind, asked) in configured {
+            let fatal = host.config().exit_on_forward_failure;
+            if let Err(error) = forwards.open(kind, asked.clone()).await {
+                let complaint = complaint(kind, &asked.listen, &error, fatal);
+                if fatal {
+                    let mut failure = Failure::from(&error);
+                    failure.in_words_of_ssh = Some(vec![WordsOfSsh {
+                        level: Some(LogLevel::Fatal),
+                        text: complaint,
+                    }]);
+                    return Ok(Err(failure));
+                }
+                interaction.warning(&complaint);
+            }
+        }
+        Ok(Ok(forwards))
+    }
+
+    /// Does what the user asks for, and tells the outcome.
+    pub(crate) async fn handle(&self, request: ForwardRequest) {
+        let said = match request {
+            ForwardRequest::List => self.list().await,
+            ForwardRequest::Open(kind, specification) => match self.add(kind, specification).await {
+                Ok(()) => "Forwarding port.".to_owned(),
+                Err(error) => format!("Port forwarding failed: {error}"),
+            },
+            ForwardRequest::Cancel(kind, specification) => match self.cancel(kind, specification).await {
+                Ok(true) => "Canceled forwarding.".to_owned(),
+                Ok(false) => "Unknown port forwarding.".to_owned(),
+                Err(error) => format!("Bad forwarding close specification: {error}"),
+            },
+        };
+        self.interaction.notice(&said);
+    }
+
+    /// Takes no new connections on this side. What is carried continues, and so do remote forwardings
+    /// (channels.c, `channel_stop_listening`).
+    pub(crate) async fn stop_listening(&self) {
+        let mut standing = self.standing.lock().await;
+        standing.retain(|forward| forward.kind == ForwardKind::Remote);
+    }
+
+    async fn add(&self, kind: ForwardKind, specification: String) -> Result<(), Error> {
+        let asked = self.understood(kind, specification).await?;
+        self.open(kind, asked).await
+    }
+
+    async fn cancel(&self, kind: ForwardKind, specification: String) -> Result<bool, Error> {
+        // As ssh does: what ends a forwarding has the form of a dynamic one, an address and a port.
+        let listen = self.understood(ForwardKind::Dynamic, specification).await?.listen;
+        let mut standing = self.standing.lock().await;
+        let meant = |forward: &Forwarding| {
+            forward.kind == kind
+                && (forward.asked.listen == listen || forward.handle.listening().contains(&listen))
+        };
+        let Some(found) = standing.iter().position(meant) else {
+            return Ok(false);
+        };
+        let ended = standing.swap_remove(found);
+        ended.handle.close().await;
+        Ok(true)
+    }
+
+    /// What somebody typed behind `-L`, `-R` or `-D`, as the user's own ssh understands it.
+    async fn understood(&self, kind: ForwardKind, specification: String) -> Result<Forward, Error> {
+        let mut request = engine_request(&self.request);
+        request.ssh_args = ["-F", "none", kind.option()].map(OsString::from).into();
+        request.ssh_args.push(specification.clone().into());
+        let config = self.engine.resolve(&request).await?;
+        let understood = configured(&config).into_iter().next();
+        understood.map_or_else(
+            || {
+                Err(Error::Invalid(format!(
+                    "{specification} is not a valid forwarding"
+                )))
+            },
+            |(_, forward)| Ok(forward),
+        )
+    }
+
+    async fn open(&self, kind: ForwardKind, asked: Forward) -> Result<(), Error> {
+        let mut standing = self.standing.lock().await;
+        let subject = Subject::forwarding(self.host.config(), kind, &asked);
+        let entry = self.entry.beside(subject);
+        let handle = trunkline_audit::opened(self.host, kind, &asked, &entry).await?;
+        if kind == ForwardKind::Remote && matches!(asked.listen, Listen::Tcp { port: 0, .. }) {
+            let port = handle.port().unwrap_or_default();
+            // ssh's words, which scripts look for.
+            let target = match &asked.target {
+                ForwardTarget::Socks => "socks:0".to_owned(),
+                target => target.to_string(),
+            };
+            let said = format!("Allocated port {port} for remote forward to {target}");
+            self.interaction.notice(&said);
+        }
+        for error in handle.failed() {
+            self.interaction.notice(&error.to_string());
+        }
+        watch(&handle, self.interaction);
+        standing.push(Forwarding {
+            kind,
+            asked,
+            handle,
+            _entry: entry,
+        });
+        Ok(())
+    }
+
+    async fn list(&self) -> String {
+        let standing = self.standing.lock().await;
+        list(
+            standing
+                .iter()
+                .map(|forward| (forward.kind, &forward.asked, &forward.handle)),
+        )
+    }
+}
+
+/// What ssh says of a forwarding that it could not have, word by word: scripts look for it (channels.c,
+/// `channel_setup_fwd_listener_tcpip`; ssh.c, `ssh_init_forwarding` and `ssh_confirm_remote_forward`). `fatal`:
+/// ExitOnForwardFailure.
+fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> String {
+    let refused = matches!(error.root(), Error::Refused { .. });
+    match (kind, listen) {
+        (ForwardKind::Remote, listen) if refused => {
+            let weight = if fatal { "Error" } else { "Warning" };
+            let place = match listen {
+                Listen::Tcp { port, .. } => format!("port {port}"),
+                Listen::Socket(path) => format!("path {}", path.display()),
+            };
+            format!("{weight}: remote port forwarding failed for listen {place}")
+        }
+        (ForwardKind::Remote, _) => format!("Warning: {error}"),
+        // The name to listen on has no address.
+        (_, Listen::Tcp { .. }) if error.to_string().contains("getaddrinfo(") => {
+            format!("{error}\nCould not request local forwarding.")
+        }
+        (_, Listen::Tcp { port, .. }) => format!(
+            "{error}\nchannel_setup_fwd_listener_tcpip: cannot listen to port: {port}\nCould not request local forwarding."
+        ),
+        (_, Listen::Socket(_)) => format!("{error}\nCould not request local forwarding."),
+    }
+}
+
+/// Forwardings, a line for each, for people: what `~#` shows, under ssh's heading.
+pub(crate) fn list<'a>(
+    forwards: impl ExactSizeIterator<Item = (ForwardKind, &'a Forward, &'a ForwardHandle)>,
+) -> String {
+    let mut list = "The following connections are open:".to_owned();
+    if forwards.len() == 0 {
+        list += "\n  none is forwarded";
+    }
+    for (kind, asked, handle) in forwards {
+        let counters = handle.counters();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            list,
+            "\n  {} {} to {}: {} open now, {} so far",
+            kind.option(),
+            handle.listening().first().unwrap_or(&asked.listen),
+            asked.target,
+            counters.open,
+            counters.accepted,
+        );
+    }
+    list
+}
+
+/// Every forwarding that a configuration names.
+fn configured(config: &HostConfig) -> Vec<(ForwardKind, Forward)> {
+    let HostConfig {
+        local_forwards,
+        dynamic_forwards,
+        remote_forwards,
+        ..
+    } = config;
+    let socks = |listen: &Listen| config::Forward {
+        listen: listen.clone(),
+        target: ForwardTarget::Socks,
+    };
+    let local = local_forwards.iter().cloned().map(|f| (ForwardKind::Local, f));
+    let dynamic = dynamic_forwards.iter().map(|l| (ForwardKind::Dynamic, socks(l)));
+    let remote = remote_forwards.iter().cloned().map(|f| (ForwardKind::Remote, f));
+    local.chain(dynamic).chain(remote).collect()
+}
+
+/// Tells the user what happens to a forwarding while the session lasts.
+fn watch(handle: &ForwardHandle, interaction: &Interaction) {
+    let mut events = handle.events();
+    let interaction = interaction.clone();
+    tokio::spawn(async move {
+        while let Some(event) = events.next().await {
+            match event {
+                ForwardEvent::Refused { error, .. } => interaction.notice(&error.to_string()),
+                ForwardEvent::Lost { error } => {
+                    interaction.notice(&format!("a remote forwarding was lost: {error}"));
+                }
+                ForwardEvent::Established => interaction.notice("the remote forwarding is active again"),
+                ForwardEvent::Failed { error } => {
+                    interaction.notice(&format!("a remote forwarding has ended: {error}"));
+                }
+                _ => {}
+            }
+        }
+    });
+}

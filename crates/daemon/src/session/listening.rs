@@ -1,0 +1,161 @@
+//! What the server listens on for a client, and the connections that come of it. Each waits, under its number, for a
+//! session that carries it ([`Program::Incoming`](crate::protocol::Program::Incoming)) or for its refusal.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use trunkline::config::Listen;
+use trunkline::{Error, Host, IncomingConnection};
+
+use super::streams::{Streams, begun, tunnel};
+use crate::protocol::{Exit, Reply, Request};
+use trunkline_audit::Entry;
+
+/// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
+const BACKLOG: usize = 128;
+
+/// The connections that wait, of all clients.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Listeners and connections are numbered in one sequence.
+    next: u64,
+    connections: HashMap<u64, Offered>,
+}
+
+struct Offered {
+    listener: u64,
+    connection: IncomingConnection,
+    _place: OwnedSemaphorePermit,
+}
+
+/// One client's listener: with it go the connections that nobody has taken, which refuses them.
+struct Listener<'a> {
+    number: u64,
+    waiting: &'a Waiting,
+}
+
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        let number = self.number;
+        self.waiting
+            .inner()
+            .connections
+            .retain(|_, offered| offered.listener != number);
+    }
+}
+
+impl Waiting {
+    /// Guards the table, for as long as a look-up takes.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn number(&self) -> u64 {
+        let mut inner = self.inner();
+        inner.next += 1;
+        inner.next
+    }
+
+    /// Has the server listen until the client ends its input or leaves, or the connection is lost; tells the client of
+    /// each connection. Returns the last frame, when all of them are taken or refused.
+    ///
+    /// # Errors
+    /// The server refuses, or cannot be reached.
+    pub(crate) async fn listen(
+        &self,
+        host: &Host,
+        listen: &Listen,
+        replies: &mpsc::Sender<Reply>,
+        mut inputs: mpsc::Receiver<Request>,
+    ) -> Result<Reply, Error> {
+        let warm = host.is_warm();
+        let mut listening = host.listen_remote(listen).await?;
+        let port = match listening.listening() {
+            Listen::Tcp { port, .. } => Some(*port),
+            Listen::Socket(_) => None,
+        };
+        let _ = replies.send(begun(warm)).await;
+        let _ = replies.send(Reply::Listening { port }).await;
+        let listener = Listener {
+            number: self.number(),
+            waiting: self,
+        };
+        let places = Arc::new(Semaphore::new(BACKLOG));
+        loop {
+            let next = async {
+                let place = places.clone().acquire_owned().await.ok()?;
+                Some((listening.next().await?, place))
+            };
+            tokio::select! {
+                said = inputs.recv() => match said {
+                    Some(Request::Refuse(number)) => drop(self.take(number)),
+                    Some(Request::Input(data)) if data.is_empty() => break,
+                    Some(_) => {}
+                    None => return Ok(Reply::Exit(Exit::Status(0))),
+                },
+                offered = next => {
+                    let Some((connection, _place)) = offered else {
+                        return Ok(Reply::Failed(listening.ended().await.into()));
+                    };
+                    let number = self.number();
+                    let originator = connection.originator().to_owned();
+                    let offered = Offered { listener: listener.number, connection, _place };
+                    self.inner().connections.insert(number, offered);
+                    let _ = replies.send(Reply::Incoming { number, originator }).await;
+                }
+            }
+        }
+        listening.close().await;
+        let _ = replies.send(Reply::Output(Vec::new())).await;
+        // What waits can still be taken.
+        let all = u32::try_from(BACKLOG).unwrap_or(u32::MAX);
+        loop {
+            tokio::select! {
+                said = inputs.recv() => match said {
+                    Some(Request::Refuse(number)) => drop(self.take(number)),
+                    Some(_) => {}
+                    None => break,
+                },
+                _ = places.acquire_many(all) => break,
+            }
+        }
+        Ok(Reply::Exit(Exit::Status(0)))
+    }
+
+    fn take(&self, number: u64) -> Option<IncomingConnection> {
+        let offered = self.inner().connections.remove(&number);
+        offered.map(|offered| offered.connection)
+    }
+
+    /// Takes a connection, and carries it until both directions have ended or the client leaves. Returns the last frame.
+    ///
+    /// # Errors
+    /// It has gone.
+    pub(crate) async fn carry(
+        &self,
+        host: &str,
+        number: u64,
+        streams: Streams,
+        replies: &mpsc::Sender<Reply>,
+        inputs: mpsc::Receiver<Request>,
+        entry: &Entry,
+    ) -> Result<Reply, Error> {
+        let Some(connection) = self.take(number) else {
+            return Err(Error::NotConnected {
+                host: host.to_owned(),
+                why: "the forwarded connection has been closed",
+            });
+        };
+        let _ = replies.send(begun(true)).await;
+        let stream = connection.accept();
+        let channel = stream.closer();
+        entry.carries(move || channel.carried());
+        Ok(tunnel(streams, stream, replies, inputs).await)
+    }
+}

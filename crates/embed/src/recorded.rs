@@ -1,0 +1,32 @@
+//! What is recorded of one piece of work that an engine of this process does.
+
+use trunkline::{Error, Host};
+use trunkline_audit::{Entry, Recorder, Subject};
+
+/// What is recorded of one piece of work; `None` where nothing is.
+pub(crate) type Recorded = Option<Box<Entry>>;
+
+/// Records that something is about to be done on a host.
+///
+/// # Errors
+/// It cannot be recorded, and must not be done.
+pub(crate) async fn record(
+    recorder: &Recorder,
+    host: &Host,
+    subject: impl FnOnce() -> Subject,
+) -> Result<Recorded, Error> {
+    if !recorder.is_on() {
+        return Ok(None);
+    }
+    let entry = Box::new(recorder.entry(subject().at(host.config())));
+    entry.begin(|subject| subject).await?;
+    Ok(Some(entry))
+}
+
+/// Records that it failed, where it has.
+pub(crate) fn unless_failed<T>(recorded: &Recorded, outcome: Result<T, Error>) -> Result<T, Error> {
+    if let (Some(entry), Err(error)) = (recorded, &outcome) {
+        entry.failed(error);
+    }
+    outcome
+}

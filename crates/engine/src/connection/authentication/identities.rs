@@ -1,0 +1,583 @@
+//! The keys to log in with: from the agent and from files, in the order in which OpenSSH's client tries them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use bytes::Bytes;
+use trunkline_proto::certificate::Certificate;
+use trunkline_proto::signature::fingerprint;
+use trunkline_proto::wire::Reader;
+use zeroize::Zeroizing;
+
+use crate::agent::{Agent, AgentError, Constraints, Identity};
+use crate::config::HostConfig;
+use crate::connection::login::KeySigner;
+use crate::error::{Error, io_words};
+use crate::interaction::{Interaction, LogLevel};
+use crate::keys::{self, KeyError, KeyFile, PublicKey};
+use crate::prompt::{self, Answerer, Prompt, PromptKind};
+
+/// A key that may be offered to the server.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    /// The public key or certificate to offer.
+    pub(crate) blob: Bytes,
+    /// Its type, the first string in the blob.
+    pub(crate) key_type: String,
+    signer: Signer,
+}
+
+#[derive(Debug, Clone)]
+enum Signer {
+    /// The agent signs with the key or certificate of this blob.
+    Agent(Bytes),
+    /// The key is in a file.
+    File(Box<KeyFile>),
+    /// The same, which had to be opened to learn its public half.
+    Opened(Box<KeyFile>, Arc<keys::PrivateKey>),
+    /// The program signs.
+    Program(Arc<dyn KeySigner>),
+}
+
+impl Candidate {
+    /// What host memory keeps of it.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        let mut out = [0; 32];
+        out.copy_from_slice(digest::digest(&digest::SHA256, &self.blob).as_ref());
+        out
+    }
+
+    /// Whether it has to be [opened](Identities::open) before it can be offered: a passphrase guards the public half, too.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.blob.is_empty()
+    }
+
+    /// Whether its owner has to touch something for a signature.
+    pub(crate) fn wants_touch(&self) -> bool {
+        self.key_type.starts_with("sk-")
+    }
+
+    /// Whether it can sign without asking anybody, and without a touch.
+    pub(crate) fn signs_quietly(&self) -> bool {
+        !self.wants_touch()
+            && match &self.signer {
+                Signer::Agent(_) | Signer::Opened(..) => true,
+                Signer::File(file) => !file.is_encrypted(),
+                Signer::Program(_) => false,
+            }
+    }
+}
+
+/// As ssh names a key in its log.
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = match &self.signer {
+            Signer::File(file) | Signer::Opened(file, _) => Some(file.path().display()),
+            Signer::Agent(_) | Signer::Program(_) => None,
+        };
+        match path {
+            Some(path) => write!(f, "{path}")?,
+            None => f.write_str("of the agent")?,
+        }
+        if self.is_sealed() {
+            return f.write_str(" (encrypted)");
+        }
+        write!(
+            f,
+            " {} {}",
+            keys::display_name(&self.key_type),
+            fingerprint(&self.blob)
+        )
+    }
+}
+
+/// The candidates for one host, and the agent that signs for some of them.
+pub(crate) struct Identities {
+    pub(crate) candidates: VecDeque<Candidate>,
+    /// What was left out, and why: shown when nothing works.
+    pub(crate) notes: Vec<String>,
+    /// Keys that only ssh signs with.
+    pub(crate) only_ssh: OnlySsh,
+    /// Files that cannot be read, in the order of the configuration: told when their turn comes.
+    unreadable: VecDeque<Unreadable>,
+    agent: Option<Agent>,
+    bound: bool,
+    /// Who has given a passphrase, which the next log-in will need again.
+    pub(crate) answered: Answerer,
+}
+
+/// A file of the configuration that cannot be read, and what ssh says of it (sshconnect2.c, `load_identity_file`).
+#[derive(Debug)]
+struct Unreadable {
+    /// Its place among the configuration's files.
+    at: usize,
+    level: LogLevel,
+    text: String,
+}
+
+/// Whether there are keys that only ssh signs with, by who named them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OnlySsh {
+    /// Among those of the configuration's own.
+    pub(crate) named: bool,
+    /// Among the files that ssh looks for by itself.
+    pub(crate) default: bool,
+}
+
+/// What an agent is shown of the session it signs for (PROTOCOL.agent, session-bind@openssh.com).
+pub(crate) struct SessionProof<'a> {
+    pub(crate) host_key: &'a [u8],
+    pub(crate) session_id: &'a [u8],
+    pub(crate) signature: &'a [u8],
+}
+
+impl Identities {
+    /// Nothing to log in with.
+    pub(crate) fn none() -> Self {
+        Self {
+            candidates: VecDeque::new(),
+            notes: Vec::new(),
+            only_ssh: OnlySsh::default(),
+            unreadable: VecDeque::new(),
+            agent: None,
+            bound: false,
+            answered: Answerer::Nobody,
+        }
+    }
+
+    /// Keys that the program signs with.
+    pub(crate) fn of_program(blobs: Vec<Bytes>, signer: &Arc<dyn KeySigner>) -> Self {
+        let candidate = |blob: Bytes| {
+            Some(Candidate {
+                key_type: Reader::new(&blob).name().ok()?.to_owned(),
+                blob,
+                signer: Signer::Program(signer.clone()),
+            })
+        };
+        Self {
+            candidates: blobs.into_iter().filter_map(candidate).collect(),
+            ..Self::none()
+        }
+    }
+
+    /// Asks the agent and looks at the files, behind the keys that the program gave. Missing files and agents are noted, not errors.
+    pub(crate) async fn collect(host: &HostConfig, given: &[KeyFile]) -> Self {
+        let mut notes = Vec::new();
+        let (agent, held) = held_by_agent(host, &mut notes).await;
+        let paths: Vec<(PathBuf, bool)> = host
+            .identity_files
+            .iter()
+            .map(|file| (file.path.clone(), file.is_default))
+            .collect();
+        let certificate_paths = host.certificate_files.clone();
+        let read = tokio::task::spawn_blocking(move || read_files(&paths, &certificate_paths));
+        let KeyFiles {
+            keys: read,
+            certificates,
+            refused,
+            unreadable,
+            notes: file_notes,
+        } = read.await.unwrap_or_default();
+        notes.extend(file_notes);
+        let mut only_ssh = OnlySsh::default();
+        for (path, algorithm) in refused {
+            if host.accepts_key_type(&algorithm) {
+                only_ssh.add(is_default(host, &path));
+            }
+        }
+        let files: Vec<KeyFile> = given.iter().cloned().chain(read).collect();
+
+        // sshconnect2.c, pubkey_prepare: certificates; agent keys that are configured; other agent keys; files.
+        let mut ordered = Ordered::new(&held);
+        ordered.add_certificates(&certificates, &files);
+        for public in files.iter().filter_map(|file| file.public_key()) {
+            if ordered.agent_has(&public.blob) {
+                ordered.add(&public.blob, Signer::Agent(public.blob.clone()));
+            }
+        }
+        if !host.identities_only {
+            for identity in &held {
+                ordered.add(&identity.blob, Signer::Agent(identity.blob.clone()));
+            }
+        }
+        for file in &files {
+            let Some(public) = file.public_key() else {
+                // sshconnect2.c, `userauth_pubkey`: tried in its turn, and asked about then.
+                if file.has_private_half() {
+                    ordered.add(&Bytes::new(), Signer::File(Box::new(file.clone())));
+                }
+                continue;
+            };
+            if let Some(why) = file.only_ssh_signs() {
+                if ordered.agent_has(&public.blob) {
+                    continue;
+                }
+                let path = file.path().display();
+                notes.push(format!(
+                    "{path} is {why}: add it to the agent (ssh-add), or use the system's ssh"
+                ));
+                if host.only_ssh_signs_with(file).is_some() {
+                    only_ssh.add(is_default(host, file.path()));
+                }
+            } else if file.has_private_half() {
+                ordered.add(&public.blob, Signer::File(Box::new(file.clone())));
+            }
+        }
+        Self {
+            candidates: ordered.candidates,
+            notes,
+            only_ssh,
+            unreadable,
+            agent,
+            bound: false,
+            answered: Answerer::Nobody,
+        }
+    }
+
+    /// Puts the key that worked last time first. Returns whether it is there.
+    pub(crate) fn prefer(&mut self, digest: &[u8; 32]) -> bool {
+        let Some(at) = self
+            .candidates
+            .iter()
+            .position(|candidate| candidate.digest() == *digest)
+        else {
+            return false;
+        };
+        if let Some(candidate) = self.candidates.remove(at) {
+            self.candidates.push_front(candidate);
+        }
+        true
+    }
+
+    /// Tells of the files that ssh finds unreadable before it comes to this candidate; before it gives up on keys, without one.
+    pub(crate) fn tell_of_unreadable(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        candidate: Option<&Candidate>,
+    ) {
+        let place = match candidate.map(|candidate| &candidate.signer) {
+            None => host.identity_files.len(),
+            Some(Signer::File(file) | Signer::Opened(file, _)) => {
+                let mut files = host.identity_files.iter();
+                files.position(|named| named.path == file.path()).unwrap_or(0)
+            }
+            // Tried before all files.
+            Some(Signer::Agent(_) | Signer::Program(_)) => 0,
+        };
+        while let Some(file) = self.unreadable.pop_front_if(|file| file.at < place) {
+            interaction.log(file.level, &file.text);
+        }
+    }
+
+    /// Opens a sealed candidate; `None` when the user gives no passphrase for it, which is noted.
+    pub(crate) async fn open(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        sealed: Candidate,
+    ) -> Option<Candidate> {
+        let Signer::File(file) = sealed.signer else {
+            return None;
+        };
+        let key = self.unlock(host, interaction, &file).await?;
+        Some(Candidate {
+            blob: key.public_blob().clone(),
+            key_type: key.algorithm().to_owned(),
+            signer: Signer::Opened(file, Arc::new(key)),
+        })
+    }
+
+    /// Signs `data` with a candidate; `None` when the user gives no passphrase or the key cannot sign, which is noted.
+    pub(crate) async fn sign(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        candidate: &Candidate,
+        algorithm: &str,
+        data: &[u8],
+        proof: SessionProof<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let signature_algorithm = keys::signature_algorithm(algorithm).to_owned();
+        match &candidate.signer {
+            Signer::Agent(blob) => {
+                let Some(agent) = &mut self.agent else {
+                    return Ok(None);
+                };
+                if !std::mem::replace(&mut self.bound, true) {
+                    // An agent that does not know the extension signs all the same.
+                    let _ = agent
+                        .bind_session(proof.host_key, proof.session_id, proof.signature, false)
+                        .await;
+                }
+                match agent.sign(blob, &signature_algorithm, data).await {
+                    Ok(signature) => Ok(Some(signature)),
+                    Err(error) => {
+                        self.notes.push(error.to_string());
+                        Ok(None)
+                    }
+                }
+            }
+            Signer::Program(signer) => {
+                let signed = signer.sign(&candidate.blob, &signature_algorithm, data).await;
+                if signed.is_none() {
+                    self.notes.push("the program did not sign".into());
+                }
+                Ok(signed)
+            }
+            Signer::File(_) | Signer::Opened(..) => {
+                let (file, key) = match &candidate.signer {
+                    Signer::Opened(file, key) => (file, Arc::clone(key)),
+                    Signer::File(file) => match self.unlock(host, interaction, file).await {
+                        Some(key) => (file, Arc::new(key)),
+                        None => return Ok(None),
+                    },
+                    Signer::Agent(_) | Signer::Program(_) => return Ok(None),
+                };
+                if host.add_keys_to_agent.add && self.give_to_agent(host, interaction, file, &key).await {
+                    // From now on the agent signs.
+                    self.answered = match host.add_keys_to_agent.confirm {
+                        true => Answerer::Person,
+                        false => Answerer::Nobody,
+                    };
+                }
+                match key.sign(&signature_algorithm, data) {
+                    Ok(signature) => Ok(Some(signature)),
+                    Err(error) => {
+                        self.notes.push(error.to_string());
+                        Ok(None)
+                    }
+                }
+            }
+        }
+    }
+
+    async fn unlock(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        file: &KeyFile,
+    ) -> Option<keys::PrivateKey> {
+        let min_rsa_bits = host.required_rsa_size as usize;
+        let mut passphrase: Option<Zeroizing<String>> = None;
+        for _ in 0..=host.number_of_password_prompts {
+            let file_to_open = file.clone();
+            let given = passphrase.take();
+            let opened = tokio::task::spawn_blocking(move || {
+                file_to_open.unlock(given.as_ref().map(|passphrase| passphrase.as_str()), min_rsa_bits)
+            });
+            match opened.await.ok()? {
+                Ok(key) => return Some(key),
+                Err(KeyError::PassphraseNeeded { .. } | KeyError::WrongPassphrase { .. }) => {}
+                Err(error) => {
+                    // What ssh reads all the same, or looks at with other eyes.
+                    let ssh_takes_it = match error {
+                        KeyError::Cipher { .. } | KeyError::Cost { .. } | KeyError::Unsupported { .. } => {
+                            true
+                        }
+                        KeyError::RsaSize { bits, .. } => bits >= min_rsa_bits,
+                        _ => false,
+                    };
+                    if ssh_takes_it {
+                        self.only_ssh.named = true;
+                    } else {
+                        interaction.warning(&error.to_string());
+                    }
+                    self.notes.push(error.to_string());
+                    return None;
+                }
+            }
+            let text = format!("Enter passphrase for key '{}': ", file.path().display());
+            let prompt = Prompt::new(PromptKind::Passphrase, text, false);
+            match interaction.prompter().ask(&prompt).await {
+                Some(answer) if !answer.is_empty() => {
+                    self.answered = self.answered.max(interaction.prompter().answerer());
+                    passphrase = Some(answer);
+                }
+                _ => break,
+            }
+        }
+        self.notes.push(format!(
+            "{} is encrypted and was not opened",
+            file.path().display()
+        ));
+        None
+    }
+
+    /// AddKeysToAgent. Whether the agent has it now.
+    async fn give_to_agent(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        file: &KeyFile,
+        key: &keys::PrivateKey,
+    ) -> bool {
+        let wanted = &host.add_keys_to_agent;
+        if wanted.ask {
+            // As ssh's, with the comment that the agent will show.
+            let path = file.path().display();
+            let prompt = Prompt::new(
+                PromptKind::Confirm,
+                format!("Add key {path} ({path}) to agent?"),
+                true,
+            );
+            let answer = interaction.prompter().ask(&prompt).await;
+            if !prompt::allows(answer.as_deref().map(String::as_str)) {
+                tracing::debug!(key = %path, "the user denied adding this key to the agent");
+                return false;
+            }
+        }
+        let constraints = Constraints {
+            lifetime: wanted.lifetime,
+            confirm: wanted.confirm,
+        };
+        let Some(agent) = &mut self.agent else {
+            return false;
+        };
+        let comment = file.path().display().to_string();
+        let added = agent.add(key, file.certificate(), &comment, constraints).await;
+        if let Err(error) = &added {
+            interaction.warning(&error.to_string());
+        }
+        added.is_ok()
+    }
+}
+
+/// The candidates, as they are found, each key once.
+struct Ordered<'a> {
+    candidates: VecDeque<Candidate>,
+    /// What the agent has.
+    held: &'a [Identity],
+}
+
+impl<'a> Ordered<'a> {
+    fn new(held: &'a [Identity]) -> Self {
+        Self {
+            candidates: VecDeque::new(),
+            held,
+        }
+    }
+
+    fn agent_has(&self, blob: &Bytes) -> bool {
+        self.held.iter().any(|identity| identity.blob == *blob)
+    }
+
+    fn add(&mut self, blob: &Bytes, signer: Signer) {
+        let key_type = match Reader::new(blob).name() {
+            Ok(name) if self.candidates.iter().all(|known| known.blob != *blob) => name,
+            // Sealed.
+            Err(_) if blob.is_empty() => "",
+            _ => return,
+        };
+        self.candidates.push_back(Candidate {
+            blob: blob.clone(),
+            key_type: key_type.to_owned(),
+            signer,
+        });
+    }
+
+    /// Adds the certificates whose keys there are: those of their own, and those beside key files.
+    fn add_certificates(&mut self, certificates: &[PublicKey], files: &[KeyFile]) {
+        let beside = files.iter().filter_map(|file| file.certificate());
+        for certificate in certificates.iter().chain(beside) {
+            let Ok(parsed) = Certificate::parse(&certificate.blob) else {
+                continue;
+            };
+            let plain = Bytes::copy_from_slice(parsed.key_blob());
+            if self.agent_has(&certificate.blob) {
+                self.add(&certificate.blob, Signer::Agent(certificate.blob.clone()));
+            } else if self.agent_has(&plain) {
+                self.add(&certificate.blob, Signer::Agent(plain));
+            } else if let Some(file) = files
+                .iter()
+                .find(|file| file.has_private_half() && file.is_certified_by(certificate))
+            {
+                self.add(&certificate.blob, Signer::File(Box::new(file.clone())));
+            }
+        }
+    }
+}
+
+/// The user's agent and the keys that it has, if it can be asked.
+async fn held_by_agent(host: &HostConfig, notes: &mut Vec<String>) -> (Option<Agent>, Vec<Identity>) {
+    let Some(socket) = &host.identity_agent else {
+        return (None, Vec::new());
+    };
+    let asked = async {
+        let mut agent = Agent::connect(socket).await?;
+        let held = agent.identities().await?;
+        Ok::<_, AgentError>((Some(agent), held))
+    };
+    asked.await.unwrap_or_else(|error| {
+        notes.push(error.to_string());
+        (None, Vec::new())
+    })
+}
+
+/// Whether a key file is one that ssh looks for by itself.
+fn is_default(host: &HostConfig, path: &Path) -> bool {
+    let mut files = host.identity_files.iter();
+    files
+        .find(|file| file.path == path)
+        .is_some_and(|file| file.is_default)
+}
+
+impl OnlySsh {
+    fn add(&mut self, is_default: bool) {
+        if is_default {
+            self.default = true;
+        } else {
+            self.named = true;
+        }
+    }
+}
+
+/// What the configuration's files hold.
+#[derive(Default)]
+struct KeyFiles {
+    keys: Vec<KeyFile>,
+    certificates: Vec<PublicKey>,
+    /// Keys of types that are not read here.
+    refused: Vec<(PathBuf, String)>,
+    unreadable: VecDeque<Unreadable>,
+    notes: Vec<String>,
+}
+
+fn read_files(paths: &[(PathBuf, bool)], certificates: &[PathBuf]) -> KeyFiles {
+    let mut files = KeyFiles::default();
+    for (at, (path, is_default)) in paths.iter().enumerate() {
+        match KeyFile::open(path) {
+            Ok(file) => files.keys.push(file),
+            Err(error) => {
+                if !is_default {
+                    files.notes.push(error.to_string());
+                }
+                if let KeyError::Unreadable { path, source } = &error
+                    && !is_default
+                {
+                    let (path, why) = (path.display(), io_words(source));
+                    let (level, text) = match source.kind() {
+                        std::io::ErrorKind::NotFound => {
+                            (LogLevel::Info, format!("no such identity: {path}: {why}"))
+                        }
+                        _ => (LogLevel::Error, format!("Load key \"{path}\": {why}")),
+                    };
+                    files.unreadable.push_back(Unreadable { at, level, text });
+                }
+                if let KeyError::Unsupported { path, algorithm } = error {
+                    files.refused.push((path, algorithm));
+                }
+            }
+        }
+    }
+    for path in certificates {
+        match KeyFile::read_certificate(path) {
+            Ok(certificate) => files.certificates.push(certificate),
+            Err(error) => files.notes.push(error.to_string()),
+        }
+    }
+    files
+}

@@ -1,0 +1,167 @@
+//! What a node runs, and for whom.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use trunkline_request::destination::Destination;
+use trunkline_request::hosts::matches;
+
+/// What a node runs, and for whom. Nothing, where there is no rule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllowList {
+    /// The rules; one that fits is enough.
+    #[serde(default)]
+    pub allow: Vec<Rule>,
+    /// Public nkeys of those who may cancel what others have submitted.
+    #[serde(default)]
+    pub cancel: Vec<String>,
+}
+
+/// Where a node's allow list is.
+pub trait AllowSource: Debug + Send + Sync + 'static {
+    /// The list as it is at this moment.
+    ///
+    /// # Errors
+    /// Why it cannot be read, as a sentence: nothing is allowed then.
+    fn current(&self) -> Result<Arc<AllowList>, String>;
+}
+
+/// One that never changes.
+impl AllowSource for AllowList {
+    fn current(&self) -> Result<Arc<AllowList>, String> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+/// A list as it was read, or why there is none.
+pub(crate) type Allowed = Result<Arc<AllowList>, String>;
+
+/// Who may run something, as whom, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Public nkeys (`U…`).
+    pub submitters: Vec<String>,
+    /// Patterns of host names.
+    pub hosts: Vec<String>,
+    /// Patterns of users that a job may name. Where none is given, a job cannot name any: ssh_config says who logs in.
+    #[serde(default)]
+    pub users: Vec<String>,
+    /// Patterns of JetStream subjects that streams may write to. Where none is given, they can write to none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<String>,
+}
+
+impl AllowList {
+    /// Why a host is not allowed, where that is so. `subject`: where its output goes in JetStream, where it does. One rule has
+    /// to fit all of it.
+    pub fn refuses(
+        &self,
+        node: &str,
+        submitter: &str,
+        destination: &Destination,
+        subject: Option<&str>,
+    ) -> Option<String> {
+        let host = destination.host.to_ascii_lowercase();
+        let mut rules: Vec<&Rule> = self.allow.iter().collect();
+        // Who asks is told the first thing for which no rule is left.
+        let mut narrow = |fits: &dyn Fn(&Rule) -> bool| {
+            rules.retain(|rule| fits(rule));
+            rules.is_empty()
+        };
+        if narrow(&|rule| rule.submitters.iter().any(|known| known == submitter)) {
+            return Some(format!(
+                "node {node} takes nothing from {submitter}: its allow list does not name that submitter"
+            ));
+        }
+        if narrow(&|rule| fits(&rule.hosts, &host)) {
+            return Some(format!(
+                "the allow list of node {node} does not let {submitter} reach {host}"
+            ));
+        }
+        let user = destination.user.as_deref();
+        if let Some(user) = user.filter(|user| narrow(&|rule| fits(&rule.users, user))) {
+            return Some(format!(
+                "the allow list of node {node} does not let {submitter} be {user} on {host}"
+            ));
+        }
+        let subject = subject.filter(|subject| narrow(&|rule| fits(&rule.subjects, subject)))?;
+        let user = user.map(|user| format!(" as {user}")).unwrap_or_default();
+        Some(format!(
+            "the allow list of node {node} does not let {submitter} write what {host} says{user} to the subject {subject}: see \
+             `subjects` of the rule for that host"
+        ))
+    }
+}
+
+fn fits(patterns: &[String], name: &str) -> bool {
+    let mut patterns = patterns.iter();
+    patterns.any(|pattern| matches(name.as_bytes(), pattern.as_bytes()))
+}
+
+/// Why a host is not allowed, where that is so.
+pub(crate) fn refuses(
+    allowed: &Allowed,
+    node: &str,
+    submitter: &str,
+    destination: &Destination,
+    subject: Option<&str>,
+) -> Option<String> {
+    match allowed {
+        Ok(list) => list.refuses(node, submitter, destination, subject),
+        Err(why) => Some(format!(
+            "node {node} allows nothing, because its allow list cannot be read: {why}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(users: &[&str], subjects: &[&str]) -> Rule {
+        let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Rule {
+            submitters: vec!["UA".into()],
+            hosts: vec!["*.eu".into()],
+            users: all(users),
+            subjects: all(subjects),
+        }
+    }
+
+    fn refusal(rules: &[Rule], submitter: &str, host: &str, subject: Option<&str>) -> Option<String> {
+        let list = AllowList {
+            allow: rules.to_vec(),
+            cancel: Vec::new(),
+        };
+        list.refuses("n", submitter, &Destination::parse_hop(host).unwrap(), subject)
+    }
+
+    #[test]
+    fn only_what_a_rule_allows_is_allowed() {
+        let rules = [rule(&["deploy"], &["logs.*"])];
+        let refused = |submitter, host, subject| refusal(&rules, submitter, host, subject).unwrap();
+        assert_eq!(refusal(&rules, "UA", "web1.eu", None), None);
+        assert_eq!(refusal(&rules, "UA", "deploy@web1.EU", None), None);
+        assert_eq!(refusal(&rules, "UA", "deploy@web1.eu", Some("logs.a")), None);
+        assert!(refused("UA", "root@web1.eu", None).contains("be root"));
+        assert!(refused("UA", "web1.us", None).contains("reach web1.us"));
+        assert!(refused("UB", "web1.eu", None).contains("takes nothing from UB"));
+        assert!(refused("UA", "web1.eu", Some("metrics")).contains("to the subject metrics"));
+        assert!(refusal(&[], "UA", "a", None).is_some());
+    }
+
+    #[test]
+    fn one_rule_has_to_fit_the_user_and_the_subject() {
+        let rules = [rule(&["deploy"], &[]), rule(&[], &["logs.*"])];
+        assert_eq!(refusal(&rules, "UA", "deploy@web1.eu", None), None);
+        assert_eq!(refusal(&rules, "UA", "web1.eu", Some("logs.a")), None);
+        let refused = refusal(&rules, "UA", "deploy@web1.eu", Some("logs.a")).unwrap();
+        assert!(
+            refused.contains("says as deploy to the subject logs.a"),
+            "{refused}"
+        );
+    }
+}

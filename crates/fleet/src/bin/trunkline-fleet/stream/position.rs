@@ -1,0 +1,253 @@
+//! How far each host of a stream has been written to its sink: a file in the state folder for each stream and target.
+//!
+//! A message counts as written when its bytes are in the file, or have been taken out of the FIFO.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, ensure};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use trunkline_control::place::Place;
+use trunkline_control::sink::Sink;
+use trunkline_fleet::state::StreamId;
+use trunkline_fleet::streaming::following::Position;
+
+/// What is kept of a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) position: Position,
+    /// Whether there has been output.
+    pub(super) has_output: bool,
+    /// Whether more may have been written.
+    pub(super) is_unsure: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Text {
+    /// Somebody is following, or was killed while doing so.
+    is_open: bool,
+    hosts: BTreeMap<u32, Kept>,
+}
+
+/// All hosts of a stream and a target.
+pub(super) struct Positions {
+    file: PathBuf,
+    /// Held for as long as somebody follows.
+    _lock: File,
+    kept: Text,
+    hosts: BTreeMap<u32, Arc<HostPosition>>,
+    pipes: BTreeMap<u32, Arc<Sink>>,
+    is_removed: bool,
+}
+
+/// How far a host has come, as its task says.
+#[derive(Debug, Default)]
+pub(super) struct HostPosition(Mutex<Written>);
+
+#[derive(Debug, Default)]
+struct Written {
+    /// Bytes, from when it was opened on.
+    bytes: u64,
+    /// Messages whose bytes a pipe may still have: where they end, and what is kept once they are taken.
+    waiting: VecDeque<(u64, Kept)>,
+    /// A message is being written.
+    is_writing: bool,
+}
+
+impl HostPosition {
+    /// A message is about to be written.
+    pub(super) fn begin(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_writing = true;
+    }
+
+    /// A message with so many bytes was written.
+    pub(super) fn add(&self, bytes: usize, position: Position, has_output: bool) {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        written.is_writing = false;
+        written.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        let kept = Kept {
+            position,
+            has_output,
+            is_unsure: false,
+        };
+        let end = written.bytes;
+        // What has no bytes is taken with what was before it.
+        match written.waiting.back_mut() {
+            Some(last) if last.0 == end => last.1 = kept,
+            _ => written.waiting.push_back((end, kept)),
+        }
+    }
+
+    /// What was taken, with so many bytes still in the pipe; and whether something was not.
+    fn taken(&self, left: u64) -> (Option<Kept>, bool) {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = written.bytes.saturating_sub(left);
+        let mut kept = None;
+        while let Some((end, this)) = written.waiting.front().copied()
+            && end <= taken
+        {
+            kept = Some(this);
+            written.waiting.pop_front();
+        }
+        (kept, left > 0 || written.is_writing)
+    }
+}
+
+impl Positions {
+    /// Those that were kept, or the beginning.
+    pub(super) fn open(place: &Place, stream: &StreamId, to: &str) -> anyhow::Result<Self> {
+        let folder = place.state.join("streams");
+        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let mut hash = DefaultHasher::new();
+        to.hash(&mut hash);
+        let file = folder.join(format!("{stream}-{:016x}.json", hash.finish()));
+        let lock = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(file.with_extension("lock"))
+            .with_context(|| format!("writing to {}", folder.display()))?;
+        ensure!(
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
+            "stream {stream} is followed into {to} already"
+        );
+        let mut kept = match fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text)
+                .with_context(|| format!("{} is damaged: remove it to begin again", file.display()))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Text::default(),
+            Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
+        };
+        if kept.is_open {
+            for host in kept.hosts.values_mut() {
+                host.is_unsure |= host.has_output;
+            }
+        }
+        Ok(Self {
+            file,
+            _lock: lock,
+            kept,
+            hosts: BTreeMap::new(),
+            pipes: BTreeMap::new(),
+            is_removed: false,
+        })
+    }
+
+    /// Where a host was left.
+    pub(super) fn of(&mut self, host: u32) -> Kept {
+        self.hosts.entry(host).or_default();
+        self.kept.hosts.get(&host).copied().unwrap_or_default()
+    }
+
+    /// Where a host's task says how far it has come.
+    pub(super) fn host(&self, host: u32) -> Arc<HostPosition> {
+        self.hosts.get(&host).cloned().unwrap_or_default()
+    }
+
+    /// What is in this pipe is not taken yet.
+    pub(super) fn watch(&mut self, host: u32, pipe: Option<Arc<Sink>>) {
+        self.pipes.extend(pipe.map(|pipe| (host, pipe)));
+    }
+
+    /// Writes down how far all have come, where that has changed.
+    pub(super) fn keep(&mut self, is_open: bool) -> std::io::Result<()> {
+        if self.is_removed {
+            return Ok(());
+        }
+        let mut is_changed = self.kept.is_open != is_open;
+        for (host, position) in &self.hosts {
+            let left = self.pipes.get(host);
+            let left = left.map_or(Ok(0), |sink| rustix::io::ioctl_fionread(sink.descriptor()));
+            let (kept, is_left) = position.taken(left.unwrap_or_default());
+            let entry = self.kept.hosts.entry(*host).or_default();
+            if let Some(kept) = kept {
+                is_changed |= *entry != kept;
+                *entry = kept;
+            }
+            if !is_open && is_left {
+                entry.is_unsure = true;
+            }
+        }
+        if !is_changed {
+            return Ok(());
+        }
+        self.kept.is_open = is_open;
+        let text = serde_json::to_vec(&self.kept).map_err(std::io::Error::other)?;
+        let new = self.file.with_extension("new");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let written = options.open(&new).and_then(|mut file| file.write_all(&text));
+        let written = written.and_then(|()| fs::rename(&new, &self.file));
+        if written.is_err() {
+            // So that it is tried again.
+            self.kept.is_open = !is_open;
+        }
+        written
+    }
+
+    /// Nothing more comes: nobody needs to know.
+    pub(super) fn remove(&mut self) {
+        self.is_removed = true;
+        for file in [self.file.clone(), self.file.with_extension("lock")] {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(next: u64) -> Position {
+        Position { next, last: None }
+    }
+
+    #[test]
+    fn what_a_pipe_still_has_is_not_counted() {
+        let host = HostPosition::default();
+        host.add(0, at(1), false);
+        host.add(10, at(2), true);
+        host.add(0, at(3), true);
+        host.add(5, at(4), true);
+        let next = |(kept, left): (Option<Kept>, bool)| (kept.map(|kept| kept.position.next), left);
+        assert_eq!(next(host.taken(15)), (Some(1), true));
+        assert_eq!(next(host.taken(6)), (None, true));
+        assert_eq!(next(host.taken(5)), (Some(3), true));
+        assert_eq!(next(host.taken(0)), (Some(4), false));
+        assert_eq!(next(host.taken(0)), (None, false));
+    }
+
+    #[test]
+    fn a_position_is_kept_and_whoever_was_killed_is_not_sure() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place {
+            runtime: folder.path().into(),
+            state: folder.path().join("state"),
+            config: folder.path().join("config.toml"),
+        };
+        let stream = StreamId("s".into());
+        let open = || Positions::open(&place, &stream, "file:/x/{host}");
+        let mut positions = open().unwrap();
+        assert_eq!(positions.of(0), Kept::default());
+        positions.host(0).add(3, at(8), true);
+        positions.keep(true).unwrap();
+        assert!(open().is_err(), "two follow into the same files");
+        drop(positions);
+        let mut positions = open().unwrap();
+        let kept = positions.of(0);
+        assert_eq!((kept.position, kept.is_unsure), (at(8), true));
+        positions.keep(false).unwrap();
+        drop(positions);
+        let mut positions = open().unwrap();
+        assert_eq!(positions.of(0).position, at(8));
+        positions.remove();
+        assert!(positions.keep(false).is_ok());
+        drop(positions);
+        assert_eq!(open().unwrap().of(0), Kept::default());
+    }
+}

@@ -1,0 +1,177 @@
+//! The standard input of a job: what all of its hosts read. It is in a stream of its own, because every node watches all of
+//! the state, and only some of them need a job's input. An order names it by its SHA-256, and nobody starts a command
+//! before all of it is there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use aws_lc_rs::digest::{Context, SHA256};
+use futures_util::StreamExt as _;
+use trunkline_control::fleet::LONGEST_INPUT;
+use trunkline_request::failure::ErrorKind;
+
+use crate::bucket::{Bucket, BucketError, is_plain, random};
+use crate::order::job::OrderedInput;
+
+/// What is in one message. Where NATS is asked for it, it comes as base64, and a message of NATS holds 1 MB.
+const PIECE: usize = 256 * 1024;
+
+/// How many messages are on their way to NATS at once.
+const AHEAD: usize = 8;
+
+/// How often a message is asked for that NATS did not answer for, and the pause before each.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is read of the file at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// Why a node does not have a job's input. Nothing is started without it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// It is older than what NATS keeps, or was removed.
+    #[error("the job's input is not in NATS any more")]
+    Gone,
+    /// It is not what the submitter has signed.
+    #[error("the job's input is damaged: it is not what its submitter signed")]
+    Damaged,
+    /// The order names one that nobody may send.
+    #[error("the job's input is longer than {} MiB, or cannot be read", LONGEST_INPUT >> 20)]
+    Malformed,
+    /// NATS does not answer.
+    #[error("the job's input cannot be read from NATS: {0}")]
+    Nats(String),
+    /// The node's disk.
+    #[error("the job's input cannot be kept on this node: {0}")]
+    Disk(#[from] io::Error),
+}
+
+impl InputError {
+    /// Who is to blame.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Gone | Self::Damaged | Self::Malformed => ErrorKind::Configuration,
+            Self::Nats(_) => ErrorKind::Network,
+            Self::Disk(_) => ErrorKind::Local,
+        }
+    }
+}
+
+/// Hands an input to NATS, for a job that is to name it.
+///
+/// # Errors
+/// Where NATS does not take all of it. No job has it then.
+pub async fn upload(bucket: &Bucket, data: &[u8]) -> Result<OrderedInput, BucketError> {
+    let id = format!("{:016x}", random());
+    let mut digest = Context::new(&SHA256);
+    digest.update(data);
+    let input = OrderedInput {
+        bytes: data.len() as u64,
+        pieces: u32::try_from(data.len().div_ceil(PIECE)).unwrap_or(u32::MAX),
+        digest: digest.finish().as_ref().to_vec(),
+        id,
+    };
+    let failed = |error: &dyn std::fmt::Display| {
+        BucketError::Nats(format!(
+            "the job's input could not be written, and the job did not start on any host: {error}; check that this nkey may \
+             submit jobs, and that NATS has room"
+        ))
+    };
+    let sending = (0..).zip(data.chunks(PIECE)).map(|(number, piece)| {
+        let (subject, piece) = (bucket.input_subject(&input.id, number), piece.to_vec());
+        async move {
+            let sent = bucket.jetstream.publish(subject, piece.into()).await;
+            let acknowledged = sent.map_err(|error| failed(&error))?.await;
+            acknowledged.map(drop).map_err(|error| failed(&error))
+        }
+    });
+    let mut sending = futures_util::stream::iter(sending).buffer_unordered(AHEAD);
+    while let Some(sent) = sending.next().await {
+        sent?;
+    }
+    drop(sending);
+    Ok(input)
+}
+
+/// A job's input on a node: whole, as it was signed, in a file without a name.
+#[derive(Debug)]
+pub struct Input {
+    file: Arc<File>,
+    bytes: u64,
+}
+
+impl Input {
+    /// Gets it from NATS, into a file in this folder.
+    pub(crate) async fn fetch(
+        bucket: &Bucket,
+        wanted: &OrderedInput,
+        folder: &Path,
+    ) -> Result<Self, InputError> {
+        let pieces = wanted.bytes.div_ceil(PIECE as u64);
+        if wanted.bytes > LONGEST_INPUT || pieces != u64::from(wanted.pieces) || !is_plain(&wanted.id) {
+            return Err(InputError::Malformed);
+        }
+        let file = Arc::new(tempfile::tempfile_in(folder)?);
+        let (mut digest, mut bytes) = (Context::new(&SHA256), 0);
+        for number in 0..wanted.pieces {
+            let piece = piece(bucket, &bucket.input_subject(&wanted.id, number)).await?;
+            digest.update(&piece);
+            let (end, file) = (bytes + piece.len() as u64, file.clone());
+            if end > wanted.bytes {
+                return Err(InputError::Damaged);
+            }
+            blocking(move || file.write_all_at(&piece, bytes)).await?;
+            bytes = end;
+        }
+        if bytes != wanted.bytes || digest.finish().as_ref() != wanted.digest {
+            return Err(InputError::Damaged);
+        }
+        Ok(Self { file, bytes })
+    }
+
+    /// What is at this place of it; nothing at its end.
+    ///
+    /// # Errors
+    /// The node's disk.
+    pub async fn read_at(&self, place: u64) -> io::Result<Vec<u8>> {
+        let file = self.file.clone();
+        let len = self.bytes.saturating_sub(place);
+        let len = usize::try_from(len).map_or(CHUNK, |left| left.min(CHUNK));
+        blocking(move || {
+            let mut data = vec![0; len];
+            file.read_exact_at(&mut data, place).map(|()| data)
+        })
+        .await
+    }
+}
+
+async fn piece(bucket: &Bucket, subject: &str) -> Result<Vec<u8>, InputError> {
+    let mut attempts = 0;
+    loop {
+        let why = match bucket.input_message(subject).await {
+            Ok(Ok(message)) => return Ok(message.payload.to_vec()),
+            Ok(Err(error)) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+                return Err(InputError::Gone);
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        attempts += 1;
+        if attempts == ATTEMPTS {
+            return Err(InputError::Nats(why));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)?
+}

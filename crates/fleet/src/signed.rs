@@ -1,0 +1,112 @@
+//! What is signed with an nkey: orders, and that a job or a stream is to end.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use nkeys::KeyPair;
+use serde::{Deserialize, Serialize};
+
+/// What a signed text is. This is signed along with it: a text counts as nothing else, whatever it looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The order of a job.
+    Job,
+    /// That a job is to end.
+    EndOfJob,
+    /// The order of a stream.
+    Stream,
+    /// That a stream is to end.
+    EndOfStream,
+}
+
+impl Purpose {
+    fn message(self, text: &[u8]) -> Vec<u8> {
+        let name = match self {
+            Self::Job => "job",
+            Self::EndOfJob => "end of job",
+            Self::Stream => "stream",
+            Self::EndOfStream => "end of stream",
+        };
+        // The same key logs in to NATS, which chooses what is signed for that. It is UTF-8, and this never is.
+        [b"\xfftrunkline fleet\0", name.as_bytes(), b"\0", text].concat()
+    }
+}
+
+/// A text with its signature, as it stands in the bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signed {
+    /// What was signed, byte by byte.
+    #[serde(with = "serde_bytes")]
+    pub text: Vec<u8>,
+    /// By the one whose key it names.
+    #[serde(with = "serde_bytes")]
+    pub signature: Vec<u8>,
+}
+
+impl Signed {
+    /// Signs a text.
+    ///
+    /// # Errors
+    /// Where the key is a public one.
+    pub fn new(key: &KeyPair, purpose: Purpose, text: Vec<u8>) -> Result<Self, nkeys::error::Error> {
+        let signature = key.sign(&purpose.message(&text))?;
+        Ok(Self { text, signature })
+    }
+
+    /// Whether the one with this public nkey has signed it for this.
+    pub fn is_by(&self, who: &str, purpose: Purpose) -> bool {
+        let key = KeyPair::from_public_key(who);
+        key.and_then(|key| key.verify(&purpose.message(&self.text), &self.signature))
+            .is_ok()
+    }
+}
+
+/// SHA-256 over parts, and over where each ends.
+pub(crate) fn digest_of(parts: &[Vec<u8>]) -> Vec<u8> {
+    let digests = parts.iter().map(|part| digest(&SHA256, part));
+    let digests: Vec<u8> = digests.flat_map(|one| one.as_ref().to_vec()).collect();
+    digest(&SHA256, &digests).as_ref().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_counts_only_as_what_it_was_signed_for() {
+        let (key, other) = (KeyPair::new_user(), KeyPair::new_user());
+        let all = [
+            Purpose::Job,
+            Purpose::EndOfJob,
+            Purpose::Stream,
+            Purpose::EndOfStream,
+        ];
+        for purpose in all {
+            let signed = Signed::new(&key, purpose, b"text".to_vec()).unwrap();
+            for asked in all {
+                assert_eq!(signed.is_by(&key.public_key(), asked), asked == purpose);
+            }
+            assert!(!signed.is_by(&other.public_key(), purpose));
+            assert!(!signed.is_by("UA", purpose));
+        }
+    }
+
+    #[test]
+    fn a_log_in_to_nats_signs_nothing_of_a_fleet() {
+        let key = KeyPair::new_user();
+        // A server may ask for the signature of any text.
+        let message = Purpose::Job.message(b"text");
+        assert!(std::str::from_utf8(&message).is_err());
+        let log_in = Signed {
+            text: b"text".to_vec(),
+            signature: key.sign(b"text").unwrap(),
+        };
+        assert!(!log_in.is_by(&key.public_key(), Purpose::Job));
+    }
+
+    #[test]
+    fn parts_that_are_cut_elsewhere_have_another_digest() {
+        let parts =
+            |parts: &[&str]| -> Vec<Vec<u8>> { parts.iter().map(|part| part.as_bytes().to_vec()).collect() };
+        assert_ne!(digest_of(&parts(&["ab", "c"])), digest_of(&parts(&["a", "bc"])));
+        assert_ne!(digest_of(&parts(&["abc"])), digest_of(&parts(&["abc", ""])));
+    }
+}

@@ -1,0 +1,439 @@
+//! Streams: commands that run on their hosts until somebody cancels them, each by the owner of its host's shard.
+//!
+//! No two owners run the same host of a stream at once, as far as leases keep them apart: an owner ends the command before
+//! anybody can take the lease, and a shard that moves is given back when its commands have ended. What an owner that was stopped
+//! says late is told from what counts by the run's number, which begins with the revision of the lease.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use trunkline_request::Backoff;
+
+use super::Time;
+use super::entry::Exit;
+use super::job::PlannedHost;
+use super::shard::Unit;
+
+/// How long after a write of which nothing is known another one is tried.
+const AGAIN: Time = Time::from_secs(1);
+
+/// The name of a stream: lower-case letters and digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamId(pub String);
+
+impl std::fmt::Display for StreamId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// When a command is begun again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Restart {
+    /// When the connection was lost, or cannot be made for a reason that may pass.
+    Lost,
+    /// Also when the command has ended.
+    Always,
+    /// Never by itself. An owner that takes a host over begins the command all the same.
+    Never,
+}
+
+/// When a command is begun again, and how soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resuming {
+    /// When.
+    pub restart: Restart,
+    /// The pause after the first failure.
+    pub first: Duration,
+    /// The longest pause.
+    pub longest: Duration,
+}
+
+/// A stream, as this node has read and judged it.
+#[derive(Debug, Clone)]
+pub struct StreamPlan {
+    /// Its hosts, in their order.
+    pub hosts: Vec<PlannedHost>,
+    /// When their commands are begun again.
+    pub resuming: Resuming,
+}
+
+/// One run of a command on a host of a stream. Later runs of a host are greater, whoever began them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Run {
+    /// The stream.
+    pub stream: StreamId,
+    /// The host's place in it, from 0.
+    pub host: u32,
+    /// Which run.
+    pub number: RunNumber,
+}
+
+/// Which run of a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RunNumber {
+    /// The revision of the lease under which it was begun: the fencing token.
+    pub fence: u64,
+    /// Counts the runs of its process.
+    pub count: u64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunEnd {
+    /// The command has ended, or cannot be run.
+    Ended(Exit),
+    /// The connection was lost or could not be made, for a reason that may pass.
+    Lost(Exit),
+    /// It was told to stop.
+    Stopped,
+    /// The host had ended for good before, which the bucket said when it was asked, and nothing has run.
+    HadEnded,
+}
+
+/// How a host of a stream has ended for good.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StreamEnd {
+    /// The command has ended, or cannot be run.
+    Ended(Exit),
+    /// The stream was cancelled.
+    Cancelled,
+}
+
+/// What a node does for a stream, as it tells those who look.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamShare {
+    /// Hosts on which it runs the command.
+    pub running: u32,
+    /// Hosts that are its, and on which it does not run the command because it may not.
+    pub refused: u32,
+    /// Why, for the first of them.
+    pub why: Option<String>,
+    /// How often it has begun a command again.
+    pub restarts: u64,
+}
+
+/// What a node wants done for its streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamAction {
+    /// Run the command. Answered by `Node::handle_run_ended`.
+    Begin(Run),
+    /// End the command at once, and answer when nothing more comes of it.
+    Stop(Run),
+    /// Tell those who follow that this node does not run the command, and why.
+    Refuse(Run, String),
+    /// Write down that a host has ended for good. Answered by `Node::handle_end_written`.
+    End(StreamId, u32, StreamEnd),
+}
+
+/// All streams that a node knows.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    streams: BTreeMap<StreamId, Stream>,
+    /// Ends that were read before their streams.
+    early: BTreeMap<StreamId, Vec<u32>>,
+    pub(super) actions: VecDeque<StreamAction>,
+    count: u64,
+    /// Whether something has happened since it was last looked what is to run.
+    pub(super) is_stirred: bool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    resuming: Resuming,
+    is_cancelled: bool,
+    /// It is in the bucket no more.
+    is_gone: bool,
+    hosts: Vec<Host>,
+    restarts: u64,
+}
+
+#[derive(Debug)]
+struct Host {
+    planned: PlannedHost,
+    phase: Phase,
+    failures: u32,
+    /// Why it was refused, as those who follow know.
+    told: Option<String>,
+    is_ended: bool,
+    /// This process has begun its command before.
+    has_begun: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing runs; not before then.
+    Idle(Time),
+    Running {
+        number: RunNumber,
+        since: Time,
+        is_stopping: bool,
+    },
+    /// The fleet is to know that it has ended.
+    Ending(StreamEnd),
+    /// That was sent.
+    Sent(StreamEnd),
+    /// To be sent again, then.
+    Again(StreamEnd, Time),
+}
+
+impl Streams {
+    /// Whether no command runs, and no end is still to be told.
+    pub(super) fn is_idle(&self) -> bool {
+        let mut hosts = self.streams.values().flat_map(|stream| &stream.hosts);
+        hosts.all(|host| matches!(host.phase, Phase::Idle(_)))
+    }
+
+    /// What this node does for each stream.
+    pub(super) fn shares(&self) -> impl Iterator<Item = (&StreamId, StreamShare)> {
+        self.streams.iter().map(|(id, stream)| (id, stream.share()))
+    }
+
+    /// The units in which commands run.
+    pub(super) fn units(&self) -> impl Iterator<Item = &Unit> {
+        let hosts = self.streams.values().flat_map(|stream| &stream.hosts);
+        hosts
+            .filter(|host| host.is_running())
+            .map(|host| &host.planned.unit)
+    }
+
+    pub(super) fn planned(&mut self, now: Time, id: StreamId, plan: StreamPlan) {
+        let ended = self.early.remove(&id).unwrap_or_default();
+        self.streams.entry(id).or_insert_with(|| Stream {
+            resuming: plan.resuming,
+            is_cancelled: false,
+            is_gone: false,
+            hosts: (0..)
+                .zip(plan.hosts)
+                .map(|(place, planned)| Host {
+                    planned,
+                    phase: Phase::Idle(now),
+                    failures: 0,
+                    told: None,
+                    is_ended: ended.contains(&place),
+                    has_begun: false,
+                })
+                .collect(),
+            restarts: 0,
+        });
+    }
+
+    pub(super) fn judged(&mut self, id: &StreamId, refused: Vec<Option<String>>) {
+        let hosts = self.streams.get_mut(id).map(|stream| &mut stream.hosts);
+        for (host, refused) in hosts.into_iter().flatten().zip(refused) {
+            host.planned.refused = refused;
+        }
+    }
+
+    pub(super) fn cancelled(&mut self, id: &StreamId) {
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.is_cancelled = true;
+        }
+    }
+
+    /// The bucket says that a host has ended.
+    pub(super) fn saw_end(&mut self, id: &StreamId, host: u32) {
+        match self.streams.contains_key(id) {
+            true => {
+                if let Some(host) = self.host(id, host) {
+                    host.is_ended = true;
+                }
+            }
+            false => self.early.entry(id.clone()).or_default().push(host),
+        }
+    }
+
+    /// Nothing of it stands in the bucket any more.
+    pub(super) fn gone(&mut self, id: &StreamId) {
+        self.early.remove(id);
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.is_gone = true;
+        }
+    }
+
+    pub(super) fn end_written(&mut self, now: Time, id: &StreamId, host: u32, is_written: bool) {
+        let Some(host) = self.host(id, host) else { return };
+        let phase = std::mem::replace(&mut host.phase, Phase::Idle(now));
+        host.phase = match phase {
+            Phase::Sent(end) if !is_written => Phase::Again(end, now + AGAIN),
+            Phase::Sent(_) => {
+                host.is_ended = true;
+                Phase::Idle(now)
+            }
+            other => other,
+        };
+    }
+
+    pub(super) fn run_ended(&mut self, now: Time, run: &Run, end: RunEnd) {
+        let Some(stream) = self.streams.get_mut(&run.stream) else {
+            return;
+        };
+        let (resuming, is_over) = (stream.resuming, stream.is_cancelled || stream.is_gone);
+        let Some(host) = host_of(stream, run.host) else {
+            return;
+        };
+        let Phase::Running {
+            number,
+            since,
+            is_stopping,
+        } = host.phase
+        else {
+            return;
+        };
+        if number != run.number {
+            return;
+        }
+        let backoff = Backoff::new(resuming.first, resuming.longest);
+        // One that has run for longer than it would now have to wait begins from the start.
+        if now.saturating_sub(since) > backoff.after(host.failures.saturating_add(1)) {
+            host.failures = 0;
+        }
+        if matches!(end, RunEnd::HadEnded) {
+            host.is_ended = true;
+        }
+        let exit = match end {
+            _ if is_over => None,
+            RunEnd::Stopped | RunEnd::HadEnded => None,
+            RunEnd::Lost(_) if is_stopping => None,
+            RunEnd::Lost(exit) if resuming.restart == Restart::Never => Some(exit),
+            RunEnd::Ended(exit) if resuming.restart != Restart::Always || is_final(&exit) => Some(exit),
+            RunEnd::Lost(_) | RunEnd::Ended(_) => {
+                host.failures = host.failures.saturating_add(1);
+                None
+            }
+        };
+        host.phase = match exit {
+            Some(exit) => Phase::Ending(StreamEnd::Ended(exit)),
+            None if is_stopping || is_over => Phase::Idle(now),
+            None => {
+                // Hosts that were lost together do not come back together: less a part of up to half.
+                let part = f64::from(u32::try_from(run.number.count * 37 % 100).unwrap_or_default()) / 200.0;
+                Phase::Idle(now + backoff.after(host.failures).mul_f64(1.0 - part))
+            }
+        };
+    }
+
+    /// Begins what is to run here, and stops what is not. `lease` says under which revision commands may run, and whether they may
+    /// be begun.
+    pub(super) fn look_after(
+        &mut self,
+        now: Time,
+        is_starting: bool,
+        mut lease: impl FnMut(&Unit) -> Option<(u64, bool)>,
+    ) {
+        let Self {
+            streams,
+            actions,
+            count,
+            ..
+        } = self;
+        streams.retain(|_, stream| !stream.is_gone || stream.hosts.iter().any(Host::is_running));
+        for (id, stream) in streams {
+            let is_over = stream.is_cancelled || stream.is_gone;
+            for (place, host) in (0..).zip(&mut stream.hosts) {
+                let lease = lease(&host.planned.unit);
+                let (fence, may_begin) = (lease.map(|(fence, _)| fence), lease.is_some_and(|(_, may)| may));
+                let run = |number| Run {
+                    stream: id.clone(),
+                    host: place,
+                    number,
+                };
+                let is_kept = fence.is_some() && !is_over && host.planned.refused.is_none() && !host.is_ended;
+                match &mut host.phase {
+                    Phase::Running {
+                        number, is_stopping, ..
+                    } => {
+                        if !is_kept && !*is_stopping {
+                            *is_stopping = true;
+                            actions.push_back(StreamAction::Stop(run(*number)));
+                        }
+                        continue;
+                    }
+                    Phase::Again(end, at) if now >= *at => host.phase = Phase::Ending(end.clone()),
+                    Phase::Sent(_) | Phase::Again(..) => continue,
+                    // Whoever has it now begins it again: nobody knows that it has ended.
+                    Phase::Ending(_) if fence.is_none() || stream.is_gone => host.phase = Phase::Idle(now),
+                    Phase::Idle(_) | Phase::Ending(_) => {}
+                }
+                let Some(fence) = fence.filter(|_| !host.is_ended && !stream.is_gone) else {
+                    host.told = None;
+                    continue;
+                };
+                if let Phase::Idle(_) = host.phase
+                    && stream.is_cancelled
+                {
+                    host.phase = Phase::Ending(StreamEnd::Cancelled);
+                }
+                if let Phase::Ending(end) = &host.phase {
+                    actions.push_back(StreamAction::End(id.clone(), place, end.clone()));
+                    host.phase = Phase::Sent(end.clone());
+                    continue;
+                }
+                let Phase::Idle(from) = host.phase else { continue };
+                let mut next = || {
+                    *count += 1;
+                    RunNumber { fence, count: *count }
+                };
+                match &host.planned.refused {
+                    Some(why) if host.told.as_ref() != Some(why) => {
+                        host.told = Some(why.clone());
+                        actions.push_back(StreamAction::Refuse(run(next()), why.clone()));
+                    }
+                    Some(_) => {}
+                    None if now >= from && is_starting && may_begin => {
+                        host.told = None;
+                        stream.restarts += u64::from(std::mem::replace(&mut host.has_begun, true));
+                        let number = next();
+                        host.phase = Phase::Running {
+                            number,
+                            since: now,
+                            is_stopping: false,
+                        };
+                        actions.push_back(StreamAction::Begin(run(number)));
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn host(&mut self, id: &StreamId, host: u32) -> Option<&mut Host> {
+        host_of(self.streams.get_mut(id)?, host)
+    }
+}
+
+fn host_of(stream: &mut Stream, host: u32) -> Option<&mut Host> {
+    stream.hosts.get_mut(usize::try_from(host).ok()?)
+}
+
+/// Whether another attempt would not help, and servers count them: a wrong host key, a key that is refused.
+fn is_final(exit: &Exit) -> bool {
+    matches!(exit, Exit::Failed { kind, .. } if !kind.may_pass())
+}
+
+impl Stream {
+    fn share(&self) -> StreamShare {
+        let mut share = StreamShare {
+            restarts: self.restarts,
+            ..StreamShare::default()
+        };
+        for host in &self.hosts {
+            match &host.told {
+                _ if host.is_running() => share.running += 1,
+                Some(why) => {
+                    share.refused += 1;
+                    share.why.get_or_insert_with(|| why.clone());
+                }
+                None => {}
+            }
+        }
+        share
+    }
+}
+
+impl Host {
+    fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running { .. })
+    }
+}

@@ -1,0 +1,718 @@
+//! A node's part in streams: what stands in their bucket, the commands that run, and where their output goes.
+
+pub mod following;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::kv::{self, Operation};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use trunkline_request::failure::{ErrorKind, Execution};
+
+use crate::allow::{AllowSource, Allowed};
+use crate::bucket::markers::Markers;
+use crate::bucket::{Bucket, BucketError, decode, encode};
+use crate::order::stream::{StreamOrder, StreamTerms};
+use crate::order::{self, OrderedHost};
+use crate::signed::Signed;
+use crate::state::{
+    Exit, Node, Run, RunEnd, RunNumber, StreamAction, StreamEnd, StreamId, StreamShare, Time,
+};
+
+/// How long after a message that NATS did not take it is sent again. Its name is the same: one that had arrived counts once.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long NATS is waited for, for each message.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// How long a command that is told to stop may take before its session is closed: less than the rest of a lease.
+const STOPPING: Duration = Duration::from_secs(2);
+
+/// How often what this node does for streams is told to those who look, where it has changed.
+pub(crate) const TELLING: Duration = Duration::from_secs(2);
+
+/// How often NATS is asked for its time.
+const ASKING: Duration = Duration::from_secs(600);
+
+/// The longest piece of output in one message.
+const LONGEST_PIECE: usize = 64 * 1024;
+
+/// A command of a stream.
+pub(crate) struct StreamWork {
+    pub(crate) stream: StreamId,
+    pub(crate) submitter: String,
+    pub(crate) host: OrderedHost,
+    /// Tells that it is to end.
+    pub(crate) cancelled: Arc<Notify>,
+    pub(crate) outlet: Outlet,
+}
+
+/// What executes commands.
+pub(crate) type Execute = Arc<dyn Fn(StreamWork) -> Pin<Box<dyn Future<Output = Exit> + Send>> + Send + Sync>;
+
+/// What is told of a host of a stream, in messages that are numbered from 1 in each run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// The run.
+    pub run: RunNumber,
+    /// Counts the messages of the run.
+    pub number: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    /// This node begins the command.
+    Begun(String),
+    /// Output.
+    Output(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Error output.
+    ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The command runs no longer, or could not be begun, and is begun again.
+    Lost(Exit),
+    /// It has ended, and is begun again only if the stream says so.
+    Ended(Exit),
+    /// A node does not run it, for this reason.
+    Refused(String),
+    /// Something that those who follow should know.
+    Notice(String),
+}
+
+/// What stands at `STREAM.share.NODE`: what a node does for a stream. Nothing is decided by it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ToldShare {
+    /// [`crate::state::Holder::incarnation`] of the process that says so.
+    pub(crate) incarnation: u64,
+    pub(crate) share: StreamShare,
+}
+
+/// Where the output of a run goes. It waits until NATS has each message.
+#[derive(Debug, Clone)]
+pub(crate) struct Outlet {
+    bucket: Bucket,
+    run: Run,
+    /// The host's name.
+    host: String,
+    /// Where the output itself goes, if not to who follows.
+    subject: Option<String>,
+    sent: Arc<AtomicU64>,
+    /// What went to that subject is numbered apart.
+    handed_over: Arc<AtomicU64>,
+}
+
+impl Outlet {
+    pub(crate) async fn output(&self, data: &[u8]) {
+        for piece in data.chunks(LONGEST_PIECE) {
+            match &self.subject {
+                Some(subject) => self.hand_over(subject, "Output", piece.to_vec()).await,
+                None => self.tell(What::Output(piece.to_vec())).await,
+            }
+        }
+    }
+
+    pub(crate) async fn error_output(&self, data: &[u8]) {
+        for piece in data.chunks(LONGEST_PIECE) {
+            self.tell(What::ErrorOutput(piece.to_vec())).await;
+        }
+    }
+
+    /// The run begins. To a subject of the user's that is an empty message.
+    async fn begin(&self, node: &str) {
+        self.tell(What::Begun(node.to_owned())).await;
+        if let Some(subject) = &self.subject {
+            self.hand_over(subject, "Begun", Vec::new()).await;
+        }
+    }
+
+    async fn tell(&self, what: What) {
+        let number = self.sent.fetch_add(1, Ordering::Relaxed) + 1;
+        let run = self.run.number;
+        let Ok(payload) = encode(&Piece { run, number, what }) else {
+            return tracing::error!("a message of stream {} cannot be written", self.run.stream);
+        };
+        let subject = self
+            .bucket
+            .streamed_subject(&self.run.stream.0, &self.run.host.to_string());
+        let mut told = false;
+        while let Err(error) = self.send(&subject, self.headers(number), payload.clone()).await {
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!("output of {} waits: {error}", self.host);
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Writes to a subject of the user's.
+    async fn hand_over(&self, subject: &str, kind: &str, payload: Vec<u8>) {
+        let number = self.handed_over.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut told = false;
+        loop {
+            let mut headers = self.headers(number);
+            let run = self.run.number;
+            headers.insert("Trunkline-Stream", self.run.stream.0.as_str());
+            headers.insert("Trunkline-Host", self.host.replace(['\r', '\n'], "_").as_str());
+            headers.insert("Trunkline-Run", format!("{}.{}", run.fence, run.count));
+            headers.insert("Trunkline-Number", number.to_string());
+            headers.insert("Trunkline-Kind", kind);
+            let Err(error) = self.send(subject, headers, payload.clone()).await else {
+                return;
+            };
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!("output of {} waits: {subject}: {error}", self.host);
+                let words = format!("the subject {subject} takes nothing, and the command waits: {error}");
+                Box::pin(self.tell(What::Notice(words))).await;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn headers(&self, number: u64) -> HeaderMap {
+        let Run {
+            stream,
+            host,
+            number: run,
+        } = &self.run;
+        let mut headers = HeaderMap::new();
+        let name = format!("{stream}.{host}.{}.{}.{number}", run.fence, run.count);
+        headers.insert("Nats-Msg-Id", name);
+        headers
+    }
+
+    async fn send(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<(), String> {
+        let jetstream = &self.bucket.jetstream;
+        let sending = async {
+            let sent = jetstream.publish_with_headers(subject.to_owned(), headers, payload.into());
+            let acknowledged = sent.await.map_err(|error| error.to_string())?;
+            acknowledged.await.map(|_| ()).map_err(|error| error.to_string())
+        };
+        match tokio::time::timeout(ANSWER, sending).await {
+            Ok(sent) => sent,
+            Err(_) => Err("NATS does not answer".into()),
+        }
+    }
+}
+
+/// Where what happens is told.
+pub(crate) type Events = Arc<dyn Fn(StreamEvent) + Send + Sync>;
+
+/// What has happened to a stream.
+pub(crate) enum StreamEvent {
+    RunEnded(Run, RunEnd),
+    EndWritten(StreamId, u32, bool),
+    /// The revision, if it was written.
+    ShareWritten(StreamId, ToldShare, Option<u64>),
+    /// NATS's time, in seconds since 1970.
+    Time(i64),
+    /// What stood in the place of a key that was removed, by its revision.
+    MarkerRemoved(String, u64),
+}
+
+/// A stream that has been read, or parts of it.
+#[derive(Default)]
+struct Reading {
+    order: Option<StreamOrder>,
+    parts: HashMap<usize, Vec<u8>>,
+    hosts: Option<Arc<Vec<OrderedHost>>>,
+    /// What people have said about its end, by their public nkeys.
+    cancels: BTreeMap<String, Signed>,
+    /// How many hosts have ended, and when the last one had, by NATS's clock.
+    ended: BTreeMap<u32, u64>,
+    /// The nodes that have said what they do for it.
+    shares: BTreeSet<String>,
+    told: Told,
+}
+
+/// What this node tells of a stream.
+#[derive(Default)]
+struct Told {
+    /// What stands there, and its revision.
+    standing: Option<(u64, ToldShare)>,
+    is_under_way: bool,
+    /// What former processes of this node have counted.
+    restarts_before: u64,
+}
+
+/// All of a node's streams.
+pub(crate) struct Streaming {
+    bucket: Bucket,
+    /// The node's name.
+    name: String,
+    allow: Arc<dyn AllowSource>,
+    execute: Execute,
+    events: Events,
+    streams: BTreeMap<StreamId, Reading>,
+    /// Tombstones of streams that were removed.
+    markers: Markers,
+    stops: HashMap<Run, Arc<Notify>>,
+    /// When NATS was asked for its time last.
+    asked: Option<Time>,
+    /// What it has said, and when.
+    time: Option<(Time, i64)>,
+}
+
+/// Watches what stands about streams.
+pub(crate) async fn watch(bucket: &Bucket) -> Result<kv::Watch, BucketError> {
+    let watch = bucket.streams.watch_with_history(">").await;
+    watch.map_err(|error| BucketError::Nats(error.to_string()))
+}
+
+impl Streaming {
+    pub(crate) fn new(
+        bucket: Bucket,
+        name: String,
+        allow: Arc<dyn AllowSource>,
+        execute: Execute,
+        events: Events,
+    ) -> Self {
+        Self {
+            bucket,
+            name,
+            allow,
+            execute,
+            events,
+            streams: BTreeMap::new(),
+            markers: Markers::default(),
+            stops: HashMap::new(),
+            asked: None,
+            time: None,
+        }
+    }
+
+    /// Something stands in the bucket of streams, or no more.
+    pub(crate) fn entry(&mut self, now: Time, node: &mut Node, entry: &kv::Entry, allowed: &Allowed) {
+        self.markers.see(entry);
+        let mut words = entry.key.split('.');
+        let (Some(stream), Some(what), last) = (words.next(), words.next(), words.next()) else {
+            return;
+        };
+        let stream = StreamId(stream.to_owned());
+        if let ("share", Some(name)) = (what, last) {
+            return self.share(node, stream, name, entry);
+        }
+        if entry.operation != Operation::Put {
+            if what == "order" {
+                self.streams.remove(&stream);
+                node.handle_stream_gone(&stream);
+            }
+            return;
+        }
+        let at = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
+        let reading = self.streams.entry(stream.clone()).or_default();
+        match (what, last, last.map(str::parse::<u32>)) {
+            ("order", None, _) => match order::read(&self.bucket.charter, &stream, &entry.value, at) {
+                Ok(order) => reading.order = Some(order),
+                Err(error) => return tracing::warn!("stream {stream}: {error}"),
+            },
+            ("hosts", _, Some(Ok(part))) => {
+                reading
+                    .parts
+                    .insert(usize::try_from(part).unwrap_or(usize::MAX), entry.value.to_vec());
+            }
+            ("cancel", Some(who), _) => {
+                if let Ok(cancel) = decode(&entry.value) {
+                    reading.cancels.insert(who.to_owned(), cancel);
+                }
+                return self.cancel(node, &stream);
+            }
+            ("end", _, Some(Ok(host))) => {
+                reading.ended.insert(host, at);
+                return node.handle_stream_ended(&stream, host);
+            }
+            _ => return,
+        }
+        self.plan(now, node, &stream, allowed);
+    }
+
+    /// What a node does for a stream.
+    fn share(&mut self, node: &Node, stream: StreamId, name: &str, entry: &kv::Entry) {
+        let told = match entry.operation {
+            Operation::Put => decode::<ToldShare>(&entry.value).ok(),
+            // What was removed is nothing to begin with.
+            _ if !self.streams.contains_key(&stream) => return,
+            Operation::Delete | Operation::Purge => None,
+        };
+        let reading = self.streams.entry(stream).or_default();
+        reading.shares.insert(name.to_owned());
+        if name != self.name {
+            return;
+        }
+        let told = told.unwrap_or_default();
+        if told.incarnation != node.holder().incarnation {
+            reading.told.restarts_before = told.share.restarts;
+        }
+        reading.told.standing = Some((entry.revision, told));
+    }
+
+    /// Tells those who look what this node does for streams, where that has changed.
+    pub(crate) fn tell_shares(&mut self, node: &Node) {
+        let incarnation = node.holder().incarnation;
+        for (stream, mut share) in node.stream_shares() {
+            let Some(reading) = self.streams.get_mut(stream).filter(|one| one.order.is_some()) else {
+                continue;
+            };
+            share.restarts += reading.told.restarts_before;
+            let standing = reading.told.standing.as_ref();
+            let is_told = match standing {
+                Some((_, told)) => told.share == share,
+                None => share == StreamShare::default(),
+            };
+            if is_told || std::mem::replace(&mut reading.told.is_under_way, true) {
+                continue;
+            }
+            let expected = standing.map_or(0, |(revision, _)| *revision);
+            let told = ToldShare { incarnation, share };
+            let key = share_key(stream, &self.name);
+            let (bucket, events, stream) = (self.bucket.clone(), self.events.clone(), stream.clone());
+            tokio::spawn(async move {
+                let revision = match encode(&told) {
+                    Ok(bytes) => {
+                        let writing = bucket.streams.update(&key, bytes.into(), expected);
+                        tokio::time::timeout(ANSWER, writing)
+                            .await
+                            .ok()
+                            .and_then(Result::ok)
+                    }
+                    Err(_) => None,
+                };
+                events(StreamEvent::ShareWritten(stream, told, revision));
+            });
+        }
+    }
+
+    /// Hands a stream over, once all of it is there.
+    fn plan(&mut self, now: Time, node: &mut Node, stream: &StreamId, allowed: &Allowed) {
+        let Some(reading) = self.streams.get_mut(stream) else {
+            return;
+        };
+        let Some(order) = reading.order.as_ref().filter(|_| reading.hosts.is_none()) else {
+            return;
+        };
+        let parts = (0..order.parts()).map(|part| reading.parts.get(&part).cloned());
+        let Some(parts) = parts.collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        match order.read_hosts(&parts) {
+            Ok(hosts) => {
+                let (name, prefix) = (&self.name, &self.bucket.prefix);
+                let refused = |host: &OrderedHost| order.refused(allowed, name, prefix, host);
+                let plan = order.plan(&hosts, &self.bucket.charter.zones, refused);
+                reading.hosts = Some(Arc::new(hosts));
+                reading.parts.clear();
+                node.handle_stream(now, stream.clone(), plan);
+                self.cancel(node, stream);
+            }
+            Err(error) => tracing::warn!("stream {stream}: {error}"),
+        }
+    }
+
+    /// Ends a stream if somebody has said so who may.
+    fn cancel(&self, node: &mut Node, stream: &StreamId) {
+        let Some((reading, order)) = self
+            .streams
+            .get(stream)
+            .and_then(|reading| Some((reading, reading.order.as_ref()?)))
+        else {
+            return;
+        };
+        for (who, cancel) in &reading.cancels {
+            let is_let = || {
+                let allowed = self.allow.current();
+                allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
+            };
+            let is_said = order::is_cancel::<StreamTerms>(&self.bucket.charter, stream, who, cancel);
+            if is_said && (order.submitter == *who || is_let()) {
+                return node.handle_stream_cancelled(stream);
+            }
+            tracing::warn!(
+                "stream {stream} goes on: it is not for {who} to cancel it, or {who} has not signed that"
+            );
+        }
+    }
+
+    /// Judges all streams again, because the allow list has changed.
+    pub(crate) fn judge(&self, node: &mut Node, allowed: &Allowed) {
+        for (stream, reading) in &self.streams {
+            let (Some(order), Some(hosts)) = (&reading.order, &reading.hosts) else {
+                continue;
+            };
+            let (name, prefix) = (&self.name, &self.bucket.prefix);
+            let refused = hosts
+                .iter()
+                .map(|host| order.refused(allowed, name, prefix, host));
+            node.handle_stream_judged(stream, refused.collect());
+            self.cancel(node, stream);
+        }
+    }
+
+    pub(crate) fn event(&mut self, now: Time, node: &mut Node, event: StreamEvent) {
+        match event {
+            StreamEvent::RunEnded(run, end) => {
+                self.stops.remove(&run);
+                node.handle_run_ended(now, &run, end);
+            }
+            StreamEvent::EndWritten(stream, host, is_written) => {
+                node.handle_end_written(now, &stream, host, is_written);
+            }
+            StreamEvent::ShareWritten(stream, told, revision) => {
+                if let Some(reading) = self.streams.get_mut(&stream) {
+                    reading.told.is_under_way = false;
+                    // Where it was not written, what stands there is seen, or it is tried again.
+                    let standing = revision.map(|revision| (revision, told));
+                    let is_newer = |(revision, _): &(u64, ToldShare)| {
+                        let seen = reading.told.standing.as_ref();
+                        seen.is_none_or(|(seen, _)| seen < revision)
+                    };
+                    if let Some(standing) = standing.filter(is_newer) {
+                        reading.told.standing = Some(standing);
+                    }
+                }
+            }
+            StreamEvent::Time(time) => self.time = Some((now, time)),
+            StreamEvent::MarkerRemoved(key, revision) => self.markers.removed(&key, revision),
+        }
+    }
+
+    pub(crate) fn act(&mut self, action: StreamAction) {
+        match action {
+            StreamAction::Begin(run) => self.begin(run),
+            StreamAction::Stop(run) => {
+                if let Some(stop) = self.stops.get(&run) {
+                    stop.notify_one();
+                }
+            }
+            StreamAction::Refuse(run, why) => {
+                tracing::warn!("stream {}: {why}", run.stream);
+                if let Some((_, host)) = self.found(&run) {
+                    let outlet = self.outlet(run, &host, None);
+                    // Who follows is told if NATS is there; the next judgement says so again.
+                    tokio::spawn(async move {
+                        let _ = tokio::time::timeout(ANSWER, outlet.tell(What::Refused(why))).await;
+                    });
+                }
+            }
+            StreamAction::End(stream, host, end) => self.end(stream, host, &end),
+        }
+    }
+
+    fn found(&self, run: &Run) -> Option<(StreamOrder, OrderedHost)> {
+        let reading = self.streams.get(&run.stream)?;
+        let host = reading.hosts.as_ref()?.get(usize::try_from(run.host).ok()?)?;
+        Some((reading.order.clone()?, host.clone()))
+    }
+
+    fn outlet(&self, run: Run, host: &OrderedHost, subject: Option<String>) -> Outlet {
+        Outlet {
+            bucket: self.bucket.clone(),
+            run,
+            host: host.name.clone(),
+            subject,
+            sent: Arc::default(),
+            handed_over: Arc::default(),
+        }
+    }
+
+    fn begin(&mut self, run: Run) {
+        let events = self.events.clone();
+        let Some((order, host)) = self.found(&run) else {
+            // Only what was planned is begun; what is gone meanwhile is not needed.
+            events(StreamEvent::RunEnded(run, RunEnd::Stopped));
+            return;
+        };
+        let (name, prefix) = (self.name.clone(), &self.bucket.prefix);
+        let refused = order.refused(&self.allow.current(), &name, prefix, &host);
+        let outlet = self.outlet(run.clone(), &host, order.subject_of(&host));
+        let stop = Arc::new(Notify::new());
+        self.stops.insert(run.clone(), stop.clone());
+        let cancelled = Arc::new(Notify::new());
+        let work = StreamWork {
+            stream: run.stream.clone(),
+            submitter: order.submitter,
+            host,
+            cancelled: cancelled.clone(),
+            outlet: outlet.clone(),
+        };
+        let (execute, bucket) = (self.execute.clone(), self.bucket.clone());
+        let told_to_stop = Arc::new(AtomicBool::new(false));
+        let is_stopping = told_to_stop.clone();
+        let running = async move {
+            // What is watched comes late: whoever had this host before may have ended it.
+            if has_ended(&bucket, &outlet.run).await {
+                return RunEnd::HadEnded;
+            }
+            outlet.begin(&name).await;
+            let exit = match refused {
+                Some(message) => Exit::Failed {
+                    kind: ErrorKind::Local,
+                    message,
+                    execution: Execution::DidNotStart,
+                },
+                None => execute(work).await,
+            };
+            if is_stopping.load(Ordering::Relaxed) {
+                // How it ends then says nothing to those who follow.
+                return RunEnd::Stopped;
+            }
+            let is_lost = matches!(&exit, Exit::Failed { kind, .. } if kind.may_pass());
+            let (what, end) = match is_lost {
+                true => (What::Lost(exit.clone()), RunEnd::Lost(exit)),
+                false => (What::Ended(exit.clone()), RunEnd::Ended(exit)),
+            };
+            outlet.tell(what).await;
+            end
+        };
+        tokio::spawn(async move {
+            let end = stopping(running, &stop, &told_to_stop, &cancelled).await;
+            events(StreamEvent::RunEnded(run, end));
+        });
+    }
+
+    fn end(&self, stream: StreamId, host: u32, end: &StreamEnd) {
+        let (bucket, events) = (self.bucket.clone(), self.events.clone());
+        let bytes = encode(end);
+        tokio::spawn(async move {
+            let key = end_key(&stream, host);
+            let is_written = match bytes {
+                Ok(bytes) => {
+                    let writing = bucket.streams.update(&key, bytes.into(), 0);
+                    match tokio::time::timeout(ANSWER, writing).await {
+                        Ok(Ok(_)) => true,
+                        // It stands there: by a write whose answer was lost, or by another owner's.
+                        Ok(Err(error)) => error.kind() == kv::UpdateErrorKind::WrongLastRevision,
+                        Err(_) => false,
+                    }
+                }
+                Err(_) => false,
+            };
+            events(StreamEvent::EndWritten(stream, host, is_written));
+        });
+    }
+
+    /// NATS's time, in seconds since 1970, by what it has said and the time that has passed since. This machine's clock may be
+    /// set by anybody.
+    fn nats_time(&mut self, now: Time) -> Option<u64> {
+        if self.asked.is_none_or(|asked| now >= asked + ASKING) {
+            self.asked = Some(now);
+            let (bucket, events) = (self.bucket.clone(), self.events.clone());
+            tokio::spawn(async move {
+                if let Ok(time) = bucket.time().await {
+                    events(StreamEvent::Time(time));
+                }
+            });
+        }
+        let (at, time) = self.time?;
+        Some(u64::try_from(time).ok()? + now.saturating_sub(at).as_secs())
+    }
+
+    /// Removes streams from the bucket that have ended everywhere, once nobody can want to know any more. Each is removed by
+    /// the node that has a shard of it.
+    pub(crate) fn tidy(&mut self, now: Time, node: &Node) {
+        let keep = self.bucket.charter.keep.as_secs();
+        let Some(time) = self.nats_time(now).filter(|_| keep > 0) else {
+            return;
+        };
+        for (stream, reading) in &self.streams {
+            let (Some(order), Some(last)) = (&reading.order, reading.ended.values().max()) else {
+                continue;
+            };
+            let is_over = reading.ended.len() >= usize::try_from(order.hosts).unwrap_or(usize::MAX);
+            let unit = self.bucket.charter.zones.unit_of_job(&stream.0);
+            if !is_over || time < last + keep || !node.owns(&unit, now) {
+                continue;
+            }
+            let parts = (0..order.parts()).map(|part| format!("{stream}.hosts.{part}"));
+            let ends = reading.ended.keys().map(|host| end_key(stream, *host));
+            let cancels = reading.cancels.keys().map(|who| format!("{stream}.cancel.{who}"));
+            let shares = reading.shares.iter().map(|node| share_key(stream, node));
+            // The order last: without it nobody looks for the rest.
+            let keys: Vec<_> = parts
+                .chain(ends)
+                .chain(cancels)
+                .chain(shares)
+                .chain([format!("{stream}.order")])
+                .collect();
+            let bucket = self.bucket.clone();
+            tokio::spawn(async move {
+                for key in keys {
+                    if let Err(error) = bucket.streams.purge(&key).await {
+                        return tracing::debug!("removing {key}: {error}");
+                    }
+                }
+            });
+        }
+        self.sweep(time, keep, now, node);
+    }
+
+    /// Removes the tombstones of streams that were removed.
+    fn sweep(&mut self, time: u64, keep: u64, now: Time, node: &Node) {
+        let zones = &self.bucket.charter.zones;
+        let mine = |key: &str| {
+            let stream = key.split('.').next().unwrap_or_default();
+            node.owns(&zones.unit_of_job(stream), now)
+        };
+        let due = self.markers.due(time, keep, mine);
+        if due.is_empty() {
+            return;
+        }
+        let (bucket, events) = (self.bucket.clone(), self.events.clone());
+        tokio::spawn(async move {
+            for (key, revision) in due {
+                if let Err(error) = bucket.forget_stream_key(&key, revision).await {
+                    return tracing::debug!("removing the marker at {key}: {error}");
+                }
+                events(StreamEvent::MarkerRemoved(key, revision));
+            }
+        });
+    }
+}
+
+/// Where it stands in the bucket that a host has ended for good.
+fn end_key(stream: &StreamId, host: u32) -> String {
+    format!("{stream}.end.{host}")
+}
+
+/// Where it stands what a node does for a stream.
+fn share_key(stream: &StreamId, node: &str) -> String {
+    format!("{stream}.share.{node}")
+}
+
+/// Whether a host has ended for good, as the bucket has it now. Waits for the answer.
+async fn has_ended(bucket: &Bucket, run: &Run) -> bool {
+    let key = end_key(&run.stream, run.host);
+    loop {
+        match tokio::time::timeout(ANSWER, bucket.streams.get(&key)).await {
+            Ok(Ok(end)) => return end.is_some(),
+            Ok(Err(error)) => tracing::warn!("asking for the end of stream {}: {error}", run.stream),
+            Err(_) => tracing::warn!(
+                "asking for the end of stream {}: NATS does not answer",
+                run.stream
+            ),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Lets a command run until it ends or is told to stop, which it is given some time for.
+async fn stopping(
+    running: impl Future<Output = RunEnd>,
+    stop: &Notify,
+    told: &AtomicBool,
+    cancelled: &Notify,
+) -> RunEnd {
+    let mut running = std::pin::pin!(running);
+    tokio::select! {
+        end = &mut running => return end,
+        () = stop.notified() => {
+            told.store(true, Ordering::Relaxed);
+            cancelled.notify_one();
+        }
+    }
+    let _ = tokio::time::timeout(STOPPING, running).await;
+    RunEnd::Stopped
+}

@@ -1,0 +1,155 @@
+//! The streams of a fleet, as somebody sees them who only looks.
+
+use std::collections::{BTreeMap, HashMap};
+
+use trunkline_control::fleet_view::{StreamNode, StreamReport};
+
+use super::line;
+use crate::bucket::{Charter, decode};
+use crate::order;
+use crate::order::stream::{StreamOrder, StreamTerms};
+use crate::signed::Signed;
+use crate::state::{StreamEnd, StreamId, StreamShare};
+use crate::streaming::ToldShare;
+
+/// The most streams that are told of: the newest.
+const MOST_STREAMS: usize = 1000;
+
+/// The most nodes of one stream that are told of: those that do most.
+const MOST_NODES: usize = 20;
+
+/// The longest reason that is told, in characters.
+const LONGEST_REASON: usize = 300;
+
+/// What stands in the bucket of streams.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    streams: BTreeMap<StreamId, Stream>,
+    told: BTreeMap<StreamId, StreamReport>,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    order: Option<StreamOrder>,
+    cancelled: bool,
+    /// Hosts that have ended for good, and whether that was a failure.
+    ended: HashMap<u32, bool>,
+    shares: BTreeMap<String, StreamShare>,
+}
+
+impl Streams {
+    /// What stands at a key, `None` where it was removed.
+    pub(super) fn take(&mut self, charter: &Charter, key: &str, bytes: Option<&[u8]>, created: i64) {
+        let mut words = key.split('.');
+        let (Some(id), Some(what), last) = (words.next(), words.next(), words.next()) else {
+            return;
+        };
+        let id = StreamId(id.to_owned());
+        let Some(bytes) = bytes else {
+            if what == "order" {
+                self.streams.remove(&id);
+            }
+            return;
+        };
+        let stream = self.streams.entry(id.clone()).or_default();
+        match (what, last) {
+            ("order", None) => {
+                let got = u64::try_from(created).unwrap_or_default();
+                // What is not an order is none of ours.
+                stream.order = order::read(charter, &id, bytes, got).ok();
+            }
+            ("cancel", Some(who)) => {
+                let said = decode::<Signed>(bytes);
+                stream.cancelled |=
+                    said.is_ok_and(|said| order::is_cancel::<StreamTerms>(charter, &id, who, &said));
+            }
+            ("end", Some(host)) => {
+                if let (Ok(host), Ok(end)) = (host.parse(), decode::<StreamEnd>(bytes)) {
+                    let is_failure = matches!(end, StreamEnd::Ended(exit) if !exit.is_success());
+                    stream.ended.insert(host, is_failure);
+                }
+            }
+            ("share", Some(node)) => {
+                if let Ok(told) = decode::<ToldShare>(bytes) {
+                    stream.shares.insert(node.to_owned(), told.share);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Those that have changed, and the names of those that are not told of any more.
+    pub(super) fn changed(&mut self, is_there: impl Fn(&str) -> bool) -> (Vec<StreamReport>, Vec<String>) {
+        let mut newest: Vec<(&StreamId, &StreamOrder, &Stream)> = self
+            .streams
+            .iter()
+            .filter_map(|(id, stream)| Some((id, stream.order.as_ref()?, stream)))
+            .collect();
+        if newest.len() > MOST_STREAMS {
+            newest.sort_unstable_by_key(|(id, order, _)| (std::cmp::Reverse(order.at), *id));
+            newest.truncate(MOST_STREAMS);
+        }
+        let reports = newest
+            .into_iter()
+            .map(|(id, order, stream)| (id.clone(), stream.report(order, &is_there)));
+        let reports: BTreeMap<StreamId, StreamReport> = reports.collect();
+        let changed = reports
+            .iter()
+            .filter(|(id, report)| self.told.get(*id) != Some(*report));
+        let changed = changed.map(|(_, report)| report.clone()).collect();
+        let gone = self.told.keys().filter(|id| !reports.contains_key(*id));
+        let gone = gone.map(|id| line(&id.0)).collect();
+        self.told = reports;
+        (changed, gone)
+    }
+
+    /// How many there are of which nothing is told.
+    pub(super) fn older(&self) -> u32 {
+        let read = self.streams.values().filter(|stream| stream.order.is_some());
+        u32::try_from(read.count().saturating_sub(self.told.len())).unwrap_or(u32::MAX)
+    }
+}
+
+impl Stream {
+    fn report(&self, order: &StreamOrder, is_there: impl Fn(&str) -> bool) -> StreamReport {
+        let here = self
+            .shares
+            .iter()
+            .filter(|(name, share)| (share.running > 0 || share.refused > 0) && is_there(name));
+        let node = |(name, share): (&String, &StreamShare)| StreamNode {
+            name: line(name),
+            running: share.running,
+            refused: share.refused,
+            why: share
+                .why
+                .as_deref()
+                .map(|why| line(why).chars().take(LONGEST_REASON).collect()),
+        };
+        let mut nodes: Vec<StreamNode> = here.map(node).collect();
+        let sum = |count: fn(&StreamNode) -> u32| nodes.iter().map(count).fold(0, u32::saturating_add);
+        let (running, refused) = (sum(|node| node.running), sum(|node| node.refused));
+        nodes.sort_by_key(|node| std::cmp::Reverse(node.running.saturating_add(node.refused)));
+        let more_nodes = u32::try_from(nodes.len().saturating_sub(MOST_NODES)).unwrap_or(u32::MAX);
+        nodes.truncate(MOST_NODES);
+        let count = |hosts: usize| u32::try_from(hosts).unwrap_or(u32::MAX);
+        StreamReport {
+            stream: line(&order.id.0),
+            submitter: line(&order.submitter),
+            at: order.at,
+            subject: order.terms.subject.as_deref().map(line),
+            hosts: order.hosts,
+            running,
+            ended: count(self.ended.len()),
+            failed: count(self.ended.values().filter(|is_failure| **is_failure).count()),
+            refused,
+            restarts: self
+                .shares
+                .values()
+                .map(|share| share.restarts)
+                .fold(0, u64::saturating_add),
+            cancelled: self.cancelled,
+            nodes,
+            more_nodes,
+        }
+    }
+}

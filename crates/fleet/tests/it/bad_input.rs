@@ -1,0 +1,265 @@
+//! What is wrong is said in one sentence, nothing runs twice, and what ran is accounted for.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nkeys::KeyPair;
+use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::order::job::JobTerms;
+use trunkline_fleet::order::{self, OrderedHost};
+use trunkline_fleet::state::{Exit, Fate, JobId, Limits};
+use trunkline_fleet::submitting::{SubmitError, order_of, status, submit};
+use trunkline_request::destination::Destination;
+use trunkline_testkit::LightServer;
+
+use crate::faults::site::Node;
+use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
+use crate::nats::Nats;
+
+/// What the program says and how it ends, with these settings.
+fn said(settings: &str, arguments: &[&str]) -> (String, Option<i32>) {
+    let folder = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
+    if !settings.is_empty() {
+        std::fs::write(folder.path().join("fleet.toml"), settings).unwrap();
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_trunkline-fleet"))
+        .args(arguments)
+        .env("TRUNKLINE_DIR", folder.path())
+        .output()
+        .unwrap();
+    (String::from_utf8(output.stderr).unwrap(), output.status.code())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_nats_is_said_in_one_sentence() {
+    let old = old_server();
+    let plain = Nats::start_plain();
+    while std::net::TcpStream::connect(("127.0.0.1", plain.port())).is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let locked = Nats::start("authorization { user: somebody, password: secret }");
+    while std::net::TcpStream::connect(("127.0.0.1", locked.port())).is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let url = |port: u16| format!("nats://127.0.0.1:{port}");
+    for (url, wanted) in [
+        (url(1), "cannot connect to NATS at nats://127.0.0.1:1"),
+        (url(locked.port()), "which `trunkline fleet key` prints"),
+        (url(plain.port()), "has no JetStream for this account"),
+        (
+            url(old),
+            "is of version 2.2.6; a fleet needs nats-server 2.9 or later",
+        ),
+    ] {
+        for command in ["init", "status"] {
+            let settings = format!("url = {url:?}\n");
+            let (said, status) = tokio::task::spawn_blocking(move || said(&settings, &[command]))
+                .await
+                .unwrap();
+            assert_eq!(status, Some(255), "{said}");
+            assert!(said.contains(wanted), "{command} {url}: {said}");
+            // NATS's client does not say it once more.
+            assert_eq!(said.lines().count(), 1, "{command} {url}: {said}");
+        }
+    }
+}
+
+/// An authority, and a certificate of it for 127.0.0.1, made as the guide does.
+fn certificates(folder: &Path) {
+    let script = "\
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj '/CN=authority' -keyout ca.key -out ca.pem
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj '/CN=nats' -keyout server.key -out server.csr
+        echo subjectAltName=IP:127.0.0.1 >names
+        openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem";
+    let made = Command::new("sh")
+        .args(["-ec", script])
+        .current_dir(folder)
+        .output();
+    let made = made.unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_of_ones_own_is_trusted_where_it_is_named_and_for_its_name() {
+    let folder = trunkline_testkit::folder().unwrap();
+    certificates(folder.path());
+    let [cert, key, authority] = ["server.pem", "server.key", "ca.pem"].map(|name| folder.path().join(name));
+    let nats = Nats::start(&format!("tls {{ cert_file: {cert:?}, key_file: {key:?} }}"));
+    let port = nats.port();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let of_own = format!("ca = {authority:?}\n");
+    for (name, more, wanted) in [
+        (
+            "127.0.0.1",
+            "",
+            "if the authority of its certificate is your own, name it: --ca FILE",
+        ),
+        ("localhost", of_own.as_str(), "for the name in the address"),
+        ("127.0.0.1", of_own.as_str(), "there is no fleet"),
+    ] {
+        let settings = format!("url = \"tls://{name}:{port}\"\n{more}");
+        let said = tokio::task::spawn_blocking(move || said(&settings, &["status"]));
+        let (said, status) = said.await.unwrap();
+        assert_eq!(status, Some(255), "{said}");
+        assert!(said.contains(wanted), "{name}: {said}");
+    }
+}
+
+/// A server of before there were buckets: it says so, and answers pings.
+fn old_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                let info = format!(
+                    "INFO {{\"server_id\":\"x\",\"server_name\":\"x\",\"version\":\"2.2.6\",\"proto\":1,\"host\":\"127.0.0.1\",\
+                     \"port\":{port},\"headers\":true,\"max_payload\":1048576,\"jetstream\":true}}\r\n"
+                );
+                let _ = stream.write_all(info.as_bytes());
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                for line in lines.map_while(Result::ok) {
+                    if line.starts_with("PING") {
+                        let _ = stream.write_all(b"PONG\r\n");
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_by_a_wrong_clock_is_not_taken_and_its_submitter_is_told() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger, folder) = (
+        KeyPair::new_user(),
+        Ledger::default(),
+        tempfile::tempdir().unwrap(),
+    );
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let (early, one) = (JobId("early".into()), hosts(&numbered("web", 1)));
+    let charter = &bucket.charter;
+    let written = order::sign(&key, charter, &early, 1_000_000_000, &one, JobTerms::default()).unwrap();
+    let client = async_nats::connect(nats.access().servers).await.unwrap();
+    let state = async_nats::jetstream::new(client);
+    let state = state.get_key_value("test-state").await.unwrap();
+    state.put("job.early.order", written.order.into()).await.unwrap();
+    let error = order_of(&bucket, &early).await.unwrap_err();
+    assert!(matches!(error, SubmitError::Order(_)), "{error}");
+    assert!(error.to_string().contains("set the submitter's clock"), "{error}");
+    // The node has seen it when it has executed what came later.
+    let job = submit(&bucket, &key, &one, Limits::default(), None)
+        .await
+        .unwrap();
+    told(&bucket, &job).await;
+    let executed: Vec<String> = ledger.lock().unwrap().keys().cloned().collect();
+    assert_eq!(executed, [format!("{job} web0.test")]);
+}
+
+/// Commands for hosts of a light server.
+fn light(count: u16) -> Vec<OrderedHost> {
+    let host = |number: u16| {
+        let name = LightServer::host(200, number);
+        OrderedHost {
+            destination: Destination::parse_hop(&name).unwrap(),
+            command: format!("draw 20 # {name}").into_bytes(),
+            name,
+        }
+    };
+    (1..=count).map(host).collect()
+}
+
+pub(crate) async fn wait_for_shards(bucket: &Bucket, node: &str, are_enough: impl Fn(usize) -> bool) {
+    loop {
+        let seen = status(bucket).await.unwrap().nodes;
+        let own = seen.iter().find(|seen| seen.0 == node).map_or(0, |seen| seen.2);
+        if are_enough(own) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_disk_is_full_runs_nothing_and_the_others_run_all() {
+    let (nats, hosts, key) = (
+        Nats::start(""),
+        LightServer::start().unwrap(),
+        KeyPair::new_user(),
+    );
+    let bucket = nats.fleet(8).await;
+    let nats = [nats];
+    let node = |number| Node::new(number, &nats, &key, &hosts.ssh_config());
+    let (mut full, mut other) = (node(0), node(1));
+    full.start_on_a_small_disk();
+    other.start();
+    for node in ["n0", "n1"] {
+        wait_for_shards(&bucket, node, |own| own > 0).await;
+    }
+    full.fill_disk();
+    let job = submit(&bucket, &key, &light(40), Limits::default(), None)
+        .await
+        .unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    for fate in fates.values() {
+        let Fate::Ended { claim, returned } = fate else {
+            panic!("{fate:?}: {}", full.log())
+        };
+        assert!(matches!(returned.exit, Exit::Status(_)), "{fate:?}");
+        assert_eq!(claim.holder.node, "n1");
+    }
+    assert_eq!(hosts.executions().len(), 40);
+    let member = status(&bucket).await.unwrap().nodes;
+    let member = &member.iter().find(|seen| seen.0 == "n0").unwrap().1;
+    let trouble = member.trouble.as_deref().unwrap_or_default();
+    assert!(
+        trouble.starts_with("the log of intents cannot be written: "),
+        "{member:?}"
+    );
+    assert!(
+        full.log()
+            .contains("nothing is started: the log of intents cannot be written")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_node_of_one_name_starts_nothing_and_says_why() {
+    let (nats, hosts, key) = (
+        Nats::start(""),
+        LightServer::start().unwrap(),
+        KeyPair::new_user(),
+    );
+    let bucket = nats.fleet(8).await;
+    let nats = [nats];
+    let node = || Node::new(0, &nats, &key, &hosts.ssh_config());
+    let (mut first, mut twin) = (node(), node());
+    first.start();
+    wait_for_shards(&bucket, "n0", |own| own == 8).await;
+    twin.start();
+    while !twin
+        .log()
+        .contains("another process is the node n0: two machines have one name")
+    {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let job = submit(&bucket, &key, &light(20), Limits::default(), None)
+        .await
+        .unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    let incarnations: std::collections::BTreeSet<u64> = fates
+        .values()
+        .map(|fate| match fate {
+            Fate::Ended { claim, .. } => claim.holder.incarnation,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((incarnations.len(), hosts.executions().len()), (1, 20));
+}

@@ -1,0 +1,238 @@
+//! The input of jobs: whole on every host, or nothing is started.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use nkeys::KeyPair;
+use tokio::sync::mpsc;
+use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::input::upload;
+use trunkline_fleet::order::job::{JobTerms, OrderedInput};
+use trunkline_fleet::running::{Executor, NodeOptions, Work, run};
+use trunkline_fleet::state::{Exit, Fate, JobId};
+use trunkline_fleet::submitting::{order_of, submit_with};
+use trunkline_request::failure::{ErrorKind, Execution};
+
+use crate::fleet::{everything, hosts, numbered, told};
+use crate::nats::Nats;
+
+/// Reads what it gets, and fails as often as it is told to before anything has started.
+#[derive(Default)]
+struct Reader {
+    read: Mutex<Vec<Vec<u8>>>,
+    fails: Mutex<u32>,
+}
+
+impl Reader {
+    fn taken(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.read.lock().unwrap())
+    }
+
+    fn is_to_fail(&self) -> bool {
+        let mut fails = self.fails.lock().unwrap();
+        let is_to_fail = *fails > 0;
+        *fails = fails.saturating_sub(1);
+        is_to_fail
+    }
+}
+
+struct Shared(Arc<Reader>);
+
+impl Executor for Shared {
+    fn execute(&self, work: Work) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
+        let reader = self.0.clone();
+        Box::pin(async move {
+            if reader.is_to_fail() {
+                return failed(ErrorKind::Network, Execution::DidNotStart);
+            }
+            let mut all = Vec::new();
+            if let Some(input) = work.input {
+                loop {
+                    let data = input.read_at(all.len() as u64).await.unwrap();
+                    if data.is_empty() {
+                        break;
+                    }
+                    all.extend(data);
+                }
+            }
+            reader.read.lock().unwrap().push(all);
+            Exit::Status(0)
+        })
+    }
+}
+
+fn failed(kind: ErrorKind, execution: Execution) -> Exit {
+    Exit::Failed {
+        kind,
+        message: "as was asked for".into(),
+        execution,
+    }
+}
+
+struct Fleet {
+    nats: Nats,
+    bucket: Bucket,
+    key: KeyPair,
+    reader: Arc<Reader>,
+    _folder: tempfile::TempDir,
+    _tell: mpsc::Sender<trunkline_fleet::running::Instruction>,
+}
+
+impl Fleet {
+    async fn start() -> Self {
+        let nats = Nats::start("");
+        let bucket = nats.fleet(4).await;
+        let (key, reader, folder) = (
+            KeyPair::new_user(),
+            Arc::<Reader>::default(),
+            tempfile::tempdir().unwrap(),
+        );
+        let (tell, instructions) = mpsc::channel(1);
+        let options = NodeOptions {
+            name: "a".into(),
+            site: None,
+            at_once: 32,
+            folder: folder.path().join("a"),
+            allow: Arc::new(everything(&key)),
+        };
+        let of_node = Bucket::open(&nats.access()).await.unwrap();
+        tokio::spawn(run(
+            of_node,
+            options,
+            Arc::new(Shared(reader.clone())),
+            instructions,
+        ));
+        Self {
+            nats,
+            bucket,
+            key,
+            reader,
+            _folder: folder,
+            _tell: tell,
+        }
+    }
+
+    async fn submit(&self, names: usize, terms: JobTerms) -> JobId {
+        let names = hosts(&numbered("web", names));
+        submit_with(&self.bucket, &self.key, &names, terms).await.unwrap()
+    }
+
+    async fn uploaded(&self, data: &[u8]) -> JobTerms {
+        JobTerms {
+            input: Some(upload(&self.bucket, data).await.unwrap()),
+            ..JobTerms::default()
+        }
+    }
+
+    /// How the job's hosts ended.
+    async fn exits(&self, job: &JobId) -> Vec<Exit> {
+        let (fates, _) = told(&self.bucket, job).await;
+        let exits = fates.into_values().map(|fate| match fate {
+            Fate::Ended { returned, .. } => returned.exit,
+            other => panic!("{other:?}"),
+        });
+        exits.collect()
+    }
+
+    /// What is wrong with an input that is to be found out before anything starts.
+    async fn refused(&self, terms: JobTerms) -> String {
+        let job = self.submit(2, terms).await;
+        let mut why = String::new();
+        for exit in self.exits(&job).await {
+            let Exit::Failed {
+                message, execution, ..
+            } = exit
+            else {
+                panic!("{exit:?}");
+            };
+            assert_eq!(execution, Execution::DidNotStart);
+            why = message;
+        }
+        assert_eq!(self.reader.taken(), Vec::<Vec<u8>>::new());
+        why
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_host_reads_what_was_signed_or_does_not_start() {
+    let fleet = Fleet::start().await;
+    let data: Vec<u8> = (0..=255).cycle().take(600_001).collect();
+    let terms = fleet.uploaded(&data).await;
+    let job = fleet.submit(3, terms.clone()).await;
+    assert_eq!(fleet.exits(&job).await, [(); 3].map(|()| Exit::Status(0)));
+    assert_eq!(fleet.reader.taken(), vec![data.clone(); 3]);
+    // A job that is run again reads the same.
+    let order = order_of(&fleet.bucket, &job).await.unwrap();
+    assert_eq!(order.terms, terms);
+    let again = fleet.submit(1, order.terms).await;
+    assert_eq!(fleet.exits(&again).await, [Exit::Status(0)]);
+    assert_eq!(fleet.reader.taken(), [data]);
+
+    let input = terms.input.unwrap();
+    let with = |change: &dyn Fn(&mut OrderedInput)| {
+        let mut input = input.clone();
+        change(&mut input);
+        JobTerms {
+            input: Some(input),
+            ..JobTerms::default()
+        }
+    };
+    for (terms, why) in [
+        (with(&|input| input.digest[0] ^= 1), "damaged"),
+        (with(&|input| input.bytes -= 1), "damaged"),
+        (with(&|input| input.bytes += 1), "damaged"),
+        (with(&|input| input.id = "0".into()), "not in NATS any more"),
+        (with(&|input| input.id = "*".into()), "cannot be read"),
+        (with(&|input| input.pieces = u32::MAX), "cannot be read"),
+        (
+            with(&|input| (input.bytes, input.pieces) = (1 << 40, 1 << 22)),
+            "longer than 64 MiB",
+        ),
+    ] {
+        let said = fleet.refused(terms).await;
+        assert!(said.contains(why), "{said}");
+    }
+    // Somebody else writes there.
+    let client = async_nats::connect(fleet.nats.access().servers).await.unwrap();
+    let subject = format!("test.input.{}.1", input.id);
+    let jetstream = async_nats::jetstream::new(client);
+    jetstream
+        .publish(subject, "x".into())
+        .await
+        .unwrap()
+        .await
+        .unwrap();
+    let said = fleet.refused(with(&|_| ())).await;
+    assert!(said.contains("damaged"), "{said}");
+    // NATS has forgotten it.
+    jetstream
+        .get_stream("test-input")
+        .await
+        .unwrap()
+        .purge()
+        .await
+        .unwrap();
+    let said = fleet.refused(with(&|_| ())).await;
+    assert!(said.contains("not in NATS any more"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_is_tried_again_only_where_nothing_may_have_run() {
+    let fleet = Fleet::start().await;
+    *fleet.reader.fails.lock().unwrap() = 2;
+    let terms = JobTerms {
+        retries: 2,
+        ..fleet.uploaded(b"input").await
+    };
+    let job = fleet.submit(1, terms.clone()).await;
+    assert_eq!(fleet.exits(&job).await, [Exit::Status(0)]);
+    assert_eq!(fleet.reader.taken(), [b"input"]);
+    *fleet.reader.fails.lock().unwrap() = 3;
+    let job = fleet.submit(1, terms).await;
+    assert_eq!(
+        fleet.exits(&job).await,
+        [failed(ErrorKind::Network, Execution::DidNotStart)]
+    );
+    assert_eq!(fleet.reader.taken(), Vec::<Vec<u8>>::new());
+}

@@ -1,0 +1,335 @@
+//! Streams: who runs them, what those who follow read, and where it goes on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::Config;
+use futures_util::StreamExt as _;
+use nkeys::KeyPair;
+use trunkline_fleet::bucket::{Bucket, Charter};
+use trunkline_fleet::running::Instruction;
+use trunkline_fleet::state::{Exit, Restart, Resuming, StreamEnd, StreamId, StreamShare, Terms};
+use trunkline_fleet::streaming::What;
+use trunkline_fleet::streaming::following::{
+    Follower, Position, Read, StreamError, cancel, stream_of, streams, submit,
+};
+
+use crate::fleet::{Ledger, TestNode, everything, hosts, numbered};
+use crate::nats::{Nats, charter, made};
+
+fn resuming(restart: Restart) -> Resuming {
+    Resuming {
+        restart,
+        first: Duration::from_millis(50),
+        longest: Duration::from_millis(200),
+    }
+}
+
+/// What is read of the first host until `enough`, and where that leaves off. Messages that are lost fail.
+async fn read(
+    bucket: &Bucket,
+    stream: &StreamId,
+    position: Position,
+    mut enough: impl FnMut(&[What]) -> bool,
+) -> (Vec<What>, Position, Option<StreamEnd>) {
+    let follower = Follower::new(bucket, stream, 1).await.unwrap();
+    let mut reader = follower.host(0, position);
+    let reading = async {
+        let mut all = Vec::new();
+        while !enough(&all) {
+            match reader.next().await {
+                Read::Piece { lost, piece } => {
+                    assert_eq!(lost, 0, "{all:?}");
+                    all.push(piece.what);
+                }
+                Read::End(end) => return (all, Some(end)),
+            }
+        }
+        (all, None)
+    };
+    let (all, end) = tokio::select! {
+        read = reading => read,
+        () = follower.watch() => unreachable!(),
+    };
+    (all, reader.position(), end)
+}
+
+/// Waits until the nodes have told this of the only stream.
+async fn shared(bucket: &Bucket, is_so: impl Fn(&BTreeMap<String, StreamShare>) -> bool) {
+    loop {
+        let seen = streams(bucket).await.unwrap();
+        if is_so(&seen[0].shares) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn begun(all: &[What]) -> Vec<&str> {
+    let begun = all.iter().filter_map(|what| match what {
+        What::Begun(node) => Some(node.as_str()),
+        _ => None,
+    });
+    begun.collect()
+}
+
+fn has_output(all: &[What]) -> bool {
+    all.iter().any(|what| matches!(what, What::Output(_)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let open = async || Bucket::open(&nats.access()).await.unwrap();
+    let a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
+    let one = hosts(&numbered("slow", 1));
+    let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
+        .await
+        .unwrap();
+    assert_eq!(stream_of(&bucket, &stream).await.unwrap().1, one);
+    let (all, position, _) = read(&bucket, &stream, Position::default(), has_output).await;
+    assert_eq!(begun(&all), ["a"]);
+
+    shared(&bucket, |shares| {
+        shares.get("a").is_some_and(|share| share.running == 1)
+    })
+    .await;
+
+    // Another one takes over at once, and who has read before reads on.
+    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    a.tell.send(Instruction::Leave).await.unwrap();
+    let (all, _, _) = read(&bucket, &stream, position, has_output).await;
+    assert_eq!(begun(&all), ["b"]);
+    // Who has not reads all of it.
+    let two = |all: &[What]| all.iter().filter(|what| matches!(what, What::Output(_))).count() == 2;
+    let (all, _, _) = read(&bucket, &stream, Position::default(), two).await;
+    assert_eq!(begun(&all), ["a", "b"]);
+
+    let b_runs = |count| {
+        move |shares: &BTreeMap<String, StreamShare>| {
+            shares.get("b").is_some_and(|share| share.running == count)
+        }
+    };
+    shared(&bucket, b_runs(1)).await;
+
+    // Somebody else may write to the bucket, and ends nothing by that.
+    cancel(&bucket, &KeyPair::new_user(), &stream).await.unwrap();
+    cancel(&bucket, &key, &stream).await.unwrap();
+    let (_, _, end) = read(&bucket, &stream, position, |_| false).await;
+    assert_eq!(end, Some(StreamEnd::Cancelled));
+    let seen = streams(&bucket).await.unwrap();
+    assert_eq!((seen.len(), seen[0].hosts, seen[0].ended), (1, 1, 1), "{seen:?}");
+    // Who looks is told that nobody runs it any more.
+    shared(&bucket, b_runs(0)).await;
+    let missing = stream_of(&bucket, &StreamId("other".into())).await;
+    assert!(matches!(missing, Err(StreamError::NoStream(_))), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_node_ran_is_begun_again_by_another_one() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let open = async || Bucket::open(&nats.access()).await.unwrap();
+    let a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
+    let one = hosts(&numbered("slow", 1));
+    let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
+        .await
+        .unwrap();
+    let (_, position, _) = read(&bucket, &stream, Position::default(), has_output).await;
+    a.kill();
+    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    let (all, _, _) = read(&bucket, &stream, position, has_output).await;
+    assert_eq!(begun(&all), ["b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_goes_on_where_nats_was_away() {
+    let mut nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _a = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let one = hosts(&numbered("web", 1));
+    // Its command ends again and again.
+    let stream = submit(&bucket, &key, &one, resuming(Restart::Always), None)
+        .await
+        .unwrap();
+    let runs = |wanted: usize| move |all: &[What]| begun(all).len() >= wanted;
+    let (_, position, _) = read(&bucket, &stream, Position::default(), runs(3)).await;
+    nats.kill();
+    nats.up();
+    let (all, _, end) = read(&bucket, &stream, position, runs(3)).await;
+    assert_eq!(end, None);
+    assert!(all.contains(&What::Ended(Exit::Status(0))), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_has_ended_is_not_begun_again_by_anybody() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let open = async || Bucket::open(&nats.access()).await.unwrap();
+    let a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
+    let one = hosts(&["bad0.test".to_owned()]);
+    let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
+        .await
+        .unwrap();
+    let (all, _, end) = read(&bucket, &stream, Position::default(), |_| false).await;
+    assert_eq!(end, Some(StreamEnd::Ended(Exit::Status(1))));
+    assert_eq!(all.last(), Some(&What::Ended(Exit::Status(1))));
+    a.tell.send(Instruction::Leave).await.unwrap();
+    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    // Whoever has run this knows of the other one as well.
+    let later = submit(&bucket, &key, &one, resuming(Restart::Never), None)
+        .await
+        .unwrap();
+    read(&bucket, &later, Position::default(), |_| false).await;
+    let ran = ledger.lock().unwrap()[&format!("{stream} bad0.test")].clone();
+    assert_eq!(ran, ["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_was_removed_leaves_nothing_in_the_bucket() {
+    let nats = Nats::start("");
+    // Longer than leases last, and than it takes until the node looks what it may remove.
+    let charter = Charter {
+        keep: Duration::from_secs(5),
+        terms: Terms {
+            ttl: Duration::from_secs(3),
+            renew: Duration::from_secs(1),
+            margin: Duration::from_secs(1),
+        },
+        ..charter(4)
+    };
+    let bucket = made(&nats.access(), charter, 1).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let open = async || Bucket::open(&nats.access()).await.unwrap();
+    let _a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
+    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    let two = hosts(&["bad0.test".to_owned(), "bad1.test".to_owned()]);
+    let stream = submit(&bucket, &key, &two, resuming(Restart::Never), None)
+        .await
+        .unwrap();
+    let (.., end) = read(&bucket, &stream, Position::default(), |_| false).await;
+    assert!(end.is_some());
+    cancel(&bucket, &key, &stream).await.unwrap();
+    let client = async_nats::connect(nats.access().servers).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let left = async || {
+        let stream = jetstream.get_stream("KV_test-streams").await.unwrap();
+        let state = &stream.cached_info().state;
+        (state.messages, state.last_sequence)
+    };
+    assert!(left().await.0 > 0);
+    while left().await.0 > 0 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // The keys were removed where all could see it, and then what stood in their place.
+    assert!(left().await.1 > 5, "{:?}", left().await);
+    assert!(stream_of(&bucket, &stream).await.is_err());
+    // Another one has its place.
+    let later = submit(&bucket, &key, &two, resuming(Restart::Never), None)
+        .await
+        .unwrap();
+    let (.., end) = read(&bucket, &later, Position::default(), |_| false).await;
+    assert!(end.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_not_allowed_waits_and_says_why() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let list = Arc::new(crate::fleet::Changing::new(everything(&key)));
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _a = TestNode::start_with("a", own, &folder, list.clone(), &ledger);
+    let one = hosts(&numbered("slow", 1));
+    let stream = submit(&bucket, &stranger, &one, resuming(Restart::Lost), None)
+        .await
+        .unwrap();
+    let (all, position, _) = read(&bucket, &stream, Position::default(), |all| !all.is_empty()).await;
+    assert!(
+        matches!(&all[0], What::Refused(why) if why.contains("takes nothing from")),
+        "{all:?}"
+    );
+
+    // Allowed from now on, and then no more: what runs is stopped.
+    list.set(everything(&stranger));
+    let (all, position, _) = read(&bucket, &stream, position, has_output).await;
+    assert_eq!(begun(&all), ["a"]);
+    list.set(everything(&key));
+    let (all, _, _) = read(&bucket, &stream, position, |all| !all.is_empty()).await;
+    assert!(matches!(&all[0], What::Refused(_)), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_goes_to_a_subject_that_the_allow_list_names() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let mut allow = everything(&key);
+    allow.allow[0].subjects = vec!["logs.*".into()];
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _a = TestNode::start("a", own, &folder, allow, &ledger);
+    let one = hosts(&numbered("slow", 1));
+    let submitted = async |subject| {
+        let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), Some(subject)).await;
+        stream.unwrap()
+    };
+    let stream = submitted("metrics.{host}").await;
+    let (all, _, _) = read(&bucket, &stream, Position::default(), |all| !all.is_empty()).await;
+    assert!(
+        matches!(&all[0], What::Refused(why) if why.contains("metrics.slow0_test")),
+        "{all:?}"
+    );
+
+    // Nobody keeps the subject yet: the command waits, and who follows is told.
+    let stream = submitted("logs.{host}").await;
+    let told = |all: &[What]| all.iter().any(|what| matches!(what, What::Notice(_)));
+    let (all, _, _) = read(&bucket, &stream, Position::default(), told).await;
+    assert!(
+        matches!(all.last(), Some(What::Notice(why)) if why.contains("takes nothing")),
+        "{all:?}"
+    );
+    let client = async_nats::connect(nats.access().servers).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let kept = jetstream.create_stream(Config {
+        name: "logs".into(),
+        subjects: vec!["logs.*".into()],
+        ..Config::default()
+    });
+    let consumer = kept
+        .await
+        .unwrap()
+        .create_consumer(async_nats::jetstream::consumer::pull::Config::default())
+        .await
+        .unwrap();
+    let mut messages = consumer.messages().await.unwrap();
+    let mut next = async || {
+        let message = messages.next().await.unwrap().unwrap();
+        let kind = message
+            .headers
+            .as_ref()
+            .unwrap()
+            .get("Trunkline-Kind")
+            .unwrap()
+            .to_string();
+        (kind, message.payload.to_vec())
+    };
+    assert_eq!(next().await, ("Begun".to_owned(), Vec::new()));
+    assert_eq!(
+        next().await,
+        ("Output".to_owned(), b"this is slow0.test\n".to_vec())
+    );
+}

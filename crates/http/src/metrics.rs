@@ -1,0 +1,199 @@
+//! What Prometheus reads: GET /metrics, and nothing else.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Context;
+
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, HOST};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use crate::{Body, REQUEST_LIMIT, other_method, said};
+
+/// Clients at once. Others wait for their turn.
+const CLIENTS: usize = 16;
+
+/// What has numbers to tell.
+pub trait Metrics: Send + Sync + 'static {
+    /// All of them at this moment, as OpenMetrics text.
+    fn open_metrics(&self) -> String;
+
+    /// The same as Prometheus' own text, which node_exporter reads from files.
+    fn text(&self) -> String {
+        prometheus_text(&self.open_metrics())
+    }
+}
+
+/// Serves metrics until it is dropped: on a socket for this user alone, in the place of whatever is there, and on a port of
+/// 127.0.0.1 unless it is 0. What cannot be listened on is told in the log: the work is worth more than numbers about it.
+pub async fn serve(metrics: Arc<dyn Metrics>, socket: &Path, port: u16) {
+    tokio::join!(on_socket(&metrics, socket), async {
+        if port != 0 {
+            on_port(&metrics, port).await;
+        }
+    });
+}
+
+async fn on_socket(metrics: &Arc<dyn Metrics>, path: &Path) {
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path).and_then(|listener| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map(|()| listener)
+    });
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => return tracing::warn!("no metrics on {}: {error}", path.display()),
+    };
+    let accept = |cx: &mut Context<'_>| {
+        let accepted = listener.poll_accept(cx);
+        accepted.map_ok(|(stream, _)| is_ours(&stream).then_some(stream))
+    };
+    let metrics = metrics.clone();
+    let respond = move |request: &Request<Incoming>| respond(request, &*metrics, false);
+    crate::serve(accept, CLIENTS, Some(2 * REQUEST_LIMIT), respond).await;
+}
+
+async fn on_port(metrics: &Arc<dyn Metrics>, port: u16) {
+    let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+        Ok(listener) => listener,
+        Err(error) => return tracing::warn!("no metrics on port {port}: {error}"),
+    };
+    let accept = |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| Some(stream));
+    let metrics = metrics.clone();
+    let respond = move |request: &Request<Incoming>| respond(request, &*metrics, true);
+    crate::serve(accept, CLIENTS, Some(2 * REQUEST_LIMIT), respond).await;
+}
+
+fn is_ours(stream: &UnixStream) -> bool {
+    let peer = stream.peer_cred();
+    peer.is_ok_and(|peer| peer.uid() == rustix::process::getuid().as_raw())
+}
+
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
+/// `checks_host`: a page of another site, whose name was made to mean this machine, must not read the names of hosts.
+fn respond(request: &Request<Incoming>, metrics: &dyn Metrics, checks_host: bool) -> Response<Body> {
+    let plain = |status, words: &'static str| said(status, "text/plain", words);
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    if checks_host && !host.is_some_and(is_this_machine) {
+        return plain(StatusCode::FORBIDDEN, "ask for 127.0.0.1 or localhost\n");
+    }
+    if request.uri().path() != "/metrics" {
+        return plain(StatusCode::NOT_FOUND, "the metrics are at /metrics\n");
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return other_method("GET, HEAD");
+    }
+    let accepts = request
+        .headers()
+        .get(ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    if accepts.is_some_and(|accepts| accepts.contains(OPEN_METRICS)) {
+        let kind = format!("{OPEN_METRICS}; version=1.0.0");
+        said(StatusCode::OK, &kind, metrics.open_metrics())
+    } else {
+        said(StatusCode::OK, "text/plain; version=0.0.4", metrics.text())
+    }
+}
+
+/// Whether a Host header names this machine and not another name for its address.
+fn is_this_machine(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name == "127.0.0.1" || name.eq_ignore_ascii_case("localhost")
+}
+
+/// OpenMetrics names a counter without the `_total` of its samples, and has lines that the older format has not.
+fn prometheus_text(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let counters: Vec<&str> = open_metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    for line in open_metrics.lines() {
+        let about = line
+            .strip_prefix("# HELP ")
+            .or_else(|| line.strip_prefix("# TYPE "));
+        match about.and_then(|about| about.split_once(' ')) {
+            Some((name, rest)) if counters.contains(&name) => {
+                let _ = writeln!(text, "{} {name}_total {rest}", &line[..6]);
+            }
+            None if line.starts_with("# ") => {}
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[test]
+    fn other_names_for_this_machine_are_refused() {
+        assert!(
+            is_this_machine("127.0.0.1:9100")
+                && is_this_machine("localhost")
+                && is_this_machine("LocalHost:1")
+        );
+        assert!(!is_this_machine("evil.example:9100") && !is_this_machine("localhost.evil.example"));
+    }
+
+    #[test]
+    fn counters_have_one_name_in_prometheus_own_text() {
+        let open = "# HELP a_b Help.\n# TYPE a_b counter\n# UNIT a_b bytes\na_b_total{x=\"# TYPE\"} 1\n# HELP c C.\n\
+                    # TYPE c gauge\nc 2\n# EOF\n";
+        let text = "# HELP a_b_total Help.\n# TYPE a_b_total counter\na_b_total{x=\"# TYPE\"} 1\n# HELP c C.\n\
+                    # TYPE c gauge\nc 2\n";
+        assert_eq!(prometheus_text(open), text);
+    }
+
+    struct One;
+
+    impl Metrics for One {
+        fn open_metrics(&self) -> String {
+            "# HELP c C.\n# TYPE c gauge\nc 2\n# EOF\n".into()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_this_users_and_answers_one_path_by_two_methods() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("metrics.sock");
+        // What a process that was killed has left.
+        std::fs::write(&socket, "").unwrap();
+        let (metrics, path) = (Arc::new(One), socket.clone());
+        let serving = tokio::spawn(async move { serve(metrics, &path, 0).await });
+        let ask = async |request: &str| {
+            let mut stream = loop {
+                match UnixStream::connect(&socket).await {
+                    Ok(stream) => break stream,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            };
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let answer = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200 ")
+                && answer.ends_with("\r\n\r\n# HELP c C.\n# TYPE c gauge\nc 2\n")
+        );
+        let answer = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        let answer = ask("POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+        let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        serving.abort();
+    }
+}

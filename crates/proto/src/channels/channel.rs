@@ -1,0 +1,215 @@
+//! One channel (RFC 4254 section 5): its windows, what waits to be sent in it, and how far it has closed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::window::{ReceiveWindow, WindowBudget};
+
+/// This side's number for a channel ("recipient channel" in what the server sends). Numbers are not used twice in a
+/// connection, so that a late operation on a channel that is gone cannot reach another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChannelId(pub(crate) u32);
+
+impl ChannelId {
+    /// The bare number.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The channel with a number that [`Self::number`] gave.
+    pub fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+/// The server's number for a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RemoteId(pub(crate) u32);
+
+/// Which of the server's streams data belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// SSH_MSG_CHANNEL_DATA: standard output, or the forwarded connection.
+    Data,
+    /// SSH_MSG_CHANNEL_EXTENDED_DATA of type SSH_EXTENDED_DATA_STDERR.
+    Stderr,
+}
+
+/// Whether what was asked of a session (exec, shell, subsystem) may have begun on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Started {
+    /// Nothing was asked, it has not left this side, or the server refused it.
+    No,
+    /// It was handed to the network; no answer has come.
+    Maybe,
+    /// The server confirmed it.
+    Yes,
+}
+
+/// The largest data message that we accept, as OpenSSH's CHAN_SES_PACKET_DEFAULT.
+pub(crate) const MAX_DATA: u32 = 32 * 1024;
+/// What may be sent ahead of the server's window right behind `exec`: sshd opens the window (2 MiB) while it handles
+/// the request, before it reads the next packet, so that this much is never outside it.
+pub(crate) const OVERDRAFT: i64 = 64 * 1024;
+
+/// Data that the application gave and the window has not let out yet.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    chunks: VecDeque<Bytes>,
+    len: usize,
+}
+
+impl Outbox {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn push(&mut self, data: Bytes) {
+        if !data.is_empty() {
+            self.len += data.len();
+            self.chunks.push_back(data);
+        }
+    }
+
+    /// Up to `max` bytes from the front: a slice of one chunk, never a copy.
+    fn take(&mut self, max: usize) -> Option<Bytes> {
+        let chunk = self.chunks.front_mut()?;
+        let data = chunk.split_to(chunk.len().min(max));
+        if chunk.is_empty() {
+            self.chunks.pop_front();
+        }
+        self.len -= data.len();
+        Some(data)
+    }
+
+    fn clear(&mut self) {
+        self.chunks.clear();
+        self.len = 0;
+    }
+}
+
+/// How the opening of a channel stands.
+#[derive(Debug)]
+pub(crate) enum Opening {
+    /// We asked; `waiting` are requests to send once the server's number is known.
+    Requested { waiting: Vec<BytesMut> },
+    /// The server asked; the application has not decided.
+    Offered(RemoteId),
+    /// Both sides know each other's number.
+    Open(RemoteId),
+}
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) opening: Opening,
+    pub(crate) outbox: Outbox,
+    /// What the server lets us send. Negative while an overdraft is out.
+    pub(crate) send_window: i64,
+    pub(crate) send_max: usize,
+    /// The server's window for this session is about to open (see [`OVERDRAFT`]).
+    pub(crate) overdraft: bool,
+    pub(crate) eof_wanted: bool,
+    pub(crate) eof_sent: bool,
+    pub(crate) close_wanted: bool,
+    pub(crate) close_sent: bool,
+    pub(crate) eof_received: bool,
+    /// Whether the channel stands in the scheduler's queue.
+    pub(crate) scheduled: bool,
+    /// What the answers to our requests mean, in order: `true` for one that starts a session.
+    pub(crate) replies: VecDeque<bool>,
+    pub(crate) started: Started,
+    /// The application is done with the channel; nothing of it is reported any more.
+    pub(crate) abandoned: bool,
+    /// The server opened it.
+    pub(crate) incoming: bool,
+    pub(crate) receive: ReceiveWindow,
+}
+
+impl Channel {
+    pub(crate) fn new(opening: Opening, budget: Arc<WindowBudget>) -> Self {
+        Self {
+            opening,
+            outbox: Outbox::default(),
+            send_window: 0,
+            send_max: MAX_DATA as usize,
+            overdraft: false,
+            eof_wanted: false,
+            eof_sent: false,
+            close_wanted: false,
+            close_sent: false,
+            eof_received: false,
+            scheduled: false,
+            replies: VecDeque::new(),
+            started: Started::No,
+            abandoned: false,
+            incoming: false,
+            receive: ReceiveWindow::new(budget),
+        }
+    }
+
+    pub(crate) fn remote(&self) -> Option<RemoteId> {
+        match self.opening {
+            Opening::Open(remote) => Some(remote),
+            _ => None,
+        }
+    }
+
+    /// Bytes that the window lets out now.
+    fn credit(&self) -> usize {
+        let credit = self.send_window + if self.overdraft { OVERDRAFT } else { 0 };
+        usize::try_from(credit).unwrap_or(0)
+    }
+
+    /// Bytes that the window lets out beyond those that wait.
+    pub(crate) fn room(&self) -> usize {
+        self.credit().saturating_sub(self.outbox.len())
+    }
+
+    /// Whether data, EOF or CLOSE can go out now.
+    pub(crate) fn has_work(&self) -> bool {
+        if self.close_sent {
+            return false;
+        }
+        let data = self.outbox.len() > 0;
+        (data && self.credit() > 0) || (!data && ((self.eof_wanted && !self.eof_sent) || self.close_wanted))
+    }
+
+    /// The next piece of data that the window and the server's packet size allow.
+    pub(crate) fn take_data(&mut self) -> Option<Bytes> {
+        let max = self.credit().min(self.send_max);
+        if max == 0 || self.close_sent {
+            return None;
+        }
+        let data = self.outbox.take(max)?;
+        self.send_window -= data.len() as i64;
+        Some(data)
+    }
+
+    /// Gives up what was not sent.
+    pub(crate) fn discard(&mut self) {
+        self.outbox.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_leaves_in_pieces_that_window_and_packet_allow() {
+        let mut channel = Channel::new(Opening::Open(RemoteId(0)), Arc::default());
+        channel.outbox.push(Bytes::from(vec![0; 100]));
+        channel.send_window = 70;
+        channel.send_max = 60;
+        assert_eq!(channel.take_data().unwrap().len(), 60);
+        assert_eq!(channel.take_data().unwrap().len(), 10);
+        assert!(channel.take_data().is_none());
+        assert!(!channel.has_work());
+        assert_eq!(channel.room(), 0);
+        channel.send_window += 40;
+        assert!(channel.has_work());
+        assert_eq!(channel.room(), 10);
+    }
+}

@@ -1,0 +1,279 @@
+//! What either side asks of the other (RFC 4254): channels, requests in them, and global requests.
+
+use bytes::{Bytes, BytesMut};
+
+use super::channel::{ChannelId, MAX_DATA};
+use super::window::INITIAL_WINDOW;
+use crate::message;
+use crate::wire::Writer;
+
+/// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TerminalSize {
+    /// Columns.
+    pub columns: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Width in pixels, or 0.
+    pub width: u32,
+    /// Height in pixels, or 0.
+    pub height: u32,
+}
+
+/// What can be asked of a session channel (RFC 4254 section 6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChannelRequest {
+    /// `pty-req`.
+    Pty {
+        /// TERM.
+        term: String,
+        /// The terminal's size.
+        size: TerminalSize,
+        /// Encoded terminal modes (section 8).
+        modes: Vec<u8>,
+    },
+    /// `env`.
+    Env {
+        /// The variable's name.
+        name: String,
+        /// Its value.
+        value: Vec<u8>,
+    },
+    /// `exec`: runs a command.
+    Exec(Vec<u8>),
+    /// `shell`: runs the login shell.
+    Shell,
+    /// `subsystem`.
+    Subsystem(String),
+    /// `window-change`.
+    WindowChange(TerminalSize),
+    /// `signal`, by name without "SIG".
+    Signal(String),
+    /// `break` (RFC 4335), for so many milliseconds.
+    Break(u32),
+    /// `auth-agent-req@openssh.com`: forwards the agent.
+    AgentForwarding,
+    /// `eow@openssh.com` (OpenSSH's PROTOCOL, section 2.1): nobody reads the command's output any more.
+    EndOfWrite,
+    /// Any other that starts nothing, as it goes on the wire.
+    Other {
+        /// The request's name.
+        name: String,
+        /// Whether the server is asked to answer.
+        wants_reply: bool,
+        /// What follows the two.
+        body: Bytes,
+    },
+}
+
+impl ChannelRequest {
+    /// Whether this starts what the session is for.
+    pub fn starts(&self) -> bool {
+        matches!(self, Self::Exec(_) | Self::Shell | Self::Subsystem(_))
+    }
+
+    /// Whether this gives the server the use of something on this side: the agent, a display.
+    pub fn lends(&self) -> bool {
+        match self {
+            Self::AgentForwarding => true,
+            Self::Other { name, .. } => {
+                matches!(name.split('@').next(), Some("x11-req" | "auth-agent-req"))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
+    /// worth one.
+    pub fn wants_reply(&self) -> bool {
+        match self {
+            Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite => false,
+            Self::Other { wants_reply, .. } => *wants_reply,
+            _ => true,
+        }
+    }
+
+    /// The message, with the recipient's number left at zero.
+    pub(crate) fn encode(&self) -> BytesMut {
+        let (name, body) = match self {
+            Self::Pty { term, size, modes } => (
+                "pty-req",
+                encode_size(Writer::new().string(term), *size).string(modes),
+            ),
+            Self::Env { name, value } => ("env", Writer::new().string(name).string(value)),
+            Self::Exec(command) => ("exec", Writer::new().string(command)),
+            Self::Shell => ("shell", Writer::new()),
+            Self::Subsystem(name) => ("subsystem", Writer::new().string(name)),
+            Self::WindowChange(size) => ("window-change", encode_size(Writer::new(), *size)),
+            Self::Signal(name) => ("signal", Writer::new().string(name)),
+            Self::Break(milliseconds) => ("break", Writer::new().u32(*milliseconds)),
+            Self::AgentForwarding => ("auth-agent-req@openssh.com", Writer::new()),
+            Self::EndOfWrite => ("eow@openssh.com", Writer::new()),
+            Self::Other { name, body, .. } => (name.as_str(), Writer::new().raw(body)),
+        };
+        let message = Writer::message(message::CHANNEL_REQUEST)
+            .u32(0)
+            .string(name)
+            .bool(self.wants_reply());
+        BytesMut::from(message.raw(&body.finish()).finish())
+    }
+}
+
+fn encode_size(writer: Writer, size: TerminalSize) -> Writer {
+    writer
+        .u32(size.columns)
+        .u32(size.rows)
+        .u32(size.width)
+        .u32(size.height)
+}
+
+/// A channel to open (RFC 4254 sections 6.1 and 7.2; OpenSSH's PROTOCOL, section 2.4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChannelKind {
+    /// `session`.
+    Session,
+    /// `direct-tcpip`: a TCP connection from the server to somewhere.
+    DirectTcpip {
+        /// Host to connect to, as the server resolves it.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// Where the connection came from on this side.
+        originator: (String, u16),
+    },
+    /// `direct-streamlocal@openssh.com`: a Unix socket on the server.
+    DirectStreamlocal {
+        /// The socket's path.
+        path: String,
+    },
+}
+
+impl ChannelKind {
+    /// The channel type (RFC 4250 section 4.9.1).
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::DirectTcpip { .. } => "direct-tcpip",
+            Self::DirectStreamlocal { .. } => "direct-streamlocal@openssh.com",
+        }
+    }
+
+    pub(crate) fn encode(&self, id: ChannelId) -> Bytes {
+        let open = Writer::message(message::CHANNEL_OPEN)
+            .string(self.name())
+            .u32(id.0)
+            .u32(INITIAL_WINDOW)
+            .u32(MAX_DATA);
+        match self {
+            Self::Session => open.finish(),
+            Self::DirectTcpip {
+                host,
+                port,
+                originator,
+            } => open
+                .string(host)
+                .u32(u32::from(*port))
+                .string(&originator.0)
+                .u32(u32::from(originator.1))
+                .finish(),
+            // The two reserved fields keep the layout of direct-tcpip's originator.
+            Self::DirectStreamlocal { path } => open.string(path).string("").u32(0).finish(),
+        }
+    }
+}
+
+/// A channel that the server wants to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IncomingKind {
+    /// `forwarded-tcpip` (RFC 4254 section 7.2): a connection to a port that we asked the server to listen on.
+    ForwardedTcpip {
+        /// The listening address as asked for.
+        address: String,
+        /// The listening port.
+        port: u32,
+        /// Who connected.
+        originator: (String, u32),
+    },
+    /// `forwarded-streamlocal@openssh.com` (OpenSSH's PROTOCOL, section 2.4).
+    ForwardedStreamlocal {
+        /// The listening socket's path.
+        path: String,
+    },
+    /// `auth-agent@openssh.com`: something on the server wants to talk to the forwarded agent.
+    Agent,
+}
+
+/// Why a channel was not opened (RFC 4254 section 5.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenFailure(pub u32);
+
+impl OpenFailure {
+    /// SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
+    pub const ADMINISTRATIVELY_PROHIBITED: Self = Self(1);
+    /// SSH_OPEN_CONNECT_FAILED; what sshd also says beyond MaxSessions.
+    pub const CONNECT_FAILED: Self = Self(2);
+    /// SSH_OPEN_UNKNOWN_CHANNEL_TYPE
+    pub const UNKNOWN_CHANNEL_TYPE: Self = Self(3);
+    /// SSH_OPEN_RESOURCE_SHORTAGE
+    pub const RESOURCE_SHORTAGE: Self = Self(4);
+}
+
+/// A request to the server that is not about a channel (RFC 4254 sections 4 and 7.1; OpenSSH's PROTOCOL).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GlobalRequest {
+    /// `tcpip-forward`; answered with the port when 0 was asked for.
+    TcpipForward {
+        /// Address to listen on; "" and "*" mean all, "localhost" loopback.
+        address: String,
+        /// Port to listen on, 0 for any.
+        port: u32,
+    },
+    /// `cancel-tcpip-forward`.
+    CancelTcpipForward {
+        /// As it was asked for.
+        address: String,
+        /// The port that is listened on.
+        port: u32,
+    },
+    /// `streamlocal-forward@openssh.com`.
+    StreamlocalForward {
+        /// The socket's path on the server.
+        path: String,
+    },
+    /// `cancel-streamlocal-forward@openssh.com`.
+    CancelStreamlocalForward {
+        /// The socket's path on the server.
+        path: String,
+    },
+    /// `keepalive@openssh.com`: any answer will do.
+    Keepalive,
+    /// `hostkeys-prove-00@openssh.com`: asks for a signature with each of these keys, given as strings in a row.
+    HostKeysProve(Bytes),
+}
+
+impl GlobalRequest {
+    pub(crate) fn encode(&self) -> Bytes {
+        let request = |name: &str| Writer::message(message::GLOBAL_REQUEST).string(name).bool(true);
+        match self {
+            Self::TcpipForward { address, port } => {
+                request("tcpip-forward").string(address).u32(*port).finish()
+            }
+            Self::CancelTcpipForward { address, port } => request("cancel-tcpip-forward")
+                .string(address)
+                .u32(*port)
+                .finish(),
+            Self::StreamlocalForward { path } => {
+                request("streamlocal-forward@openssh.com").string(path).finish()
+            }
+            Self::CancelStreamlocalForward { path } => request("cancel-streamlocal-forward@openssh.com")
+                .string(path)
+                .finish(),
+            Self::Keepalive => request("keepalive@openssh.com").finish(),
+            Self::HostKeysProve(keys) => request("hostkeys-prove-00@openssh.com").raw(keys).finish(),
+        }
+    }
+}
+
+/// Tells the answers to global requests apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GlobalRequestId(pub(crate) u64);
