@@ -446,10 +446,11 @@ impl Bucket {
         })
     }
 
-    /// Removes what stands at a key of streams, up to this revision, without leaving a marker: nobody is told.
-    pub(crate) async fn forget_stream_key(&self, key: &str, revision: u64) -> Result<(), BucketError> {
-        let subject = format!("{}{key}", self.streams.prefix);
-        let purge = self.streams.stream.purge().filter(subject).sequence(revision + 1);
+    /// Removes all that stands about a stream, without leaving a marker: nobody is told.
+    pub(crate) async fn forget_stream(&self, stream: &str) -> Result<(), BucketError> {
+        debug_assert!(is_plain(stream), "{stream}");
+        let subject = format!("{}{stream}.>", self.streams.prefix);
+        let purge = self.streams.stream.purge().filter(subject);
         let removed = tokio::time::timeout(ANSWER, purge.into_future()).await;
         let removed = removed.map_err(|_| BucketError::Nats("no answer".into()))?;
         removed.map_err(|error| BucketError::Nats(error.to_string()))?;

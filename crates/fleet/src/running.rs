@@ -11,8 +11,10 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::connection::State;
 use async_nats::jetstream::kv::{self, Operation};
+use futures_util::future::OptionFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{Notify, OnceCell, mpsc};
+use tokio::task::JoinHandle;
 use trunkline_request::Backoff;
 use trunkline_request::failure::{ErrorKind, Execution};
 
@@ -33,11 +35,11 @@ use crate::streaming::{self, Outlet, StreamEvent, StreamWork, Streaming};
 /// How often the state machine is told the time.
 const TICK: Duration = Duration::from_millis(250);
 
+/// How long a watch may tell nothing of what was written.
+const SILENT: Duration = Duration::from_secs(2);
+
 /// How often NATS is asked whether it has gone back.
 const LOOK: Duration = Duration::from_secs(5);
-
-/// The longest piece of output in one message.
-const LONGEST_PIECE: usize = 64 * 1024;
 
 /// The pauses before a host is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
@@ -113,7 +115,7 @@ struct JobOutput {
 
 impl JobOutput {
     async fn write(&self, stream: Stream, data: &[u8]) {
-        for piece in data.chunks(LONGEST_PIECE) {
+        for piece in data.chunks(streaming::LONGEST_PIECE) {
             let number = {
                 let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
                 *sent += 1;
@@ -247,6 +249,7 @@ pub async fn run_counted(
         jobs: HashMap::new(),
         cancels: HashMap::new(),
         observer: Observer::new(metrics, bucket.client.statistics()),
+        progress: Progress::default(),
     };
     let mut watch = watch(&bucket).await?;
     // Where nothing stands, nothing is told.
@@ -258,19 +261,25 @@ pub async fn run_counted(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut looks = tokio::time::interval(LOOK);
     let mut tellings = tokio::time::interval(streaming::TELLING);
-    let (mut is_leaving, mut is_at_once, mut trouble) = (false, false, None);
+    let (mut is_leaving, mut is_at_once, mut trouble, mut anew) = (false, false, None, None);
     loop {
         tokio::select! {
-            entry = watch.next() => match entry {
+            entry = watch.next(), if anew.is_none() => match entry {
                 Some(Ok(entry)) => running.told(&mut node, &entry),
                 Some(Err(error)) => tracing::warn!("watching the fleet: {error}"),
-                None => again(&mut watch, self::watch(&bucket)).await,
+                None => watch_anew(&mut anew, &bucket),
             },
-            entry = streams.next() => match entry {
+            entry = streams.next(), if anew.is_none() => match entry {
                 Some(Ok(entry)) => running.stream_entry(&mut node, &entry),
                 Some(Err(error)) => tracing::warn!("watching the fleet's streams: {error}"),
-                None => again(&mut streams, streaming::watch(&bucket)).await,
+                None => watch_anew(&mut anew, &bucket),
             },
+            Some(begun) = OptionFuture::from(anew.as_mut()) => {
+                anew = None;
+                if let Ok(begun) = begun {
+                    (watch, streams) = begun;
+                }
+            }
             Some(event) = happened.recv() => running.event(&mut node, event),
             Some(order) = told.recv() => match order {
                 Instruction::Drain => node.drain(now()),
@@ -284,6 +293,10 @@ pub async fn run_counted(
                 }
             },
             _ = ticks.tick() => {
+                let connects = bucket.client.statistics().connects.load(Ordering::Relaxed);
+                if running.progress.has_stopped(now(), connects) {
+                    watch_anew(&mut anew, &bucket);
+                }
                 running.judge(&mut node);
                 node.handle_tick(now());
                 let is_connected = bucket.client.connection_state() == State::Connected;
@@ -380,13 +393,20 @@ async fn watch(bucket: &Bucket) -> Result<kv::Watch, BucketError> {
     watch.map_err(|error| BucketError::Nats(error.to_string()))
 }
 
-/// Watches again what has stopped telling.
-async fn again(watch: &mut kv::Watch, begun: impl Future<Output = Result<kv::Watch, BucketError>>) {
-    tokio::time::sleep(TICK).await;
-    match begun.await {
-        Ok(begun) => *watch = begun,
-        Err(error) => tracing::warn!("watching the fleet: {error}"),
-    }
+/// Begins to watch anew what has stopped telling, beside all that a node has to do in time.
+fn watch_anew(under_way: &mut Option<JoinHandle<(kv::Watch, kv::Watch)>>, bucket: &Bucket) {
+    under_way.get_or_insert_with(|| {
+        let bucket = bucket.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(TICK).await;
+                match tokio::try_join!(watch(&bucket), streaming::watch(&bucket)) {
+                    Ok(begun) => return begun,
+                    Err(error) => tracing::warn!("watching the fleet: {error}"),
+                }
+            }
+        })
+    });
 }
 
 /// The time by a clock that nobody sets, and that goes on while the machine sleeps.
@@ -449,11 +469,50 @@ struct Running {
     jobs: HashMap<JobId, Reading>,
     cancels: HashMap<(JobId, u32), Arc<Cancellation>>,
     observer: Observer,
+    progress: Progress,
+}
+
+/// Whether the watches tell what happens. Where NATS was away, its client finds out by a heartbeat that did not come, 10 s later;
+/// and since others' leases last from when their renewal is *seen*, a node that is lost then would be replaced as much later.
+#[derive(Debug, Default)]
+struct Progress {
+    /// How often there was a connection when the watches began.
+    connects: Option<u64>,
+    /// The last revision that was told.
+    told: u64,
+    /// The last one that this node has written, by NATS's answer.
+    written: u64,
+    /// Since when nothing is told although something is there.
+    silent: Option<Time>,
+}
+
+impl Progress {
+    fn told(&mut self, revision: u64) {
+        self.told = self.told.max(revision);
+        self.silent = None;
+    }
+
+    fn written(&mut self, written: &Written) {
+        if let Written::Done(revision) = written {
+            self.written = self.written.max(*revision);
+        }
+    }
+
+    /// Whether the watches are to begin anew, which is not said again before they have had as much time.
+    fn has_stopped(&mut self, now: Time, connects: u64) -> bool {
+        let is_reconnected = self.connects.replace(connects).is_some_and(|before| before != connects);
+        let is_silent = self.told < self.written && now >= *self.silent.get_or_insert(now) + SILENT;
+        if is_reconnected || is_silent || self.told >= self.written {
+            self.silent = None;
+        }
+        is_reconnected || is_silent
+    }
 }
 
 impl Running {
     /// An entry, and whether it was the last that stood there.
     fn told(&mut self, node: &mut Node, entry: &kv::Entry) {
+        self.progress.told(entry.revision);
         self.entry(node, entry);
         if entry.delta == 0 {
             node.handle_synced();
@@ -599,6 +658,7 @@ impl Running {
     fn event(&mut self, node: &mut Node, event: Event) {
         match event {
             Event::Written(token, written) => {
+                self.progress.written(&written);
                 self.observer.written(now(), token, &written);
                 node.handle_written(now(), token, written);
             }
@@ -828,4 +888,32 @@ fn tell_of_trouble(told: &mut Option<String>, node: &Node) {
         None => tracing::warn!("hosts are taken again"),
     }
     *told = trouble;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(milliseconds: u64) -> Time {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn it_is_watched_anew_after_a_lost_connection_and_where_nothing_is_told_of_what_was_written() {
+        let mut progress = Progress::default();
+        assert!(!progress.has_stopped(ms(0), 1));
+        assert!(progress.has_stopped(ms(250), 2));
+        assert!(!progress.has_stopped(ms(500), 2));
+
+        progress.written(&Written::Done(7));
+        assert!(!progress.has_stopped(ms(1_000), 2));
+        // It is behind, and goes on.
+        progress.told(5);
+        assert!(!progress.has_stopped(ms(2_900), 2));
+        assert!(!progress.has_stopped(ms(4_800), 2));
+        assert!(progress.has_stopped(ms(4_900), 2));
+        assert!(!progress.has_stopped(ms(5_000), 2));
+        progress.told(7);
+        assert!(!progress.has_stopped(ms(9_000), 2));
+    }
 }

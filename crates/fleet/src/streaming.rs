@@ -2,7 +2,7 @@
 
 pub mod following;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use trunkline_request::failure::{ErrorKind, Execution};
 
 use crate::allow::{AllowSource, Allowed};
 use crate::bucket::markers::Markers;
-use crate::bucket::{Bucket, BucketError, decode, encode};
+use crate::bucket::{Bucket, BucketError, decode, encode, is_plain};
 use crate::order::stream::{StreamOrder, StreamTerms};
 use crate::order::{self, OrderedHost};
 use crate::signed::Signed;
@@ -40,7 +40,7 @@ pub(crate) const TELLING: Duration = Duration::from_secs(2);
 const ASKING: Duration = Duration::from_secs(600);
 
 /// The longest piece of output in one message.
-const LONGEST_PIECE: usize = 64 * 1024;
+pub(crate) const LONGEST_PIECE: usize = 64 * 1024;
 
 /// A command of a stream.
 pub(crate) struct StreamWork {
@@ -208,15 +208,17 @@ pub(crate) enum StreamEvent {
     EndWritten(StreamId, u32, bool),
     /// The revision, if it was written.
     ShareWritten(StreamId, ToldShare, Option<u64>),
-    /// NATS's time, in seconds since 1970.
-    Time(i64),
-    /// What stood in the place of a key that was removed, by its revision.
-    MarkerRemoved(String, u64),
+    /// NATS's time, in seconds since 1970, if it answered.
+    Time(Option<i64>),
+    /// All that stood in the bucket about a stream was removed.
+    Forgotten(StreamId),
 }
 
 /// A stream that has been read, or parts of it.
 #[derive(Default)]
 struct Reading {
+    /// When the last of what stands there was written, by NATS's clock.
+    written: u64,
     order: Option<StreamOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
@@ -224,8 +226,6 @@ struct Reading {
     cancels: BTreeMap<String, Signed>,
     /// How many hosts have ended, and when the last one had, by NATS's clock.
     ended: BTreeMap<u32, u64>,
-    /// The nodes that have said what they do for it.
-    shares: BTreeSet<String>,
     told: Told,
 }
 
@@ -248,7 +248,7 @@ pub(crate) struct Streaming {
     execute: Execute,
     events: Events,
     streams: BTreeMap<StreamId, Reading>,
-    /// Tombstones of streams that were removed.
+    /// The streams that were removed.
     markers: Markers,
     stops: HashMap<Run, Arc<Notify>>,
     /// When NATS was asked for its time last.
@@ -287,14 +287,18 @@ impl Streaming {
 
     /// Something stands in the bucket of streams, or no more.
     pub(crate) fn entry(&mut self, now: Time, node: &mut Node, entry: &kv::Entry, allowed: &Allowed) {
-        self.markers.see(entry);
         let mut words = entry.key.split('.');
         let (Some(stream), Some(what), last) = (words.next(), words.next(), words.next()) else {
             return;
         };
+        // Of other names nothing is ours, and nothing is removed.
+        if !is_plain(stream) {
+            return;
+        }
         let stream = StreamId(stream.to_owned());
-        if let ("share", Some(name)) = (what, last) {
-            return self.share(node, stream, name, entry);
+        let at = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
+        if what == "order" {
+            self.markers.see(&stream, entry.operation, at);
         }
         if entry.operation != Operation::Put {
             if what == "order" {
@@ -303,8 +307,11 @@ impl Streaming {
             }
             return;
         }
-        let at = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
         let reading = self.streams.entry(stream.clone()).or_default();
+        reading.written = at;
+        if let ("share", Some(name)) = (what, last) {
+            return self.share(node, stream, name, entry);
+        }
         match (what, last, last.map(str::parse::<u32>)) {
             ("order", None, _) => match order::read(&self.bucket.charter, &stream, &entry.value, at) {
                 Ok(order) => reading.order = Some(order),
@@ -332,18 +339,10 @@ impl Streaming {
 
     /// What a node does for a stream.
     fn share(&mut self, node: &Node, stream: StreamId, name: &str, entry: &kv::Entry) {
-        let told = match entry.operation {
-            Operation::Put => decode::<ToldShare>(&entry.value).ok(),
-            // What was removed is nothing to begin with.
-            _ if !self.streams.contains_key(&stream) => return,
-            Operation::Delete | Operation::Purge => None,
-        };
-        let reading = self.streams.entry(stream).or_default();
-        reading.shares.insert(name.to_owned());
-        if name != self.name {
+        let Some(reading) = self.streams.get_mut(&stream).filter(|_| name == self.name) else {
             return;
-        }
-        let told = told.unwrap_or_default();
+        };
+        let told: ToldShare = decode(&entry.value).unwrap_or_default();
         if told.incarnation != node.holder().incarnation {
             reading.told.restarts_before = told.share.restarts;
         }
@@ -474,8 +473,10 @@ impl Streaming {
                     }
                 }
             }
-            StreamEvent::Time(time) => self.time = Some((now, time)),
-            StreamEvent::MarkerRemoved(key, revision) => self.markers.removed(&key, revision),
+            StreamEvent::Time(Some(time)) => self.time = Some((now, time)),
+            // It is asked again when it is needed next.
+            StreamEvent::Time(None) => self.asked = None,
+            StreamEvent::Forgotten(stream) => self.markers.removed(&stream),
         }
     }
 
@@ -600,76 +601,60 @@ impl Streaming {
         if self.asked.is_none_or(|asked| now >= asked + ASKING) {
             self.asked = Some(now);
             let (bucket, events) = (self.bucket.clone(), self.events.clone());
-            tokio::spawn(async move {
-                if let Ok(time) = bucket.time().await {
-                    events(StreamEvent::Time(time));
-                }
-            });
+            tokio::spawn(async move { events(StreamEvent::Time(bucket.time().await.ok())) });
         }
         let (at, time) = self.time?;
         Some(u64::try_from(time).ok()? + now.saturating_sub(at).as_secs())
     }
 
-    /// Removes streams from the bucket that have ended everywhere, once nobody can want to know any more. Each is removed by
-    /// the node that has a shard of it.
+    /// Removes streams from the bucket that have ended everywhere, once nobody can want to know any more, and what has never
+    /// become a stream. Each is removed by the node that has a shard of it: first its order, by whose marker all learn that it is
+    /// over, and when they have, the rest with one request. Ends that went before their order would let a node that starts
+    /// meanwhile begin the stream anew.
     pub(crate) fn tidy(&mut self, now: Time, node: &Node) {
         let keep = self.bucket.charter.keep.as_secs();
         let Some(time) = self.nats_time(now).filter(|_| keep > 0) else {
             return;
         };
+        let zones = &self.bucket.charter.zones;
+        let mine = |stream: &StreamId| node.owns(&zones.unit_of_job(&stream.0), now);
         for (stream, reading) in &self.streams {
-            let (Some(order), Some(last)) = (&reading.order, reading.ended.values().max()) else {
-                continue;
+            let over = match &reading.order {
+                Some(order) if reading.ended.len() >= usize::try_from(order.hosts).unwrap_or(usize::MAX) => {
+                    reading.ended.values().max().copied().unwrap_or(reading.written)
+                }
+                Some(_) => continue,
+                None => reading.written,
             };
-            let is_over = reading.ended.len() >= usize::try_from(order.hosts).unwrap_or(usize::MAX);
-            let unit = self.bucket.charter.zones.unit_of_job(&stream.0);
-            if !is_over || time < last + keep || !node.owns(&unit, now) {
+            if time < over + keep || !mine(stream) {
                 continue;
             }
-            let parts = (0..order.parts()).map(|part| format!("{stream}.hosts.{part}"));
-            let ends = reading.ended.keys().map(|host| end_key(stream, *host));
-            let cancels = reading.cancels.keys().map(|who| format!("{stream}.cancel.{who}"));
-            let shares = reading.shares.iter().map(|node| share_key(stream, node));
-            // The order last: without it nobody looks for the rest.
-            let keys: Vec<_> = parts
-                .chain(ends)
-                .chain(cancels)
-                .chain(shares)
-                .chain([format!("{stream}.order")])
-                .collect();
-            let bucket = self.bucket.clone();
+            let (bucket, key) = (self.bucket.clone(), order_key(stream));
             tokio::spawn(async move {
-                for key in keys {
-                    if let Err(error) = bucket.streams.purge(&key).await {
-                        return tracing::debug!("removing {key}: {error}");
-                    }
+                if let Err(error) = bucket.streams.purge(&key).await {
+                    tracing::debug!("removing {key}: {error}");
                 }
             });
         }
-        self.sweep(time, keep, now, node);
-    }
-
-    /// Removes the tombstones of streams that were removed.
-    fn sweep(&mut self, time: u64, keep: u64, now: Time, node: &Node) {
-        let zones = &self.bucket.charter.zones;
-        let mine = |key: &str| {
-            let stream = key.split('.').next().unwrap_or_default();
-            node.owns(&zones.unit_of_job(stream), now)
-        };
         let due = self.markers.due(time, keep, mine);
         if due.is_empty() {
             return;
         }
         let (bucket, events) = (self.bucket.clone(), self.events.clone());
         tokio::spawn(async move {
-            for (key, revision) in due {
-                if let Err(error) = bucket.forget_stream_key(&key, revision).await {
-                    return tracing::debug!("removing the marker at {key}: {error}");
+            for stream in due {
+                if let Err(error) = bucket.forget_stream(&stream.0).await {
+                    return tracing::debug!("removing stream {stream}: {error}");
                 }
-                events(StreamEvent::MarkerRemoved(key, revision));
+                events(StreamEvent::Forgotten(stream));
             }
         });
     }
+}
+
+/// Where it stands in the bucket what was ordered.
+fn order_key(stream: &StreamId) -> String {
+    format!("{stream}.order")
 }
 
 /// Where it stands in the bucket that a host has ended for good.

@@ -232,8 +232,9 @@ pub struct HostConfig {
     pub not_understood: Vec<Directive>,
     /// Lines with an unknown keyword; each is a reason for the system's ssh.
     pub unknown: Vec<Directive>,
-    /// Lines of which a master of the system's ssh goes by its own, whatever the ssh that uses it was told.
-    pub fixed_by_master: Vec<Directive>,
+    /// Lines of which a master of the system's ssh goes by its own, whatever the ssh that uses it was told. In one piece: each
+    /// host has them, and few hosts such a master.
+    pub fixed_by_master: Box<str>,
     /// Whether a master of the system's ssh is shared instead of the engine's connections
     /// ([`through_ssh`](Self::through_ssh)).
     pub has_master: bool,
@@ -369,7 +370,11 @@ impl HostConfig {
         around: Surroundings<'_>,
     ) -> Result<Self, Option<ConfigError>> {
         let is_fixed = |directive: &&Directive| FIXED_BY_MASTER.contains(&&*directive.keyword);
-        let fixed_by_master = directives.iter().filter(is_fixed).cloned().collect();
+        let fixed_by_master: Vec<_> = directives
+            .iter()
+            .filter(is_fixed)
+            .map(|line| format!("{} {}", line.keyword, line.value))
+            .collect();
         let mut fields = Fields::new(directives);
         let f = &mut fields;
         let hostname = f.text("hostname").ok_or(None)?;
@@ -585,7 +590,7 @@ impl HostConfig {
             user: user.clone(),
             not_understood: Vec::new(),
             unknown: Vec::new(),
-            fixed_by_master,
+            fixed_by_master: fixed_by_master.join("\n").into(),
             has_master: false,
         };
         let (left, not_understood) = fields.left();
