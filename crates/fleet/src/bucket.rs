@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
+use trunkline_request::Backoff;
 use trunkline_text::Printable;
 
 use crate::state::{Entry, Key, Terms, Value, Written, Zones};
@@ -25,6 +26,9 @@ pub const PROTOCOL: u32 = 3;
 
 /// How long an answer of NATS is waited for. What has none by then may still be done.
 const ANSWER: Duration = Duration::from_secs(3);
+
+/// The pauses before a server is tried again: the time until all nodes see each other's leases again is part of every takeover.
+const RECONNECTING: Backoff = Backoff::new(Duration::from_millis(4), Duration::from_secs(1));
 
 /// The version of nats-server that has all that a fleet is built on: buckets whose reads can be asked of the one who decides.
 const NEEDED: (u64, u64) = (2, 9);
@@ -524,7 +528,11 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
     let mut options = ConnectOptions::new()
         .name("trunkline")
         .connection_timeout(ANSWER)
-        .request_timeout(Some(ANSWER));
+        .request_timeout(Some(ANSWER))
+        .reconnect_delay_callback(|attempts| {
+            let failures = attempts.saturating_sub(1);
+            RECONNECTING.after(failures.try_into().unwrap_or(u32::MAX))
+        });
     if let Some(seed) = &access.nkey {
         options = options.nkey(seed.trim().to_owned());
     }

@@ -500,7 +500,10 @@ impl Progress {
 
     /// Whether the watches are to begin anew, which is not said again before they have had as much time.
     fn has_stopped(&mut self, now: Time, connects: u64) -> bool {
-        let is_reconnected = self.connects.replace(connects).is_some_and(|before| before != connects);
+        let is_reconnected = self
+            .connects
+            .replace(connects)
+            .is_some_and(|before| before != connects);
         let is_silent = self.told < self.written && now >= *self.silent.get_or_insert(now) + SILENT;
         if is_reconnected || is_silent || self.told >= self.written {
             self.silent = None;

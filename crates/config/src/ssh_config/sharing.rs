@@ -193,8 +193,13 @@ impl HostConfig {
     /// What more has to be equal where sessions share a master of the system's ssh. What is not understood may be anything.
     fn explain_master(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fixed = FIXED_BY_MASTER.map(|name| {
-            let lines = self.fixed_by_master.lines().filter_map(|line| line.split_once(' '));
-            let values = lines.filter(|(keyword, _)| *keyword == name).map(|(_, value)| value);
+            let lines = self
+                .fixed_by_master
+                .lines()
+                .filter_map(|line| line.split_once(' '));
+            let values = lines
+                .filter(|(keyword, _)| *keyword == name)
+                .map(|(_, value)| value);
             (name, values.collect::<Vec<_>>().join(" "))
         });
         let unknown = self.unknown.iter().chain(&self.not_understood);
