@@ -137,15 +137,26 @@ fn a_session_without_a_terminal_has_no_chaff() {
 #[test]
 fn silent_channels_are_closed_as_by_ssh() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    for timeouts in ["session=1", "global=1", "*=1", "direct-tcpip=1 session=1"] {
-        let option = format!("-oChannelTimeout={timeouts}");
-        let ended = each(&home, &server.ssh_config()).map(|mut command| {
-            let output = finish(command.args([&option, server.alias(), "echo begun; sleep 100; echo done"]));
-            (output.status.code(), text(&output.stdout))
+    // Long enough for the first line on a busy machine, where all of them wait at once.
+    let all = ["session=4", "global=4", "*=4", "direct-tcpip=1 session=4"];
+    thread::scope(|scope| {
+        let waiting = all.map(|timeouts| {
+            let option = format!("-oChannelTimeout={timeouts}");
+            let commands = each(&home, &server.ssh_config());
+            commands.map(|mut command| {
+                command.args([&option, server.alias(), "echo begun; sleep 100; echo done"]);
+                scope.spawn(move || finish(&mut command))
+            })
         });
-        assert_eq!(ended[0], ended[1], "{timeouts}");
-        assert_eq!(ended[0].0, Some(255));
-    }
+        for (timeouts, commands) in all.into_iter().zip(waiting) {
+            let ended = commands.map(|command| {
+                let output = command.join().unwrap();
+                (output.status.code(), text(&output.stdout))
+            });
+            assert_eq!(ended[0], ended[1], "{timeouts}");
+            assert_eq!(ended[0].0, Some(255));
+        }
+    });
 }
 
 #[test]
