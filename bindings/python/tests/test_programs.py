@@ -256,9 +256,10 @@ host, port, user, key = sys.argv[1:]
 device = {"device_type": "cisco_ios", "host": host, "port": int(port), "username": user, "use_keys": True, "key_file": key,
           "secret": "swordfish"}
 with ConnectHandler(**device) as switch:
-    print(switch.find_prompt(), switch.check_enable_mode(), switch.send_command("show version"))
+    # On a busy machine it reads prompts twice that come after its usual 0.25 s.
+    print(switch.find_prompt(delay_factor=8), switch.check_enable_mode(), switch.send_command("show version"))
     switch.enable()
-    print(switch.find_prompt(), switch.check_config_mode(), len(switch.send_command("show log")))
+    print(switch.find_prompt(delay_factor=8), switch.check_config_mode(), len(switch.send_command("show log")))
     print(switch.send_config_set(["interface Gi1", "description up'link", "no shutdown"]))
     print(switch.send_command("show running-config"), switch.send_command("show nonsense"))
     print(switch.send_command("reload", expect_string="confirm"), switch.send_command("y", expect_string="#"))

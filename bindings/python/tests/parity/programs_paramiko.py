@@ -75,7 +75,7 @@ def commands(paramiko: Any, see: See, about: Any) -> None:
     see(stdout.read(), stderr.read())
     _, stdout, _ = client.exec_command("kill -9 $$")
     see(stdout.channel.recv_exit_status())
-    _, stdout, _ = client.exec_command("sleep 100", timeout=0.1)
+    _, stdout, _ = client.exec_command("sleep 100", timeout=1)
     see(kind(stdout.read))
     client.close()
     see(client.get_transport())
