@@ -219,6 +219,8 @@ pub(crate) enum StreamEvent {
 struct Reading {
     /// When the last of what stands there was written, by NATS's clock.
     written: u64,
+    /// Whether there is an order, which may be of a version that is not known here.
+    is_ordered: bool,
     order: Option<StreamOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
@@ -309,6 +311,7 @@ impl Streaming {
         }
         let reading = self.streams.entry(stream.clone()).or_default();
         reading.written = at;
+        reading.is_ordered |= what == "order";
         if let ("share", Some(name)) = (what, last) {
             return self.share(node, stream, name, entry);
         }
@@ -623,8 +626,8 @@ impl Streaming {
                 Some(order) if reading.ended.len() >= usize::try_from(order.hosts).unwrap_or(usize::MAX) => {
                     reading.ended.values().max().copied().unwrap_or(reading.written)
                 }
-                Some(_) => continue,
-                None => reading.written,
+                None if !reading.is_ordered => reading.written,
+                _ => continue,
             };
             if time < over + keep || !mine(stream) {
                 continue;
