@@ -289,22 +289,22 @@ fn a_browser_shows_what_goes_on_and_names_as_text() {
     BufReader::new(running.0.stdout.take().unwrap())
         .read_line(&mut begun)
         .unwrap();
-    let failing = home
-        .ssh(&server)
-        .args(["-o", "HostName=127.0.0.1", "-p", "1", "nowhere", "true"])
-        .output()
-        .unwrap();
-    assert!(!failing.status.success());
+    for host in ["nowhere1", "nowhere2", "nowhere3", "nowhere4"] {
+        let mut ssh = home.ssh(&server);
+        ssh.args(["-o", "HostName=127.0.0.1", "-p", "1", host, "true"]);
+        assert!(!ssh.output().unwrap().status.success());
+    }
     let page = Page::of(&home);
     let mut browser = Browser::open(&home, &page.url);
     let shown = browser.expect(evil);
     for wanted in [
         server.alias(),
         "connecting to 127.0.0.1 port 1: Connection refused",
-        "it did not start",
+        "nowhere4, nowhere3, nowhere2, … (4 hosts): it did not start",
     ] {
         assert!(shown.contains(wanted), "{wanted}: {shown}");
     }
+    assert_eq!(shown.matches("Connection refused").count(), 1, "{shown}");
     assert_eq!(browser.value("document.images.length"), 0);
     assert_eq!(browser.value("document.title"), "trunkline");
     let from = "performance.getEntriesByType('resource').every(({ name }) => name.startsWith(location.href))";

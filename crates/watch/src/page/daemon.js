@@ -140,12 +140,28 @@ function showCopies() {
   $('#copies .list').replaceChildren(...(shown.length > 0 ? shown : [none]));
 }
 
+/** The failures, the last first; what failed alike on many hosts is one, in which … stands for their names. */
+function foldedFailures() {
+  const folded = new Map();
+  for (const failure of failures.toReversed()) {
+    const name = failure.host.replace(/[^\w]/g, '\\$&');
+    const message = failure.host ? failure.message.replace(new RegExp(`(?<![\\w.-])${name}(?![\\w-])`, 'g'), '…') : failure.message;
+    const key = JSON.stringify([message, failure.activity, failure.execution]);
+    const one = folded.get(key) ?? { last: failure, message, hosts: new Set() };
+    folded.set(key, one);
+    one.hosts.add(failure.host);
+  }
+  return [...folded.values()];
+}
+
 function showFailures() {
   const now = Date.now() / 1000;
-  const shown = failures.slice(-8).reverse().map((failure) => {
-    const command = { DidNotStart: 'did not start', MayHaveStarted: 'may have started', Finished: 'finished' }[failure.execution];
-    const about = `${span(Math.max(1, now - failure.at))} ago, ${failure.activity} on ${failure.host}: it ${command}`;
-    return element('div', {}, element('div', { className: 'failed name', text: failure.message }), element('span', { className: 'faint', text: about }));
+  const shown = foldedFailures().slice(0, 8).map(({ last, message, hosts }) => {
+    const command = { DidNotStart: 'did not start', MayHaveStarted: 'may have started', Finished: 'finished' }[last.execution];
+    const names = [...hosts].slice(0, 3).join(', ') + (hosts.size > 3 ? `, … (${hosts.size} hosts)` : '');
+    const about = `${span(Math.max(1, now - last.at))} ago, ${last.activity} on ${names}: it ${command}`;
+    const text = hosts.size === 1 ? last.message : message;
+    return element('div', {}, element('div', { className: 'failed name', text }), element('span', { className: 'faint', text: about, title: [...hosts].join(', ') }));
   });
   const none = element('p', { className: 'faint', text: 'Nothing has failed since the daemon began.' });
   $('#failures .list').replaceChildren(...(shown.length > 0 ? shown : [none]));
