@@ -240,7 +240,14 @@ impl Spool {
                 return Ok(());
             }
             let (spool, len) = (self.clone(), data.len() as u64);
-            blocking(move || spool.file.write_all_at(&data, bytes)).await?;
+            let written = blocking(move || spool.file.write_all_at(&data, bytes)).await;
+            written.map_err(|error| {
+                let folder = std::env::temp_dir();
+                io::Error::new(
+                    error.kind(),
+                    format!("keeping it in {}: {error}", folder.display()),
+                )
+            })?;
             bytes += len;
             self.filled.send_modify(|filled| filled.bytes = bytes);
         }

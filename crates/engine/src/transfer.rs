@@ -76,6 +76,8 @@ pub enum Location {
 #[derive(Default)]
 pub struct Progress {
     bytes: AtomicU64,
+    /// Of files that are there.
+    copied_bytes: AtomicU64,
     total_bytes: AtomicU64,
     files: AtomicU64,
     total_files: AtomicU64,
@@ -122,6 +124,17 @@ impl Progress {
         }
     }
 
+    /// How far it was when it ended. What was moved of files that then failed, or more than once, no longer counts.
+    fn ended(&self) -> Snapshot {
+        let bytes = self.copied_bytes.load(Ordering::Relaxed);
+        let now = self.snapshot();
+        Snapshot {
+            bytes,
+            resumed: now.resumed.min(bytes),
+            ..now
+        }
+    }
+
     fn found(&self, bytes: u64) {
         self.total_files.fetch_add(1, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -153,6 +166,7 @@ impl Progress {
     }
 
     fn copied(&self, path: Bytes, length: u64) {
+        self.copied_bytes.fetch_add(length, Ordering::Relaxed);
         self.tell(CopyEvent::Copied { path, length });
     }
 
@@ -313,7 +327,7 @@ pub async fn copy_at(
         }
     }
     delete::delete(&job, &to, &top.root).await?;
-    Ok(progress.snapshot())
+    Ok(progress.ended())
 }
 
 /// Names that may be found before they are copied: 4,096 paths of a hundred bytes are less than a megabyte.

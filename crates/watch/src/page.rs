@@ -6,6 +6,7 @@
 
 mod events;
 
+use std::io::IsTerminal as _;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -73,7 +74,13 @@ pub(crate) async fn run(
     }
     tokio::select! {
         () = serve(&listener, &site) => Ok(ExitCode::SUCCESS),
-        _ = interrupt.recv() => Ok(ExitCode::from(128 + 2)),
+        _ = interrupt.recv() => {
+            // The shell's prompt is not to stand behind ^C.
+            if std::io::stderr().is_terminal() {
+                eprintln!();
+            }
+            Ok(ExitCode::from(128 + 2))
+        }
         _ = terminate.recv() => Ok(ExitCode::from(128 + 15)),
     }
 }

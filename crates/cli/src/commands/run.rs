@@ -23,6 +23,7 @@ use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use trunkline_request::World;
+use trunkline_request::failure::{self, Execution};
 use trunkline_request::hosts::Target;
 use trunkline_text::Printable;
 
@@ -30,7 +31,7 @@ use crate::OWN_ERROR;
 use crate::backend::{Backend, runtime};
 use crate::duration;
 use crate::report::colours::Colours;
-use crate::report::files::OutputFiles;
+use crate::report::files::{OutputError, OutputFiles};
 use crate::report::lines::{LinePrefixer, Names, Stream};
 use crate::report::output::Output;
 use crate::report::progress::Progress;
@@ -298,6 +299,20 @@ impl Done {
     }
 }
 
+/// What becomes of a host whose output cannot be written to its files. Where it failed by itself, that is its failure.
+fn unwritten(outcome: &Outcome, error: &OutputError) -> Outcome {
+    let message = match outcome {
+        Outcome::Failed { .. } => return outcome.clone(),
+        Outcome::Exited(0) => error.to_string(),
+        ended => format!("{error}; the command: {ended}"),
+    };
+    Outcome::Failed {
+        kind: failure::ErrorKind::Local.as_str().to_owned(),
+        message,
+        execution: Execution::Finished,
+    }
+}
+
 /// How commands are run: what the command line says, besides of the command itself.
 struct Run<'a> {
     args: &'a Args,
@@ -385,8 +400,9 @@ impl Run<'_> {
                     // What runs still is told so, as by a program that SIGPIPE ends.
                     return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
                 }
+                let result = self.finished(result, files.as_ref())?;
                 common.view.progress.finished(&result);
-                done.push(self.finished(result, files.as_ref())?);
+                done.push(result);
             }
         }
         common.view.progress.clear();
@@ -420,8 +436,9 @@ impl Run<'_> {
 
     /// One host is done: what is to be printed or kept of it at once.
     fn finished(&self, mut result: HostResult, files: Option<&OutputFiles>) -> anyhow::Result<HostResult> {
-        if let Some(files) = files {
-            files.write(&result)?;
+        // The others go on: their commands run already.
+        if let Some(Err(error)) = files.map(|files| files.write(&result)) {
+            result.outcome = unwritten(&result.outcome, &error);
         }
         if self.args.json {
             let mut out = BufWriter::new(std::io::stdout().lock());

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::fs::FileType;
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use trunkline_control::client::{Call, ClientError};
 use trunkline_control::protocol::{
     Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, SshClient, Stdio, TerminalInfo,
@@ -32,13 +33,15 @@ use crate::questions::Conversation;
 use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, USAGE, UsageError};
 use crate::terminal::command_line::{self, CommandLine};
 use crate::terminal::interrupts::{Interrupts, status_of};
-use crate::terminal::raw::RawMode;
+use crate::terminal::raw::{RawMode, interrupt_is_handled};
 
 mod background;
+mod keyboard;
 mod log;
 
 pub(crate) use background::IN_BACKGROUND;
 use background::Launcher;
+use keyboard::{Keyboard, Line};
 use log::Console;
 
 /// Prints what `trunkline ssh --help` asks for.
@@ -233,13 +236,15 @@ async fn talk(
             Conversation::new(backend.ask_for(request, &passed).await?, backend.questions())
         }
     };
-    let interrupts = backend.is_private().then(Interrupts::watch).transpose()?;
+    let is_private = backend.is_private();
+    let interrupts = is_private.then(Interrupts::watch).transpose()?;
     let is_quiet = console.level == Some(LogLevel::Quiet);
     let apart = backend.apart();
     log_apart(console, apart.as_deref());
     let outcome = Talk {
         daemon: daemon.silent(is_quiet),
         apart,
+        is_private,
         interrupts,
         console,
         launcher,
@@ -248,6 +253,7 @@ async fn talk(
         framed_stdin: streams.kinds[0] == Stdio::Framed,
         escapes: Escapes::default(),
         resized,
+        keyboard: Keyboard::default(),
         line: None,
     };
     outcome.run().await
@@ -396,7 +402,9 @@ struct Talk<'a> {
     daemon: Conversation<'a>,
     /// Why it is not the shared one, where that stands elsewhere.
     apart: Option<String>,
-    /// Where the daemon is this process's own: its session must end before it does.
+    /// The daemon is this process's own: its session must end before it does.
+    is_private: bool,
+    /// Where it is, and from the first `~C` on.
     interrupts: Option<Interrupts>,
     console: &'a mut Console,
     /// Of `-f`: who waits until the session has begun.
@@ -408,8 +416,9 @@ struct Talk<'a> {
     escapes: Escapes,
     /// SIGWINCH, where there is a window.
     resized: Option<Signal>,
-    /// What has been typed behind `~C`, while the command line is open.
-    line: Option<Vec<u8>>,
+    keyboard: Keyboard,
+    /// What is typed behind `~C`, while the command line is open.
+    line: Option<Line>,
 }
 
 impl Talk<'_> {
@@ -432,7 +441,7 @@ impl Talk<'_> {
                             escapes = Some(self.escape_filter());
                         }
                         if let Some(typed) = typed_tx.take().filter(|_| self.framed_stdin) {
-                            read_terminal(typed);
+                            self.keyboard.read(typed);
                         }
                         continue;
                     }
@@ -445,8 +454,8 @@ impl Talk<'_> {
                         self.daemon.send(&Request::Input(bytes)).await?;
                         continue;
                     };
-                    // An empty read is the terminal's end, not something typed.
-                    let steps = if bytes.is_empty() {
+                    // An empty read is the terminal's end, or that of an open line, not something typed.
+                    let steps = if bytes.is_empty() && self.line.is_none() {
                         vec![Step::Forward(bytes)]
                     } else {
                         filter.feed(&self.command_line(bytes).await?)
@@ -457,7 +466,15 @@ impl Talk<'_> {
                         }
                     }
                 }
-                signal = interrupted(&mut self.interrupts) => return self.end_by(signal).await,
+                signal = interrupted(&mut self.interrupts) => match self.line {
+                    // As with ssh, Ctrl-C leaves the line.
+                    Some(_) if signal == SIGINT => self.close_line(),
+                    // The daemon sees to the session's end.
+                    _ if !self.is_private => return Ok(self.die_of(signal)),
+                    _ => return self.end_by(signal).await,
+                },
+                // The line begins again.
+                () = keyboard::continued(&mut self.line) => eprint!("{}", command_line::PROMPT),
                 () = left(self.launcher) => return self.end_by(SIGTERM).await,
                 () = next(&mut self.resized) => {
                     let (columns, rows, width, height) = size();
@@ -489,9 +506,14 @@ impl Talk<'_> {
             // Whoever asks again does not want to wait.
             _ = interrupted(&mut self.interrupts) => {}
         }
-        // Whoever started this program is to see what ended it.
+        Ok(self.die_of(signal))
+    }
+
+    /// Whoever started this program is to see what ended it.
+    fn die_of(&mut self, signal: i32) -> Outcome {
+        self.console.raw = None;
         let _ = emulate_default_handler(signal);
-        Ok(Outcome::Code(status_of(signal)))
+        Outcome::Code(status_of(signal))
     }
 
     fn escape_filter(&self) -> EscapeFilter {
@@ -636,13 +658,18 @@ impl Talk<'_> {
                 self.daemon.send(&Request::Forward(ForwardRequest::List)).await?;
             }
             Action::CommandLine => {
+                self.line = Some(self.keyboard.open_line()?);
+                // From the first line on: a key may be pressed in the moment in which a line is closed.
+                match &mut self.interrupts {
+                    Some(_) => interrupt_is_handled(),
+                    none => *none = Some(Interrupts::watch_typing()?),
+                }
                 if let Some(raw) = &self.console.raw {
                     raw.pause();
                 }
                 eprint!("{}", command_line::PROMPT);
-                self.line = Some(Vec::new());
             }
-            Action::Background if self.interrupts.is_some() => {
+            Action::Background if self.is_private => {
                 self.console.answer(
                     "trunkline: this session ends with this process, which has no daemon to leave it to",
                 );
@@ -655,32 +682,42 @@ impl Talk<'_> {
     }
 
     /// Takes what belongs to an open command line, does what it asks for when it is whole, and returns the rest.
-    async fn command_line(&mut self, mut typed: Vec<u8>) -> anyhow::Result<Vec<u8>> {
-        let Some(mut line) = self.line.take() else {
+    async fn command_line(&mut self, typed: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+        let Some(line) = &mut self.line else {
             return Ok(typed);
         };
-        // What was typed before the terminal left raw mode ends with a carriage return.
-        let Some(end) = typed.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
-            line.append(&mut typed);
-            self.line = Some(line);
-            return Ok(typed);
+        let Some((line, rest)) = line.take(typed) else {
+            return Ok(Vec::new());
         };
-        line.extend(typed.drain(..=end).take(end));
         let local = self.escapes.local_commands;
         let asked = CommandLine::parse(&String::from_utf8_lossy(&line), local);
         if let CommandLine::Local(command) = &asked {
+            // What is typed now is the command's.
+            let lent = self.keyboard.lend().await;
             self.run_locally(command).await;
+            drop(lent);
         }
-        if let Some(raw) = &self.console.raw {
-            raw.resume();
-        }
+        self.close_line();
         match asked {
             CommandLine::Empty | CommandLine::Local(_) => {}
             CommandLine::Help => self.console.answer(&CommandLine::help(local)),
             CommandLine::Invalid => self.console.answer("Invalid command."),
             CommandLine::Forward(request) => self.daemon.send(&Request::Forward(request)).await?,
         }
-        Ok(typed)
+        Ok(rest)
+    }
+
+    /// The session goes on.
+    fn close_line(&mut self) {
+        self.line = None;
+        self.keyboard.close_line();
+        // What came meanwhile was for the line, or for the command that it ran.
+        if let Some(interrupts) = &mut self.interrupts {
+            interrupts.forget();
+        }
+        if let Some(raw) = &self.console.raw {
+            raw.resume();
+        }
     }
 
     /// Runs a command of the user's on this side, in their shell and with our streams, to its end (`ssh_local_cmd`).
@@ -691,9 +728,21 @@ impl Talk<'_> {
             .arg("-c")
             .arg(command)
             .status();
-        if let Err(error) = running.await {
-            let text = format!("trunkline: running {}: {error}", shell.display());
-            self.console.log(LogLevel::Error, &text);
+        match running.await {
+            // Ctrl-C, which is sent to this process as well.
+            Ok(status)
+                if matches!(
+                    status.signal().or(status.code()),
+                    Some(SIGINT | SHELL_INTERRUPTED)
+                ) =>
+            {
+                _ = timeout(Duration::from_secs(1), interrupted(&mut self.interrupts)).await;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let text = format!("trunkline: running {}: {error}", shell.display());
+                self.console.log(LogLevel::Error, &text);
+            }
         }
     }
 
@@ -712,6 +761,9 @@ impl Talk<'_> {
         }
     }
 }
+
+/// The status of a shell whose command SIGINT has ended.
+const SHELL_INTERRUPTED: i32 = 128 + SIGINT;
 
 /// Done when whoever waits for a session of `-f` has gone before it began.
 async fn left(launcher: &mut Option<Launcher>) {
@@ -733,26 +785,6 @@ async fn interrupted(interrupts: &mut Option<Interrupts>) -> i32 {
         Some(interrupts) => interrupts.next().await,
         None => std::future::pending().await,
     }
-}
-
-/// Reads the terminal in a thread of its own, which ends with the process: a read of a terminal cannot be taken back.
-/// The end of input is an empty piece.
-fn read_terminal(typed: mpsc::Sender<Vec<u8>>) {
-    std::thread::spawn(move || {
-        let stdin = std::io::stdin();
-        loop {
-            let mut bytes = vec![0; 4096];
-            let n = match rustix::io::read(&stdin, &mut bytes) {
-                Ok(n) => n,
-                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
-                Err(_) => 0,
-            };
-            bytes.truncate(n);
-            if typed.blocking_send(bytes).is_err() || n == 0 {
-                return;
-            }
-        }
-    });
 }
 
 fn write_out(out: &mut impl std::io::Write, data: &[u8]) -> anyhow::Result<()> {

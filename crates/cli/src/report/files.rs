@@ -20,10 +20,10 @@ pub(crate) struct OutputFiles {
 
 /// A file or folder for output that could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {}: {source}", path.display())]
+#[error("cannot write {}: {error}", path.display())]
 pub(crate) struct OutputError {
     path: PathBuf,
-    source: io::Error,
+    error: io::Error,
 }
 
 impl OutputFiles {
@@ -86,16 +86,16 @@ impl OutputFiles {
             };
             let written = fs::File::create(&path)
                 .and_then(|mut file| output.each_piece(|piece| io::Write::write_all(&mut file, piece)));
-            written.map_err(|source| OutputError { path, source })?;
+            written.map_err(|error| OutputError { path, error })?;
         }
         Ok(())
     }
 }
 
 fn create_folder(path: &Path) -> Result<(), OutputError> {
-    fs::create_dir_all(path).map_err(|source| OutputError {
+    fs::create_dir_all(path).map_err(|error| OutputError {
         path: path.to_owned(),
-        source,
+        error,
     })
 }
 

@@ -7,7 +7,8 @@ use futures_util::FutureExt as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::raw::{ignored_signals, signals_are_handled};
+use super::live::leave_interrupted_line;
+use super::raw::{ignored_signals, interrupt_is_handled, signals_are_handled};
 
 /// The signals, from when it is made on.
 #[derive(Debug)]
@@ -22,10 +23,25 @@ impl Interrupts {
     /// # Errors
     /// The system's.
     pub(crate) fn watch() -> io::Result<Self> {
-        let ignored = ignored_signals();
         signals_are_handled();
-        let heeded = [SIGINT, SIGTERM, SIGHUP]
-            .into_iter()
+        Self::of(&[SIGINT, SIGTERM, SIGHUP])
+    }
+
+    /// Handles SIGINT instead of the system from now on, as [`Self::watch`] does, where it may be meant for a line that the
+    /// user types: whoever calls this also restores the terminal if it is meant for the process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn watch_typing() -> io::Result<Self> {
+        interrupt_is_handled();
+        Self::of(&[SIGINT])
+    }
+
+    fn of(signals: &[i32]) -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let heeded = signals
+            .iter()
+            .copied()
             .filter(|number| ignored & (1 << (number - 1)) == 0);
         let streams = heeded.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
         Ok(Self {
@@ -41,14 +57,19 @@ impl Interrupts {
     /// What `other` comes to, or the number of a signal that comes before that; with the signal `other` is dropped.
     ///
     /// If both are there, it is the signal: Ctrl-C at a question also ends the question, and the failure that follows from
-    /// that may be there in the same moment.
+    /// that may be there in the same moment. After Ctrl-C what is printed next begins a line.
     ///
     /// # Errors
     /// The signal's number.
     pub(crate) async fn or<T>(&mut self, other: impl Future<Output = T>) -> Result<T, i32> {
         tokio::select! {
             biased;
-            signal = self.next() => Err(signal),
+            signal = self.next() => {
+                if signal == SIGINT {
+                    leave_interrupted_line();
+                }
+                Err(signal)
+            }
             outcome = other => Ok(outcome),
         }
     }

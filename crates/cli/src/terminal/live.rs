@@ -3,7 +3,8 @@
 //! A terminal shows `^C` where the cursor is. Behind a line that fills the terminal that is the next line, and the line
 //! above it would stay when the next one is drawn. So lines end before the terminal's edge.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use console::{Term, measure_text_width, truncate_str};
 use indicatif::{ProgressDrawTarget, TermLike};
@@ -13,6 +14,17 @@ const FREE: u16 = 3;
 
 /// Draws at most this often in a second.
 const RATE: u8 = 10;
+
+/// Whether a line is drawn now. What is printed next takes its place, and that of a `^C` behind it.
+static IS_SHOWN: AtomicBool = AtomicBool::new(false);
+
+/// Begins a new line on standard error where the terminal shows `^C`: what is printed next, or the shell's prompt, is not to
+/// stand behind it.
+pub(super) fn leave_interrupted_line() {
+    if io::stderr().is_terminal() && !IS_SHOWN.load(Ordering::Relaxed) {
+        eprintln!();
+    }
+}
 
 /// For a line on standard error; none is drawn unless that is a terminal that can move its cursor.
 pub(crate) fn target() -> ProgressDrawTarget {
@@ -83,10 +95,12 @@ impl TermLike for Narrowed {
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
+        IS_SHOWN.fetch_or(!text.is_empty(), Ordering::Relaxed);
         self.0.write_str(&broken(text, self.width().into()))
     }
 
     fn clear_line(&self) -> io::Result<()> {
+        IS_SHOWN.store(false, Ordering::Relaxed);
         self.0.clear_line()
     }
 

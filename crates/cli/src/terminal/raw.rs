@@ -270,6 +270,9 @@ fn guard_terminal(on_guard: &Sender<()>) {
     };
     _ = on_guard.send(());
     for signal in signals.forever() {
+        if signal == SIGINT && INTERRUPT_HANDLED.load(Ordering::Acquire) {
+            continue;
+        }
         let terminal = locked(&CURRENT).clone();
         if signal == SIGCONT {
             if let Some(terminal) = terminal {
@@ -312,6 +315,14 @@ static HANDLED: AtomicBool = AtomicBool::new(false);
 /// Says that the program handles SIGINT, SIGTERM and SIGHUP itself: here, they only restore the terminal from now on.
 pub(crate) fn signals_are_handled() {
     HANDLED.store(true, Ordering::Release);
+}
+
+/// SIGINT is handled elsewhere in the program, and may not be meant for the process.
+static INTERRUPT_HANDLED: AtomicBool = AtomicBool::new(false);
+
+/// Says that the program handles SIGINT itself: from now on it does nothing here, and does not even restore the terminal.
+pub(crate) fn interrupt_is_handled() {
+    INTERRUPT_HANDLED.store(true, Ordering::Release);
 }
 
 /// The signals this process ignores, one bit each (proc_pid_status(5), `SigIgn`); none where /proc is

@@ -174,13 +174,13 @@ pub(super) async fn copy_to(
         Ok(length) => length,
         Err(error @ (Error::File { .. } | Error::Local { .. })) => {
             progress.failed(path, error);
-            return Ok(progress.snapshot());
+            return Ok(progress.ended());
         }
         Err(error) => return Err(error),
     };
     progress.copied(target.path(), length);
     progress.counted.store(true, std::sync::atomic::Ordering::Relaxed);
-    Ok(progress.snapshot())
+    Ok(progress.ended())
 }
 
 async fn one_into(

@@ -484,8 +484,8 @@ impl<'a> Following<'a> {
             warm: false,
             trouble: None,
         };
-        self.view.progress.finished(&result);
         let result = self.run.finished(result, self.files)?;
+        self.view.progress.finished(&result);
         self.done.push(result);
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
 use crate::home::{Home, assert_status, describe, end_of, finish, server, text, wait_until};
+use crate::tty::Terminal;
 
 /// `trunkline stream -F CONFIG`; add options, hosts, `--` and a command.
 fn stream(home: &Home, config: &Path) -> Command {
@@ -238,6 +239,18 @@ fn a_command_that_ends_ends_its_stream_unless_it_is_to_go_on() {
     );
     let stdout = again.0.stdout.take().unwrap();
     assert_eq!(lines(stdout, 3), ["again"; 3]);
+}
+
+#[test]
+fn ctrl_c_leaves_its_line_to_nobody() {
+    let (server, home) = (server(), Home::new());
+    let mut command = stream(&home, &server.ssh_config());
+    let mut terminal =
+        Terminal::start(command.args([server.alias(), "--to", "-", "--", "echo begun; sleep 1000"]));
+    terminal.expect("begun");
+    terminal.send("\x03");
+    assert_eq!(terminal.end().code(), Some(130));
+    terminal.expect("^C\r\n");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
 use rustix::process::{Signal, kill_process};
@@ -199,6 +200,52 @@ fn the_command_line_opens_lists_and_ends_forwardings() {
     );
     terminal.send("exit 3\n");
     assert_eq!(terminal.end().code(), Some(3));
+}
+
+#[test]
+fn keys_that_end_a_line_or_a_local_command_leave_the_session() {
+    let (server, home) = (server(), Home::new());
+    for options in [&[][..], &["--no-daemon"]] {
+        let mut command = home.command(program());
+        command.args(options).args(["ssh", "-F"]).arg(server.ssh_config());
+        command.args([
+            "-o",
+            "EnableEscapeCommandline=yes",
+            "-o",
+            "PermitLocalCommand=yes",
+        ]);
+        let mut terminal = Terminal::start(command.arg(server.alias()));
+        terminal.send("PS1='pro''mpt> '; bind 'set enable-bracketed-paste off'\n");
+        terminal.expect("prompt> ");
+        let mut line = |typed: &[(&str, &str)]| {
+            terminal.send("\r");
+            terminal.expect("prompt> ");
+            terminal.send("~C");
+            terminal.expect("ssh> ");
+            for (keys, shown) in typed {
+                terminal.send(keys);
+                if !shown.is_empty() {
+                    terminal.expect(shown);
+                }
+            }
+            wait_until("raw mode", || !terminal.modes().is_cooked());
+            terminal.send("echo al''ive\r");
+            terminal.expect("alive\r\n");
+            terminal.expect("prompt> ");
+        };
+        for _ in 0..10 {
+            line(&[("-L 1", "-L 1"), ("\x03", "^C")]);
+        }
+        line(&[("\x04", "")]);
+        // The local command alone reads what is typed while it runs.
+        let mut typed = vec![("!echo be''gun; cat; echo en''ded; sleep 1000\n", "begun\r\n")];
+        typed.extend([("one\n", "one\r\none\r\n"), ("two\n", "two\r\ntwo\r\n")]);
+        typed.extend([("\x04", "ended\r\n"), ("\x03", "^C")]);
+        line(&typed);
+        kill_process(terminal.pid(), Signal::INT).unwrap();
+        assert_eq!(terminal.end().signal(), Some(Signal::INT.as_raw()));
+        assert!(terminal.modes().is_cooked());
+    }
 }
 
 #[test]

@@ -133,6 +133,10 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                     describe(&output)
                 );
                 assert!(said.contains(&named), "{case}: {}", describe(&output));
+                // Of what was moved nothing was copied.
+                let summary: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+                let counts = ["copied", "bytes", "resumed_bytes", "failed"].map(|of| summary[of].as_u64());
+                assert_eq!(counts, [Some(0), Some(0), Some(0), Some(1)], "{case}: {said}");
                 // It is seen beforehand also where the old file would be written to.
                 assert!(fs::read(folder.join("target")).unwrap() == old, "{case}: {said}");
                 let kept = length > 8 * MIB && !in_place;

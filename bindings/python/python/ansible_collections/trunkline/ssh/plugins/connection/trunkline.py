@@ -457,7 +457,8 @@ done
 exit 1"""
 
 #: How a task's way through a fleet is called, and a file's, which can be sent again.
-FLEET, FLEET_FILE = "the fleet", "the fleet, for a file"
+FLEET = "the fleet"
+FLEET_FILE = "the fleet, for a file"
 
 #: The longest file that a fleet takes, in bytes: as its commands' input.
 LONGEST = 64 * 1024 * 1024
