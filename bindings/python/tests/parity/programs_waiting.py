@@ -145,6 +145,9 @@ def ends_of_commands(paramiko: Any, see: See, about: Any) -> None:
     channel.exec_command("echo unread")
     see(until(lambda: channel.eof_received), until(lambda: channel.closed), channel.recv_ready(), channel.recv(100))
     channel = client.get_transport().open_session()
+    channel.fileno()
+    see(kind(lambda: channel.invoke_subsystem("nothing")), channel.closed, _readable(channel, 30), channel.recv(1))
+    channel = client.get_transport().open_session()
     client.close()
     see(channel.closed, channel.recv(1))
 
