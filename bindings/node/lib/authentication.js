@@ -189,6 +189,14 @@ class Authentication {
   }
 
   /**
+   * The same, of what the engine found: of an agent's socket, in ssh2's words.
+   * @param {string} why
+   */
+  failedInEngine(why) {
+    this.fail(this.type === 'agent' ? new Error('Failed to connect to agent', { cause: new Error(why) }) : new Error(why));
+  }
+
+  /**
    * Tells of something that cost an attempt and not the log-in.
    * @param {Error} error
    * @param {string} [level]

@@ -4,7 +4,7 @@ const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, attempt, detach, retain, release } = require('./hub');
 const { Channel, Tunnel } = require('./channel');
 const { Authentication } = require('./authentication');
-const { BY_APPLICATION, toConnectionError, toError, toRequestError } = require('./errors');
+const { BY_APPLICATION, checkText, toConnectionError, toError, toRequestError } = require('./errors');
 const { parseKey } = require('./keys');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./sftp');
@@ -180,7 +180,7 @@ class Client extends EventEmitter {
         this._authenticate(id, value);
         break;
       case KIND.UNUSABLE:
-        this._login(value.login).fail(new Error(value.why));
+        this._login(value.login).failedInEngine(value.why);
         break;
       case KIND.NEW_PASSWORD:
         this._changePassword(id, value);
@@ -484,7 +484,9 @@ class Client extends EventEmitter {
    * @returns {this}
    */
   forwardOut(srcIP, srcPort, dstIP, dstPort, callback) {
-    const id = hub.openTcp(this._connected(), dstIP, Number(dstPort), srcIP, Number(srcPort));
+    const client = this._connected();
+    checkText(srcIP, dstIP);
+    const id = hub.openTcp(client, dstIP, Number(dstPort), srcIP, Number(srcPort));
     this._tunnel('direct-tcpip', id, /** @type {any} */ (callback));
     return this;
   }
@@ -523,6 +525,7 @@ class Client extends EventEmitter {
   openssh_forwardOutStreamLocal(socketPath, callback) {
     const client = this._connected();
     if (this._refusesVendor(callback)) return this;
+    checkText(socketPath);
     const id = hub.openSocket(client, socketPath);
     this._tunnel('direct-streamlocal@openssh.com', id, /** @type {any} */ (callback));
     return this;
@@ -582,7 +585,9 @@ class Client extends EventEmitter {
    */
   forwardIn(bindAddr, bindPort, callback) {
     const port = Number(bindPort);
-    const id = hub.listen(this._connected(), bindAddr, port);
+    const client = this._connected();
+    checkText(bindAddr);
+    const id = hub.listen(client, bindAddr, port);
     new Listener(this, id, { bindAddr, bindPort: port }, callback);
     return this;
   }
@@ -606,6 +611,7 @@ class Client extends EventEmitter {
   openssh_forwardInStreamLocal(socketPath, callback) {
     const client = this._connected();
     if (this._refusesVendor(callback)) return this;
+    checkText(socketPath);
     const id = hub.listen(client, socketPath);
     new Listener(this, id, { socketPath }, callback);
     return this;

@@ -1,5 +1,8 @@
 'use strict';
 
+const { constants } = require('node:os');
+const { getSystemErrorMap, inspect } = require('node:util');
+
 /**
  * The error for what the engine says went wrong. `level` and `code` are as for ssh2; `kind` says who is to blame,
  * `execution` whether a command may have run, and `mayPass` whether another attempt is worth while.
@@ -74,4 +77,43 @@ function toRequestError(fault, unable) {
   return Object.assign(error, { cause });
 }
 
-module.exports = { BY_APPLICATION, toRequestError, toConnectionError, toError };
+/**
+ * The same, of a file of this machine, as Node's fs has it; what the engine says is its `cause`.
+ * @param {import('./native').Fault} fault
+ * @param {string} path
+ * @param {boolean} isRead
+ * @returns {Error}
+ */
+function toLocalError(fault, path, isRead) {
+  const { code } = fault;
+  const number = /** @type {Record<string, number>} */ (constants.errno)[code];
+  if (number === undefined) return toError(fault);
+  const words = getSystemErrorMap().get(-number)?.[1];
+  // A folder can be opened, and not read.
+  const found = isRead && code === 'EISDIR' ? { syscall: 'read' } : { syscall: 'open', path };
+  const of = found.path === undefined ? '' : ` '${path}'`;
+  const error = Object.assign(toError(fault), { errno: -number, ...found });
+  const cause = new Error(error.message);
+  error.message = `${code}: ${words}, ${found.syscall}${of}`;
+  return Object.assign(error, { cause });
+}
+
+/** @param {unknown} value @returns {string} as Node's own errors describe what they were given */
+function received(value) {
+  if (value === null || value === undefined) return `Received ${value}`;
+  return `Received type ${typeof value} (${inspect(value)})`;
+}
+
+/**
+ * Has what is not text be a TypeError, as where ssh2 takes its length.
+ * @param {unknown[]} values
+ */
+function checkText(...values) {
+  for (const value of values) {
+    if (typeof value === 'string') continue;
+    Buffer.byteLength(/** @type {any} */ (value));
+    throw Object.assign(new TypeError('argument must be a string'), { code: 'ERR_INVALID_ARG_TYPE' });
+  }
+}
+
+module.exports = { BY_APPLICATION, checkText, received, toLocalError, toRequestError, toConnectionError, toError };

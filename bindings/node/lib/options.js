@@ -10,6 +10,7 @@ const { accessSync, constants } = require('node:fs');
 const { AgentSocket, isAgent, socketOf } = require('./agent');
 const { asksHow } = require('./authentication');
 const { isSealed, openSealed, parseKey } = require('./keys');
+const { received } = require('./errors');
 const native = require('./native');
 
 /** What `hostHash` may be: anything else leaves the key as it is, as for ssh2. */
@@ -154,8 +155,15 @@ function connectOptions(config, strict) {
     throw new Error('You must set a valid agent path to allow agent forwarding');
   }
   const host = config.hostname || config.host || 'localhost';
+  if (typeof host !== 'string') {
+    const error = new TypeError(`The "hostname" argument must be of type string. ${received(host)}`);
+    throw Object.assign(error, { code: 'ERR_INVALID_ARG_TYPE' });
+  }
   const port = Number(config.port || 22);
-  if (!Number.isInteger(port) || port < 1 || port > 65535) throw new RangeError(`Invalid port: ${config.port}`);
+  if (!Number.isInteger(port) || port < 1 || port > 65535) {
+    const error = new RangeError(`Port should be >= 0 and < 65536. ${received(config.port)}.`);
+    throw Object.assign(error, { code: 'ERR_SOCKET_BAD_PORT' });
+  }
   const lists = config.algorithms ?? {};
   const compress = algorithms('compress', lists.compress);
   const passphrase = bytes(config.passphrase);

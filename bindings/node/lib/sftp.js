@@ -4,9 +4,9 @@
 
 const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
-const { Readable, Writable } = require('node:stream');
+const { Readable, Transform, Writable, pipeline } = require('node:stream');
 const { KIND, hub, attach, attempt, detach } = require('./hub');
-const { toError } = require('./errors');
+const { checkText, toError, toLocalError } = require('./errors');
 
 const STATUS_CODE = Object.freeze({
   OK: 0, EOF: 1, NO_SUCH_FILE: 2, PERMISSION_DENIED: 3, FAILURE: 4, BAD_MESSAGE: 5, NO_CONNECTION: 6,
@@ -263,9 +263,12 @@ class SFTP extends EventEmitter {
    * @returns {boolean}
    */
   _call(call, callback, shape = () => undefined, step = undefined) {
-    for (const field of /** @type {const} */ (['path', 'target'])) if (field in call) checkPath(call[field]);
+    for (const field of /** @type {const} */ (['path', 'target'])) if (field in call) checkText(call[field]);
     if (this._over) throw new Error('Not connected');
-    const explain = this._explainCall;
+    const { op, target } = call;
+    const explain = (/** @type {import('./native').Fault} */ fault) => fault.level === 'local' && target !== undefined
+      ? toLocalError(fault, target, op === 'put')
+      : this._explainCall(fault);
     const id = hub.sftpCall(this._id, call);
     attach(id, {
       _owner: this._owner,
@@ -411,7 +414,11 @@ class SFTP extends EventEmitter {
   opendir(path, callback) {
     return this._call({ op: 'stat', path }, (error, attributes) => {
       if (error) return callback(error);
-      if (!attributes.isDirectory()) return callback(status(STATUS_CODE.FAILURE, 'Not a directory'));
+      if (!attributes.isDirectory()) {
+        // As the server says it of ENOTDIR: OpenSSH's has no other code for it.
+        const [code, words] = this._isOpenssh ? [STATUS_CODE.NO_SUCH_FILE, 'No such file'] : [STATUS_CODE.FAILURE, 'Not a directory'];
+        return callback(status(code, words));
+      }
       const number = this._nextDirectory++;
       this._directories.set(number, { path, isRead: false });
       callback(undefined, directoryHandle(number));
@@ -590,6 +597,10 @@ class SFTP extends EventEmitter {
    */
   fastGet(remotePath, localPath, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
+    if (typeof options?.fileSize === 'number' && options.fileSize > 0) {
+      checkText(remotePath, localPath);
+      return this._copyPart(this.createReadStream(remotePath, { end: options.fileSize - 1 }), fs, localPath, options, callback);
+    }
     const attributes = attributesToSet({ mode: options?.mode });
     return this._call({ op: 'get', path: remotePath, target: localPath, attributes }, callback, undefined, stepOf(options));
   }
@@ -603,8 +614,42 @@ class SFTP extends EventEmitter {
    */
   fastPut(localPath, remotePath, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
+    if (typeof options?.fileSize === 'number' && options.fileSize > 0) {
+      checkText(remotePath, localPath);
+      return this._copyPart(fs.createReadStream(localPath, { end: options.fileSize - 1 }), this, remotePath, options, callback);
+    }
     const attributes = attributesToSet({ mode: options?.mode });
     return this._call({ op: 'put', path: remotePath, target: localPath, attributes }, callback, undefined, stepOf(options));
+  }
+
+  /**
+   * As much of a file as the program says that there is (`fileSize`), through JavaScript.
+   * @param {import('node:stream').Readable} source
+   * @param {any} where what has the target: fs, or this session
+   * @param {string} target
+   * @param {any} options
+   * @param {Callback} [callback]
+   */
+  _copyPart(source, where, target, { fileSize, mode, step }, callback) {
+    const over = (/** @type {any} */ error) => attempt(this._owner, () => (error ? callback?.(error) : callback?.()));
+    let done = 0;
+    const count = new Transform({
+      transform(chunk, encoding, next) {
+        done += chunk.length;
+        if (typeof step === 'function') step(done, chunk.length, fileSize);
+        next(null, chunk);
+      },
+    });
+    source.once('error', over);
+    // What cannot be read leaves nothing behind.
+    source.once('open', () => {
+      source.off('error', over);
+      pipeline(source, count, where.createWriteStream(target), (/** @type {any} */ error) => {
+        if (error || mode === undefined) over(error);
+        else where.chmod(target, modeOf(mode), over);
+      });
+    });
+    return true;
   }
 
   /** @param {string} path @param {any} options or an encoding @param {Callback} [callback] */
@@ -648,13 +693,6 @@ class SFTP extends EventEmitter {
   createWriteStream(path, options) {
     return new WriteStream(this, path, streamOptions(options));
   }
-}
-
-/** As ssh2, which asks for its length and writes it. @param {unknown} path */
-function checkPath(path) {
-  if (typeof path === 'string') return;
-  Buffer.byteLength(/** @type {any} */ (path));
-  throw Object.assign(new TypeError('argument must be a string'), { code: 'ERR_INVALID_ARG_TYPE' });
 }
 
 /** @param {any} value */
@@ -834,6 +872,8 @@ class WriteStream extends Writable {
     this.sftp = sftp;
     this.flags = options.flags ?? 'w';
     this.mode = options.mode ?? 0o666;
+    /** What the file is to have whatever the server's umask is. */
+    this._wantedMode = options.mode;
     this.autoClose = options.autoClose ?? true;
     this.start = options.start;
     this.handle = options.handle ?? null;
@@ -913,6 +953,8 @@ function openHandle(stream, callback) {
   stream.sftp.open(stream.path, stream.flags, stream.mode, (error, handle) => {
     if (error) return callback(error);
     stream.handle = handle;
+    // The server does it before what follows. As for ssh2, one that cannot does not fail the stream.
+    if (stream instanceof WriteStream && stream._wantedMode !== undefined) stream.sftp.fchmod(handle, stream._wantedMode, () => {});
     stream.emit('open', handle);
     stream.emit('ready');
     callback();

@@ -147,8 +147,15 @@ impl Stream {
         let _ = self.control.set(control.clone());
         self.opened(matches!(stdin, Input::Program(_)));
         let [out, err] = &self.flows;
+        let ended = async {
+            // What is known earlier is told earlier: another process may have the command's output.
+            if let Ok(exit) = end.exited().await {
+                self.exited(exit);
+            }
+            end.wait().await
+        };
         let work =
-            pin!(async { tokio::join!(out.take(stdout, &control), err.take(stderr, &control), end.wait()) });
+            pin!(async { tokio::join!(out.take(stdout, &control), err.take(stderr, &control), ended) });
         // That nothing more is written ends no session.
         let feed = async {
             match stdin {
@@ -204,21 +211,19 @@ impl Stream {
         self.outbox.tell(self.target, Kind::Open, Value::Null);
     }
 
-    fn ended(&self, outcome: Result<ExitStatus, Failure>) {
-        let fault = match outcome {
-            Ok(exit) => {
-                let exit = match exit {
-                    ExitStatus::Exited(code) => json!({ "code": code }),
-                    ExitStatus::Signaled { signal, core_dumped } => {
-                        json!({ "code": null, "signal": format!("SIG{signal}"), "dump": core_dumped })
-                    }
-                    ExitStatus::Unknown => Value::Null,
-                };
-                self.outbox.tell(self.target, Kind::Exit, exit);
-                Value::Null
+    fn exited(&self, exit: ExitStatus) {
+        let exit = match exit {
+            ExitStatus::Exited(code) => json!({ "code": code }),
+            ExitStatus::Signaled { signal, core_dumped } => {
+                json!({ "code": null, "signal": format!("SIG{signal}"), "dump": core_dumped })
             }
-            Err(failure) => Fault::from(failure).to_json(),
+            ExitStatus::Unknown => Value::Null,
         };
+        self.outbox.tell(self.target, Kind::Exit, exit);
+    }
+
+    fn ended(&self, outcome: Result<ExitStatus, Failure>) {
+        let fault = outcome.map_or_else(|failure| Fault::from(failure).to_json(), |_| Value::Null);
         self.outbox.tell(self.target, Kind::Close, fault);
     }
 }

@@ -93,6 +93,7 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         ..
     } = *inner;
     let (mut name, mut code, mut allowed, mut address) = (kind.as_str(), None, (Vec::new(), false), None);
+    let mut words = None;
     match cause {
         Cause::Lookup => name = "lookup",
         Cause::Closed => name = "closed",
@@ -101,7 +102,7 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
             allowed: methods,
             partial,
         } => allowed = (methods, partial),
-        Cause::Refused { reason, .. } => code = Some(reason),
+        Cause::Refused { reason, words: said } => (code, words) = (Some(reason), Some(said)),
         Cause::File { status, .. } => code = Some(status),
         Cause::ClosedByPeer | Cause::Disconnected { .. } | Cause::Other => {}
     }
@@ -118,6 +119,7 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         errno,
         allowed,
         address,
+        words,
     );
     made(py, arguments)
 }
@@ -140,13 +142,14 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
             None,
             allowed,
             None,
+            None,
         ),
     )
 }
 
 /// What `from_native` takes: the kind's name, the message, what became of the command, its output and error output, SFTP's
 /// code or RFC 4254's reason, errno, the methods by which the server would have continued and whether it wants one besides,
-/// and the address that could not be connected to.
+/// the address that could not be connected to, and the server's words where it refused something.
 type Arguments<'py> = (
     &'static str,
     String,
@@ -157,6 +160,7 @@ type Arguments<'py> = (
     Option<i32>,
     (Vec<String>, bool),
     Option<(String, u16)>,
+    Option<String>,
 );
 
 fn made<'py>(py: Python<'py>, arguments: Arguments<'py>) -> PyErr {

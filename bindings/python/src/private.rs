@@ -199,8 +199,9 @@ impl PrivateHost {
     }
 }
 
-/// The server's identification, the key exchange, the host key's algorithm, the cipher, and the banner.
-type Info = (String, String, String, String, String);
+/// The server's identification, the key exchange, the host key's algorithm, the cipher, the banner, and the authentication
+/// method.
+type Info = (String, String, String, String, String, String);
 
 #[pymethods]
 impl PrivateHost {
@@ -286,6 +287,7 @@ impl PrivateHost {
                 info.host_key_algorithm.clone(),
                 info.cipher.to_owned(),
                 info.banner.to_string(),
+                info.method.to_owned(),
             )
         }))
     }

@@ -296,6 +296,28 @@ impl Session {
         }))
     }
 
+    /// Waits until it is known how the command ended, which may be before the session's end: its exit status, or -1 if it
+    /// has none. `None` when `limit` seconds are over before.
+    #[pyo3(signature = (limit=None))]
+    fn exited(&self, limit: Option<f64>) -> PyResult<Operation> {
+        let (process, shared) = self.inner.get()?;
+        let shared = shared.clone();
+        let limit = duration(limit)?;
+        Ok(Operation::new(process, async move {
+            let exited = async {
+                let status = shared.end.lock().await.exited().await?;
+                Ok::<_, Failure>(match status {
+                    ExitStatus::Exited(code) => i64::from(code),
+                    ExitStatus::Signaled { .. } | ExitStatus::Unknown => -1,
+                })
+            };
+            match limit {
+                Some(limit) => tokio::time::timeout(limit, exited).await.ok().transpose(),
+                None => exited.await.map(Some),
+            }
+        }))
+    }
+
     /// Gives it `input` and the end of it, reads all its output and waits for its end: status and signal, output, error
     /// output. When `limit` seconds are over before, there is no status, and the output is what had come.
     #[pyo3(signature = (input, limit=None))]
@@ -351,6 +373,13 @@ impl Session {
             height,
         });
         Ok(())
+    }
+
+    /// Whether the server has ended what it sends, all of which need not have been read.
+    fn has_heard_end(&self) -> bool {
+        self.inner
+            .here()
+            .is_some_and(|(_, shared)| shared.control.has_heard_end())
     }
 
     /// Closes the session now.

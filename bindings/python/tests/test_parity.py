@@ -22,6 +22,7 @@ from parity import (
     programs_own,
     programs_paramiko,
     programs_pssh,
+    programs_waiting,
 )
 from parity.differences import DIFFERENCES
 
@@ -34,6 +35,7 @@ FOR_PARAMIKO = [
     (programs_documented, "on_openssh"),
     (programs_members, "on_openssh"),
     (programs_own, "on_openssh"),
+    (programs_waiting, "on_openssh"),
     (programs_paramiko, "on_paramiko"),
     (programs_documented, "on_paramiko"),
 ]

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use trunkline::{ChannelCloser, Error, ExitStatus, SessionControl, SessionEnd, TerminalSize};
+use trunkline::{ChannelCloser, ChannelEnd, Error, ExitStatus, SessionControl, SessionEnd, TerminalSize};
 use trunkline_control::protocol::Request;
 use trunkline_request::failure::Failure;
 
@@ -67,6 +67,15 @@ impl Control {
         }
     }
 
+    /// Whether the server has ended what it sends, all of which need not have been read.
+    pub fn has_heard_end(&self) -> bool {
+        match &self.told {
+            Recipient::Engine(control) => control.has_heard_end(),
+            Recipient::Tunnel(closer) => closer.has_heard_end(),
+            Recipient::Daemon(_) => self.course.output.get().copied().unwrap_or(false),
+        }
+    }
+
     /// Whether nothing of it was sent to the server. Of the daemon's, the daemon knows.
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.told {
@@ -101,6 +110,7 @@ pub struct End {
 pub(crate) enum Source {
     Engine(EngineEnd),
     Tunnel {
+        end: ChannelEnd,
         /// What is recorded of it ends with it.
         _recorded: Recorded,
     },
@@ -181,6 +191,21 @@ impl End {
         self.started.insert(started).clone()
     }
 
+    /// Waits until it is known how the command ended, which may be before the session's end: another process that has the
+    /// command's output keeps the session open. Of the daemon's sessions only the end is known. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub async fn exited(&mut self) -> Result<ExitStatus, Failure> {
+        if self.outcome.is_none()
+            && let Source::Engine(EngineEnd { end, .. }) = &mut self.source
+            && let Some(exit) = end.exited().await
+        {
+            return Ok(exit);
+        }
+        self.wait().await
+    }
+
     /// Waits for the end. Cancel-safe.
     ///
     /// # Errors
@@ -192,7 +217,10 @@ impl End {
         let outcome = match &mut self.source {
             Source::Engine(end) => end.wait().await.map_err(Failure::from),
             Source::Daemon(end) => end.wait().await,
-            Source::Tunnel { .. } => Err(Failure::closed("tunnel").after_start()),
+            Source::Tunnel { end, .. } => match end.wait().await {
+                Ok(()) => Err(Failure::closed("tunnel").after_start()),
+                Err(error) => Err(error.into()),
+            },
         };
         self.course.output_ended(outcome.is_ok());
         self.outcome.insert(outcome).clone()

@@ -277,12 +277,16 @@ impl Tunnel {
             entry.carries(move || counting.carried());
         }
         let control = Control::new(Recipient::Tunnel(closer), &course);
-        let (reader, writer) = stream.into_split();
+        let (reader, writer, end) = stream.into_parts();
+        let end = Source::Tunnel {
+            end,
+            _recorded: recorded,
+        };
         Self {
             reader: Reader::from(reader),
             writer: Writer::from(writer),
             control,
-            end: End::new(Source::Tunnel { _recorded: recorded }, course),
+            end: End::new(end, course),
         }
     }
 }

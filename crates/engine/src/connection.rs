@@ -85,6 +85,8 @@ pub struct ConnectionInfo {
     pub unverified: bool,
     /// What its user was told of that.
     pub(crate) warnings: Arc<[String]>,
+    /// The authentication method that the server accepted, the last one where it wanted several.
+    pub method: &'static str,
     /// What the server said to whoever logged in, of which the first 64 KiB are kept; empty for nothing.
     pub banner: Arc<str>,
     /// What was logged while it was made, the first lines of it.

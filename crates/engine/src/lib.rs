@@ -15,7 +15,9 @@ pub mod sftp;
 pub mod transfer;
 pub mod tune;
 
-pub use connection::channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
+pub use connection::channel::{
+    ChannelCloser, ChannelEnd, ChannelReader, ChannelStream, ChannelWriter, ExitStatus,
+};
 pub use connection::login::{
     Attempt, Authenticator, HostKeyVerifier, KeySigner, Login, Method, NewPassword, NextAttempt, Signing,
     Verification, WantsProof, refused_by_program,

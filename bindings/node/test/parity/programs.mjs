@@ -654,6 +654,83 @@ export const onOpenssh = {
     see(stats.size, stats.mode);
     for (const file of [from, to, back]) await called(sftp, 'unlink', file);
   },
+  'exec: a child has the output when the command ends': async ({ client, see }) => {
+    const [, stream] = await called(client, 'exec', 'sleep 2 & echo out; exit 6');
+    const events = [];
+    for (const event of ['exit', 'end', 'close']) stream.on(event, (...told) => events.push([event, ...told]));
+    stream.resume();
+    await once(stream, 'exit');
+    // Not the end yet.
+    await setTimeout(200);
+    see(events);
+    await closed(stream);
+    see(events);
+  },
+  'sftp: files of a size that is given': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const [from, to] = ['from', 'to'].map((name) => `${folder}/sized-${name}`);
+    await called(sftp, 'writeFile', from, 'abcdefghij');
+    for (const method of ['fastGet', 'fastPut']) {
+      for (const fileSize of [4, 10, 0]) {
+        let last;
+        const step = (...told) => (last = told);
+        see(method, fileSize, await called(sftp, method, from, to, { fileSize, step, mode: 0o600 }), last, readFileSync(to, 'utf8'));
+        rmSync(to);
+      }
+    }
+    see(shown((await called(sftp, 'fastGet', `${folder}/nothing`, to, { fileSize: 4 }))[0], 'code'));
+    see(shown((await called(sftp, 'fastPut', `${folder}/nothing`, to, { fileSize: 4 }))[0], 'code'));
+  },
+  'sftp: modes of streams': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    for (const [name, options] of Object.entries({ wide: { mode: 0o666 }, text: { mode: '662' }, more: { flags: 'a', mode: 0o622 } })) {
+      const stream = sftp.createWriteStream(`${folder}/${name}`, options);
+      stream.end('x');
+      await closed(stream);
+      see(name, (statSync(`${folder}/${name}`).mode & 0o777).toString(8));
+    }
+    // Of a file that is there, too.
+    const again = sftp.createWriteStream(`${folder}/wide`, { mode: 0o600 });
+    again.end('y');
+    await closed(again);
+    see((statSync(`${folder}/wide`).mode & 0o777).toString(8));
+  },
+  'sftp: files that cannot be opened': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const file = `${folder}/file`;
+    await called(sftp, 'writeFile', file, 'x');
+    const fields = (error) => error && ['message', 'code', 'errno', 'syscall', 'path'].map((field) => `${field} ${error[field]}`);
+    for (const [method, ...given] of [
+      ['fastPut', `${folder}/nothing`, `${folder}/to`], ['fastPut', folder, `${folder}/to`], ['fastGet', file, `${folder}/no/to`],
+      ['fastGet', file, folder],
+    ]) see(method, fields((await called(sftp, method, ...given))[0]));
+    const [error] = await called(sftp, 'opendir', file);
+    see(error.message, error.code);
+  },
+  'an agent that is not there': async ({ ssh2, see, config }) => {
+    const errors = [];
+    const { error } = await connected(ssh2, { ...config, privateKey: undefined, agent: '/nothing/here' }, (client) => {
+      client.on('error', (each) => errors.push(shown(each)));
+    });
+    see(shown(error), errors[0]);
+  },
+  'arguments of another type': async ({ ssh2, see, client, config }) => {
+    const thrown = (call) => {
+      try {
+        call();
+      } catch (error) {
+        return see(error.constructor.name, error.code, error.message);
+      }
+      return see('nothing');
+    };
+    for (const wrong of [{ host: 5 }, { port: 'x' }, { port: -1 }, { port: 70000 }]) {
+      thrown(() => new ssh2.Client().on('error', () => {}).connect({ ...config, ...wrong }));
+    }
+    thrown(() => client.forwardOut(undefined, 0, 'localhost', 1, () => {}));
+    thrown(() => client.forwardOut('127.0.0.1', 0, 5, 1, () => {}));
+    thrown(() => client.forwardIn(null, 0, () => {}));
+    thrown(() => client.openssh_forwardOutStreamLocal(undefined, () => {}));
+  },
   'sftp: events of streams': async ({ client, see, folder }) => {
     const [, sftp] = await called(client, 'sftp');
     const file = `${folder}/events`;

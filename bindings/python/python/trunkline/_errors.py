@@ -127,6 +127,8 @@ class LimitError(Error):
 
     #: The reason for which it opened no channel (RFC 4254, section 5.1); 0 for other refusals.
     reason = 0
+    #: What it said to that, or nothing.
+    words = ""
 
 
 class LocalError(Error):
@@ -274,6 +276,7 @@ def from_native(
     number: int | None,
     allowed: tuple[Sequence[str], bool],
     address: tuple[str, int] | None,
+    words: str | None = None,
 ) -> Error:
     """The exception for a failure of the native module, which calls this. ``code`` is SFTP's, where the server did
     not do something to a file, and RFC 4254's reason, where it opened no channel; ``number`` is an errno."""
@@ -290,7 +293,7 @@ def from_native(
     elif isinstance(made, LocalFileError):
         made.errno = number
     elif isinstance(made, LimitError):
-        made.reason = code or 0
+        made.reason, made.words = code or 0, words or ""
     elif isinstance(made, AuthenticationError):
         made.allowed, made.partial = tuple(allowed[0]), allowed[1]
     return made

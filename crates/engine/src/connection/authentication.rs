@@ -179,6 +179,11 @@ impl<'a> Authentication<'a> {
         );
     }
 
+    /// The method that was tried last.
+    pub(crate) fn used_method(&self) -> &'static str {
+        self.used_method
+    }
+
     /// Answers one of the server's questions.
     pub(crate) async fn answer(&mut self, driver: &mut Driver, question: Event) -> Result<(), Error> {
         match question {

@@ -19,6 +19,7 @@ use trunkline_proto::{ChannelId, ChannelRequest, Started};
 
 use super::queue::{self, queue};
 use crate::connection::lease::Lease;
+use crate::connection::session::gone;
 use crate::connection::timing::idle::Idle;
 use crate::error::{Error, Execution};
 
@@ -197,6 +198,10 @@ impl ChannelShared {
         self.complete.store(true, Ordering::Release);
     }
 
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
+    }
+
     pub(crate) fn refuse_terminal(&self) {
         self.terminal_refused.store(true, Ordering::Release);
     }
@@ -315,6 +320,8 @@ pub(crate) struct Port {
     /// Told when the channel is closed.
     pub(crate) done: Option<oneshot::Sender<Result<ExitStatus, Error>>>,
     pub(crate) exit: ExitStatus,
+    /// Told when a command has ended, which may be before its channel is closed.
+    pub(crate) exited: Option<oneshot::Sender<ExitStatus>>,
     /// Answers awaited, in order.
     pub(crate) replies: VecDeque<Waiter>,
     /// When it was asked for, until it is open.
@@ -340,7 +347,18 @@ pub(crate) struct ChannelParts {
     pub(crate) stdout: ChannelReader,
     pub(crate) stderr: ChannelReader,
     pub(crate) started: oneshot::Receiver<Result<(), Error>>,
+    pub(crate) exited: oneshot::Receiver<ExitStatus>,
     pub(crate) done: oneshot::Receiver<Result<ExitStatus, Error>>,
+}
+
+impl Port {
+    /// The server has said how its command ended.
+    pub(crate) fn exits(&mut self, exit: ExitStatus) {
+        if let Some(exited) = self.exited.take() {
+            let _ = exited.send(exit.clone());
+        }
+        self.exit = exit;
+    }
 }
 
 /// Both ends of a new channel. `starts`: a command's confirmation is part of its start.
@@ -354,6 +372,7 @@ pub(crate) fn channel(
     let (stdout_tx, stdout_rx) = queue();
     let (stderr_tx, stderr_rx) = queue();
     let (started_tx, started) = oneshot::channel();
+    let (exited_tx, exited) = oneshot::channel();
     let (done_tx, done) = oneshot::channel();
     let port = Port {
         shared: shared.clone(),
@@ -362,6 +381,7 @@ pub(crate) fn channel(
         started: Some(started_tx),
         done: Some(done_tx),
         exit: ExitStatus::Unknown,
+        exited: Some(exited_tx),
         replies: VecDeque::new(),
         asked: None,
         starts,
@@ -394,6 +414,7 @@ pub(crate) fn channel(
         stdout: reader(stdout_rx),
         stderr: reader(stderr_rx),
         started,
+        exited,
         done,
     };
     (Box::new(port), parts)
@@ -447,7 +468,7 @@ impl ChannelReader {
 
     /// Whether the end of the stream was the server's word, and not the loss of the connection. To be asked at the end.
     pub fn is_complete(&self) -> bool {
-        self.shared.complete.load(Ordering::Acquire)
+        self.shared.is_complete()
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -630,6 +651,7 @@ impl AsyncWrite for ChannelWriter {
 pub struct ChannelStream {
     reader: ChannelReader,
     writer: ChannelWriter,
+    end: ChannelEnd,
 }
 
 impl ChannelStream {
@@ -637,6 +659,7 @@ impl ChannelStream {
         Self {
             reader: parts.stdout,
             writer: parts.writer,
+            end: ChannelEnd(parts.done),
         }
     }
 
@@ -645,12 +668,32 @@ impl ChannelStream {
         (self.reader, self.writer)
     }
 
+    /// The two directions apart, and the channel's end, which comes after that of both.
+    pub fn into_parts(self) -> (ChannelReader, ChannelWriter, ChannelEnd) {
+        (self.reader, self.writer, self.end)
+    }
+
     /// What closes it while somebody else reads or writes.
     pub fn closer(&self) -> ChannelCloser {
         ChannelCloser {
             shared: self.writer.shared.clone(),
             ops: self.writer.ops.clone(),
         }
+    }
+}
+
+/// The end of a [`ChannelStream`].
+#[derive(Debug)]
+pub struct ChannelEnd(oneshot::Receiver<Result<ExitStatus, Error>>);
+
+impl ChannelEnd {
+    /// Waits until the channel is closed. To be asked once; cancel-safe.
+    ///
+    /// # Errors
+    /// The loss of the connection, or that this side has closed it.
+    pub async fn wait(&mut self) -> Result<(), Error> {
+        let ended = (&mut self.0).await;
+        ended.unwrap_or_else(|_| Err(gone())).map(drop)
     }
 }
 
@@ -665,6 +708,11 @@ impl ChannelCloser {
     /// Bytes that have been sent to the server so far, and taken of what it sent.
     pub fn carried(&self) -> (u64, u64) {
         self.shared.carried()
+    }
+
+    /// Whether the server has ended what it sends, all of which need not have been read.
+    pub fn has_heard_end(&self) -> bool {
+        self.shared.is_complete()
     }
 
     /// Closes it now.

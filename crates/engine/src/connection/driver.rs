@@ -842,7 +842,7 @@ impl Driver {
             }
             ChannelEvent::ExitStatus { id, status } => {
                 if let Some(port) = self.ports.get_mut(&id) {
-                    port.exit = ExitStatus::Exited(status);
+                    port.exits(ExitStatus::Exited(status));
                 }
             }
             ChannelEvent::ExitSignal {
@@ -853,7 +853,7 @@ impl Driver {
             } => {
                 tracing::debug!(%signal, %message, "the command was ended by a signal");
                 if let Some(port) = self.ports.get_mut(&id) {
-                    port.exit = ExitStatus::Signaled { signal, core_dumped };
+                    port.exits(ExitStatus::Signaled { signal, core_dumped });
                 }
             }
             ChannelEvent::Closed(id) => {

@@ -500,6 +500,7 @@ struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
     answered: Answerer,
+    method: &'static str,
     banner: String,
 }
 
@@ -538,6 +539,7 @@ impl LoggedIn {
                 true => self.accepted.warnings.into(),
                 false => Arc::default(),
             },
+            method: self.method,
             banner: self.banner.into(),
             log: interaction.recorded().into(),
             answered: self.answered,
@@ -631,6 +633,7 @@ async fn prove(
         accepted,
         key: authentication.used_key(),
         answered: authentication.answered(),
+        method: authentication.used_method(),
         banner: authentication.into_banner(),
     })
 }

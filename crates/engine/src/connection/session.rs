@@ -196,12 +196,14 @@ impl Session {
             stdout,
             stderr,
             started,
+            exited,
             done,
         } = parts;
         let end = SessionEnd {
             started: Some(started),
             timed: None,
             refused: None,
+            exited: Exit::Awaited(exited),
             done,
         };
         Self {
@@ -308,7 +310,17 @@ pub struct SessionEnd {
     timed: Option<Timed>,
     /// Why there was no start, once that is known.
     refused: Option<Error>,
+    exited: Exit,
     done: oneshot::Receiver<Result<ExitStatus, Error>>,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+enum Exit {
+    Awaited(oneshot::Receiver<ExitStatus>),
+    Known(ExitStatus),
+    /// The server has closed the channel without a word on it.
+    Never,
 }
 
 /// How a session came to be, and since when.
@@ -349,6 +361,18 @@ impl SessionEnd {
         self.started().await?;
         (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
     }
+
+    /// Waits until the server says how the command ended, which may be before the session's end: another process that has
+    /// the command's output keeps the session open. `None` where the session ends without a word on it. Cancel-safe.
+    pub async fn exited(&mut self) -> Option<ExitStatus> {
+        if let Exit::Awaited(exited) = &mut self.exited {
+            self.exited = exited.await.map_or(Exit::Never, Exit::Known);
+        }
+        match &self.exited {
+            Exit::Known(exit) => Some(exit.clone()),
+            Exit::Awaited(_) | Exit::Never => None,
+        }
+    }
 }
 
 async fn collect(reader: &mut ChannelReader) -> Vec<u8> {
@@ -371,7 +395,7 @@ fn submit(ops: &Ops, op: Op) {
 }
 
 /// The channel's other end went away without a word: the driver was dropped with its runtime.
-fn gone() -> Error {
+pub(super) fn gone() -> Error {
     shut_down().with_execution(crate::error::Execution::MayHaveStarted)
 }
 
@@ -410,6 +434,11 @@ impl SessionControl {
         let (reply, answer) = oneshot::channel();
         self.ask(request, Some(reply));
         async move { answer.await.unwrap_or(false) }
+    }
+
+    /// Whether the server has ended what it sends, all of which need not have been read.
+    pub fn has_heard_end(&self) -> bool {
+        self.shared.is_complete()
     }
 
     /// Sends a signal, by name without "SIG". OpenSSH's servers take ABRT, ALRM, FPE, HUP, ILL, INT, KILL, PIPE, QUIT,

@@ -116,7 +116,8 @@ class Login:
                 if self.shown_at is None and time.monotonic() < limit_of_key:
                     continue
                 if self.shown_at is None:
-                    if self.explicit["timeout"] is not None:
+                    timeout = self.explicit["timeout"]
+                    if timeout is not None and (first is None or first >= timeout):
                         raise
                     raise SSHException("Error reading SSH protocol banner: no answer in time") from None
                 if time.monotonic() >= self.shown_at + limit_of_log_in:
@@ -131,6 +132,9 @@ class Login:
         if cause.address is not None:
             number = cause.errno or errno.EIO
             return NoValidConnectionsError({cause.address: OSError(number, os.strerror(number))})
+        if self.shown is None:
+            # Servers close a connection before they introduce themselves when too many log in at once.
+            text = f"Error reading SSH protocol banner: {text}"
         return SSHException(text)
 
     def _judge(self, host: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:

@@ -9,23 +9,27 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ... import _errors, _native
 from ..._result import Terminal, wanted
 from .file import BufferedFile
-from .ssh_exception import SSHException, translated
+from .ssh_exception import ChannelException, SSHException, translated
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .transport import Transport
 
+_T = TypeVar("_T")
 
 #: What ``sendall`` gives at once.
 _PIECE = 256 * 1024
+
+#: How much of one stream is kept when another is looked at: Paramiko's window.
+_AHEAD = 2 * 1024 * 1024
 
 #: How often, in seconds, whoever waits for a channel to be started looks whether the connection is there.
 _LOOK = 1.0
@@ -64,18 +68,18 @@ class Channel:
         self._env: dict[str, str] = {}
         self._terminal: Terminal | None = None
         self._lends_agent = False
-        self._combined = False
         self._timeout: float | None = None
         #: How many seconds its start may take.
         self.open_timeout: float | None = None
         #: There is something to read, or never will be.
         self._begun = threading.Event()
         self._status: int | None = None
+        self._over = False
         self._closed = False
         self.eof_sent = False
-        self.logger = logging.getLogger("paramiko.transport")
+        self.logger = logging.getLogger(transport.get_log_channel())
         self.ultra_debug = False
-        self._output: _Output | None = None
+        self._output = _Output()
         if session is not None:
             self._begin(session)
 
@@ -137,11 +141,17 @@ class Channel:
                 session.started().wait(self.open_timeout)
         except socket.timeout:
             raise SSHException("Timeout opening channel.") from None
+        except BaseException as error:
+            if isinstance(error, ChannelException):
+                self.transport.log_refusal(self.chanid, error)
+            # Whoever waits for output need not wait for more.
+            self.close()
+            raise
         self._begin(session)
 
     def _begin(self, session: _native.Session) -> None:
         self._session = session
-        self._output = _Output(session, self._combined)
+        self._output.begin(session)
         self._begun.set()
 
     def _has_begun(self, limit: float | None) -> bool:
@@ -169,7 +179,7 @@ class Channel:
 
     def exit_status_ready(self) -> bool:
         """Whether ``recv_exit_status`` would not wait."""
-        return self._closed or self._wait(0)
+        return self._closed or self._knows_status(0)
 
     def recv_exit_status(self) -> int:
         """Waits for the command's status; -1 if there is none: it was ended by a signal, or the connection was lost."""
@@ -181,21 +191,32 @@ class Channel:
         end = None if limit is None else time.monotonic() + limit
         self._has_begun(limit)
         rest = None if end is None else max(0.0, end - time.monotonic())
-        return self._closed or self._wait(rest) or (limit is None)
+        return self._closed or self._knows_status(rest) or (limit is None)
 
-    def _wait(self, limit: float | None) -> bool:
+    def _knows_status(self, limit: float | None) -> bool:
+        """Waits for the command's status. The channel may stay open: a child may have the command's output."""
+        if self._status is None and self._session is not None:
+            self._status = self._end_within(self._session.exited, limit, -1)
+        return self._status is not None
+
+    def _is_over(self) -> bool:
+        """Whether nothing more comes from the server."""
+        if not self._over and self._session is not None:
+            lost: tuple[int, str | None] = (-1, None)
+            self._over = self._end_within(self._session.wait, 0, lost) is not None
+        return self._over
+
+    def _end_within(
+        self, wait: Callable[[float | None], _native.Operation[_T | None]], limit: float | None, lost: _T
+    ) -> _T | None:
+        """What there is within the limit; ``lost`` where the connection was."""
         if limit is not None and self.transport.was_closed:
             # The end is on its way.
             limit = max(limit, _ENDING)
-        if self._status is None and self._session is not None:
-            try:
-                ended = self._session.wait(limit).wait()
-            except _errors.Error:
-                ended = -1, None
-            if ended is not None:
-                code, signal = ended
-                self._status = -1 if signal else code
-        return self._status is not None
+        try:
+            return wait(limit).wait()
+        except _errors.Error:
+            return lost
 
     @property
     def exit_status(self) -> int:
@@ -204,7 +225,7 @@ class Channel:
     @property
     def closed(self) -> bool:
         """Whether it was closed here, or the server has: then what came before can still be read."""
-        return self._closed or self._wait(0)
+        return self._closed or self._is_over() or (self._session is None and not self.transport.is_active())
 
     @property
     def status_event(self) -> Ended:
@@ -218,20 +239,19 @@ class Channel:
 
     @property
     def eof_received(self) -> bool:
-        """Whether the command has ended its output."""
-        return self._output is not None and self._output.heard_end
+        """Whether the other side has ended what it sends, all of which need not have been read."""
+        return self._session is not None and self._session.has_heard_end()
 
     def close(self) -> None:
         """Closes it. sshd sends SIGHUP to a command on a terminal; another finds its streams closed."""
         if self._closed:
             return
-        self._wait(0)
+        self._knows_status(0)
         self._closed = True
         self._begun.set()
         if self._session is not None:
             self._session.close()
-        if self._output is not None:
-            self._output.end()
+        self._output.end()
 
     def shutdown(self, how: int) -> None:
         """As for a socket: 0 ends reading, 1 writing, 2 both."""
@@ -242,8 +262,7 @@ class Channel:
 
     def shutdown_read(self) -> None:
         """Takes no more than has come."""
-        if self._output is not None:
-            self._output.end()
+        self._output.end()
 
     def shutdown_write(self) -> None:
         """Ends what is written: the command finds the end of its input."""
@@ -255,7 +274,7 @@ class Channel:
 
     def recv(self, nbytes: int) -> bytes:
         """Some bytes, at least one; none at the end. ``socket.timeout`` after ``settimeout``'s seconds."""
-        return self._take(0, nbytes)
+        return self.take(0, nbytes, self._timeout)
 
     @property
     def in_buffer(self) -> Buffer:
@@ -269,26 +288,27 @@ class Channel:
 
     def recv_ready(self) -> bool:
         """Whether ``recv`` would not wait and give bytes."""
-        return self._output is not None and self._output.is_ready(0)
+        return self._output.is_ready(0)
 
     def recv_stderr(self, nbytes: int) -> bytes:
         """As ``recv``, from standard error."""
-        return self._take(1, nbytes)
+        return self.take(1, nbytes, self._timeout)
 
-    def _take(self, which: int, nbytes: int) -> bytes:
+    def take(self, which: int, nbytes: int, timeout: float | None) -> bytes:
+        """Some bytes of standard output (0) or standard error (1)."""
         # A thread may read before another starts the command.
-        if not self._has_begun(self._timeout):
+        if not self._has_begun(timeout):
             raise socket.timeout("timed out")
-        return b"" if self._output is None else self._output.take(which, nbytes, self._timeout)
+        return b"" if self._session is None else self._output.take(which, nbytes, timeout)
 
     def recv_stderr_ready(self) -> bool:
         """As ``recv_ready``, for standard error."""
-        return self._output is not None and self._output.is_ready(1)
+        return self._output.is_ready(1)
 
     @property
     def combine_stderr(self) -> bool:
         """What ``set_combine_stderr`` was told."""
-        return self._combined
+        return self._output.combined
 
     @property
     def timeout(self) -> float | None:
@@ -301,9 +321,7 @@ class Channel:
 
     def set_combine_stderr(self, combine: bool) -> bool:
         """Whether ``recv`` gives standard error too; returns whether it did."""
-        before, self._combined = self._combined, combine
-        if self._output is not None:
-            self._output.combined = combine
+        before, self._output.combined = self._output.combined, combine
         return before
 
     def send(self, s: str | bytes) -> int:
@@ -340,15 +358,10 @@ class Channel:
         except _errors.Error:
             return True
 
-    def _opened_output(self) -> _Output:
-        if self._output is None:
-            raise SSHException("Channel is not open")
-        return self._output
-
     def fileno(self) -> int:
-        """A descriptor for ``select`` and ``poll``, which can be read while ``recv`` or ``recv_stderr`` would not wait.
-        Nothing can be read from it itself."""
-        return self._opened_output().fileno()
+        """A descriptor for ``select`` and ``poll``, which can be read while ``recv`` or ``recv_stderr`` would not wait,
+        also where the command is chosen later. Nothing can be read from it itself."""
+        return self._output.fileno()
 
     def makefile(self, mode: str = "r", bufsize: int = -1) -> ChannelFile:
         """A file that reads what the command writes, or writes what it reads."""
@@ -409,8 +422,7 @@ class Buffer:
         self._which = which
 
     def __len__(self) -> int:
-        output = self._channel._output
-        return 0 if output is None else output.waiting(self._which)
+        return self._channel._output.waiting(self._which)
 
     def read_ready(self) -> bool:
         """Whether there is something."""
@@ -418,23 +430,28 @@ class Buffer:
 
     def read(self, nbytes: int, timeout: float | None = None) -> bytes:
         """As ``Channel.recv``."""
-        return self._channel._opened_output().take(self._which, nbytes, timeout)
+        return self._channel.take(self._which, nbytes, timeout)
 
 
 class _Output:
-    """What a session writes, as far as it has come: standard output (0) and standard error (1)."""
+    """What a session writes, as far as it has come: standard output (0) and standard error (1). As long as there is no
+    session, there is nothing, and no end."""
 
-    def __init__(self, session: _native.Session, combined: bool) -> None:
+    def __init__(self) -> None:
         #: Whether both are one.
-        self.combined = combined
-        self._session = session
+        self.combined = False
+        self._session: _native.Session | None = None
         # Guards what follows. It is not held while something is waited for.
         self._lock = threading.Lock()
         self._data = (bytearray(), bytearray())
         self._ended = [False, False]
-        #: Whether the command has ended both.
-        self.heard_end = False
         self._watch: _Watch | None = None
+
+    def begin(self, session: _native.Session) -> None:
+        """From now on it is this session's."""
+        with self._lock:
+            self._session = session
+            self._settle()
 
     def take(self, which: int, size: int, timeout: float | None) -> bytes:
         end = None if timeout is None else time.monotonic() + timeout
@@ -480,11 +497,18 @@ class _Output:
 
     def _fetch(self, which: int, timeout: float | None) -> bool:
         """Waits for more; whether it has come, or the end."""
-        came: tuple[int, bytes] | None
+        if self._session is None:
+            return False
+        if self._watch is not None:
+            with self._lock:
+                # What waits on the other stream does not keep this one from being read, as long as that is not much.
+                if not self.is_readable(which) and (timeout != 0 or len(self._data[1 - which]) < _AHEAD):
+                    self._watch.begin(self._session)
+            self._watch.wait(timeout)
+            with self._lock:
+                return self._add(which, self._watch.read())
         try:
-            if self._watch is not None:
-                came = self._watch.fetch(timeout)
-            elif self.combined:
+            if self.combined:
                 came = self._session.read_either(timeout).wait()
             else:
                 data = self._session.read(which + 1, timeout).wait()
@@ -492,17 +516,20 @@ class _Output:
         except _errors.Error:
             # Of a connection that is lost, the status tells.
             came = which + 1, b""
+        with self._lock:
+            return self._add(which, came)
+
+    def _add(self, which: int, came: tuple[int, bytes] | None) -> bool:
+        """Keeps what has come; whether there was anything, for this stream."""
         if came is None:
             return self.is_readable(which)
         stream, data = came
-        with self._lock:
-            self._data[0 if self.combined else stream - 1].extend(data)
-            if not data and (self.combined or self._watch is not None):
-                self._ended = [True, True]
-            elif not data:
-                self._ended[which] = True
-            self.heard_end = self.heard_end or (not data and all(self._ended))
-            self._settle()
+        self._data[0 if self.combined else stream - 1].extend(data)
+        if not data and (self.combined or self._watch is not None):
+            self._ended = [True, True]
+        elif not data:
+            self._ended[which] = True
+        self._settle()
         return True
 
     def _settle(self) -> None:
@@ -510,7 +537,7 @@ class _Output:
         if self._watch is not None:
             ready = any(self.is_readable(which) for which in (0, 1))
             self._watch.tell(ready)
-            if not ready:
+            if not ready and self._session is not None:
                 self._watch.begin(self._session)
 
 
@@ -536,16 +563,16 @@ class _Watch:
             session.read_either().begin(self._ahead, 0)
             self._ahead.go()
 
-    def fetch(self, timeout: float | None) -> tuple[int, bytes] | None:
-        """What was read; ``None`` after ``timeout`` seconds, or when another thread took it."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while self._reading:
-            self._ahead.wait(None if end is None else max(0.0, end - time.monotonic()))
-            for _, ok, value in self._ahead.drain():
-                self._reading = False
-                return cast("tuple[int, bytes]", value) if ok else (1, b"")
-            if end is not None and time.monotonic() >= end:
-                return None
+    def wait(self, timeout: float | None) -> None:
+        """Waits until something was read, for so many seconds and never for long."""
+        if self._reading:
+            self._ahead.wait(timeout)
+
+    def read(self) -> tuple[int, bytes] | None:
+        """What was read, if anything was and no other thread took it."""
+        for _, ok, value in self._ahead.drain():
+            self._reading = False
+            return cast("tuple[int, bytes]", value) if ok else (1, b"")
         return None
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import warnings
 import weakref
+from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +27,6 @@ from .ssh_exception import (
     SSHException,
 )
 from .transport import Transport
-from .util import get_logger
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,13 +55,16 @@ class AutoAddPolicy(MissingHostKeyPolicy):
         client.get_host_keys().add(hostname, key.get_name(), key)
         if client.host_keys_filename is not None:
             client.save_host_keys(client.host_keys_filename)
-        get_logger("paramiko.client").debug("adding %s host key for %s: %s", key.get_name(), hostname, key.fingerprint)
+        shown = hexlify(key.get_fingerprint())
+        client._log(logging.DEBUG, f"Adding {key.get_name()} host key for {hostname}: {shown!r}")
 
 
 class RejectPolicy(MissingHostKeyPolicy):
     """Refuses the host."""
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
+        shown = hexlify(key.get_fingerprint())
+        client._log(logging.DEBUG, f"Rejecting {key.get_name()} host key for {hostname}: {shown!r}")
         raise SSHException(f"Server {hostname!r} not found in known_hosts (it showed {key.fingerprint})")
 
 
@@ -80,6 +84,7 @@ class SSHClient:
         self._known_hosts: list[str] = []
         self._host_keys = HostKeys()
         self.host_keys_filename: str | None = None
+        self._log_channel: str | None = None
 
     # Host keys.
 
@@ -159,6 +164,8 @@ class SSHClient:
         if sock is not None:
             transport.over(sock)
         transport.use_compression(compress)
+        if self._log_channel is not None:
+            transport.set_log_channel(self._log_channel)
         shown_name = hostname if port == 22 else f"[{hostname}]:{port}"
         known: Mapping[str, PKey] = self._host_keys.lookup(shown_name) or {}
 
@@ -260,7 +267,21 @@ class SSHClient:
         return self._connected.open_sftp_client()
 
     def set_log_channel(self, name: str) -> None:
-        """Nothing: ``trunkline.enable_logging`` is how the engine logs."""
+        """The logger of the connections that it makes; the engine's own is ``trunkline``."""
+        self._log_channel = name
+
+    def _log(self, level: int, msg: str | Sequence[str]) -> None:
+        # Policies of programs' own use it, as Paramiko's do.
+        self._connected._log(level, msg)
+
+    @property
+    def _host_keys_filename(self) -> str | None:
+        # As they do this.
+        return self.host_keys_filename
+
+    @_host_keys_filename.setter
+    def _host_keys_filename(self, filename: str | None) -> None:
+        self.host_keys_filename = filename
 
     @property
     def _connected(self) -> Transport:

@@ -10,7 +10,7 @@ import posixpath
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -43,8 +43,10 @@ class SFTPClient:
         #: The connection lives for as long as somebody has a session on it.
         self._transport: Transport | None = None
         self._cwd: str | None = None
-        self.logger = logging.getLogger("paramiko.transport.sftp")
+        self.logger = logging.getLogger(f"{channel.get_transport().get_log_channel()}.sftp")
         self.ultra_debug = False
+        # The engine speaks no other version.
+        self._log(logging.INFO, "Opened sftp connection (server version 3)")
 
     @classmethod
     def from_transport(cls, t: Transport, window_size: int | None = None, max_packet_size: int | None = None) -> SFTPClient:
@@ -59,6 +61,10 @@ class SFTPClient:
         client = cls(native, Channel(t))
         client._transport = t
         return client
+
+    def _log(self, level: int, msg: str | Sequence[str], *args: object) -> None:
+        for line in [msg] if isinstance(msg, str) else msg:
+            self.logger.log(level, f"[chan %s] {line}", self.sock.get_name(), *args)
 
     @property
     def native(self) -> _native.Sftp:
@@ -78,6 +84,7 @@ class SFTPClient:
 
     def close(self) -> None:
         """Ends the session, once the files that are open are closed."""
+        self._log(logging.INFO, "sftp session closed.")
         self._native = None
         self.sock.close()
 

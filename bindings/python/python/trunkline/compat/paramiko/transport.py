@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 ForwardHandler = Callable[[Channel, "tuple[str, int]", "tuple[str, int]"], object]
 
 
+#: How long, in seconds, the server's first line may take, if nothing else is said.
+_BANNER_TIMEOUT = 15
+
+
 class Transport:
     """A connection to one server, to an address, or over a socket, a ``ProxyCommand`` or a tunnel of another connection.
 
@@ -73,7 +77,7 @@ class Transport:
         self._over: Channel | ProxyCommand | Stream | None = None
         self._address = ("", 22)
         #: Seconds for connecting and the key exchange, and for the log-in.
-        self.banner_timeout: float | None = 15
+        self.banner_timeout: float | None = _BANNER_TIMEOUT
         self.handshake_timeout: float | None = 15
         self.auth_timeout: float | None = 30
         self.channel_timeout: float | None = 3600
@@ -163,6 +167,10 @@ class Transport:
         vars(self)["original"] = original
         self.__class__ = ServerTransport
         return self
+
+    def _log(self, level: int, msg: str | Sequence[str], *args: object) -> None:
+        for line in [msg] if isinstance(msg, str) else msg:
+            self.logger.log(level, line, *args)
 
     def next_channel(self) -> int:
         """A number for a channel."""
@@ -316,15 +324,45 @@ class Transport:
         self._login = login
         try:
             with self._connecting():
-                self._host = login.connect(timeout or self.banner_timeout, self.auth_timeout)
-        except BaseException:
+                self._host = login.connect(self._limit_of_key(timeout), self.auth_timeout)
+        except BaseException as error:
+            self._log_failure(error, ["publickey"] * bool(keys or agent) + ["password"] * (password is not None))
             # It is used up.
             if self._over is not None:
                 self._over.close()
             raise
+        self._log_success()
         if self._keepalive:
             self._host.keep_alive(self._keepalive)
         return []
+
+    def _limit_of_key(self, timeout: float | None) -> float | None:
+        """How many seconds the host key may take, connecting included. Paramiko's default for the server's first line, which
+        connecting is no part of there, does not shorten what was asked for."""
+        if not timeout:
+            return self.banner_timeout
+        chosen = self.banner_timeout if self.banner_timeout != _BANNER_TIMEOUT else None
+        return min(timeout, chosen or timeout)
+
+    def _log_success(self) -> None:
+        version, *_, banner, method = self._info()
+        _, number, software = f"{version}--".split("-", 2)
+        self._log(logging.INFO, f"Connected (version {number}, client {software.rstrip('-').partition(' ')[0]})")
+        if banner:
+            self._log(logging.INFO, f"Auth banner: {banner.encode()!r}")
+        self._log(logging.INFO, f"Authentication ({method}) successful!")
+
+    def _log_failure(self, error: BaseException, methods: Iterable[str]) -> None:
+        cause = error.__context__
+        if isinstance(cause, _errors.AuthenticationError):
+            for method in methods:
+                if cause.partial:
+                    self._log(logging.INFO, "Authentication continues...")
+                    break
+                if method in cause.allowed:
+                    self._log(logging.INFO, f"Authentication ({method}) failed.")
+        elif isinstance(cause, _errors.Error) and isinstance(error, SSHException):
+            self._log(logging.ERROR, f"Exception (client): {error}")
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -419,8 +457,17 @@ class Transport:
         try:
             with translated():
                 return Channel(self, self.host().tunnel(dest_addr[0], dest_addr[1], (origin[0], origin[1])).wait(limit))
+        except ChannelException as error:
+            self.log_refusal(self.next_channel(), error)
+            raise
         except socket.timeout:
             raise SSHException("Timeout opening channel.") from None
+
+    def log_refusal(self, number: int, error: ChannelException) -> None:
+        """Logs that the server did not open a channel."""
+        reason = CONNECTION_FAILED_CODE.get(error.code, "(unknown code)")
+        words = getattr(error.__context__, "words", "")
+        self._log(logging.ERROR, f"Secsh channel {number} open FAILED: {words}: {reason}")
 
     def open_sftp_client(self) -> SFTPClient:
         """An SFTP session."""
@@ -532,7 +579,7 @@ class Transport:
         """Nothing."""
 
     def get_log_channel(self) -> str:
-        return self.name
+        return self.log_name
 
     def get_hexdump(self) -> bool:
         return False
@@ -603,8 +650,8 @@ class Transport:
 
     local_version = "SSH-2.0-trunkline"
 
-    def _info(self) -> tuple[str, str, str, str, str]:
-        return (self._host.info() if self._host is not None else None) or ("", "", "", "", "")
+    def _info(self) -> tuple[str, str, str, str, str, str]:
+        return (self._host.info() if self._host is not None else None) or ("", "", "", "", "", "")
 
     def getpeername(self) -> tuple[str, int]:
         """The server's address."""
@@ -637,7 +684,9 @@ class Transport:
         self.host().rekey()
 
     def set_log_channel(self, name: str) -> None:
-        """Nothing: ``trunkline.enable_logging`` is how the engine logs."""
+        """The logger of this connection; the engine's own is ``trunkline``."""
+        self.log_name = name
+        self.logger = logging.getLogger(name)
 
     def set_hexdump(self, hexdump: bool) -> None:
         """Nothing: packets are not logged."""

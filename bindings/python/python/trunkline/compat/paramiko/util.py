@@ -56,10 +56,12 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def log_to_file(filename: str, level: int = logging.DEBUG) -> None:
-    """Writes what the engine says to a file."""
+    """Writes what is logged to a file, what the engine says, too."""
     handler = logging.FileHandler(filename)
     handler.setFormatter(logging.Formatter("%(levelname)-.3s [%(asctime)s] %(name)s: %(message)s"))
-    logging.getLogger("trunkline").addHandler(handler)
+    logging.getLogger("paramiko").setLevel(level)
+    for name in ("paramiko", "trunkline"):
+        logging.getLogger(name).addHandler(handler)
     _log.enable_logging(level)
 
 
