@@ -66,7 +66,7 @@ struct State {
 }
 
 /// Attempts in a row to replace sessions before a copy gives up: with the pauses between them about half a minute.
-const MOST_FAILURES: u32 = 6;
+const MOST_FAILURES: u32 = 7;
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(16));
 
 impl Sessions {
@@ -281,9 +281,11 @@ impl Sessions {
         if missing == 0 || live > 0 && state.full {
             return Ok(());
         }
-        // One attempt at a time where there is none: the server may be gone.
+        // One attempt at a time where there is none, or none yet that is more than an attempt: the server may be gone, and
+        // attempts beside each other would never all be over.
         let missing = if live == 0 { 1 } else { missing };
-        if live == 0 && state.opening > 0 {
+        let is_tried = live == 0 || state.failures > 0 && !state.is_ready();
+        if is_tried && live + state.opening > 0 {
             return Ok(());
         }
         let apart = match self.rtt.get() {
@@ -350,6 +352,12 @@ impl Sessions {
 }
 
 impl State {
+    /// Whether there is a session that the server has confirmed.
+    fn is_ready(&self) -> bool {
+        let mut sessions = self.sessions.iter();
+        sessions.any(|sftp| sftp.link().ended().is_none() && sftp.link().is_ready())
+    }
+
     /// Counts the sessions that there are now among the most at once.
     fn count(&mut self) {
         let ready = self.sessions.iter().filter(|sftp| sftp.link().is_ready());

@@ -1065,6 +1065,36 @@ async fn a_source_that_another_file_replaces_is_never_copied_as_a_mixture() {
 }
 
 #[tokio::test]
+async fn a_copy_over_several_sessions_ends_when_its_server_has_gone() {
+    // Both at once: each takes the half minute in which a server may come back.
+    let gone = [false, true].map(|upload| async move {
+        let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+        let relay = Relay::to(sshd.addr()).unwrap();
+        let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+        let host = Site::at(&config, "through").await;
+        let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+        std::fs::write(&source, noise(60_000_000, 1)).unwrap();
+        let (from, to) = ends(&host, upload, &source, &target);
+        let progress = Arc::new(Progress::default());
+        let mut options = CopyOptions::default();
+        (options.limit, options.streams) = (Some(40_000_000), Some(3));
+        let sources = [from];
+        let copying = copy(&sources, &to, &options, &progress);
+        let going = async {
+            while progress.snapshot().bytes < 15_000_000 {
+                tokio::task::yield_now().await;
+            }
+            drop(relay);
+        };
+        // Bounded only so that a failure ends the test.
+        let all = tokio::time::timeout(Duration::from_secs(300), async { tokio::join!(copying, going) });
+        let (ended, ()) = all.await.expect("the copy ends");
+        assert!(ended.is_err(), "{ended:?}");
+    });
+    futures_util::future::join_all(gone).await;
+}
+
+#[tokio::test]
 async fn where_nothing_can_be_written_each_file_is_named() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let host = Site::of(&sshd).await;
