@@ -235,22 +235,7 @@ pub async fn run_counted(
     }
     let (mut node, log) = begin(&bucket, &options).await?;
     let (events, mut happened) = mpsc::unbounded_channel();
-    let disk = keep_log(log, events.clone());
-    let streaming = streaming(&bucket, &options, &executor, &events);
-    let mut running = Running {
-        allowed: options.allow.current(),
-        is_anew: false,
-        bucket: bucket.clone(),
-        options,
-        executor,
-        events,
-        disk,
-        streaming,
-        jobs: HashMap::new(),
-        cancels: HashMap::new(),
-        observer: Observer::new(metrics, bucket.client.statistics()),
-        progress: Progress::default(),
-    };
+    let mut running = Running::new(&bucket, options, executor, events, log, metrics);
     let mut watch = watch(&bucket).await?;
     // Where nothing stands, nothing is told.
     if bucket.extent().await?.entries == 0 {
@@ -513,6 +498,30 @@ impl Progress {
 }
 
 impl Running {
+    fn new(
+        bucket: &Bucket,
+        options: NodeOptions,
+        executor: Arc<dyn Executor>,
+        events: mpsc::UnboundedSender<Event>,
+        log: IntentLog,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            allowed: options.allow.current(),
+            is_anew: false,
+            bucket: bucket.clone(),
+            disk: keep_log(log, events.clone()),
+            streaming: streaming(bucket, &options, &executor, &events),
+            options,
+            executor,
+            events,
+            jobs: HashMap::new(),
+            cancels: HashMap::new(),
+            observer: Observer::new(metrics, bucket.client.statistics()),
+            progress: Progress::default(),
+        }
+    }
+
     /// An entry, and whether it was the last that stood there.
     fn told(&mut self, node: &mut Node, entry: &kv::Entry) {
         self.progress.told(entry.revision);

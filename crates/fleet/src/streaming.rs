@@ -313,7 +313,7 @@ impl Streaming {
         reading.written = at;
         reading.is_ordered |= what == "order";
         if let ("share", Some(name)) = (what, last) {
-            return self.share(node, stream, name, entry);
+            return self.share(node, &stream, name, entry);
         }
         match (what, last, last.map(str::parse::<u32>)) {
             ("order", None, _) => match order::read(&self.bucket.charter, &stream, &entry.value, at) {
@@ -341,8 +341,8 @@ impl Streaming {
     }
 
     /// What a node does for a stream.
-    fn share(&mut self, node: &Node, stream: StreamId, name: &str, entry: &kv::Entry) {
-        let Some(reading) = self.streams.get_mut(&stream).filter(|_| name == self.name) else {
+    fn share(&mut self, node: &Node, stream: &StreamId, name: &str, entry: &kv::Entry) {
+        let Some(reading) = self.streams.get_mut(stream).filter(|_| name == self.name) else {
             return;
         };
         let told: ToldShare = decode(&entry.value).unwrap_or_default();
