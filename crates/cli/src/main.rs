@@ -162,6 +162,11 @@ fn main() -> ExitCode {
     if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {
         return commands::up::main(&Backend::new(false));
     }
+    terminal::interrupts::ended(as_typed())
+}
+
+/// All but `ssh` and `up` for ssh, whose arguments are not clap's.
+fn as_typed() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| first_steps::explain(error));
     let cli = match &cli.command {
         Command::Fleet(args) => match args.attached() {

@@ -1,10 +1,13 @@
 //! SIGINT, SIGTERM and SIGHUP, for commands that have something to end before they end themselves.
 
-use std::io;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::live::leave_interrupted_line;
@@ -79,6 +82,7 @@ impl Interrupts {
         std::future::poll_fn(|cx| {
             for (number, stream) in &mut self.streams {
                 if stream.poll_recv(cx).is_ready() {
+                    TAKEN.store(*number, Ordering::Relaxed);
                     return Poll::Ready(*number);
                 }
             }
@@ -86,6 +90,21 @@ impl Interrupts {
         })
         .await
     }
+}
+
+/// The last signal that came; 0 for none.
+static TAKEN: AtomicI32 = AtomicI32::new(0);
+
+/// How the program ends: where a signal has ended its work, by that signal. A shell ends a loop around a command only if SIGINT
+/// has ended the command, and not for a status that says so.
+pub(crate) fn ended(code: ExitCode) -> ExitCode {
+    let signal = TAKEN.load(Ordering::Relaxed);
+    if signal != 0 && code == ExitCode::from(status_of(signal)) {
+        // Nothing more of this process runs.
+        let _ = io::stdout().flush();
+        let _ = emulate_default_handler(signal);
+    }
+    code
 }
 
 /// The exit status of a command that a signal has ended, as shells have it.

@@ -5,6 +5,7 @@ mod watched;
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -179,7 +180,7 @@ fn an_interrupted_job_ends_everywhere_and_a_killed_client_loses_nothing() {
     let site = Site::start(1);
     let mut interrupted = site.begin(&["-H", "box1"], "exec sleep 600");
     kill_process(Pid::from_child(&interrupted), Signal::INT).unwrap();
-    assert_eq!(end_of(&mut interrupted, "the run").code(), Some(130));
+    assert_eq!(end_of(&mut interrupted, "the run").signal(), Some(2));
     wait_until("nothing runs", || site.nodes[0].0.sessions() == 0);
 
     fs::remove_file(site.home.path("begun")).unwrap();
@@ -295,7 +296,7 @@ fn a_stream_goes_on_without_its_node_and_without_who_follows_it() {
     append("one");
     wait_until("a line has come", || lines(&file) == 2);
     kill_process(Pid::from_child(&first), Signal::INT).unwrap();
-    assert_eq!(end_of(&mut first, "following").code(), Some(130));
+    assert_eq!(end_of(&mut first, "following").signal(), Some(2));
 
     // Meanwhile the stream goes on, and what has come is not told again.
     append("two");
@@ -369,7 +370,7 @@ fn a_stream_of_a_fleet_is_shown_as_any_other_and_ends_with_ctrl_c() {
     let mut stream = stream.stderr(Stdio::piped()).spawn().unwrap();
     wait_until("the command has begun", || begun.exists());
     kill_process(Pid::from_child(&stream), Signal::INT).unwrap();
-    assert_eq!(end_of(&mut stream, "the stream").code(), Some(130));
+    assert_eq!(end_of(&mut stream, "the stream").signal(), Some(2));
     let told = std::io::read_to_string(stream.stderr.take().unwrap()).unwrap();
     assert!(
         told.contains("Ctrl-C ends it") && told.contains("is cancelled"),

@@ -1,6 +1,7 @@
 //! What a run prints: rows, records, and errors that are told once.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 
 use super::Fleet;
 use crate::home::{assert_status, describe, finish, text};
@@ -192,7 +193,7 @@ fn ctrl_c_leaves_no_line_of_progress() {
     assert!(console::measure_text_width(line) < 78, "{line:?}");
     terminal.send("\x03");
     terminal.expect("interrupted");
-    assert_eq!(terminal.end().code(), Some(130));
+    assert_eq!(terminal.end().signal(), Some(2));
 }
 
 #[test]
