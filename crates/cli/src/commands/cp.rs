@@ -18,6 +18,7 @@ use trunkline_control::protocol::{
 };
 use trunkline_request::World;
 use trunkline_request::destination::Destination;
+use trunkline_request::failure;
 
 use crate::backend::{Backend, runtime};
 use crate::commands::run::ManyHosts;
@@ -285,26 +286,45 @@ async fn converse(
     view: &View,
 ) -> anyhow::Result<CopyEnd> {
     let client = backend.connect().await?;
+    let keeps_parts = request.options.partial && !request.options.dry_run;
+    let mut has_begun = false;
     client.send_with(&Request::Copy(Box::new(request)), fds).await?;
     let mut talk = Conversation::new(client, backend.questions()).at(place);
     loop {
         let reply = match talk.next().await {
             Err(ClientError::Gone) => {
-                bail!("the daemon ended; run the same command again to copy the rest")
+                bail!("the daemon ended{AGAIN}")
             }
             reply => reply?,
         };
         let _quiet = talk.quiet().await?;
         match reply {
-            Reply::Progress(progress) => view.progress(name, progress),
+            Reply::Progress(progress) => {
+                has_begun |= progress.bytes > 0;
+                view.progress(name, progress);
+            }
             Reply::Names(events) => view.names(name, events)?,
             Reply::Copied(ended) => return Ok(ended),
             Reply::Notice(text) => view.line(text.trim_end()),
-            Reply::Failed(failure) => bail!(failure.message),
+            Reply::Failed(failure) => {
+                let is_lost = matches!(
+                    failure.kind,
+                    failure::ErrorKind::Network | failure::ErrorKind::Timeout
+                );
+                let again = if is_lost && has_begun && keeps_parts {
+                    AGAIN
+                } else {
+                    ""
+                };
+                bail!("{}{again}", failure.message)
+            }
             _ => {}
         }
     }
 }
+
+/// What to do where the connection was lost for good.
+const AGAIN: &str = "; run the same command again to copy the rest";
 
 #[cfg(test)]
 mod tests {
