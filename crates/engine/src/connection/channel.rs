@@ -19,7 +19,6 @@ use trunkline_proto::{ChannelId, ChannelRequest, Started};
 
 use super::queue::{self, queue};
 use crate::connection::lease::Lease;
-use crate::connection::session::gone;
 use crate::connection::timing::idle::Idle;
 use crate::error::{Error, Execution};
 
@@ -679,6 +678,18 @@ impl ChannelStream {
             shared: self.writer.shared.clone(),
             ops: self.writer.ops.clone(),
         }
+    }
+}
+
+/// The channel's other end went away without a word: the driver was dropped with its runtime.
+pub(super) fn gone() -> Error {
+    shut_down().with_execution(Execution::MayHaveStarted)
+}
+
+pub(super) fn shut_down() -> Error {
+    Error::Closed {
+        host: "the host".into(),
+        why: "the engine was shut down".into(),
     }
 }
 

@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 use trunkline_proto::{ChannelRequest, TerminalSize};
 
 use crate::connection::channel::{
-    ChannelParts, ChannelReader, ChannelShared, ChannelTerms, ChannelWriter, ExitStatus, Op, Ops,
+    ChannelParts, ChannelReader, ChannelShared, ChannelTerms, ChannelWriter, ExitStatus, Op, Ops, gone,
+    shut_down,
 };
 use crate::connection::lease::Lease;
 use crate::error::Error;
@@ -391,18 +392,6 @@ fn submit(ops: &Ops, op: Op) {
             why: "it had ended before".into(),
         };
         crate::connection::channel::refuse(op, &ended);
-    }
-}
-
-/// The channel's other end went away without a word: the driver was dropped with its runtime.
-pub(super) fn gone() -> Error {
-    shut_down().with_execution(crate::error::Execution::MayHaveStarted)
-}
-
-fn shut_down() -> Error {
-    Error::Closed {
-        host: "the host".into(),
-        why: "the engine was shut down".into(),
     }
 }
 
