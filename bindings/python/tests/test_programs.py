@@ -256,10 +256,9 @@ host, port, user, key = sys.argv[1:]
 device = {"device_type": "cisco_ios", "host": host, "port": int(port), "username": user, "use_keys": True, "key_file": key,
           "secret": "swordfish"}
 with ConnectHandler(**device) as switch:
-    # On a busy machine it reads prompts twice that come after its usual 0.25 s.
-    print(switch.find_prompt(delay_factor=8), switch.check_enable_mode(), switch.send_command("show version"))
+    print(switch.find_prompt(), switch.check_enable_mode(), switch.send_command("show version"))
     switch.enable()
-    print(switch.find_prompt(delay_factor=8), switch.check_config_mode(), len(switch.send_command("show log")))
+    print(switch.find_prompt(), switch.check_config_mode(), len(switch.send_command("show log")))
     print(switch.send_config_set(["interface Gi1", "description up'link", "no shutdown"]))
     print(switch.send_command("show running-config"), switch.send_command("show nonsense"))
     print(switch.send_command("reload", expect_string="confirm"), switch.send_command("y", expect_string="#"))
@@ -323,7 +322,11 @@ def test_netmiko_runs_on_a_switch() -> None:
     bed = Testbed("--config", f"ForceCommand {sys.executable} {Path(__file__).with_name('cli_of_a_switch.py')}")
     about = bed.about["hosts"][0]
     arguments = about["address"], str(about["port"]), about["user"], about["key"]
-    ours, theirs = (run_python(before + SWITCH, *arguments, timeout=TIMEOUT) for before in (OURS, ""))
+    # netmiko waits a fixed time for a prompt: on a busy machine it may read one twice, over either library.
+    for _ in range(3):
+        ours, theirs = (run_python(before + SWITCH, *arguments, timeout=TIMEOUT) for before in (OURS, ""))
+        if ours.returncode == theirs.returncode == 0 and ours.stdout == theirs.stdout:
+            break
     bed.close()
     assert ours.returncode == theirs.returncode == 0, ours.stderr + theirs.stderr
     assert ours.stdout == theirs.stdout

@@ -3,7 +3,7 @@
 use std::future::Future as _;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use trunkline::{ChannelCloser, ChannelEnd, Error, ExitStatus, SessionControl, SessionEnd, TerminalSize};
 use trunkline_control::protocol::Request;
@@ -136,9 +136,21 @@ impl EngineEnd {
     async fn wait(&mut self) -> Result<ExitStatus, Error> {
         let ended = self.end.wait().await;
         if let Some(entry) = self.recorded.take() {
-            entry.end_session(&ended);
+            match self.told_exit().filter(|_| ended.is_err()) {
+                Some(exit) => entry.end_session(&Ok(exit)),
+                None => entry.end_session(&ended),
+            }
         }
         ended
+    }
+
+    /// How the command ended, if the server has said so by now: whatever became of the session then, the command has finished.
+    fn told_exit(&mut self) -> Option<ExitStatus> {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(self.end.exited()).poll(&mut context) {
+            Poll::Ready(exit) => exit,
+            Poll::Pending => None,
+        }
     }
 }
 
@@ -148,6 +160,13 @@ impl Drop for EngineEnd {
         if self.recorded.is_some() {
             let mut context = Context::from_waker(Waker::noop());
             let _ = pin!(self.wait()).poll(&mut context);
+        }
+        // Another process may have the command's output still.
+        if self.recorded.is_some()
+            && let Some(exit) = self.told_exit()
+            && let Some(entry) = self.recorded.take()
+        {
+            entry.end_session(&Ok(exit));
         }
     }
 }
