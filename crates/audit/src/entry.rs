@@ -47,9 +47,10 @@ impl Recorder {
     /// Records the end of all that has none yet, because this program ends, and waits as [`Self::flush`].
     pub async fn close(&self) {
         for work in self.audit.open.take() {
-            let outcome = match work.lasts {
-                true => Outcome::new(Execution::Finished),
-                false => Outcome::left("its program ended", Execution::MayHaveStarted),
+            let outcome = match (&work.exit, work.lasts) {
+                (Some(exit), _) => of_exit(exit),
+                (None, true) => Outcome::new(Execution::Finished),
+                (None, false) => Outcome::left("its program ended", Execution::MayHaveStarted),
             };
             self.end(&work, outcome);
         }
@@ -176,6 +177,13 @@ impl Entry {
         }
     }
 
+    /// Says how its command has ended, whatever becomes of its session from now on.
+    pub fn exited(&self, exit: &ExitStatus) {
+        if let Some(work) = self.work().as_mut() {
+            work.exit = Some(exit.clone());
+        }
+    }
+
     /// Records its end.
     fn end(&self, outcome: Outcome) {
         let Some(work) = self.work().take() else { return };
@@ -212,9 +220,7 @@ impl Entry {
     /// Records the end of a session.
     pub fn end_session(&self, ended: &Result<ExitStatus, Error>) {
         self.end(match ended {
-            Ok(ExitStatus::Exited(status)) => Outcome::exited(*status),
-            Ok(ExitStatus::Signaled { signal, .. }) => Outcome::signalled(signal),
-            Ok(ExitStatus::Unknown) => Outcome::new(Execution::Finished),
+            Ok(exit) => of_exit(exit),
             Err(error) => Outcome::failed(error),
         });
     }
@@ -246,17 +252,26 @@ impl Entry {
     }
 }
 
+fn of_exit(exit: &ExitStatus) -> Outcome {
+    match exit {
+        ExitStatus::Exited(status) => Outcome::exited(*status),
+        ExitStatus::Signaled { signal, .. } => Outcome::signalled(signal),
+        ExitStatus::Unknown => Outcome::new(Execution::Finished),
+    }
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
-        let state = self
-            .work()
-            .as_ref()
-            .map(|work| (work.begun.is_some(), work.lasts));
+        let state = self.work().as_ref().map(|work| {
+            let exit = work.exit.as_ref().map(of_exit);
+            (exit, work.begun.is_some(), work.lasts)
+        });
         let execution = match state {
             None => return,
-            Some((true, true)) => return self.end(Outcome::new(Execution::Finished)),
-            Some((true, false)) => Execution::MayHaveStarted,
-            Some((false, _)) => Execution::DidNotStart,
+            Some((Some(exit), ..)) => return self.end(exit),
+            Some((None, true, true)) => return self.end(Outcome::new(Execution::Finished)),
+            Some((None, true, false)) => Execution::MayHaveStarted,
+            Some((None, false, _)) => Execution::DidNotStart,
         };
         let who = match self.recorder.engine {
             None => "its client left",

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
+use trunkline::ExitStatus;
+
 use crate::asker::Asker;
 use crate::record::{Event, Outcome, Record};
 use crate::subject::Subject;
@@ -18,6 +20,8 @@ pub(crate) struct Work {
     /// Its number, and when it was begun.
     pub(crate) begun: Option<(String, Instant)>,
     pub(crate) carried: Option<Carried>,
+    /// How its command has ended, where that is known before its session's end.
+    pub(crate) exit: Option<ExitStatus>,
 }
 
 /// Bytes to the server and from it, so far.
@@ -38,6 +42,7 @@ impl Work {
             subject,
             begun: None,
             carried: None,
+            exit: None,
         }
     }
 

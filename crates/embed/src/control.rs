@@ -217,9 +217,12 @@ impl End {
     /// As [`Self::wait`].
     pub async fn exited(&mut self) -> Result<ExitStatus, Failure> {
         if self.outcome.is_none()
-            && let Source::Engine(EngineEnd { end, .. }) = &mut self.source
+            && let Source::Engine(EngineEnd { end, recorded }) = &mut self.source
             && let Some(exit) = end.exited().await
         {
+            if let Some(entry) = recorded {
+                entry.exited(&exit);
+            }
             return Ok(exit);
         }
         self.wait().await
