@@ -217,11 +217,16 @@ impl Entry {
         });
     }
 
-    /// Records the end of a session.
+    /// Records the end of a session. An end of the command that was told before counts for more than what became of the session.
     pub fn end_session(&self, ended: &Result<ExitStatus, Error>) {
-        self.end(match ended {
-            Ok(exit) => of_exit(exit),
-            Err(error) => Outcome::failed(error),
+        let told = self
+            .work()
+            .as_ref()
+            .and_then(|work| work.exit.as_ref().map(of_exit));
+        self.end(match (ended, told) {
+            (Ok(exit), _) => of_exit(exit),
+            (Err(_), Some(told)) => told,
+            (Err(error), None) => Outcome::failed(error),
         });
     }
 

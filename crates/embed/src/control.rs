@@ -135,21 +135,19 @@ impl EngineEnd {
 
     async fn wait(&mut self) -> Result<ExitStatus, Error> {
         let ended = self.end.wait().await;
+        self.note_exit();
         if let Some(entry) = self.recorded.take() {
-            match self.told_exit().filter(|_| ended.is_err()) {
-                Some(exit) => entry.end_session(&Ok(exit)),
-                None => entry.end_session(&ended),
-            }
+            entry.end_session(&ended);
         }
         ended
     }
 
-    /// How the command ended, if the server has said so by now: whatever became of the session then, the command has finished.
-    fn told_exit(&mut self) -> Option<ExitStatus> {
+    /// Notes how the command ended, if the server has said so by now.
+    fn note_exit(&mut self) {
+        let Some(entry) = &self.recorded else { return };
         let mut context = Context::from_waker(Waker::noop());
-        match pin!(self.end.exited()).poll(&mut context) {
-            Poll::Ready(exit) => exit,
-            Poll::Pending => None,
+        if let Poll::Ready(Some(exit)) = pin!(self.end.exited()).poll(&mut context) {
+            entry.exited(&exit);
         }
     }
 }
@@ -162,12 +160,7 @@ impl Drop for EngineEnd {
             let _ = pin!(self.wait()).poll(&mut context);
         }
         // Another process may have the command's output still.
-        if self.recorded.is_some()
-            && let Some(exit) = self.told_exit()
-            && let Some(entry) = self.recorded.take()
-        {
-            entry.end_session(&Ok(exit));
-        }
+        self.note_exit();
     }
 }
 

@@ -60,10 +60,16 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
         insert: &|without| insert(without, &text, &names),
         bridge: &|_| "",
     };
-    if let (Some(link), false) = (&args.drop_in, change.print) {
-        link_to_program(link, change.undo)?;
+    // Never a configuration that names a link that is not there.
+    let link = args.drop_in.as_ref().filter(|_| !change.print);
+    if let (Some(link), false) = (link, change.undo) {
+        link_to_program(link, false)?;
     }
-    if lines.change(&path, change)? == Outcome::Written && !change.undo {
+    let outcome = lines.change(&path, change)?;
+    if let (Some(link), true) = (link, change.undo) {
+        link_to_program(link, true)?;
+    }
+    if outcome == Outcome::Written && !change.undo {
         match args.drop_in {
             None => println!(
                 "Ansible's ssh now follows your ssh_config; run `trunkline setup ssh` if you have not yet"
