@@ -3,7 +3,7 @@
 run.py LIBRARY IMPLEMENTATION ABOUT
 
 LIBRARY is paramiko or pssh, IMPLEMENTATION original or trunkline; ABOUT is JSON: the servers, for the programs, and under
-"programs" the tables to run, each with its module.
+"programs" the module and the name of the table to run.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def main(name: str, implementation: str, about: dict[str, Any]) -> None:
         importlib.import_module(f"trunkline.compat.{name}").install()
     library = importlib.import_module(name)
     saw = {}
-    for module, table in about["programs"]:
-        for title, program in getattr(importlib.import_module(f"parity.{module}"), table).items():
-            seen: list[Any] = []
+    module, table = about["programs"]
+    for title, program in getattr(importlib.import_module(f"parity.{module}"), table).items():
+        seen: list[Any] = []
 
-            def see(*values: Any, seen: list[Any] = seen) -> None:
-                seen.append(shown(values))
+        def see(*values: Any, seen: list[Any] = seen) -> None:
+            seen.append(shown(values))
 
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    program(library, see, {**about, "folder": folder})
-                except Exception as error:
-                    line = traceback.extract_tb(error.__traceback__)[1].line
-                    seen.append(["raised", type(error).__name__, str(error).replace(folder, "FOLDER"), line])
-            saw[title] = json.loads(json.dumps(seen).replace(folder, "FOLDER"))
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                program(library, see, {**about, "folder": folder})
+            except Exception as error:
+                line = traceback.extract_tb(error.__traceback__)[1].line
+                seen.append(["raised", type(error).__name__, str(error).replace(folder, "FOLDER"), line])
+        saw[title] = json.loads(json.dumps(seen).replace(folder, "FOLDER"))
     print(json.dumps(saw), flush=True)
     # Threads of the libraries' own are not waited for.
     os._exit(0)

@@ -88,6 +88,10 @@ async fn sessions_are_recorded_with_who_what_where_and_how_they_ended() {
             tokio::task::yield_now().await;
         }
         drop(session);
+        // Nor read any.
+        let mut session = way.session(&exec("echo unread"), PIPES).await.unwrap();
+        assert_eq!(session.end.wait().await, Ok(ExitStatus::Exited(0)));
+        drop(session);
         // Nor does it have to wait for one that is given up.
         drop(way.session(&exec("sleep 1000"), PIPES).await.unwrap());
         engine.flush_trail().await;
@@ -117,6 +121,8 @@ async fn sessions_are_recorded_with_who_what_where_and_how_they_ended() {
             (&end["execution"], &end["status"]),
             (&"finished".into(), &0.into())
         );
+        let (_, end) = pair(&found, "command", "echo unread");
+        assert_eq!((&end["status"], &end["received_bytes"]), (&0.into(), &7.into()));
         let (_, end) = pair(&found, "command", "sleep 1000");
         assert_eq!(end["error"], "its program gave it up");
         let text = format!("{found:?}");

@@ -130,7 +130,7 @@ pub(crate) struct ChannelShared {
     carried: Carried,
 }
 
-/// Bytes that have been handed to a channel, and taken from it.
+/// Bytes that have been handed to a channel, and those that the server has sent.
 #[derive(Debug, Default)]
 struct Carried {
     sent: AtomicU64,
@@ -217,7 +217,12 @@ impl ChannelShared {
         self.terminal_refused.load(Ordering::Acquire)
     }
 
-    /// Bytes that have been handed to it for the server, and taken from it by whoever reads.
+    /// So many bytes have come from the server, which may be read later or never.
+    pub(crate) fn received(&self, len: usize) {
+        self.carried.received.fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that have been handed to it for the server, and those that the server has sent.
     pub(crate) fn carried(&self) -> (u64, u64) {
         let Carried { sent, received } = &self.carried;
         (sent.load(Ordering::Relaxed), received.load(Ordering::Relaxed))
@@ -484,10 +489,6 @@ impl ChannelReader {
     }
 
     fn read(&mut self, len: usize) {
-        self.shared
-            .carried
-            .received
-            .fetch_add(len as u64, Ordering::Relaxed);
         self.unreturned += len;
         if self.unreturned >= CREDIT_STEP {
             let len = std::mem::take(&mut self.unreturned);
@@ -716,7 +717,7 @@ pub struct ChannelCloser {
 }
 
 impl ChannelCloser {
-    /// Bytes that have been sent to the server so far, and taken of what it sent.
+    /// Bytes that have been handed over for the server so far, and those that it has sent.
     pub fn carried(&self) -> (u64, u64) {
         self.shared.carried()
     }

@@ -907,9 +907,13 @@ impl Driver {
     fn deliver(&mut self, id: ChannelId, stream: Stream, data: Bytes) {
         self.carried(id);
         let len = data.len();
-        let queue = self.ports.get(&id).and_then(|port| match stream {
-            Stream::Data => port.stdout.as_ref(),
-            Stream::Stderr => port.stderr.as_ref(),
+        let queue = self.ports.get(&id).and_then(|port| {
+            // Before the channel's end is told, whoever has read by then.
+            port.shared.received(len);
+            match stream {
+                Stream::Data => port.stdout.as_ref(),
+                Stream::Stderr => port.stderr.as_ref(),
+            }
         });
         let taken = queue.is_some_and(|queue| queue.send_gathered(data).is_ok());
         // Nobody reads this stream: the server must not wait for its window.

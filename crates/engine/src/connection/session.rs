@@ -474,8 +474,7 @@ impl SessionControl {
         self.shared.leave_running();
     }
 
-    /// Bytes of the session's input that have been handed over so far, and of its output and error output that have been
-    /// taken.
+    /// Bytes of the session's input that have been handed over so far, and of its output and error output that have come.
     pub fn carried(&self) -> (u64, u64) {
         self.shared.carried()
     }
