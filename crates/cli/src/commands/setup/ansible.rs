@@ -63,11 +63,11 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     // Never a configuration that names a link that is not there.
     let link = args.drop_in.as_ref().filter(|_| !change.print);
     if let (Some(link), false) = (link, change.undo) {
-        link_to_program(link, false)?;
+        make_link(link)?;
     }
     let outcome = lines.change(&path, change)?;
     if let (Some(link), true) = (link, change.undo) {
-        link_to_program(link, true)?;
+        remove_link(link)?;
     }
     if outcome == Outcome::Written && !change.undo {
         match args.drop_in {
@@ -124,8 +124,7 @@ fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
     })
 }
 
-/// Makes the link, or takes it away; what is there and is not a link to us is left alone.
-fn link_to_program(link: &Path, undo: bool) -> anyhow::Result<()> {
+fn make_link(link: &Path) -> anyhow::Result<()> {
     let program = program()?;
     let shown = link.display();
     match std::fs::read_link(link) {
@@ -133,12 +132,24 @@ fn link_to_program(link: &Path, undo: bool) -> anyhow::Result<()> {
             "{shown} is already a link, to {}: delete it first, or choose another name",
             target.display()
         ),
-        Ok(_) if undo => std::fs::remove_file(link).with_context(|| format!("deleting {shown}")),
         Ok(_) => Ok(()),
         Err(_) if link.exists() => bail!("{shown} already exists and is not a link"),
-        Err(_) if undo => Ok(()),
         Err(_) => std::os::unix::fs::symlink(&program, link).with_context(|| format!("making {shown}")),
     }
+}
+
+/// Takes the link away; what is there and is not a link to this program is left alone.
+fn remove_link(link: &Path) -> anyhow::Result<()> {
+    let shown = link.display();
+    match std::fs::read_link(link) {
+        Ok(target) if target == Path::new(&program()?) => {
+            std::fs::remove_file(link).with_context(|| format!("deleting {shown}"))?;
+        }
+        Ok(target) => println!("left {shown}, which leads to {}", target.display()),
+        Err(_) if link.exists() => println!("left {shown}, which is not a link"),
+        Err(_) => {}
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -197,8 +197,24 @@ fn ansible_keeps_its_comments_and_its_order() {
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
         assert!(!link.exists());
     }
+    // Lines that cannot be taken away name a link, which stays.
+    let options = ["--drop-in", link.to_str().unwrap()];
+    let undo = ["--drop-in", link.to_str().unwrap(), "--undo"];
+    assert_status(&setup(&options), 0);
+    let with = fs::read_to_string(&file).unwrap();
+    fs::write(&file, with.replace("# <<<", "#")).unwrap();
+    assert_status(&setup(&undo), 255);
+    assert!(link.exists());
+    // Somebody else's is left alone.
+    fs::write(&file, &with).unwrap();
+    fs::remove_file(&link).unwrap();
     symlink("/elsewhere/trunkline", &link).unwrap();
-    let output = setup(&["--drop-in", link.to_str().unwrap()]);
+    let output = setup(&undo);
+    assert_status(&output, 0);
+    let wanted = format!("left {}, which leads to /elsewhere/trunkline\n", link.display());
+    assert!(text(&output.stdout).ends_with(&wanted), "{}", describe(&output));
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    let output = setup(&options);
     assert_status(&output, 255);
     let wanted = "is already a link, to /elsewhere/trunkline: delete it first, or choose another name\n";
     assert!(text(&output.stderr).ends_with(wanted), "{}", describe(&output));
