@@ -3,7 +3,7 @@
 //! A terminal shows `^C` where the cursor is. Behind a line that fills the terminal that is the next line, and the line
 //! above it would stay when the next one is drawn. So lines end before the terminal's edge.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use console::{Term, measure_text_width, truncate_str};
@@ -22,8 +22,7 @@ static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 /// stand behind it.
 pub(super) fn leave_interrupted_line() {
     if io::stderr().is_terminal() && !IS_SHOWN.load(Ordering::Relaxed) {
-        // The terminal may be gone; there is nobody to tell then.
-        let _ = io::stderr().write_all(b"\n");
+        eprintln!();
     }
 }
 

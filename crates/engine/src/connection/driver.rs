@@ -908,7 +908,7 @@ impl Driver {
         self.carried(id);
         let len = data.len();
         let queue = self.ports.get(&id).and_then(|port| {
-            // Before the channel's end is told, whoever has read by then.
+            // Counted before the channel's end is told, whether anybody has read it by then or not.
             port.shared.received(len);
             match stream {
                 Stream::Data => port.stdout.as_ref(),
