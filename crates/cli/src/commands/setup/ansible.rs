@@ -61,12 +61,15 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
         bridge: &|_| "",
     };
     // Never a configuration that names a link that is not there.
-    let link = args.drop_in.as_ref().filter(|_| !change.print);
-    if let (Some(link), false) = (link, change.undo) {
+    if let Some(link) = &args.drop_in
+        && !(change.print || change.undo)
+    {
         make_link(link)?;
     }
     let outcome = lines.change(&path, change)?;
-    if let (Some(link), true) = (link, change.undo) {
+    if let Some(link) = &args.drop_in
+        && change.undo
+    {
         remove_link(link)?;
     }
     if outcome == Outcome::Written && !change.undo {
