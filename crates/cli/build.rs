@@ -11,22 +11,8 @@ use std::{env, fs};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if let Some(folder) = static_libraries() {
-        leave_out_unwind_tables(&folder);
         println!("cargo::rustc-link-arg-bins=-static-pie");
         println!("cargo::rustc-link-arg-bins=-L{}", folder.display());
-    }
-}
-
-/// The profile `client` ends a panic at once, and its program has no tables for unwinding then: 0.5 MB of 4.1. rustc makes
-/// them for every crate, whatever a panic does, and has no option that one profile alone could have. That profile is known
-/// by what it optimises for: build scripts are not told its name.
-fn leave_out_unwind_tables(folder: &Path) {
-    if env::var("OPT_LEVEL").is_ok_and(|level| level == "z") {
-        let script = folder.join("no-unwind-tables.ld");
-        let sections = "SECTIONS { /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) } } INSERT AFTER .text;\n";
-        if fs::write(&script, sections).is_ok() {
-            println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", script.display());
-        }
     }
 }
 

@@ -301,7 +301,7 @@ pub(crate) fn restore_at_a_panic() {
             terminal.interrupted();
         }
         match cfg!(panic = "abort") {
-            // Without tables for unwinding (build.rs) a backtrace would end in the middle of this.
+            // Without a backtrace, which says nothing to those who have the program only.
             true => eprintln!("trunkline: {panic}"),
             false => print(panic),
         }
