@@ -2,13 +2,13 @@
 
 // The course of a log-in as ssh2's users choose it: a list of methods, or a function that says what comes next.
 
-const { isAgent, keysOf, signatureOf, socketOf } = require('./agent');
+const { isAgent, keysOf, signatureOf, socketOf } = require('./keys/agent');
 const { attempt } = require('./hub');
-const { isSealed, openSealed, parseKey } = require('./keys');
+const { isSealed, openSealed, parseKey } = require('./keys/keys');
 
 /** @typedef {Omit<import('./native').AuthenticationAttempt, 'login'>} Attempt */
 
-/** A program's private key, opened or being so. @typedef {Buffer | Promise<import('./keys').ParsedKey | Error>} OwnKey */
+/** A program's private key, opened or being so. @typedef {Buffer | Promise<import('./keys/keys').ParsedKey | Error>} OwnKey */
 
 /** The course of one log-in. */
 class Authentication {
@@ -129,7 +129,7 @@ class Authentication {
    */
   _withKey({ type, key, passphrase }, made, skip, answer) {
     const invalid = `Skipping invalid ${type === 'publickey' ? 'key' : type} auth attempt`;
-    const use = (/** @type {import('./keys').ParsedKey | Error} */ parsed) => {
+    const use = (/** @type {import('./keys/keys').ParsedKey | Error} */ parsed) => {
       if (parsed instanceof Error) return skip(invalid);
       const pem = parsed.getPrivatePEM();
       if (pem === null) return skip('Skipping non-private key');

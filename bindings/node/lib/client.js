@@ -2,14 +2,14 @@
 
 const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, attempt, detach, retain, release } = require('./hub');
-const { Channel, Tunnel } = require('./channel');
+const { Channel, Tunnel } = require('./streams/channel');
 const { Authentication } = require('./authentication');
 const { BY_APPLICATION, checkText, toConnectionError, toError, toRequestError } = require('./errors');
-const { parseKey } = require('./keys');
+const { parseKey } = require('./keys/keys');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
-const { SFTP } = require('./sftp');
-const { Socket } = require('./socket');
-const { terminal } = require('./terminal');
+const { SFTP } = require('./streams/sftp');
+const { Socket } = require('./streams/socket');
+const { terminal } = require('./streams/terminal');
 
 /** Whether ssh2 takes a server for OpenSSH's of version 5 or later: that is one digit behind the name, or two digits anywhere. */
 const isOpenSsh = (/** @type {string} */ software) => /^OpenSSH_[5-9]/.test(software) || /\d\d/.test(software);
@@ -65,7 +65,7 @@ class Client extends EventEmitter {
     this._logins = new Map();
     /** The program's private key, opened or being so. @type {import('./authentication').OwnKey | undefined} */
     this._key = undefined;
-    /** An agent of the program's, for sessions. @type {import('./agent').AgentSocket | undefined} */
+    /** An agent of the program's, for sessions. @type {import('./keys/agent').AgentSocket | undefined} */
     this._lent = undefined;
     /** What has something left to tell: streams, SFTP sessions, listeners. @type {Set<{ _isHeard(): boolean }>} */
     this._channels = new Set();

@@ -98,7 +98,7 @@ class Connection {
    * A connection from the server to a TCP port.
    * @param {string} host
    * @param {number} port
-   * @returns {Promise<import('./channel').Tunnel>}
+   * @returns {Promise<import('./streams/channel').Tunnel>}
    */
   forwardOut(host, port) {
     return new Promise((resolve, reject) => {
@@ -110,7 +110,7 @@ class Connection {
   /**
    * A connection to a Unix socket of the server.
    * @param {string} path
-   * @returns {Promise<import('./channel').Tunnel>}
+   * @returns {Promise<import('./streams/channel').Tunnel>}
    */
   forwardOutStreamLocal(path) {
     return new Promise((resolve, reject) => {
@@ -134,7 +134,7 @@ class Connection {
 
   /**
    * An SFTP session.
-   * @returns {Promise<import('./sftp').SFTP>}
+   * @returns {Promise<import('./streams/sftp').SFTP>}
    */
   sftp() {
     return new Promise((resolve, reject) => {

@@ -10,7 +10,7 @@ const { Client } = require('./client');
 /**
  * One of Node's agents, with a connection of SSH's for each connection that it makes, which ends with it.
  * @param {any} Agent
- * @param {(tunnel: import('./channel').Tunnel, options: any) => import('node:stream').Duplex} dress makes of a tunnel what the
+ * @param {(tunnel: import('./streams/channel').Tunnel, options: any) => import('node:stream').Duplex} dress makes of a tunnel what the
  *   request goes over
  */
 function through(Agent, dress) {

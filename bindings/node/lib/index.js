@@ -1,16 +1,16 @@
 'use strict';
 
-const { BaseAgent, CygwinAgent, OpenSSHAgent, PageantAgent, createAgent } = require('./agent');
-const { AgentProtocol } = require('./agent-protocol');
+const { BaseAgent, CygwinAgent, OpenSSHAgent, PageantAgent, createAgent } = require('./keys/agent');
+const { AgentProtocol } = require('./keys/agent-protocol');
 const { Client } = require('./client');
-const { Channel, Tunnel } = require('./channel');
+const { Channel, Tunnel } = require('./streams/channel');
 const { connect, Connection } = require('./connection');
 const { HTTPAgent, HTTPSAgent } = require('./http-agents');
 const { hub } = require('./hub');
-const { generateKeyPair, generateKeyPairSync } = require('./keygen');
-const { parseKey } = require('./keys');
+const { generateKeyPair, generateKeyPairSync } = require('./keys/keygen');
+const { parseKey } = require('./keys/keys');
 const { Server } = require('./server');
-const { SFTP, STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags } = require('./sftp');
+const { SFTP, STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags } = require('./streams/sftp');
 
 /** What programs take from ssh2's `utils`. */
 const utils = { parseKey, generateKeyPair, generateKeyPairSync, sftp: { STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags } };

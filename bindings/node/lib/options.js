@@ -7,9 +7,9 @@ const { homedir } = require('node:os');
 const { delimiter, join } = require('node:path');
 const { createHash, getHashes } = require('node:crypto');
 const { accessSync, constants } = require('node:fs');
-const { AgentSocket, isAgent, socketOf } = require('./agent');
+const { AgentSocket, isAgent, socketOf } = require('./keys/agent');
 const { asksHow } = require('./authentication');
-const { isSealed, openSealed, parseKey } = require('./keys');
+const { isSealed, openSealed, parseKey } = require('./keys/keys');
 const { received } = require('./errors');
 const native = require('./native');
 
@@ -143,7 +143,7 @@ function hostKeys({ hostVerifier, knownHosts }, strict) {
  * @param {boolean} strict whether a host that known_hosts do not name is refused
  * @returns {{
  *   options: import('./native').ConnectOptions, key: import('./authentication').OwnKey | undefined,
- *   lent: import('./agent').AgentSocket | undefined,
+ *   lent: import('./keys/agent').AgentSocket | undefined,
  * }} `lent`: where the engine finds an agent of the program's
  */
 function connectOptions(config, strict) {

@@ -10,7 +10,7 @@ import { test } from 'node:test';
 
 const require = createRequire(import.meta.url);
 const { KIND } = require('../lib/hub.js');
-const { isSealed, openSealed, parseKey } = require('../lib/keys.js');
+const { isSealed, openSealed, parseKey } = require('../lib/keys/keys.js');
 
 /** The same key in every format that has a passphrase, and without one. */
 function keys(t) {

@@ -2,9 +2,9 @@
 //! one thread reads once logging is switched on.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -17,62 +17,85 @@ const WAITING: usize = 4096;
 /// The least severe level of `logging` that is wanted: 5 for trace, 10 debug, 20 info, 30 warning, 40 error.
 static LEVEL: AtomicU8 = AtomicU8::new(u8::MAX);
 
-/// The process whose thread reads; a child that fork made has none.
-static READER: AtomicU32 = AtomicU32::new(0);
-
-static QUEUE: OnceLock<Queue> = OnceLock::new();
+static FIRST: OnceLock<Queue> = OnceLock::new();
 
 /// Level, target and text.
 type Line = (u8, &'static str, String);
 
+/// Events on their way in one process. A child that `fork` made has not the thread that reads its parent's, and may have
+/// copied its locks as somebody held them: it gets a queue of its own, behind that.
 struct Queue {
+    pid: u32,
     lines: SyncSender<Line>,
-    /// Guards the reading end, which one thread waits on.
-    reader: Mutex<Receiver<Line>>,
+    tell: Py<PyAny>,
+    of_child: OnceLock<Box<Self>>,
+}
+
+impl Queue {
+    /// This process's.
+    fn here() -> Option<&'static Self> {
+        let pid = std::process::id();
+        std::iter::successors(FIRST.get(), |queue| queue.of_child.get().map(Box::as_ref)).find(|queue| queue.pid == pid)
+    }
+
+    /// Makes this process's, and starts the thread that reads it. To be called with the GIL held, without which nobody forks.
+    fn start(tell: Py<PyAny>, py: Python<'_>) -> PyResult<()> {
+        let (lines, reader) = sync_channel(WAITING);
+        let queue = Self {
+            pid: std::process::id(),
+            lines,
+            tell: tell.clone_ref(py),
+            of_child: OnceLock::new(),
+        };
+        // Not Python's threading, which gevent replaces by something that must not block.
+        std::thread::Builder::new()
+            .name("trunkline-log".into())
+            .spawn(move || read(&reader, tell))?;
+        match std::iter::successors(FIRST.get(), |queue| queue.of_child.get().map(Box::as_ref)).last() {
+            Some(last) => drop(last.of_child.set(Box::new(queue))),
+            None => drop(FIRST.set(queue)),
+        }
+        Ok(())
+    }
+}
+
+fn read(lines: &Receiver<Line>, tell: Py<PyAny>) {
+    while let Ok(line) = lines.recv() {
+        let told = Python::try_attach(|py| {
+            if let Err(error) = tell.call1(py, line) {
+                error.write_unraisable(py, Some(tell.bind(py)));
+            }
+        });
+        // The interpreter is ending.
+        if told.is_none() {
+            std::mem::forget(tell);
+            return;
+        }
+    }
 }
 
 /// Takes the engine's events, where no other subscriber of this process does.
 pub(crate) fn install() {
-    let (lines, reader) = sync_channel(WAITING);
-    let queue = Queue {
-        lines,
-        reader: Mutex::new(reader),
-    };
-    if QUEUE.set(queue).is_ok() {
-        let _ = tracing::subscriber::set_global_default(ToPython);
-    }
+    let _ = tracing::subscriber::set_global_default(ToPython);
 }
 
 /// Hands events of `level` and above (255 for none) to `tell(level, target, text)`, in a thread of the engine's.
 #[pyfunction]
-pub(crate) fn log_to(level: u8, tell: Py<PyAny>) -> PyResult<()> {
+pub(crate) fn log_to(level: u8, tell: Py<PyAny>, py: Python<'_>) -> PyResult<()> {
     LEVEL.store(level, Ordering::Relaxed);
     tracing::callsite::rebuild_interest_cache();
-    let (Some(queue), false) = (
-        QUEUE.get(),
-        READER.swap(std::process::id(), Ordering::AcqRel) == std::process::id(),
-    ) else {
-        return Ok(());
-    };
-    // Not Python's threading, which gevent replaces by something that must not block.
-    std::thread::Builder::new()
-        .name("trunkline-log".into())
-        .spawn(move || {
-            let reader = queue.reader.lock().unwrap_or_else(PoisonError::into_inner);
-            while let Ok(line) = reader.recv() {
-                let told = Python::try_attach(|py| {
-                    if let Err(error) = tell.call1(py, line) {
-                        error.write_unraisable(py, Some(tell.bind(py)));
-                    }
-                });
-                // The interpreter is ending.
-                if told.is_none() {
-                    std::mem::forget(tell);
-                    return;
-                }
-            }
-        })?;
-    Ok(())
+    match Queue::here() {
+        Some(_) => Ok(()),
+        None => Queue::start(tell, py),
+    }
+}
+
+/// In a child that `fork` made, hands events to whom its parent's were handed, if to anybody.
+pub(crate) fn go_on(py: Python<'_>) -> PyResult<()> {
+    match FIRST.get() {
+        Some(first) if Queue::here().is_none() => Queue::start(first.tell.clone_ref(py), py),
+        _ => Ok(()),
+    }
 }
 
 struct ToPython;
@@ -118,7 +141,7 @@ impl Subscriber for ToPython {
             event.metadata().target(),
             text.message + &text.fields,
         );
-        if let Some(queue) = QUEUE.get() {
+        if let Some(queue) = Queue::here() {
             // A full queue is a reader that has no time: the newest lines are lost.
             let (Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) =
                 queue.lines.try_send(line);

@@ -25,11 +25,12 @@ static CURRENT: Mutex<Option<OfProcess<Arc<Process>>>> = Mutex::new(None);
 
 impl Process {
     /// This process's, made on first use.
-    pub(crate) fn current(_py: Python<'_>) -> PyResult<Arc<Self>> {
+    pub(crate) fn current(py: Python<'_>) -> PyResult<Arc<Self>> {
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(process) = current.as_ref().and_then(OfProcess::here) {
             return Ok(process.clone());
         }
+        crate::log::go_on(py)?;
         let process = Arc::new(Self::new()?);
         *current = Some(OfProcess::new(process.clone()));
         Ok(process)

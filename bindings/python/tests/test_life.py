@@ -81,6 +81,43 @@ print("parent:", running.communicate("works")[0], box.run("echo too").stdout, en
     assert done.stdout.splitlines() == [said, "child: fresh", "parent: works too"], done.stderr
 
 
+def test_children_forked_while_the_engine_is_busy_do_not_wait_for_its_threads(testbed: Testbed) -> None:
+    program = (
+        CONNECT
+        + """
+import logging, threading
+told = []
+class Told(logging.Handler):
+    def emit(self, record):
+        told.append(record.getMessage())
+logging.getLogger("trunkline").addHandler(Told())
+logging.getLogger("trunkline").setLevel("DEBUG")
+trunkline.enable_logging("DEBUG")
+over = threading.Event()
+def work():
+    while not over.is_set():
+        with connect(share=False) as box:
+            box.run("true")
+workers = [threading.Thread(target=work) for _ in range(3)]
+for worker in workers:
+    worker.start()
+for number in range(30):
+    pid = os.fork()
+    if pid == 0:
+        told.clear()
+        done = connect().run(f"echo {number}").stdout
+        os._exit(0 if int(done) == number and told else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+over.set()
+for worker in workers:
+    worker.join()
+print("all")
+"""
+    )
+    done = run_python(program, testbed.config)
+    assert done.stdout == "all\n", done.stderr
+
+
 def test_gevent_may_replace_everything(testbed: Testbed) -> None:
     pytest.importorskip("gevent")
     program = (

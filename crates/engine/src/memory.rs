@@ -156,9 +156,14 @@ impl Memory {
     ///
     /// Never fails: a corrupt file is moved aside and begun anew, and where there is no way to keep a file
     /// (a read-only folder, a file that a newer version wrote) the memory lasts as long as the process. Each is
-    /// told in one warning.
+    /// told in one warning. In a child that `fork` made of a process with such a memory it lasts as long as the child, and
+    /// knows nothing of its parent's.
     #[must_use]
     pub fn open(folder: &Path) -> Self {
+        if !disk::is_usable_here() {
+            tracing::debug!("host memory is not kept by a child that fork made");
+            return Self::in_memory();
+        }
         let folder = folder.to_owned();
         let open = move || {
             Disk::open(&folder)

@@ -1,30 +1,17 @@
 //! The program against real servers: every command as a user types it, each test with a daemon of its own.
 
-mod as_ssh;
 mod audit;
-mod authentication;
 mod closed_pipe;
-mod connecting;
 mod cp;
-mod execution;
+mod daemon;
 mod first_steps;
 mod fleet;
-mod forwards;
 mod generate;
 mod hosts;
-mod inherited;
-mod lifecycle;
-mod metrics;
 mod questions;
-mod recording;
 mod run;
-mod sharing;
 mod ssh;
 mod steering;
 mod stream;
-mod streams;
-mod terminal;
 mod trouble;
 mod tune;
-mod two_programs;
-mod unverified;

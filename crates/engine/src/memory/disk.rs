@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,6 +34,18 @@ pub(super) enum DiskError {
     Sqlite(PathBuf, rusqlite::Error),
     #[error("cannot start its thread: {0}")]
     Thread(io::Error),
+}
+
+/// The process that opened the first file; 0 for none so far.
+static OPENED_BY: AtomicU32 = AtomicU32::new(0);
+
+/// Whether SQLite can be used in this process: not in a child that `fork` made of one that used it. It keeps locks of its own,
+/// which a thread that the child has not may have held for good, and the list of those that it has on the file, which the
+/// child has not (sqlite.org/howtocorrupt.html, section 2.6).
+pub(super) fn is_usable_here() -> bool {
+    let here = std::process::id();
+    let first = OPENED_BY.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed);
+    first.is_ok() || first == Err(here)
 }
 
 impl Disk {

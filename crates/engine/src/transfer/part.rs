@@ -3,10 +3,8 @@
 //! A file that no later copy resumes from has a random name. One that may be continued has the same name each time,
 //! made of both ends of the copy: [`Claim`] keeps two copies that run at once from using it both.
 
-use std::collections::HashSet;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -62,7 +60,6 @@ fn beside(target: &[u8], tag: [u8; 8]) -> Bytes {
 /// The right to a tag's name, until it is dropped: in this process, and among this user's others on this machine.
 #[derive(Debug)]
 pub(super) struct Claim {
-    tag: Tag,
     /// An abstract socket's name is free again when its process is gone, however that ended, and leaves no file behind.
     _name: UnixListener,
 }
@@ -73,9 +70,6 @@ pub(super) struct Claim {
 pub(super) const LETS_GO: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
-
-/// The tags in use in this process. Guards the set for as long as a look takes.
-static CLAIMED: Mutex<Option<HashSet<Tag>>> = Mutex::new(None);
 
 impl Claim {
     /// As [`Self::take`], but waits a moment for a copy that is about to end.
@@ -93,33 +87,11 @@ impl Claim {
     /// `None` where another copy has it. Whoever else takes the name away has files copied from their beginning, and
     /// gets nothing.
     pub(super) fn take(tag: Tag) -> Option<Self> {
-        let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
-        if !claimed.get_or_insert_default().insert(tag) {
-            return None;
-        }
-        drop(claimed);
         let uid = rustix::process::geteuid().as_raw();
         let name = format!("trunkline-copy-{uid}-{:016x}", u64::from_be_bytes(tag.0));
-        let bound = SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name));
-        match bound {
-            Ok(listener) => Some(Self { tag, _name: listener }),
-            Err(_) => {
-                release(tag);
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        release(self.tag);
-    }
-}
-
-fn release(tag: Tag) {
-    if let Some(claimed) = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        claimed.remove(&tag);
+        let address = SocketAddr::from_abstract_name(name).ok()?;
+        let listener = UnixListener::bind_addr(&address).ok()?;
+        Some(Self { _name: listener })
     }
 }
 

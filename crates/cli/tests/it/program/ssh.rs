@@ -1,5 +1,16 @@
 //! `trunkline ssh` and its options.
 
+mod as_ssh;
+mod authentication;
+mod connecting;
+mod execution;
+mod forwards;
+mod recording;
+mod sharing;
+mod streams;
+mod terminal;
+mod unverified;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

@@ -8,7 +8,7 @@ const { connect, createServer } = require('node:net');
 const { tmpdir } = require('node:os');
 const { join } = require('node:path');
 const { AgentProtocol } = require('./agent-protocol');
-const { attempt } = require('./hub');
+const { attempt } = require('../hub');
 const { encodeSignature, parseKey } = require('./keys');
 
 /** What programs extend for an agent of their own. */
@@ -163,7 +163,7 @@ class AgentSocket {
 
   /**
    * Listens, from the first session on.
-   * @param {import('./hub').Owner} owner hears what the agent throws
+   * @param {import('../hub').Owner} owner hears what the agent throws
    */
   listen(owner) {
     if (this._server !== undefined) return;

@@ -1,8 +1,8 @@
 'use strict';
 
 const { Duplex, Readable } = require('node:stream');
-const { KIND, hub, attach, detach } = require('./hub');
-const { toError } = require('./errors');
+const { KIND, hub, attach, detach } = require('../hub');
+const { toError } = require('../errors');
 
 /**
  * Bytes that wait in JavaScript before the next chunk is fetched, or written ones before write() says to wait. What is
@@ -55,11 +55,11 @@ class Channel extends Duplex {
     this.subtype = undefined;
     this._subtype = /** @type {string | undefined} */ (undefined);
     this.server = false;
-    /** What went wrong with its opening, in whose words. @type {(fault: import('./native').Fault) => import('./index').SshError} */
+    /** What went wrong with its opening, in whose words. @type {(fault: import('../native').Fault) => import('../index').SshError} */
     this._explain = toError;
-    /** The client that it is a stream of. @type {import('./client').Client | undefined} */
+    /** The client that it is a stream of. @type {import('../client').Client | undefined} */
     this._owner = undefined;
-    /** Why it ended, if that was not the server's word. @type {import('./index').SshError | null} */
+    /** Why it ended, if that was not the server's word. @type {import('../index').SshError | null} */
     this.failure = null;
     /** The exit status; null for a signal, undefined before the end. @type {number | null | undefined} */
     this.exitCode = undefined;
@@ -103,7 +103,7 @@ class Channel extends Duplex {
 
   /**
    * Of streams that are somebody else's there is nothing to read or write here.
-   * @param {import('./native').StdioOption[]} stdio
+   * @param {import('../native').StdioOption[]} stdio
    */
   _route(stdio) {
     const [input, output] = stdio;
@@ -177,7 +177,7 @@ class Channel extends Duplex {
     }
   }
 
-  /** @param {import('./index').SshError} error */
+  /** @param {import('../index').SshError} error */
   _failed(error) {
     this.failure = error;
     const told = this._opening !== undefined;
@@ -194,7 +194,7 @@ class Channel extends Duplex {
     this.emit('exit', ...this._exit);
   }
 
-  /** @param {import('./index').SshError | null} failure */
+  /** @param {import('../index').SshError | null} failure */
   _finishUp(failure) {
     this._over = true;
     this.failure = failure;

@@ -11,7 +11,7 @@ const LOOKS = 4;
 /** Stands for a client's socket, which is the engine's. Events: 'connect', 'timeout', 'end' and 'close'. */
 class Socket extends EventEmitter {
   /**
-   * @param {import('./client').Client} client
+   * @param {import('../client').Client} client
    * @param {string | undefined} host
    * @param {number | undefined} port
    */

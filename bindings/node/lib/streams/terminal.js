@@ -13,7 +13,7 @@ const MODES = {
 
 /**
  * Modes as the protocol has them: an opcode and a number each, and a zero byte; nothing for none.
- * @param {import('./index').TerminalModes | null | undefined} modes
+ * @param {import('../index').TerminalModes | null | undefined} modes
  * @returns {Buffer}
  */
 function encodeModes(modes) {
@@ -29,8 +29,8 @@ function encodeModes(modes) {
 
 /**
  * The terminal that ssh2's options ask for, with its defaults.
- * @param {true | import('./index').PseudoTtyOptions} options
- * @returns {import('./native').PtyOptions}
+ * @param {true | import('../index').PseudoTtyOptions} options
+ * @returns {import('../native').PtyOptions}
  */
 function terminal(options) {
   const given = options === true ? {} : options;

@@ -5,8 +5,8 @@
 const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
 const { Readable, Transform, Writable, pipeline } = require('node:stream');
-const { KIND, hub, attach, attempt, detach } = require('./hub');
-const { checkText, toError, toLocalError } = require('./errors');
+const { KIND, hub, attach, attempt, detach } = require('../hub');
+const { checkText, toError, toLocalError } = require('../errors');
 
 const STATUS_CODE = Object.freeze({
   OK: 0, EOF: 1, NO_SUCH_FILE: 2, PERMISSION_DENIED: 3, FAILURE: 4, BAD_MESSAGE: 5, NO_CONNECTION: 6,
@@ -119,7 +119,7 @@ function modeOf(mode) {
 /**
  * As ssh2: what has another type is left out, and so is half of an owner or of the times.
  * @param {any} attributes
- * @returns {import('./native').SftpAttributes | undefined}
+ * @returns {import('../native').SftpAttributes | undefined}
  */
 function attributesToSet(attributes) {
   if (typeof attributes !== 'object' || attributes === null) return undefined;
@@ -195,7 +195,7 @@ class SFTP extends EventEmitter {
   /**
    * @param {number} id
    * @param {boolean} [isOpenssh] whether the server is OpenSSH's
-   * @param {import('./client').Client} [owner]
+   * @param {import('../client').Client} [owner]
    */
   constructor(id, isOpenssh = true, owner = undefined) {
     super();
@@ -213,9 +213,9 @@ class SFTP extends EventEmitter {
     this._nextDirectory = 0;
     /** @type {Callback | undefined} */
     this._opening = undefined;
-    /** What went wrong with its opening, in whose words. @type {(fault: import('./native').Fault) => Error} */
+    /** What went wrong with its opening, in whose words. @type {(fault: import('../native').Fault) => Error} */
     this._explain = toError;
-    /** And with one of its requests. @type {(fault: import('./native').Fault) => Error} */
+    /** And with one of its requests. @type {(fault: import('../native').Fault) => Error} */
     this._explainCall = toError;
     attach(id, this);
   }
@@ -256,7 +256,7 @@ class SFTP extends EventEmitter {
   }
 
   /**
-   * @param {import('./native').SftpCall} call
+   * @param {import('../native').SftpCall} call
    * @param {Callback | undefined} callback
    * @param {(value: any) => any} [shape] what the callback gets of the outcome
    * @param {(step: any) => void} [step]
@@ -266,7 +266,7 @@ class SFTP extends EventEmitter {
     for (const field of /** @type {const} */ (['path', 'target'])) if (field in call) checkText(call[field]);
     if (this._over) throw new Error('Not connected');
     const { op, target } = call;
-    const explain = (/** @type {import('./native').Fault} */ fault) => fault.level === 'local' && target !== undefined
+    const explain = (/** @type {import('../native').Fault} */ fault) => fault.level === 'local' && target !== undefined
       ? toLocalError(fault, target, op === 'put')
       : this._explainCall(fault);
     const id = hub.sftpCall(this._id, call);

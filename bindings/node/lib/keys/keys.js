@@ -3,8 +3,8 @@
 // Keys as ssh2's utils give them: parsed from every format that people have, signed and verified with, made anew.
 
 const crypto = require('node:crypto');
-const { KIND, attach, detach, hub, release, retain } = require('./hub');
-const native = require('./native');
+const { KIND, attach, detach, hub, release, retain } = require('../hub');
+const native = require('../native');
 
 /** Curves by key type: their names in OpenSSL's words, and bytes of a coordinate. @type {Record<string, [crv: string, bytes: number, hash: string]>} */
 const CURVES = {
