@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use super::block::Block;
+use super::edited_file::EditedFile;
 use super::{FileArgs, Lines, Outcome, plain, program};
 
 const BLOCK: Block = Block { name: "ansible" };
@@ -20,7 +21,7 @@ pub(super) struct Args {
     #[command(flatten)]
     file: FileArgs,
     /// Instead of `setup ssh`: create a link to this program at this path, and have Ansible run that as its ssh. The link's
-    /// name must begin with "ssh".
+    /// name must begin with "ssh". --undo takes the link away, whether it is named or not.
     #[arg(long, value_name = "LINK")]
     drop_in: Option<PathBuf>,
 }
@@ -66,11 +67,13 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     {
         make_link(link)?;
     }
+    let gone = match change.undo {
+        true => args.drop_in.clone().map_or_else(|| link_named_in(&path), |link| Ok(Some(link)))?,
+        false => None,
+    };
     let outcome = lines.change(&path, change)?;
-    if let Some(link) = &args.drop_in
-        && change.undo
-    {
-        remove_link(link)?;
+    if let Some(link) = gone {
+        remove_link(&link)?;
     }
     if outcome == Outcome::Written && !change.undo {
         match args.drop_in {
@@ -139,6 +142,14 @@ fn make_link(link: &Path) -> anyhow::Result<()> {
         Err(_) if link.exists() => bail!("{shown} already exists and is not a link"),
         Err(_) => std::os::unix::fs::symlink(&program, link).with_context(|| format!("making {shown}")),
     }
+}
+
+/// The link that the lines in this file have Ansible run.
+fn link_named_in(path: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let file = EditedFile::open(path)?;
+    let found = BLOCK.find(file.text()).with_context(|| file.path.display().to_string())?;
+    let named = found.and_then(|found| found.block.lines().find_map(|line| line.strip_prefix("ssh_executable = ")));
+    Ok(named.map(PathBuf::from))
 }
 
 /// Takes the link away; what is there and is not a link to this program is left alone.

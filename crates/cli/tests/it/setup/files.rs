@@ -197,8 +197,13 @@ fn ansible_keeps_its_comments_and_its_order() {
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
         assert!(!link.exists());
     }
-    // Lines that cannot be taken away name a link, which stays.
+    // The link need not be named to be taken away: the lines name it.
     let options = ["--drop-in", link.to_str().unwrap()];
+    assert_status(&setup(&options), 0);
+    assert_status(&setup(&["--undo"]), 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    assert!(!link.exists());
+    // Lines that cannot be taken away name a link, which stays.
     let undo = ["--drop-in", link.to_str().unwrap(), "--undo"];
     assert_status(&setup(&options), 0);
     let with = fs::read_to_string(&file).unwrap();
