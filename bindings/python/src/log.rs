@@ -2,9 +2,9 @@
 //! one thread reads once logging is switched on.
 
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -35,7 +35,8 @@ impl Queue {
     /// This process's.
     fn here() -> Option<&'static Self> {
         let pid = std::process::id();
-        std::iter::successors(FIRST.get(), |queue| queue.of_child.get().map(Box::as_ref)).find(|queue| queue.pid == pid)
+        std::iter::successors(FIRST.get(), |queue| queue.of_child.get().map(Box::as_ref))
+            .find(|queue| queue.pid == pid)
     }
 
     /// Makes this process's, and starts the thread that reads it. To be called with the GIL held, without which nobody forks.

@@ -81,7 +81,9 @@ print("parent:", running.communicate("works")[0], box.run("echo too").stdout, en
     assert done.stdout.splitlines() == [said, "child: fresh", "parent: works too"], done.stderr
 
 
-def test_children_forked_while_the_engine_is_busy_do_not_wait_for_its_threads(testbed: Testbed) -> None:
+def test_forked_children_use_nothing_that_a_thread_of_their_parents_may_hold(testbed: Testbed) -> None:
+    # SQLite's locks are such things, and the queue to logging is another. Each would make a child wait for good now and then:
+    # one in hundreds, so that what counts is that they are not used.
     program = (
         CONNECT
         + """
@@ -93,29 +95,35 @@ class Told(logging.Handler):
 logging.getLogger("trunkline").addHandler(Told())
 logging.getLogger("trunkline").setLevel("DEBUG")
 trunkline.enable_logging("DEBUG")
+def databases():
+    files = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return sorted(file for file in files if "hosts.sqlite3" in (os.path.islink(file) and os.readlink(file) or ""))
 over = threading.Event()
 def work():
     while not over.is_set():
         with connect(share=False) as box:
             box.run("true")
+connect().run("true")
+assert databases()
 workers = [threading.Thread(target=work) for _ in range(3)]
 for worker in workers:
     worker.start()
-for number in range(30):
+for number in range(10):
     pid = os.fork()
     if pid == 0:
         told.clear()
-        done = connect().run(f"echo {number}").stdout
-        os._exit(0 if int(done) == number and told else 1)
+        before = databases()
+        said = connect().run(f"echo {number}").stdout
+        print(int(said) == number, before == databases(), bool(told), flush=True)
+        os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 over.set()
 for worker in workers:
     worker.join()
-print("all")
 """
     )
     done = run_python(program, testbed.config)
-    assert done.stdout == "all\n", done.stderr
+    assert done.stdout == "True True True\n" * 10, done.stderr
 
 
 def test_gevent_may_replace_everything(testbed: Testbed) -> None:

@@ -68,7 +68,10 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
         make_link(link)?;
     }
     let gone = match change.undo {
-        true => args.drop_in.clone().map_or_else(|| link_named_in(&path), |link| Ok(Some(link)))?,
+        true => args
+            .drop_in
+            .clone()
+            .map_or_else(|| link_named_in(&path), |link| Ok(Some(link)))?,
         false => None,
     };
     let outcome = lines.change(&path, change)?;
@@ -147,8 +150,15 @@ fn make_link(link: &Path) -> anyhow::Result<()> {
 /// The link that the lines in this file have Ansible run.
 fn link_named_in(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     let file = EditedFile::open(path)?;
-    let found = BLOCK.find(file.text()).with_context(|| file.path.display().to_string())?;
-    let named = found.and_then(|found| found.block.lines().find_map(|line| line.strip_prefix("ssh_executable = ")));
+    let found = BLOCK
+        .find(file.text())
+        .with_context(|| file.path.display().to_string())?;
+    let named = found.and_then(|found| {
+        found
+            .block
+            .lines()
+            .find_map(|line| line.strip_prefix("ssh_executable = "))
+    });
     Ok(named.map(PathBuf::from))
 }
 
