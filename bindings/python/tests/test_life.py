@@ -214,11 +214,10 @@ def test_ten_thousand_hosts_of_which_half_do_not_answer_leave_nothing(fleet: Cal
     }
     assert {type(each.error) for each in by_net["127.3."]} == {trunkline.TimeoutError}
     del results, by_net
-    wait_until(lambda: descriptors() <= before[0])
+    # The engine's own threads: as many as processors, and those for blocking work, which end after ten idle seconds.
+    wait_until(lambda: descriptors() <= before[0] and tasks() <= before[2])
     after = resources()
     assert after[1] <= before[1]
-    # The engine's own threads: as many as processors, and those for blocking work, which end after ten idle seconds.
-    assert after[2] - before[2] <= 100
     # What ssh said of 8,192 hosts is remembered.
     assert after[3] - before[3] < 8192 * 25_000
     ask(1000)

@@ -66,8 +66,8 @@ fn stock_ssh_has_a_terminal() {
     terminal.send("echo [$TERM $(stty size)]\n");
     terminal.expect("[xterm 24 80]");
     terminal.resize(132, 50);
-    terminal.send("sleep 0.1; stty size\n");
-    terminal.expect("50 132");
+    terminal.send("until stty size | grep '^50 132$'; do :; done; echo si''zed\n");
+    terminal.expect("sized\r\n");
     terminal.send("exit 3\n");
     assert_eq!(terminal.end().code(), Some(3));
     stock.assert_logins(1);
