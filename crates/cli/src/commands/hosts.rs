@@ -12,12 +12,11 @@ use trunkline_control::protocol::{
     HostRequest, MasterAction, MasterFound, MasterState, MastersOf, Reply, Request,
 };
 use trunkline_request::World;
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::questions::Conversation;
 use crate::report::connections::milliseconds;
-use crate::report::counted;
 use crate::ssh_options::SshOptions;
 
 /// Arguments of commands on one or more hosts.
@@ -203,7 +202,7 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
     let runtime = runtime()?;
     if args.stale {
         let removed = runtime.block_on(remove_stale(args, backend))?;
-        println!("removed {removed} socket{}", if removed == 1 { "" } else { "s" });
+        println!("removed {}", counted(removed, "socket"));
         return Ok(ExitCode::SUCCESS);
     }
     let closed = runtime.block_on(async {

@@ -3,9 +3,11 @@
 use super::colours::Colours;
 use super::grid::wrapped;
 use super::output::Output;
-use super::{HostResult, Outcome, counted, fold, joined, printable};
+use super::{HostResult, Outcome, fold, joined, printable};
 use std::collections::HashMap;
 use std::io::{self, Write};
+
+use trunkline_text::counted;
 
 /// Hosts with the same outcome and, byte for byte, the same output.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trunkline_control::protocol::{ConnectionReport, HostReport, MasterReport, MasterState};
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use super::grid::Grid;
 
@@ -122,8 +122,7 @@ fn drawn(rows: &[Row], shown: &[usize]) -> String {
 fn rows(host: &HostReport) -> Vec<Row> {
     let stock = match host.mux_sockets.len() {
         0 => String::new(),
-        1 => "1 socket".into(),
-        more => format!("{more} sockets"),
+        some => counted(some, "socket"),
     };
     let row = |middle: Middle, stock: String| {
         let [state, up, closes_in, rtt, sessions, tunnels, sent, received, rate] = middle;

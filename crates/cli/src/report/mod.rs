@@ -200,12 +200,6 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// `1 host`, `2 hosts`.
-pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
-    let plural = if count == N::from(1) { "" } else { "s" };
-    format!("{count} {what}{plural}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,11 @@
 
 use super::colours::Colours;
 use super::grid::Grid;
-use super::{Execution, HostResult, INTERRUPTED, Outcome, counted, fold, joined, printable, seconds};
+use super::{Execution, HostResult, INTERRUPTED, Outcome, fold, joined, printable, seconds};
 use std::collections::HashMap;
 use std::time::Duration;
+
+use trunkline_text::counted;
 
 /// The table of what went wrong, and whether the command may have run; empty where nothing did. Hosts that failed alike share
 /// a row under their folded names, most hosts first.

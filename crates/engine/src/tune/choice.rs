@@ -4,6 +4,7 @@ use crate::memory::tuned::{Choice, Rates, SMALLEST_REQUEST};
 use trunkline_request::tuning::{
     Certainty, Change, CipherRow, Direction, Report, RequestRow, StreamsRow, Verdict,
 };
+use trunkline_text::counted;
 
 /// How much better something must be than what is usual to be chosen, whatever was measured.
 pub(super) const WORTH: f64 = 1.05;
@@ -101,11 +102,7 @@ pub(super) fn verdict(
         };
         if let Some(chosen) = chosen {
             add(
-                format!(
-                    "{chosen} {} {}",
-                    if chosen == 1 { "session" } else { "sessions" },
-                    direction.as_str()
-                ),
+                format!("{} {}", counted(chosen, "session"), direction.as_str()),
                 ratio(rate(chosen), rate(usual)),
             );
         }

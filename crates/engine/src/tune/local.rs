@@ -10,6 +10,7 @@ use aws_lc_rs::{hmac, rand::SecureRandom as _};
 use trunkline_proto::cipher::{Cipher, PacketKeys, Sealer};
 use trunkline_proto::mac::Mac;
 use trunkline_request::tuning::{LocalReport, LocalRow, SIZES, SignatureRow};
+use trunkline_text::counted;
 
 /// Measures this machine, each algorithm at each size for so long.
 ///
@@ -208,13 +209,13 @@ fn signatures(each: Duration) -> Result<Vec<SignatureRow>, &'static str> {
 /// This machine: its CPU, and how many of its cores this process may use.
 pub(super) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let (name, plural) = (cpu(), if cores == 1 { "" } else { "s" });
+    let name = cpu();
     let name = if name.is_empty() {
         std::env::consts::ARCH.to_owned()
     } else {
         name
     };
-    format!("{name}, {cores} core{plural}")
+    format!("{name}, {}", counted(cores, "core"))
 }
 
 /// Linux's name for the CPU.

@@ -2,6 +2,7 @@
 
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
+use trunkline_text::counted;
 
 use super::details;
 use super::palette::{BOLD, Palette};
@@ -106,12 +107,11 @@ fn summary(model: &Model, palette: Palette) -> [Line<'static>; 2] {
 
 fn totals(model: &Model) -> Line<'static> {
     let totals = model.totals();
-    let count = |number: usize, name: &str| format!("{number} {name}{}", if number == 1 { "" } else { "s" });
     let counts = [
-        count(totals.hosts, "host"),
-        count(totals.connections, "connection"),
-        count(totals.sessions as usize, "session"),
-        count(totals.tunnels as usize, "tunnel"),
+        counted(totals.hosts, "host"),
+        counted(totals.connections, "connection"),
+        counted(totals.sessions, "session"),
+        counted(totals.tunnels, "tunnel"),
     ];
     let shown = |value: f64| match rate(value) {
         none if none.is_empty() => "0".to_owned(),
@@ -130,12 +130,11 @@ fn question(model: &Model, sharing: &str) -> Vec<Line<'static>> {
         return vec![Line::raw("This host has no connections any more.")];
     };
     let (connections, sessions) = (host.report.connections.len(), host.sessions());
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let what = format!(
-        "Close {connections} connection{} to {}, with {sessions} session{}?",
-        plural(connections),
+        "Close {} to {}, with {}?",
+        counted(connections, "connection"),
         host.report.name,
-        plural(sessions as usize)
+        counted(sessions, "session")
     );
     vec![
         Line::styled(what, BOLD),

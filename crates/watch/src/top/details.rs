@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trunkline_control::protocol::{Activity, ConnectionReport, FailureReport};
+use trunkline_text::counted;
 
 use super::subject::Lines;
 use super::tables::{Row, asker};
@@ -107,7 +108,7 @@ fn of_connection(lines: &mut Lines, model: &Model, host: &Host, connection: &Con
         (connection.tunnels, "tunnel"),
         (u32::try_from(connection.spares).unwrap_or(u32::MAX), "spare"),
     ];
-    let counts = counts.map(|(count, name)| format!("{count} {name}{}", if count == 1 { "" } else { "s" }));
+    let counts = counts.map(|(count, name)| counted(count, name));
     line(lines, "carries", counts.join(", "));
     let moved = format!(
         "{} sent, {} received",

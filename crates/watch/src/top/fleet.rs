@@ -6,6 +6,7 @@ use std::time::Duration;
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
 use trunkline_control::fleet_view::{JobReport, MoveReport, NodeReport, NodeState, StreamReport};
+use trunkline_text::counted;
 
 use super::details::line;
 use super::palette::{BOLD, Palette};
@@ -225,10 +226,6 @@ impl Subject for FleetModel {
     }
 }
 
-fn plural(number: usize, name: &str) -> String {
-    format!("{number} {name}{}", if number == 1 { "" } else { "s" })
-}
-
 fn totals(model: &FleetModel) -> String {
     let totals = model.totals();
     let others = [
@@ -243,19 +240,19 @@ fn totals(model: &FleetModel) -> String {
         .collect();
     // A terminal of 80 columns has room for all of it.
     let mut words = match others.is_empty() {
-        true => format!("{} up", plural(totals.up, "node")),
+        true => format!("{} up", counted(totals.up, "node")),
         false => format!("{} up{}", totals.up, others.concat()),
     };
-    words += &format!("; {}", plural(totals.shards, "shard"));
+    words += &format!("; {}", counted(totals.shards, "shard"));
     if totals.free > 0 {
         words += &format!(", {} free", totals.free);
     }
-    words += &format!("; {}", plural(totals.running_jobs, "open job"));
+    words += &format!("; {}", counted(totals.running_jobs, "open job"));
     if totals.running_hosts > 0 {
         words += &format!(" on {} hosts", totals.running_hosts);
     }
     if totals.running_streams > 0 {
-        words += &format!("; {}", plural(totals.running_streams, "stream"));
+        words += &format!("; {}", counted(totals.running_streams, "stream"));
     }
     if model.fleet.older_jobs > 0 {
         words += &format!("; {} older jobs", model.fleet.older_jobs);
@@ -540,7 +537,7 @@ fn about_node(model: &FleetModel, node: &NodeReport) -> Lines {
     line(&mut lines, "why", node.trouble.clone().unwrap_or_default());
     line(&mut lines, "version", &node.version);
     if running(node) > 0 {
-        line(&mut lines, "runs on", plural(running(node) as usize, "host"));
+        line(&mut lines, "runs on", counted(running(node) as usize, "host"));
     }
     line(&mut lines, "heard of", format!("{} ago", ago(model, node.heard)));
     for zone in model.zones.keys() {
@@ -561,7 +558,7 @@ fn about_node(model: &FleetModel, node: &NodeReport) -> Lines {
 }
 
 fn in_words(model: &FleetModel, moved: &MoveReport) -> String {
-    let shards = plural(moved.shards as usize, "shard");
+    let shards = counted(moved.shards as usize, "shard");
     let from = moved
         .from
         .as_ref()
@@ -685,7 +682,7 @@ fn about_stream(model: &FleetModel, stream: &StreamReport) -> Lines {
         line(
             &mut lines,
             "",
-            format!("and {}", plural(stream.more_nodes as usize, "more node")),
+            format!("and {}", counted(stream.more_nodes as usize, "more node")),
         );
     }
     lines

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use crate::report::alike;
-use crate::report::counted;
 use crate::report::fold::fold;
 use crate::report::grid::{Grid, wrapped};
 use crate::terminal;

@@ -4,12 +4,11 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use trunkline_control::protocol::{DaemonStatus, Reply, Request};
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use crate::backend::{Backend, place, runtime};
 use crate::commands::hosts::{ask, unexpected};
 use crate::report::connections::{age, bytes};
-use crate::report::counted;
 
 /// Arguments of `trunkline status`.
 #[derive(Debug, clap::Args)]

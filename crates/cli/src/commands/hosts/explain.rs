@@ -7,12 +7,11 @@ use serde_json::json;
 use trunkline_control::protocol::{
     Departure, Explanation, Handshake, MasterReport, MasterState, Reply, Request, Transport,
 };
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use super::{ask, unexpected};
 use crate::backend::{Backend, host_request, runtime};
 use crate::report::connections::{age, bytes, milliseconds, span, state};
-use crate::report::counted;
 use crate::report::grid::wrapped_list;
 use crate::ssh_options::SshOptions;
 use crate::terminal;

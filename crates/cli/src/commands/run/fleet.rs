@@ -14,7 +14,7 @@ use trunkline_control::socket::FrameError;
 use trunkline_control::stdio::Input;
 use trunkline_request::destination::Destination;
 use trunkline_request::hosts::Target;
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use super::command::Command;
 use super::job::{Collected, Stopping, View, ended, failed};
@@ -112,10 +112,7 @@ impl Run<'_> {
         };
         if !self.args.quiet {
             let job = Printable::line(&job);
-            let hosts = match targets.len() {
-                1 => "1 host".to_owned(),
-                all => format!("{all} hosts"),
-            };
+            let hosts = counted(targets.len(), "host");
             eprintln!("trunkline: job {job} on {hosts}; `trunkline fleet attach {job}` follows it, too");
         }
         let names = (1..)

@@ -14,7 +14,7 @@ use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 use trunkline_request::hosts::{HostList, Target, matches, nearest};
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use super::Run;
 use super::command::{Command, Variable};
@@ -212,7 +212,7 @@ impl<'a> Prompt<'a> {
     }
 
     fn count(&self) -> String {
-        crate::report::counted(self.chosen.len(), "host")
+        counted(self.chosen.len(), "host")
     }
 }
 

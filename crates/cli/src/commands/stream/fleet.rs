@@ -9,7 +9,7 @@ use trunkline_control::fleet::{
 };
 use trunkline_control::protocol::Exit;
 use trunkline_request::World;
-use trunkline_text::Printable;
+use trunkline_text::{Printable, counted};
 
 use super::{Args, Event, Restart, To, View, colours};
 use crate::backend::Backend;
@@ -64,8 +64,7 @@ pub(super) async fn stream(args: &Args, to: Option<To>, backend: &Backend) -> an
         to.can_take(hosts.len())?;
     }
     if !args.json {
-        let (stream, number) = (Printable::line(&stream), hosts.len());
-        let noun = if number == 1 { "host" } else { "hosts" };
+        let (stream, number) = (Printable::line(&stream), counted(hosts.len(), "host"));
         let rest = match (args.detach, args.attach.is_some()) {
             (true, _) => format!(
                 "`trunkline fleet attach {stream} --to TARGET` follows it, `trunkline fleet cancel {stream}` ends it"
@@ -73,7 +72,7 @@ pub(super) async fn stream(args: &Args, to: Option<To>, backend: &Backend) -> an
             (false, true) => "Ctrl-C here ends following, and the stream goes on".to_owned(),
             (false, false) => "Ctrl-C ends it".to_owned(),
         };
-        eprintln!("trunkline: stream {stream} on {number} {noun}; {rest}");
+        eprintln!("trunkline: stream {stream} on {number}; {rest}");
     } else if args.detach {
         println!(
             "{}",
