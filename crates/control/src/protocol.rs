@@ -235,6 +235,9 @@ pub struct SessionRequest {
     /// Whom the client works for, where that is not its own user.
     #[serde(default)]
     pub on_behalf: Option<OnBehalf>,
+    /// Whether [`Reply::Exited`] is wanted.
+    #[serde(default)]
+    pub tell_exit: bool,
 }
 
 /// Somebody on another machine, as the client knows it: for the audit trail.
@@ -523,6 +526,9 @@ pub enum Reply {
     Output(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The session's error output.
     ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The session's command has ended so, and its session has not: another process has the command's output. Told to
+    /// who wanted that ([`SessionRequest::tell_exit`]).
+    Exited(Exit),
     /// The session has ended: last frame.
     Exit(Exit),
     /// It did not work: last frame.

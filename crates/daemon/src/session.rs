@@ -17,17 +17,19 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use trunkline::config::{HostConfig, Listen, LocalCommand, LogLevel, Reason, RequestTty, SessionType, World};
-use trunkline::{ChannelStream, Command, Engine, Error, ExitStatus, Host, Interaction, Printable, Pty};
+use trunkline::{ChannelStream, Command, Engine, Error, Host, Interaction, Printable, Pty};
 
 use crate::observed::recording::Recordings;
 use crate::openssh::Masters;
 use crate::protocol::{
-    Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, SshClient, TerminalInfo, Tty,
+    Escapes, Failure, Program, Reply, Request, SessionRequest, SshClient, TerminalInfo, Tty,
 };
 use forwards::Forwards;
 use listening::Waiting;
 use log::Log;
-use streams::{Deadline, Streams, TERMINATED, Terms, begun, closed, hold, pump, terminal_size, tunnel};
+use streams::{
+    Deadline, Streams, TERMINATED, Terms, as_told, begun, closed, hold, pump, terminal_size, tunnel,
+};
 use trunkline_audit::Entry;
 
 /// Who wants a session, and can be spoken to.
@@ -348,6 +350,8 @@ impl Prepared<'_> {
             detached: Some(detached),
             forwards: Some(forwards),
             recording: None,
+            entry: Some(entry),
+            tell_exit: request.tell_exit,
         };
         if program == Program::Nothing {
             opening.may_end(Box::pin(host.warm())).await?;
@@ -420,11 +424,7 @@ impl Prepared<'_> {
         }
         let ended = ended?;
         log.say(LogLevel::Debug1, format!("Exit status {}", ended.code()));
-        Ok(Reply::Exit(match ended {
-            ExitStatus::Exited(status) => Exit::Status(status),
-            ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
-            ExitStatus::Unknown => Exit::Unknown,
-        }))
+        Ok(Reply::Exit(as_told(ended)))
     }
 }
 

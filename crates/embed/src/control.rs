@@ -204,7 +204,7 @@ impl End {
     }
 
     /// Waits until it is known how the command ended, which may be before the session's end: another process that has the
-    /// command's output keeps the session open. Of the daemon's sessions only the end is known. Cancel-safe.
+    /// command's output keeps the session open. Cancel-safe.
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -218,7 +218,12 @@ impl End {
             }
             return Ok(exit);
         }
-        self.wait().await
+        let course = self.course.clone();
+        tokio::select! {
+            biased;
+            ended = self.wait() => ended,
+            exit = course.exit.wait() => Ok(exit.clone()),
+        }
     }
 
     /// Waits for the end. Cancel-safe.

@@ -33,6 +33,8 @@ impl Control {
 pub(crate) struct Course {
     /// Its output has ended; whether by the server's word.
     pub(crate) output: SetOnce<bool>,
+    /// Its command has ended so, and it has not.
+    pub(crate) exit: SetOnce<ExitStatus>,
     /// It is over.
     pub(crate) end: SetOnce<()>,
 }
@@ -191,13 +193,8 @@ impl Attended {
                 reply = self.replies.next() => reply?,
             };
             match reply {
-                Reply::Exit(exit) => {
-                    return Ok(Ok(match exit {
-                        Exit::Status(status) => ExitStatus::Exited(status),
-                        Exit::Signal(signal, core_dumped) => ExitStatus::Signaled { signal, core_dumped },
-                        Exit::Unknown => ExitStatus::Unknown,
-                    }));
-                }
+                Reply::Exit(exit) => return Ok(Ok(status_of(exit))),
+                Reply::Exited(exit) => drop(self.course.exit.set(status_of(exit))),
                 Reply::Failed(failure) => return Ok(Err(failure)),
                 Reply::UseSystemSsh { reasons, .. } => {
                     let message = format!("this host needs the system's ssh: {}", reasons.join("; "));
@@ -241,6 +238,14 @@ impl Attended {
         if let Some(started) = self.started.take() {
             let _ = started.send(outcome);
         }
+    }
+}
+
+fn status_of(exit: Exit) -> ExitStatus {
+    match exit {
+        Exit::Status(status) => ExitStatus::Exited(status),
+        Exit::Signal(signal, core_dumped) => ExitStatus::Signaled { signal, core_dumped },
+        Exit::Unknown => ExitStatus::Unknown,
     }
 }
 

@@ -103,6 +103,7 @@ impl Daemon {
             ssh: None,
             limit: None,
             on_behalf: None,
+            tell_exit: false,
         }
     }
 
@@ -167,6 +168,7 @@ impl Daemon {
         let ends = [Far::of(stdin)?, Far::of(stdout)?, Far::of(stderr)?];
         let mut request = self.session_request(program, [ends[0].kind(), ends[1].kind(), ends[2].kind()]);
         request.limit = limit;
+        request.tell_exit = true;
         if let Some(pty) = &options.pty {
             request.tty = Tty::Force;
             request.terminal = Some(TerminalInfo {

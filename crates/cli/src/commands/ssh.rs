@@ -330,6 +330,7 @@ impl Streams {
             }),
             limit: None,
             on_behalf: None,
+            tell_exit: false,
         })
     }
 

@@ -524,6 +524,7 @@ impl Follower<'_> {
             ssh: None,
             limit: None,
             on_behalf: None,
+            tell_exit: false,
         }
     }
 }

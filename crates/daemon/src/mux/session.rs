@@ -80,6 +80,7 @@ impl Client<'_> {
             .and_then(|terminal| self.recording(&request, terminal.size, &host));
         let terms = Terms {
             recording: recording.as_ref(),
+            entry: Some(&entry),
             ..Terms::default()
         };
         let running = streams::pump(parts, begin, streams, &replies, heard, terms, &host);

@@ -14,8 +14,10 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 use trunkline::{
     ChannelReader, ChannelStream, ChannelWriter, Error, Execution, ExitStatus, Host, SessionControl,
-    SessionParts, TerminalSize,
+    SessionEnd, SessionParts, TerminalSize,
 };
+
+use trunkline_audit::Entry;
 
 use super::forwards::Forwards;
 use crate::observed::recording::Recording;
@@ -26,6 +28,9 @@ use terminal_input::TerminalInput;
 /// A command whose output nobody takes any more, or that was sent a signal, gets this long to end before its session is
 /// closed.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// What sshd says of a command's end and of its session's comes in one packet, or in two that follow each other.
+const BURST: Duration = Duration::from_millis(10);
 
 /// The end-of-file character that a terminal has by default, for a session whose user has left it.
 const END_OF_TRANSMISSION: u8 = 4;
@@ -106,6 +111,10 @@ pub(crate) struct Terms<'a> {
     pub(crate) forwards: Option<&'a Forwards<'a>>,
     /// What its terminal shows, where that is recorded.
     pub(crate) recording: Option<&'a Recording>,
+    /// What is recorded of it.
+    pub(crate) entry: Option<&'a Entry>,
+    /// Whether its client is told how the command has ended where the session goes on.
+    pub(crate) tell_exit: bool,
 }
 
 impl Terms<'_> {
@@ -209,7 +218,7 @@ pub(crate) async fn pump(
         let status = match end.started().await {
             Ok(()) => {
                 let _ = replies.send(begun).await;
-                end.wait().await
+                until_over(&mut end, replies, terms).await
             }
             Err(error) => Err(error),
         };
@@ -256,6 +265,38 @@ pub(crate) async fn pump(
         Err(_) => Execution::MayHaveStarted,
     };
     Err(stopped.with_execution(execution))
+}
+
+/// Waits for the session's end. On the way it is recorded how the command has ended, and told to who wants to know.
+async fn until_over(
+    end: &mut SessionEnd,
+    replies: &mpsc::Sender<Reply>,
+    terms: Terms<'_>,
+) -> Result<ExitStatus, Error> {
+    let exit = end.exited().await;
+    if let (Some(entry), Some(exit)) = (terms.entry, &exit) {
+        entry.exited(exit);
+    }
+    let mut over = pin!(end.wait());
+    let Some(exit) = exit.filter(|_| terms.tell_exit) else {
+        return over.await;
+    };
+    match tokio::time::timeout(BURST, &mut over).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            let _ = replies.send(Reply::Exited(as_told(exit))).await;
+            over.await
+        }
+    }
+}
+
+/// How a command ended, in the protocol's words.
+pub(crate) fn as_told(exit: ExitStatus) -> Exit {
+    match exit {
+        ExitStatus::Exited(status) => Exit::Status(status),
+        ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
+        ExitStatus::Unknown => Exit::Unknown,
+    }
 }
 
 /// How a session ended whose streams have.

@@ -38,6 +38,30 @@ async fn a_command_has_its_input_and_its_status() {
 }
 
 #[tokio::test]
+async fn how_a_command_ended_is_known_while_another_process_has_its_output() {
+    let sshd = Sshd::start_default().unwrap();
+    each_way(&sshd, &[], async |way| {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = folder.path().join("gate");
+        let line = format!(
+            "{{ until [ -e {} ]; do sleep 0.05; done; echo late; }} & exit 6",
+            gate.display()
+        );
+        let session = way.session(&exec(&line), ALL).await.unwrap();
+        let (Output::Program(mut stdout), mut end) = (session.stdout, session.end) else {
+            panic!("all is the program's");
+        };
+        // Its session ends only when the gate is open.
+        assert_eq!(end.exited().await, Ok(ExitStatus::Exited(6)));
+        std::fs::write(&gate, "").unwrap();
+        assert_eq!(rest(&mut stdout).await, b"late\n");
+        assert_eq!(end.wait().await, Ok(ExitStatus::Exited(6)));
+        assert_eq!(end.exited().await, Ok(ExitStatus::Exited(6)));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn streams_are_whole_and_end_by_the_servers_word() {
     let sshd = Sshd::start_default().unwrap();
     each_way(&sshd, &[], async |way| {

@@ -306,6 +306,7 @@ impl Job<'_> {
             ssh: None,
             limit: self.common.limit,
             on_behalf: None,
+            tell_exit: false,
         }
     }
 

@@ -75,6 +75,7 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
             submitter: work.submitter.clone(),
             job: work.job.0.clone(),
         }),
+        tell_exit: false,
     }));
     let passed: Vec<BorrowedFd<'_>> = read_end.iter().map(OwnedFd::as_fd).collect();
     let mut client =
