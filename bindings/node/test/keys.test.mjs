@@ -48,7 +48,7 @@ test('a key behind a passphrase is opened on the engine’s threads, in every fo
 
 test('every kind of event that the JavaScript knows is one of the native module’s', () => {
   const folder = new URL('../lib/', import.meta.url);
-  const used = readdirSync(folder)
+  const used = readdirSync(folder, { recursive: true })
     .filter((name) => name.endsWith('.js'))
     .flatMap((name) => [...readFileSync(new URL(name, folder), 'utf8').matchAll(/\bKIND\.(\w+)/g)].map(([, kind]) => kind));
   assert.deepEqual([...new Set(used)].sort(), Object.keys(KIND).sort());

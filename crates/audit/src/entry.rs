@@ -184,6 +184,11 @@ impl Entry {
         }
     }
 
+    /// How its command has ended, if that was said.
+    fn told(&self) -> Option<Outcome> {
+        self.work().as_ref()?.exit.as_ref().map(of_exit)
+    }
+
     /// Records its end.
     fn end(&self, outcome: Outcome) {
         let Some(work) = self.work().take() else { return };
@@ -201,9 +206,10 @@ impl Entry {
             Reply::Exit(Exit::Unknown) | Reply::Measured(_) | Reply::RemoteNames(_) => {
                 Outcome::new(Execution::Finished)
             }
+            // As `failed`.
             Reply::Failed(failure) => Outcome {
                 error: Some(failure.message.clone()),
-                ..Outcome::new(failure.execution)
+                ..self.told().unwrap_or_else(|| Outcome::new(failure.execution))
             },
             Reply::Copied(CopyEnd { progress, .. }) => Outcome {
                 failed_files: Some(progress.failed),
@@ -219,11 +225,7 @@ impl Entry {
 
     /// Records the end of a session. An end of the command that was told before counts for more than what became of the session.
     pub fn end_session(&self, ended: &Result<ExitStatus, Error>) {
-        let told = self
-            .work()
-            .as_ref()
-            .and_then(|work| work.exit.as_ref().map(of_exit));
-        self.end(match (ended, told) {
+        self.end(match (ended, self.told()) {
             (Ok(exit), _) => of_exit(exit),
             (Err(_), Some(told)) => told,
             (Err(error), None) => Outcome::failed(error),
@@ -251,9 +253,12 @@ impl Entry {
         });
     }
 
-    /// Records that it failed.
+    /// Records that it failed. How its command had ended stays true.
     pub fn failed(&self, error: &Error) {
-        self.end(Outcome::failed(error));
+        self.end(Outcome {
+            error: Some(error.to_string()),
+            ..self.told().unwrap_or_else(|| Outcome::new(error.execution()))
+        });
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use trunkline::config::{ForwardTarget, Listen};
 use trunkline_embed::Cause;
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{Sshd, free_port};
 
 use crate::{each_way, rest};
 
@@ -56,7 +56,8 @@ async fn what_the_server_listens_on_offers_clients_that_can_be_taken_or_refused(
     each_way(&sshd, &[], async |way| {
         let listen = Listen::Tcp {
             host: Some("127.0.0.1".into()),
-            port: 0,
+            // Once it is closed nobody else is given it.
+            port: free_port(),
         };
         let mut listener = way.listen(&listen).await.unwrap();
         let port = listener.port().unwrap();

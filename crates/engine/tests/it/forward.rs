@@ -10,7 +10,7 @@ use trunkline::config::{Forward, ForwardTarget, Listen};
 use trunkline::{
     Command, Engine, Error, ErrorKind, ForwardEvent, ForwardHandle, Host, Interaction, Settings,
 };
-use trunkline_testkit::{Agent, KeyConstraints, Relay, Sshd};
+use trunkline_testkit::{Agent, KeyConstraints, Relay, Sshd, free_port};
 
 use crate::site::{engine, host_of, host_with, request};
 
@@ -326,7 +326,8 @@ async fn what_is_cut_off_does_not_look_complete() {
 async fn closing_ends_the_listening_and_aborting_ends_all() {
     let (_sshd, host) = connected(&[]).await;
     let forward = Forward {
-        listen: tcp(0),
+        // Once it is closed nobody else is given it.
+        listen: tcp(free_port()),
         target: to_port(echo_port().await),
     };
     for abort in [false, true] {
@@ -444,7 +445,8 @@ async fn a_port_of_the_server_leads_here() {
     ] {
         let listen = Listen::Tcp {
             host: name.map(str::to_owned),
-            port: 0,
+            // Once it is closed nobody else is given it.
+            port: free_port(),
         };
         let handle = host
             .forward_remote(&Forward {

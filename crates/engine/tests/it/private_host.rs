@@ -12,7 +12,7 @@ use trunkline::{
     Command, Engine, Error, ErrorKind, Host, HostKeyVerifier, Interaction, Login, Settings, Verification,
     refused_by_program,
 };
-use trunkline_testkit::{KeyPair, KeyType, Relay, Sshd};
+use trunkline_testkit::{KeyPair, KeyType, Relay, Sshd, free_port};
 use zeroize::Zeroizing;
 
 use crate::site::engine;
@@ -267,7 +267,8 @@ async fn clients_of_a_port_on_the_server_are_handed_over_as_streams() {
     let host = private(&engine(), &sshd, login(&sshd));
     let listen = Listen::Tcp {
         host: Some("127.0.0.1".into()),
-        port: 0,
+        // Once it is closed nobody else is given it.
+        port: free_port(),
     };
     let mut listener = host.listen_remote(&listen).await.unwrap();
     let Listen::Tcp { port, .. } = *listener.listening() else {

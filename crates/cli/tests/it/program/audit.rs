@@ -207,6 +207,18 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let failed = &audited.found(&[("event", "end"), ("command", "never-run")])[0];
     assert_eq!(failed["execution"], "did not start");
     assert!(failed["error"].is_string());
+
+    // Another process has its output when time is up.
+    let command = "sleep 20 & exit 6";
+    let mut late = audited.home.trunkline();
+    late.args(["run", "-F"]).arg(server.ssh_config());
+    assert_status(&finish(late.args(["-t", "3", "-H", server.alias(), command])), 1);
+    let late = &audited.found(&[("event", "end"), ("command", command)])[0];
+    assert_eq!(
+        (&late["status"], &late["execution"]),
+        (&6.into(), &"finished".into())
+    );
+    assert!(late["error"].is_string());
 }
 
 #[test]
