@@ -32,11 +32,15 @@ struct Queue {
 }
 
 impl Queue {
+    /// Those of all processes from the first to this one, as far as they have one.
+    fn all() -> impl Iterator<Item = &'static Self> {
+        std::iter::successors(FIRST.get(), |queue| queue.of_child.get().map(Box::as_ref))
+    }
+
     /// This process's.
     fn here() -> Option<&'static Self> {
         let pid = std::process::id();
-        std::iter::successors(FIRST.get(), |queue| queue.of_child.get().map(Box::as_ref))
-            .find(|queue| queue.pid == pid)
+        Self::all().find(|queue| queue.pid == pid)
     }
 
     /// Makes this process's, and starts the thread that reads it. To be called with the GIL held, without which nobody forks.
@@ -52,7 +56,7 @@ impl Queue {
         std::thread::Builder::new()
             .name("trunkline-log".into())
             .spawn(move || read(&reader, tell))?;
-        match std::iter::successors(FIRST.get(), |queue| queue.of_child.get().map(Box::as_ref)).last() {
+        match Self::all().last() {
             Some(last) => drop(last.of_child.set(Box::new(queue))),
             None => drop(FIRST.set(queue)),
         }
