@@ -51,6 +51,8 @@ pub(super) struct Inside {
     window: Arc<Window>,
     closed: CancellationToken,
     out: mpsc::Sender<Bytes>,
+    /// What was asked of the server and has not been answered to the client.
+    unanswered: AtomicU32,
 }
 
 /// Both sides of channel `channel`, whose messages leave through `out`.
@@ -74,6 +76,7 @@ pub(super) fn channel(channel: u32, out: mpsc::Sender<Bytes>) -> (Door, Inside) 
         window,
         closed,
         out,
+        unanswered: AtomicU32::new(0),
     };
     (door, inside)
 }
@@ -181,6 +184,7 @@ impl Inside {
                     Some(ProxiedRequest { wants_reply, asked }) = requests.recv(), if answers.len() < MAX_REQUESTS => {
                         let asked = recorded(asked, entry).await;
                         let asked = asked.map(|asked| control.request(asked));
+                        this.unanswered.fetch_add(1, Ordering::Relaxed);
                         answers.push_back(async move {
                             let success = match asked {
                                 Some(answer) => answer.await,
@@ -189,7 +193,10 @@ impl Inside {
                             wants_reply.then_some(success)
                         });
                     }
-                    Some(answer) = answers.next() => this.answer(peer, answer).await,
+                    Some(answer) = answers.next() => {
+                        this.answer(peer, answer).await;
+                        this.unanswered.fetch_sub(1, Ordering::Relaxed);
+                    }
                     else => std::future::pending().await,
                 }
             }
@@ -199,6 +206,7 @@ impl Inside {
                 this.output(peer, Stream::Data, &mut stdout),
                 this.output(peer, Stream::Stderr, &mut stderr)
             );
+            this.after_answers().await;
             if stdout.is_complete() {
                 this.say(message::eof(peer.channel)).await;
             }
@@ -283,6 +291,14 @@ impl Inside {
         }
     }
 
+    /// Before what the server has said last: lets the answers that it gave before go first.
+    async fn after_answers(&self) {
+        if self.unanswered.load(Ordering::Relaxed) > 0 {
+            // They have come by now; whoever passes them on is asked first.
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Gives the server what the client sends, until either has closed the channel. Credit returns when the engine has
     /// taken it, which it does as the server's window allows.
     async fn input(&self, peer: Peer, mut writer: ChannelWriter) {
@@ -320,6 +336,7 @@ impl Inside {
     /// taken from `reader` only.
     async fn output(&self, peer: Peer, stream: Stream, reader: &mut ChannelReader) {
         while let Some(mut chunk) = reader.chunk().await {
+            self.after_answers().await;
             while !chunk.is_empty() {
                 let most = chunk.len().min(peer.max_data.min(MAX_DATA) as usize);
                 let piece = chunk.split_to(self.window.take(most).await);

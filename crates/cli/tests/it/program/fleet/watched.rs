@@ -122,9 +122,9 @@ fn top_shows_nodes_shards_moves_jobs_and_streams_as_they_change() {
     tmux.expect("exit status 3");
     tmux.run(&["send-keys", "Enter"]);
     tmux.expect("box1");
-    // Apart: together they are Alt and a digit.
+    tmux.expect("Details");
     tmux.run(&["send-keys", "Escape"]);
-    tmux.expect("SUBMITTER");
+    tmux.expect_no("Details");
     tmux.run(&["send-keys", "2"]);
     tmux.expect("OF THE SITE");
     tmux.run(&["send-keys", "3"]);
