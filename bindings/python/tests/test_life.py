@@ -82,8 +82,8 @@ print("parent:", running.communicate("works")[0], box.run("echo too").stdout, en
 
 
 def test_forked_children_use_nothing_that_a_thread_of_their_parents_may_hold(testbed: Testbed) -> None:
-    # SQLite's locks are such things, and the queue to logging is another. Each would make a child wait for good now and then:
-    # one in hundreds, so that what counts is that they are not used.
+    # SQLite's locks are such things, and so is the queue to logging. A child would wait for good, one time in hundreds: what
+    # counts is that it does not use them.
     program = (
         CONNECT
         + """
