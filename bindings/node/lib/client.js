@@ -4,7 +4,7 @@ const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, attempt, detach, retain, release } = require('./hub');
 const { Channel, Tunnel } = require('./streams/channel');
 const { Authentication } = require('./authentication');
-const { BY_APPLICATION, checkText, toConnectionError, toError, toRequestError } = require('./errors');
+const { BY_APPLICATION, checkText, hostOf, toConnectionError, toError, toRequestError } = require('./errors');
 const { parseKey } = require('./keys/keys');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./streams/sftp');
@@ -20,7 +20,7 @@ const isOpenSsh = (/** @type {string} */ software) => /^OpenSSH_[5-9]/.test(soft
  */
 function told(config) {
   return {
-    host: config.hostname || config.host || 'localhost',
+    host: hostOf(config),
     port: +config.port || 22,
     username: config.username || config.user,
     forceIPv4: config.forceIPv4 || false,

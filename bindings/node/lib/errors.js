@@ -15,6 +15,12 @@ function toError(fault) {
   return /** @type {import('./index').SshError} */ (Object.assign(new Error(message), told));
 }
 
+/**
+ * The host that a client's `config` names.
+ * @param {Record<string, any>} config
+ */
+const hostOf = (config) => config.hostname || config.host || 'localhost';
+
 /** What a server means by a reason without words (RFC 4253 section 11.1). */
 const DISCONNECT_REASONS = [
   '', 'HOST_NOT_ALLOWED_TO_CONNECT', 'PROTOCOL_ERROR', 'KEY_EXCHANGE_FAILED', 'RESERVED', 'MAC_ERROR', 'COMPRESSION_ERROR',
@@ -48,7 +54,7 @@ function toConnectionError(fault, { config, ready }) {
   if (kind === 'host_key' && typeof config?.hostVerifier === 'function') return told('Host denied (verification failed)', {});
   if (kind === 'timeout' && ready) return told('Keepalive timeout', { level: 'client-timeout' });
   if (kind !== 'network' || !config) return toError(fault);
-  const host = config.hostname ?? config.host ?? 'localhost';
+  const host = hostOf(config);
   if (fault.level === 'client-dns') {
     const failed = `getaddrinfo ENOTFOUND ${host}`;
     const family = config.forceIPv4 === config.forceIPv6 ? undefined : config.forceIPv4 ? 'IPv4' : 'IPv6';
@@ -116,4 +122,4 @@ function checkText(...values) {
   }
 }
 
-module.exports = { BY_APPLICATION, checkText, received, toLocalError, toRequestError, toConnectionError, toError };
+module.exports = { BY_APPLICATION, checkText, hostOf, received, toLocalError, toRequestError, toConnectionError, toError };

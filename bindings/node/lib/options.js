@@ -10,7 +10,7 @@ const { accessSync, constants } = require('node:fs');
 const { AgentSocket, isAgent, socketOf } = require('./keys/agent');
 const { asksHow } = require('./authentication');
 const { isSealed, openSealed, parseKey } = require('./keys/keys');
-const { received } = require('./errors');
+const { hostOf, received } = require('./errors');
 const native = require('./native');
 
 /** What `hostHash` may be: anything else leaves the key as it is, as for ssh2. */
@@ -154,7 +154,7 @@ function connectOptions(config, strict) {
   if (config.agentForward === true && agent === undefined) {
     throw new Error('You must set a valid agent path to allow agent forwarding');
   }
-  const host = config.hostname || config.host || 'localhost';
+  const host = hostOf(config);
   if (typeof host !== 'string') {
     const error = new TypeError(`The "hostname" argument must be of type string. ${received(host)}`);
     throw Object.assign(error, { code: 'ERR_INVALID_ARG_TYPE' });

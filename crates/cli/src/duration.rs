@@ -33,6 +33,16 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+/// How often something is looked at again: no more often than anybody can see.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let shortest = Duration::from_millis(100);
+    let interval = parse(text)?;
+    if interval < shortest {
+        return Err(format!("{text:?} is shorter than {shortest:?}"));
+    }
+    Ok(interval)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,6 +24,7 @@ mod filter;
 mod folder;
 mod list;
 mod part;
+mod path;
 mod reason;
 mod sessions;
 mod small;
@@ -41,7 +42,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 pub use trunkline_request::copy::{CopyEvent, CopyOptions, FilterRule, Snapshot};
-use trunkline_text::Printable;
 
 use crate::engine::Host;
 use crate::error::Error;
@@ -51,6 +51,7 @@ use compression::Flow;
 use delete::Deletion;
 use filter::Filters;
 use part::Tag;
+use path::{folder_and_name, shown};
 use reason::{Reason, STOPPED};
 use sessions::Sessions;
 pub(crate) use sessions::{NEAR, SESSIONS_A_CONNECTION};
@@ -286,7 +287,7 @@ pub async fn copy_at(
                     "no host is named: use cp(1) for local copies".into(),
                 )),
                 (Place::Server(sessions), Place::Local) => {
-                    let root = PathBuf::from(list::os(&top.root));
+                    let root = PathBuf::from(path::os(&top.root));
                     match down::Down::new(&job, sessions, &root) {
                         Ok(down) if options.dry_run => down.only_tell(found).await,
                         Ok(down) => down.run(found).await,
@@ -425,7 +426,7 @@ async fn refuse_into_itself(
     }
     let absolute = async |place: &Place, path: &Bytes| match place {
         Place::Local => {
-            let path = PathBuf::from(list::os(path));
+            let path = PathBuf::from(path::os(path));
             let found = blocking(move || std::fs::canonicalize(path)).await.ok()?;
             Some(Bytes::copy_from_slice(found.as_os_str().as_encoded_bytes()))
         }
@@ -441,7 +442,7 @@ async fn refuse_into_itself(
             continue;
         };
         let name = list::target(&source.path, top);
-        let into = list::in_root(target, &name);
+        let into = path::in_root(target, &name);
         let inside = |path: &[u8]| match into.strip_prefix(path) {
             Some(rest) => rest.starts_with(b"/") && !rest[1..].is_empty() || path == b"/",
             None => false,
@@ -461,10 +462,10 @@ impl Place {
     /// Whether a folder is the same one here and at another place, whatever the places are called: what is made in it
     /// here is seen there.
     async fn shows_what_is_made_at(&self, other: &Self, folder: &Bytes) -> Result<bool, Error> {
-        let probe = part::random(&list::in_root(folder, b"copy"));
+        let probe = part::random(&path::in_root(folder, b"copy"));
         let made = match self {
             Self::Local => {
-                let probe = PathBuf::from(list::os(&probe));
+                let probe = PathBuf::from(path::os(&probe));
                 blocking(move || std::fs::create_dir(probe)).await.is_ok()
             }
             Self::Server(sessions) => sessions
@@ -479,14 +480,14 @@ impl Place {
         }
         let seen = match other {
             Self::Local => {
-                let probe = PathBuf::from(list::os(&probe));
+                let probe = PathBuf::from(path::os(&probe));
                 blocking(move || std::fs::symlink_metadata(probe)).await.is_ok()
             }
             Self::Server(sessions) => sessions.first().lstat(&probe).await.is_ok(),
         };
         match self {
             Self::Local => {
-                let probe = PathBuf::from(list::os(&probe));
+                let probe = PathBuf::from(path::os(&probe));
                 let _ = blocking(move || std::fs::remove_dir(probe)).await;
             }
             Self::Server(sessions) => {
@@ -518,7 +519,7 @@ async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
 
 fn is_pattern(sources: &[Location]) -> bool {
     sources.iter().any(|source| {
-        !matches!(source, Location::Local(_) | Location::Stream(_)) && list::is_pattern(&source.path())
+        !matches!(source, Location::Local(_) | Location::Stream(_)) && path::is_pattern(&source.path())
     })
 }
 
@@ -541,7 +542,7 @@ impl Top {
         };
         let kind = match place {
             Place::Local => {
-                let path = Path::new(list::os(&path)).to_owned();
+                let path = Path::new(path::os(&path)).to_owned();
                 match blocking(move || std::fs::metadata(path)).await {
                     Ok(found) => Some(found.is_dir()),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -609,7 +610,7 @@ impl Place {
         }
         match self {
             Self::Local => {
-                let path = PathBuf::from(list::os(path));
+                let path = PathBuf::from(path::os(path));
                 let mode = job.local_mode(None, 0o777);
                 let making = path.clone();
                 let made = blocking(move || folder::make_directories(&making, mode)).await;
@@ -658,15 +659,6 @@ async fn make_directories_there(sftp: &Sftp, path: &Bytes) -> Result<(), Error> 
     Ok(())
 }
 
-/// What leads to a path, and its last part.
-fn folder_and_name(path: &Bytes) -> (Bytes, Bytes) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(0) => (Bytes::from_static(b"/"), path.slice(1..)),
-        Some(at) => (path.slice(..at), path.slice(at + 1..)),
-        None => (Bytes::from_static(b"."), path.clone()),
-    }
-}
-
 /// What a copy's parts share.
 struct Job {
     options: CopyOptions,
@@ -697,6 +689,15 @@ impl Job {
             }
         }
         self.progress.failed(path, reason);
+    }
+
+    /// A file's failure is told, and the copy continues; a session's is its end.
+    fn go_on_after(&self, path: Bytes, error: Error) -> Result<(), Error> {
+        if matches!(error, Error::File { .. }) {
+            self.failed(path, error);
+            return Ok(());
+        }
+        Err(error)
     }
 
     fn is_over(&self) -> bool {
@@ -752,7 +753,7 @@ impl Job {
         let own = folder_and_name(&from).1;
         let mut names = vec![
             path.clone(),
-            list::in_root(if path.is_empty() { b"." } else { &path }, &own),
+            path::in_root(if path.is_empty() { b"." } else { &path }, &own),
         ];
         if largest > LARGE {
             let here = Place::Local.id();
@@ -994,11 +995,6 @@ impl Rate {
         };
         tokio::time::sleep(wait).await;
     }
-}
-
-/// A path for people.
-fn shown(path: &[u8]) -> String {
-    Printable::line(path).into_string()
 }
 
 /// Does something slow with files off the runtime's own threads.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trunkline_text::counted;
 
 /// What is best for moving data on one path. Kept in host memory as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -55,8 +56,7 @@ impl Choice {
             parts.push(format!("requests of {} KiB", f64::from(size) / 1024.0));
         }
         let sessions = |streams: usize, direction: Direction| {
-            let plural = if streams == 1 { "" } else { "s" };
-            format!("{streams} session{plural} {}", direction.as_str())
+            format!("{} {}", counted(streams, "session"), direction.as_str())
         };
         parts.extend(
             self.streams_down

@@ -22,6 +22,7 @@ use trunkline_request::{Backoff, World};
 
 use crate::backend::{Backend, runtime};
 use crate::commands::run::{ManyHosts, colours};
+use crate::duration;
 use crate::questions::Conversation;
 use crate::report::colours::Colours;
 use crate::report::lines::{LinePrefixer, Names, Stream};
@@ -60,11 +61,11 @@ pub(crate) struct Args {
     /// When a command is started again.
     #[arg(long, value_enum, default_value_t = Restart::Lost)]
     restart: Restart,
-    /// Seconds before the first new attempt. Each further one waits twice as long, less a random part of up to half.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    /// How long to wait before the first new attempt. Each further one waits twice as long, less a random part of up to half.
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::parse)]
     retry_min: Duration,
-    /// The most seconds between attempts.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// The longest wait between attempts.
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration::parse)]
     retry_max: Duration,
     /// Write a line to the stream where output may be missing. {host}, {time} and {reason} in it are replaced.
     #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = MARK)]
@@ -150,11 +151,6 @@ impl Args {
         ensure!(!hosts.is_empty(), "no hosts match");
         Ok(hosts)
     }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {

@@ -20,6 +20,7 @@ use trunkline_text::Printable;
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::cp::size;
 use crate::commands::hosts::{ask, unexpected};
+use crate::duration;
 use crate::questions::Conversation;
 use crate::report::grid::{Grid, wrapped};
 use crate::ssh_options::SshOptions;
@@ -35,9 +36,9 @@ pub(crate) struct Args {
     /// Measure more sizes, depths and numbers of sessions, each three times; up to 4 minutes and 64 GiB.
     #[arg(long)]
     full: bool,
-    /// Time limit in seconds; 28 by default.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    time: Option<u64>,
+    /// Time limit; 28 seconds by default.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    time: Option<Duration>,
     /// Limit on the bytes moved; K, M and G are powers of 1,024; 8G by default.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
@@ -163,9 +164,7 @@ enum Measured {
 async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Measured> {
     let host = args.host()?;
     let mut options = TuneOptions::new(args.full);
-    if let Some(seconds) = args.time {
-        options.time = Duration::from_secs(seconds);
-    }
+    options.time = args.time.unwrap_or(options.time);
     options.bytes = args.size.unwrap_or(options.bytes);
     options.folder.clone_from(&args.folder);
     eprintln!(

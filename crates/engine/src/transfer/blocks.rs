@@ -11,8 +11,9 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use trunkline_request::shell::quoted;
 
+use super::blocking;
+use super::path::{self, folder_and_name, shown};
 use super::sessions::Sessions;
-use super::{blocking, folder_and_name, list, shown};
 use crate::connection::session::Command;
 use crate::engine::Host;
 use crate::error::Error;
@@ -49,7 +50,7 @@ impl End<'_> {
                 };
                 let path = match sessions.first().realpath(folder_and_name(path).0).await {
                     // A shell need not begin where SFTP does.
-                    Ok(folder) => list::in_root(&folder, &folder_and_name(path).1),
+                    Ok(folder) => path::in_root(&folder, &folder_and_name(path).1),
                     Err(_) => return Ok(None),
                 };
                 let _turn = sessions.hashing().await;

@@ -12,8 +12,9 @@ use futures_util::StreamExt as _;
 use trunkline_sftp::transfer::LeftOut;
 
 use super::folder::Folder;
+use super::path::{self, shown};
 use super::sessions::Sessions;
-use super::{CopyEvent, Job, Place, Reason, blocking, list, shown};
+use super::{CopyEvent, Job, Place, Reason, blocking};
 use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
 
@@ -105,13 +106,13 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     } = std::mem::take(&mut *job.deletion.directories());
     let target = match to {
         Place::Local => {
-            let path = std::path::PathBuf::from(list::os(root));
+            let path = std::path::PathBuf::from(path::os(root));
             match blocking(move || Folder::open(&path)).await {
                 Ok(folder) => Target::Local(Arc::new(folder)),
                 // A dry run has not made it.
                 Err(_) if job.options.dry_run => return Ok(()),
                 Err(error) => {
-                    job.progress.failed(root.clone(), list::words(root, &error));
+                    job.progress.failed(root.clone(), Reason::local(root, &error));
                     return Ok(());
                 }
             }
@@ -168,7 +169,7 @@ impl Extraneous<'_> {
         };
         let (known, extraneous): (Vec<_>, Vec<_>) = there
             .into_iter()
-            .partition(|(name, _)| self.job.tree.knows(&list::join(self.directory, name)));
+            .partition(|(name, _)| self.job.tree.knows(&path::join(self.directory, name)));
         // All names were copied, and some are not there: the file system takes another name for the same, as those do
         // that know no case. What seems to be too much may be what was copied.
         if (known.len() as u64) < self.expected && !self.job.options.dry_run && !extraneous.is_empty() {
@@ -180,7 +181,7 @@ impl Extraneous<'_> {
             return Ok(());
         }
         for (name, is_directory) in extraneous {
-            let path = list::join(self.directory, &name);
+            let path = path::join(self.directory, &name);
             if self.passed_over.contains(&path) || self.is_protected(&name, is_directory) {
                 continue;
             }
@@ -200,16 +201,16 @@ impl Extraneous<'_> {
 
     /// Deletes a directory and what is in it, but for what is protected and the directories that it is in.
     async fn delete_tree(&self, name: &Bytes) -> Result<(), Error> {
-        let root = list::join(self.directory, name);
+        let root = path::join(self.directory, name);
         let protected = Arc::new(Mutex::new(HashSet::new()));
         let left_out = {
             let (job, sources, protected) = (self.job.clone(), self.sources.clone(), protected.clone());
             let (top, name) = (root.clone(), name.clone());
             move |path: &[u8], is_directory: bool| {
-                let left_out = is_protected(&job, &sources, &list::join(&name, path), is_directory);
+                let left_out = is_protected(&job, &sources, &path::join(&name, path), is_directory);
                 if left_out {
                     let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
-                    let mut folder = parent(&list::join(&top, path));
+                    let mut folder = parent(&path::join(&top, path));
                     while folder.len() >= top.len() && protected.insert(folder.clone()) {
                         folder = parent(&folder);
                     }
@@ -254,7 +255,7 @@ impl Extraneous<'_> {
 }
 
 fn is_protected(job: &Job, sources: &HashSet<Bytes>, path: &[u8], is_directory: bool) -> bool {
-    let mut below = sources.iter().map(|source| list::join(source, path));
+    let mut below = sources.iter().map(|source| path::join(source, path));
     below.any(|below| job.filters.leave_out(&below, is_directory))
 }
 
@@ -303,7 +304,7 @@ impl Target {
                         }
                         let names = folder.names(&path);
                         for (name, is_directory) in names.map_err(|error| words(&folder, &path, &error))? {
-                            let path = list::join(&path, &name);
+                            let path = path::join(&path, &name);
                             let below = path.slice(top.len() + 1..);
                             if !left_out(&below, is_directory) {
                                 found.push((path, is_directory));
@@ -320,7 +321,7 @@ impl Target {
                 while let Some(entry) = walk.next().await {
                     let entry = entry?;
                     let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
-                    found.push((list::join(top, &entry.path), is_directory));
+                    found.push((path::join(top, &entry.path), is_directory));
                 }
                 Ok(found)
             }
@@ -375,10 +376,10 @@ impl Target {
 fn path_there(root: &Bytes, path: &Bytes) -> Bytes {
     match path.is_empty() {
         true => root.clone(),
-        false => list::in_root(root, path),
+        false => path::in_root(root, path),
     }
 }
 
 fn words(folder: &Folder, path: &[u8], error: &std::io::Error) -> Reason {
-    list::words(folder.shown(path).as_os_str().as_encoded_bytes(), error)
+    Reason::local(folder.shown(path).as_os_str().as_encoded_bytes(), error)
 }

@@ -20,7 +20,7 @@ use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
 use super::tree::Origin;
-use super::{Item, Job, Kind, Place, Reason, Stream, blocking, blocks, list, stream};
+use super::{Item, Job, Kind, Place, Reason, Stream, blocking, blocks, stream};
 use crate::error::Error;
 use crate::sftp::{Permissions, Status};
 
@@ -355,8 +355,8 @@ fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: u64) -> Rea
     let name = path.file_name().unwrap_or_default();
     let reason = match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => read_only(&parent, !item.target.contains(&b'/')),
-        _ if list::is_full(error) => no_space(&parent, name.as_encoded_bytes(), item.size, there),
-        _ => list::words(path.as_os_str().as_encoded_bytes(), error),
+        _ if super::reason::is_full(error) => no_space(&parent, name.as_encoded_bytes(), item.size, there),
+        _ => Reason::local(path.as_os_str().as_encoded_bytes(), error),
     };
     Reason {
         errno: crate::error::errno(error),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use regex::bytes::{Regex, RegexBuilder};
 use trunkline_request::copy::FilterRule;
 
-use super::shown;
+use super::path::shown;
 use crate::error::Error;
 
 /// The rules of a copy, in their order.

@@ -1,6 +1,5 @@
 //! What there is to copy.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -12,15 +11,12 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use trunkline_sftp::transfer::LeftOut;
 
+use super::path::{expand, folder_and_name, is_pattern, join, os, shown};
 use super::sessions::Sessions;
 use super::tree::NameClaim;
-use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, shown};
+use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
-
-pub(super) fn os(path: &[u8]) -> &OsStr {
-    OsStr::from_bytes(path)
-}
 
 /// Finds everything below `paths`, tells the job's progress of it, and hands it on: a directory before what is in it.
 pub(super) async fn names(
@@ -46,14 +42,6 @@ pub(super) async fn only_tell(job: &Job, mut found: mpsc::Receiver<Item>) {
     }
 }
 
-/// A path in a copy's root, which is `.` where the session begins.
-pub(super) fn in_root(root: &[u8], path: &[u8]) -> Bytes {
-    match root {
-        b"." => Bytes::copy_from_slice(path),
-        root => below(root, path),
-    }
-}
-
 /// Where a source's name goes. A source that is `.`, `..` or `/` has no name: what is in it goes into the target.
 pub(super) fn target(source: &[u8], top: &Top) -> Bytes {
     if let Some(name) = &top.name {
@@ -75,16 +63,6 @@ pub(super) fn target(source: &[u8], top: &Top) -> Bytes {
     }
 }
 
-pub(super) fn join(folder: &[u8], name: &[u8]) -> Bytes {
-    match (folder, name) {
-        (b"", name) => Bytes::copy_from_slice(name),
-        (folder, b"") => Bytes::copy_from_slice(folder),
-        (folder, name) => [folder.strip_suffix(b"/").unwrap_or(folder), name]
-            .join(&b'/')
-            .into(),
-    }
-}
-
 // This machine.
 
 async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<Item>) {
@@ -100,7 +78,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         let root = Path::new(os(&path));
         let found = match std::fs::metadata(root) {
             Ok(found) => found,
-            Err(error) => return job.failed(path.clone(), words(&path, &error)),
+            Err(error) => return job.failed(path.clone(), Reason::local(&path, &error)),
         };
         if let Some(stream) = Stream::of_special(root, &found) {
             let item = stream_item(path, target, stream);
@@ -150,7 +128,7 @@ fn local_directory(
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Over> {
     let failed = |path: &[u8], error: &std::io::Error| {
-        job.failed(Bytes::copy_from_slice(path), words(path, error));
+        job.failed(Bytes::copy_from_slice(path), Reason::local(path, error));
     };
     let entries = match std::fs::read_dir(Path::new(os(path))) {
         Ok(entries) => entries,
@@ -222,7 +200,7 @@ fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
 
 /// Whether a file that the user named is left out, by its name. Directories that the user named are where patterns begin.
 fn is_left_out(job: &Job, item: &Item) -> bool {
-    let name = super::folder_and_name(&item.source).1;
+    let name = folder_and_name(&item.source).1;
     item.kind != Kind::Directory && job.filters.leave_out(&name, false)
 }
 
@@ -231,22 +209,6 @@ fn send(job: &Job, items: &mpsc::Sender<Item>, nth: u32, below: &[u8], item: Ite
         return Ok(());
     }
     items.blocking_send(item).map_err(|_| Over)
-}
-
-/// A local failure in a line.
-pub(super) fn words(path: &[u8], error: &std::io::Error) -> Reason {
-    let mut words = Reason::from(Error::local(
-        shown(path),
-        std::io::Error::new(error.kind(), error.to_string()),
-    ));
-    words.errno = crate::error::errno(error);
-    words
-}
-
-/// Whether an error says that there is no room.
-pub(super) fn is_full(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 /// Directories are copied only if that was asked for.
@@ -320,7 +282,7 @@ async fn remote(
                 any = true;
                 match sftp.stat(&path).await {
                     Ok(found) => remote_source(job, sessions, path, found, top, items, false).await?,
-                    Err(error) => fail(job, path, error)?,
+                    Err(error) => job.go_on_after(path, error)?,
                 }
             }
             if !any {
@@ -329,26 +291,7 @@ async fn remote(
             }
             Ok(())
         }
-        Err(error) => fail(job, path, error),
-    }
-}
-
-/// A file's failure is told, and the copy continues; a session's is its end.
-pub(super) fn fail(job: &Job, path: Bytes, error: Error) -> Result<(), Error> {
-    if matches!(error, Error::File { .. }) {
-        job.failed(path, error);
-        return Ok(());
-    }
-    Err(error)
-}
-
-/// `~` at the beginning, which shells would expand.
-pub(super) async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
-    match &path[..] {
-        b"~" => Ok(Bytes::from_static(b".")),
-        [b'~', b'/', rest @ ..] => Ok(join(b".", rest)),
-        [b'~', ..] => sftp.expand_path(path).await,
-        _ => Ok(path.clone()),
+        Err(error) => job.go_on_after(path, error),
     }
 }
 
@@ -407,7 +350,7 @@ impl Walk<'_> {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    fail(self.job, self.path.clone(), error)?;
+                    self.job.go_on_after(self.path.clone(), error)?;
                     continue;
                 }
             };
@@ -452,11 +395,6 @@ fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
     }
 }
 
-/// Whether a part of a path is a pattern.
-pub(super) fn is_pattern(path: &[u8]) -> bool {
-    path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
-}
-
 /// Directories that are listed at once for a pattern.
 const LISTINGS: usize = 32;
 
@@ -469,7 +407,7 @@ async fn matching(job: &Job, sftp: &Sftp, path: &Bytes) -> Result<Vec<Bytes>, Er
     for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
         unseen = !is_pattern(part);
         if unseen {
-            found.iter_mut().for_each(|folder| *folder = below(folder, part));
+            found.iter_mut().for_each(|folder| *folder = join(folder, part));
             continue;
         }
         let pattern = glob::Pattern::new(&shown(part))
@@ -516,22 +454,15 @@ async fn matching_in(
     while let Some(entry) = listing.next().await {
         match entry {
             Ok(entry) if pattern.matches_with(&shown(&entry.path), rules) => {
-                paths.push(below(&folder, &entry.path));
+                paths.push(join(&folder, &entry.path));
             }
             Ok(_) => {}
             // What is not a directory has nothing in it.
             Err(error) if error.is_no_such_file() => {}
-            Err(error) => fail(job, folder.clone(), error)?,
+            Err(error) => job.go_on_after(folder.clone(), error)?,
         }
     }
     Ok(paths)
-}
-
-fn below(folder: &[u8], name: &[u8]) -> Bytes {
-    match folder {
-        b"/" => [b"/", name].concat().into(),
-        folder => join(folder, name),
-    }
 }
 
 #[cfg(test)]

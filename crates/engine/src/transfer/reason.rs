@@ -5,7 +5,8 @@ use std::ops::AddAssign;
 
 use rustix::io::Errno;
 
-use super::{LARGE, shown};
+use super::LARGE;
+use super::path::shown;
 use crate::error::Error;
 
 /// A sentence that names it, and the errno of this machine that says the same, if there is one.
@@ -53,7 +54,23 @@ impl std::ops::Add<&str> for Reason {
     }
 }
 
+/// Whether an error says that there is no room.
+pub(super) fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
 impl Reason {
+    /// A local failure in a line.
+    pub(super) fn local(path: &[u8], error: &std::io::Error) -> Self {
+        let mut reason = Self::from(Error::local(
+            shown(path),
+            std::io::Error::new(error.kind(), error.to_string()),
+        ));
+        reason.errno = crate::error::errno(error);
+        reason
+    }
+
     /// Why a directory could not be made.
     pub(super) fn of_directory(self) -> Self {
         match self.for_all {

@@ -13,7 +13,8 @@ use tokio::net::unix::pipe;
 
 use trunkline_request::copy::is_descriptor;
 
-use super::{CopyOptions, Location, Progress, Rate, Snapshot, blocking, list, shown};
+use super::path::{self, shown};
+use super::{CopyOptions, Location, Progress, Rate, Snapshot, blocking};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, OpenFlags, Sftp};
 
@@ -166,7 +167,7 @@ pub(super) async fn copy_to(
             ));
         }
     };
-    let path = list::expand(&sftp, &path).await?;
+    let path = path::expand(&sftp, &path).await?;
     progress
         .streams
         .fetch_max(1, std::sync::atomic::Ordering::Relaxed);

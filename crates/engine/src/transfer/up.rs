@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{Opening, Plan as _, Upload, UploadEvent, UploadOptions};
 
-use super::list::{self, os};
 use super::part::{self, Claim, Tag};
+use super::path::{self, os};
 use super::reason::{MKDIR, Size, named, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue};
@@ -137,7 +137,7 @@ impl<'a> Up<'a> {
     }
 
     fn path(&self, target: &[u8]) -> Bytes {
-        list::in_root(self.root, target)
+        path::in_root(self.root, target)
     }
 
     /// Makes directories and links, leaves out what is there already, and hands on the files. The directories that want
@@ -180,7 +180,7 @@ impl<'a> Up<'a> {
                         }
                     }
                     Ok(false) => {}
-                    Err(error) => list::fail(self.job, item.target, error)?,
+                    Err(error) => self.job.go_on_after(item.target, error)?,
                 }
             }
         }
@@ -227,7 +227,7 @@ impl<'a> Up<'a> {
                     let message = format!("{} is {what}, so nothing is created in it", self.shown(&path));
                     job.failed(item.target, message);
                 }
-                Err(error) => list::fail(job, item.target, error)?,
+                Err(error) => job.go_on_after(item.target, error)?,
             }
         }
         // In order on one session: the server makes the outer one first.
@@ -426,7 +426,7 @@ impl<'a> Up<'a> {
             let target = self.sessions.first().readlink(&path).await?;
             path = match target.starts_with(b"/") {
                 true => target,
-                false => list::in_root(&super::folder_and_name(&path).0, &target),
+                false => path::in_root(&path::folder_and_name(&path).0, &target),
             };
             found = self.look(&path).await?;
         }
@@ -469,7 +469,7 @@ impl<'a> Up<'a> {
                     Ok(target) => Bytes::copy_from_slice(target.as_os_str().as_encoded_bytes()),
                     Err(error) => {
                         self.job
-                            .failed(item.target.clone(), list::words(&item.source, &error));
+                            .failed(item.target.clone(), Reason::local(&item.source, &error));
                         return Ok(());
                     }
                 }
@@ -509,7 +509,7 @@ impl<'a> Up<'a> {
         let mut setting = std::pin::pin!(setting);
         while let Some((item, result)) = setting.next().await {
             if let Err(error) = result {
-                list::fail(self.job, item.target, error)?;
+                self.job.go_on_after(item.target, error)?;
             }
         }
         Ok(())
@@ -851,14 +851,14 @@ impl<'a> Up<'a> {
 
     /// A path's folder and its last part, for people.
     fn folder_and_name(&self, path: &Bytes) -> (String, String) {
-        let (folder, name) = super::folder_and_name(path);
+        let (folder, name) = path::folder_and_name(path);
         let host = self.sessions.first().host().to_owned();
         (format!("{host}:{}", shown(&folder)), shown(&name))
     }
 
     /// The state of the file system that a path is on; `None` where the server does not say.
     async fn file_system(&self, path: &Bytes) -> Option<StatVfs> {
-        let folder = super::folder_and_name(path).0;
+        let folder = path::folder_and_name(path).0;
         self.sessions.first().statvfs(&folder).await.ok()
     }
 
@@ -939,7 +939,7 @@ impl<'a> Up<'a> {
         source: &Source,
         kept: bool,
     ) -> Result<Part, Error> {
-        let folder = super::folder_and_name(part).0;
+        let folder = path::folder_and_name(part).0;
         let home = Bytes::from_static(b".");
         let stat = |path: Bytes| {
             let stat = move |sftp: Sftp| {

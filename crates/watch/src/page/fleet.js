@@ -141,7 +141,7 @@ function showShards() {
     });
     const title = zone.site === null ? 'Hosts that no site claims' : `Site ${zone.site}`;
     const free = zone.owners.filter((owner) => owner === null).length;
-    const words = `${plural(zone.nodes.length, 'node')}${free > 0 ? `, ${free} shards without an owner` : ''}`;
+    const words = `${plural(zone.nodes.length, 'node')}${free > 0 ? `, ${plural(free, 'shard')} without an owner` : ''}`;
     const map = element('div', { className: 'map' }, ...cells);
     map.setAttribute('role', 'img');
     map.setAttribute('aria-label', `${title}: ${words}`);

@@ -9,6 +9,7 @@ use trunkline_control::protocol::{HostReport, MasterAction, Reply, Request};
 
 use super::{all_masters, ask, masters, unexpected};
 use crate::backend::{Backend, runtime};
+use crate::duration;
 use crate::report::connections;
 use crate::report::fold;
 use crate::terminal::interrupts::Interrupts;
@@ -23,17 +24,17 @@ pub(crate) struct Args {
     /// Print one JSON document; with --watch, one on each line.
     #[arg(long)]
     json: bool,
-    /// Refresh every 2 seconds, or every SECONDS, until Ctrl-C.
-    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    watch: Option<u64>,
+    /// Refresh every 2 seconds, or as often as TIME says, until Ctrl-C.
+    #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2",
+        value_parser = duration::interval)]
+    watch: Option<Duration>,
 }
 
 /// `trunkline ls`.
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         match args.watch {
-            Some(seconds) => watch(args, Duration::from_secs(seconds), backend).await?,
+            Some(pause) => watch(args, pause, backend).await?,
             None => {
                 let hosts = hosts(args, backend).await?;
                 let mut out = io::stdout();

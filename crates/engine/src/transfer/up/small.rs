@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, UploadFile};
 
 use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
-use super::super::{Item, Place, Reason, list, part, shown};
+use super::super::{Item, Place, Reason, part, path::shown};
 use super::Up;
 use super::source::open;
 use crate::sftp::{self, Sftp, Status};
@@ -201,7 +201,7 @@ impl<'a> SmallUp<'a> {
                         some.into_iter()
                             .map(|(file, item)| Content {
                                 file,
-                                data: read_whole(&item).map_err(|error| list::words(&item.source, &error)),
+                                data: read_whole(&item).map_err(|error| Reason::local(&item.source, &error)),
                             })
                             .collect()
                     });

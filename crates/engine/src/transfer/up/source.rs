@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::ReadId;
 
-use super::super::list::{self, os};
+use super::super::path::os;
 use super::super::{Item, Place, Reason, blocking, stream};
 use crate::sftp::{self, FileAttributes, OpenFlags};
 
@@ -34,7 +34,7 @@ impl Source {
     pub(super) async fn open(from: &Place, item: &Item) -> Result<Self, Reason> {
         if let Some(stream) = &item.stream {
             let reader = stream.reader().await;
-            let reader = reader.map_err(|error| list::words(&item.source, &error))?;
+            let reader = reader.map_err(|error| Reason::local(&item.source, &error))?;
             let reading = Reading {
                 reader,
                 at: 0,
@@ -51,7 +51,7 @@ impl Source {
                 let (source, named) = (item.source.clone(), item.named);
                 let file = blocking(move || open(&source, named)).await;
                 file.map(|file| Self::Local(Arc::new(file)))
-                    .map_err(|error| list::words(&item.source, &error))
+                    .map_err(|error| Reason::local(&item.source, &error))
             }
             Place::Server(sessions) => {
                 let file = sessions
@@ -78,7 +78,7 @@ impl Source {
             Self::Local(file) => {
                 let file = file
                     .try_clone()
-                    .map_err(|error| list::words(&item.source, &error))?;
+                    .map_err(|error| Reason::local(&item.source, &error))?;
                 Box::new(tokio::fs::File::from_std(file))
             }
             Self::Server(file) => Box::new(Arc::into_inner(file).ok_or_else(busy)?),

@@ -1,0 +1,63 @@
+//! Paths of either side, which are bytes.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use bytes::Bytes;
+use trunkline_text::Printable;
+
+use crate::error::Error;
+use crate::sftp::Sftp;
+
+/// As this machine's functions take it.
+pub(super) fn os(path: &[u8]) -> &OsStr {
+    OsStr::from_bytes(path)
+}
+
+/// As people read it.
+pub(super) fn shown(path: &[u8]) -> String {
+    Printable::line(path).into_string()
+}
+
+/// What has a name in a folder; either may be empty.
+pub(super) fn join(folder: &[u8], name: &[u8]) -> Bytes {
+    match (folder, name) {
+        (b"", name) => Bytes::copy_from_slice(name),
+        (folder, b"") => Bytes::copy_from_slice(folder),
+        (folder, name) => [folder.strip_suffix(b"/").unwrap_or(folder), name]
+            .join(&b'/')
+            .into(),
+    }
+}
+
+/// A path in a copy's root, which is `.` where the session begins.
+pub(super) fn in_root(root: &[u8], path: &[u8]) -> Bytes {
+    match root {
+        b"." => Bytes::copy_from_slice(path),
+        root => join(root, path),
+    }
+}
+
+/// What leads to a path, and its last part.
+pub(super) fn folder_and_name(path: &Bytes) -> (Bytes, Bytes) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (Bytes::from_static(b"/"), path.slice(1..)),
+        Some(at) => (path.slice(..at), path.slice(at + 1..)),
+        None => (Bytes::from_static(b"."), path.clone()),
+    }
+}
+
+/// Whether a part of a path is a pattern.
+pub(super) fn is_pattern(path: &[u8]) -> bool {
+    path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+}
+
+/// `~` at the beginning, which shells would expand.
+pub(super) async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
+    match &path[..] {
+        b"~" => Ok(Bytes::from_static(b".")),
+        [b'~', b'/', rest @ ..] => Ok(join(b".", rest)),
+        [b'~', ..] => sftp.expand_path(path).await,
+        _ => Ok(path.clone()),
+    }
+}
