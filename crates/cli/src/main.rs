@@ -151,12 +151,16 @@ fn main() -> ExitCode {
         }
     }
     if command.as_ref().is_some_and(|command| command == "ssh") {
-        let arguments: Vec<OsString> = arguments.collect();
-        // ssh has no option of this name.
+        let mut arguments: Vec<OsString> = arguments.collect();
+        // ssh has no options of these names.
         if arguments == ["--help"] {
             return commands::ssh::help();
         }
-        return commands::ssh::main(arguments, Backend::new(no_daemon));
+        let no_daemon_behind = arguments.first().is_some_and(|first| first == "--no-daemon");
+        if no_daemon_behind {
+            arguments.remove(0);
+        }
+        return commands::ssh::main(arguments, Backend::new(no_daemon || no_daemon_behind));
     }
     // Every ssh waits for `up`: it does without clap, which builds the whole tree of commands first.
     if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {

@@ -50,8 +50,8 @@ pub(crate) fn help() -> ExitCode {
         "Runs ssh(1)'s command lines over shared connections. It takes ssh's arguments\n\
          and reads ssh's configuration:\n\n\
          {}\n\n\
-         The options are those of ssh(1). --no-daemon before \"ssh\" makes a connection\n\
-         for this command alone.",
+         The options are those of ssh(1). --no-daemon in front of them makes a\n\
+         connection for this command alone.",
         USAGE
             .replace("usage: ssh", "usage: trunkline ssh")
             .replace(" [-b bind_address]\n", "\n           [-b bind_address]\n")

@@ -27,7 +27,7 @@ fn private_with(home: &Home, config: &Path) -> Command {
     let mut command = home.trunkline();
     command
         .env("TRUNKLINED", noting)
-        .args(["--no-daemon", "ssh", "-F"])
+        .args(["ssh", "--no-daemon", "-F"])
         .arg(config);
     command
 }
