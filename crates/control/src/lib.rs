@@ -12,6 +12,7 @@ pub mod client;
 pub mod descriptors;
 pub mod fleet;
 pub mod fleet_view;
+mod message_pack;
 pub mod place;
 pub mod private;
 pub mod program;

@@ -9,11 +9,12 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
+use crate::message_pack;
 use crate::protocol::MAX_FRAME;
 
 /// Standard input, output and error: no frame brings more.
@@ -112,16 +113,9 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, F
     let Some(body) = rest.get(..len) else {
         return Ok(None);
     };
-    // In two steps: a reader of bytes for each type of the protocol would be half a megabyte of the client.
-    let mut reader = rmp_serde::Deserializer::from_read_ref(body);
-    reader.set_max_depth(MAX_DEPTH);
-    let value = serde_value::Value::deserialize(&mut reader).map_err(malformed)?;
-    let frame = value.deserialize_into().map_err(malformed)?;
+    let frame = message_pack::from_slice(body).map_err(malformed)?;
     Ok(Some((frame, 4 + len)))
 }
-
-/// How deep values may lie in one another in a frame: each level takes some of the stack. A frame of the protocol has eight.
-const MAX_DEPTH: usize = 64;
 
 fn malformed(error: impl std::fmt::Display) -> FrameError {
     FrameError::Malformed(error.to_string())

@@ -2,11 +2,11 @@
 
 use super::turn::{Place, Turn};
 use super::{Answer, MAX_ANSWER, Prompt, PromptKind, Prompter};
-use crc32fast::Hasher;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncReadExt as _;
@@ -84,13 +84,14 @@ impl Askpass {
         let Place::Askpass(program, displays) = self.place() else {
             return None;
         };
-        // As short as a name may be: who shares one by chance waits for a turn that is not theirs.
-        let mut hasher = Hasher::new();
+        // The same in every process: this hasher has no random key. Programs that another Rust has built may name another file;
+        // then two questions may be open at once, each with its host's name.
+        let mut hasher = DefaultHasher::new();
         for part in [program.as_os_str(), &displays[0], &displays[1]] {
-            hasher.update(part.as_encoded_bytes());
-            hasher.update(&[0]);
+            hasher.write(part.as_encoded_bytes());
+            hasher.write_u8(0);
         }
-        let hash = hasher.finalize();
+        let hash = hasher.finish();
         let uid = rustix::process::geteuid();
         // Where the daemon's folder would be, too; but a program without a daemon makes none.
         let home = self.variable("HOME").map(Path::new);
@@ -106,7 +107,7 @@ impl Askpass {
             .flatten()
             .filter(|folder| folder.is_absolute())
             .find_map(|folder| {
-                let path = folder.join(format!(".trunkline-askpass-{hash:08x}.lock"));
+                let path = folder.join(format!(".trunkline-askpass-{hash:016x}.lock"));
                 let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
                 // Who else could open it could keep it locked.
                 let found = rustix::fs::fstat(&file).ok()?;

@@ -1,0 +1,607 @@
+//! MessagePack, read as the type that is asked for and nothing else. rmp-serde asks every type what it makes of whatever may
+//! have come; for those of the control protocol that is half a megabyte of code, an eighth of the client.
+
+use std::fmt;
+
+use rmp::Marker;
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Visitor};
+
+/// What is not the MessagePack of that type, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Malformed(String);
+
+impl de::Error for Malformed {
+    fn custom<T: fmt::Display>(words: T) -> Self {
+        Self(words.to_string())
+    }
+}
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+/// Reads a value, which has to be all that is there.
+pub(crate) fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let mut reader = Reader {
+        rest: bytes,
+        depth: 0,
+    };
+    let value = T::deserialize(&mut reader)?;
+    match reader.rest {
+        [] => Ok(value),
+        _ => Err(wrong("something is behind the value")),
+    }
+}
+
+/// How deep values may lie in one another: each level takes some of the stack. A frame of the protocol has eight.
+const MAX_DEPTH: usize = 64;
+
+/// What is not generic is here, so that it is there once.
+struct Reader<'de> {
+    rest: &'de [u8],
+    depth: usize,
+}
+
+enum Number {
+    Unsigned(u64),
+    Signed(i64),
+}
+
+fn wrong(words: &str) -> Malformed {
+    Malformed(words.to_owned())
+}
+
+fn unexpected(marker: Marker, wanted: &str) -> Malformed {
+    Malformed(format!("{marker:?} stands where {wanted} should"))
+}
+
+impl<'de> Reader<'de> {
+    fn take(&mut self, len: usize) -> Result<&'de [u8]> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(len)
+            .ok_or_else(|| wrong("it ends in the middle of a value"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let taken = self.take(N)?;
+        taken
+            .try_into()
+            .map_err(|_| wrong("it ends in the middle of a value"))
+    }
+
+    fn marker(&mut self) -> Result<Marker> {
+        Ok(Marker::from_u8(self.array::<1>()?[0]))
+    }
+
+    fn next_is_null(&self) -> bool {
+        self.rest.first() == Some(&Marker::Null.to_u8())
+    }
+
+    /// A length of so many bytes.
+    fn length(&mut self, width: usize) -> Result<usize> {
+        let bytes = self.take(width)?;
+        Ok(bytes
+            .iter()
+            .fold(0, |length, byte| length << 8 | usize::from(*byte)))
+    }
+
+    fn number(&mut self) -> Result<Number> {
+        use Number::{Signed, Unsigned};
+        Ok(match self.marker()? {
+            Marker::FixPos(number) => Unsigned(number.into()),
+            Marker::FixNeg(number) => Signed(number.into()),
+            Marker::U8 => Unsigned(u8::from_be_bytes(self.array()?).into()),
+            Marker::U16 => Unsigned(u16::from_be_bytes(self.array()?).into()),
+            Marker::U32 => Unsigned(u32::from_be_bytes(self.array()?).into()),
+            Marker::U64 => Unsigned(u64::from_be_bytes(self.array()?)),
+            Marker::I8 => Signed(i8::from_be_bytes(self.array()?).into()),
+            Marker::I16 => Signed(i16::from_be_bytes(self.array()?).into()),
+            Marker::I32 => Signed(i32::from_be_bytes(self.array()?).into()),
+            Marker::I64 => Signed(i64::from_be_bytes(self.array()?)),
+            other => return Err(unexpected(other, "an integer")),
+        })
+    }
+
+    fn float(&mut self) -> Result<f64> {
+        match self.marker()? {
+            Marker::F32 => Ok(f32::from_be_bytes(self.array()?).into()),
+            Marker::F64 => Ok(f64::from_be_bytes(self.array()?)),
+            other => Err(unexpected(other, "a number with a fraction")),
+        }
+    }
+
+    fn bool(&mut self) -> Result<bool> {
+        match self.marker()? {
+            Marker::True => Ok(true),
+            Marker::False => Ok(false),
+            other => Err(unexpected(other, "true or false")),
+        }
+    }
+
+    fn null(&mut self) -> Result<()> {
+        match self.marker()? {
+            // A struct without fields, and one that has no name for them.
+            Marker::Null | Marker::FixArray(0) => Ok(()),
+            other => Err(unexpected(other, "nothing")),
+        }
+    }
+
+    fn text(&mut self) -> Result<&'de str> {
+        let length = match self.marker()? {
+            Marker::FixStr(length) => length.into(),
+            Marker::Str8 => self.length(1)?,
+            Marker::Str16 => self.length(2)?,
+            Marker::Str32 => self.length(4)?,
+            other => return Err(unexpected(other, "text")),
+        };
+        std::str::from_utf8(self.take(length)?).map_err(|_| wrong("text is not UTF-8"))
+    }
+
+    fn bytes(&mut self) -> Result<&'de [u8]> {
+        let length = match self.marker()? {
+            Marker::Bin8 => self.length(1)?,
+            Marker::Bin16 => self.length(2)?,
+            Marker::Bin32 => self.length(4)?,
+            other => return Err(unexpected(other, "bytes")),
+        };
+        self.take(length)
+    }
+
+    /// How many values a list has that begins so.
+    fn list(&mut self, marker: Marker) -> Result<usize> {
+        match marker {
+            Marker::FixArray(length) => Ok(length.into()),
+            Marker::Array16 => self.length(2),
+            Marker::Array32 => self.length(4),
+            other => Err(unexpected(other, "a list")),
+        }
+    }
+
+    /// How many names and values a map has that begins so.
+    fn map(&mut self, marker: Marker) -> Result<usize> {
+        match marker {
+            Marker::FixMap(length) => Ok(length.into()),
+            Marker::Map16 => self.length(2),
+            Marker::Map32 => self.length(4),
+            other => Err(unexpected(other, "a map")),
+        }
+    }
+
+    /// Whether a variant has content, which is a map of one entry then; its name comes next.
+    fn has_content(&mut self) -> Result<bool> {
+        let is_map = self.rest.first() == Some(&Marker::FixMap(1).to_u8());
+        if is_map {
+            self.take(1)?;
+        }
+        Ok(is_map)
+    }
+
+    /// Passes a value of any kind by.
+    fn skip(&mut self) -> Result<()> {
+        let mut values: u64 = 1;
+        while values > 0 {
+            values -= 1;
+            let marker = self.marker()?;
+            let bytes = match marker {
+                Marker::Null | Marker::True | Marker::False | Marker::FixPos(_) | Marker::FixNeg(_) => 0,
+                Marker::U8 | Marker::I8 => 1,
+                Marker::U16 | Marker::I16 => 2,
+                Marker::U32 | Marker::I32 | Marker::F32 => 4,
+                Marker::U64 | Marker::I64 | Marker::F64 => 8,
+                Marker::FixStr(length) => length.into(),
+                Marker::Str8 | Marker::Bin8 => self.length(1)?,
+                Marker::Str16 | Marker::Bin16 => self.length(2)?,
+                Marker::Str32 | Marker::Bin32 => self.length(4)?,
+                Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
+                    values += self.list(marker)? as u64;
+                    0
+                }
+                Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => {
+                    values += 2 * self.map(marker)? as u64;
+                    0
+                }
+                other => return Err(unexpected(other, "a value")),
+            };
+            self.take(bytes)?;
+        }
+        Ok(())
+    }
+
+    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == MAX_DEPTH {
+            return Err(wrong("values lie too deep in one another"));
+        }
+        self.depth += 1;
+        let value = read(self);
+        self.depth -= 1;
+        value
+    }
+
+    /// Has a visitor take all of so many values.
+    fn all<T>(&mut self, count: usize, visit: impl FnOnce(&mut Values<'_, 'de>) -> Result<T>) -> Result<T> {
+        self.deeper(|reader| {
+            let mut values = Values { reader, left: count };
+            let taken = visit(&mut values)?;
+            match values.left {
+                0 => Ok(taken),
+                more => Err(Malformed(format!("{more} values too many"))),
+            }
+        })
+    }
+}
+
+/// The rest of a list or of a map.
+struct Values<'a, 'de> {
+    reader: &'a mut Reader<'de>,
+    left: usize,
+}
+
+impl Values<'_, '_> {
+    fn next(&mut self) -> Option<()> {
+        self.left = self.left.checked_sub(1)?;
+        Some(())
+    }
+
+    /// Each value takes at least a byte.
+    fn hint(&self) -> Option<usize> {
+        Some(self.left.min(self.reader.rest.len()))
+    }
+}
+
+impl<'de> de::SeqAccess<'de> for &mut Values<'_, 'de> {
+    type Error = Malformed;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>> {
+        match self.next() {
+            Some(()) => seed.deserialize(&mut *self.reader).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.hint()
+    }
+}
+
+impl<'de> de::MapAccess<'de> for &mut Values<'_, 'de> {
+    type Error = Malformed;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
+        match self.next() {
+            Some(()) => seed.deserialize(&mut *self.reader).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value> {
+        seed.deserialize(&mut *self.reader)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.hint()
+    }
+}
+
+/// A variant, whose name comes next.
+struct Variant<'a, 'de> {
+    reader: &'a mut Reader<'de>,
+    has_content: bool,
+}
+
+impl<'a, 'de> Variant<'a, 'de> {
+    fn content(self) -> Result<&'a mut Reader<'de>> {
+        match self.has_content {
+            true => Ok(self.reader),
+            false => Err(wrong("a variant lacks its content")),
+        }
+    }
+}
+
+impl<'de> de::EnumAccess<'de> for Variant<'_, 'de> {
+    type Error = Malformed;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self)> {
+        let name = seed.deserialize(&mut *self.reader)?;
+        Ok((name, self))
+    }
+}
+
+impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
+    type Error = Malformed;
+
+    fn unit_variant(self) -> Result<()> {
+        match self.has_content {
+            true => self.reader.null(),
+            false => Ok(()),
+        }
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value> {
+        seed.deserialize(self.content()?)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value> {
+        de::Deserializer::deserialize_tuple(self.content()?, len, visitor)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        de::Deserializer::deserialize_struct(self.content()?, "", fields, visitor)
+    }
+}
+
+macro_rules! integers {
+    ($($name:ident)*) => {
+        $(fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+            match self.number()? {
+                Number::Unsigned(number) => visitor.visit_u64(number),
+                Number::Signed(number) => visitor.visit_i64(number),
+            }
+        })*
+    };
+}
+
+macro_rules! reads {
+    ($($name:ident: $read:ident, $visit:ident;)*) => {
+        $(fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+            visitor.$visit(self.$read()?)
+        })*
+    };
+}
+
+impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
+    type Error = Malformed;
+
+    integers! {
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+    }
+
+    reads! {
+        deserialize_bool: bool, visit_bool;
+        deserialize_f32: float, visit_f64;
+        deserialize_f64: float, visit_f64;
+        deserialize_char: text, visit_borrowed_str;
+        deserialize_str: text, visit_borrowed_str;
+        deserialize_string: text, visit_borrowed_str;
+        deserialize_identifier: text, visit_borrowed_str;
+        deserialize_bytes: bytes, visit_borrowed_bytes;
+        deserialize_byte_buf: bytes, visit_borrowed_bytes;
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        match self.next_is_null() {
+            true => {
+                self.take(1)?;
+                visitor.visit_none()
+            }
+            false => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        self.null()?;
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value> {
+        self.deserialize_unit(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        let marker = self.marker()?;
+        let count = self.list(marker)?;
+        self.all(count, |values| visitor.visit_seq(values))
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        let marker = self.marker()?;
+        let count = self.map(marker)?;
+        self.all(count, |values| visitor.visit_map(values))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        self.deserialize_map(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        let has_content = self.has_content()?;
+        self.deeper(|reader| visitor.visit_enum(Variant { reader, has_content }))
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        self.skip()?;
+        visitor.visit_unit()
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value> {
+        Err(wrong("nothing in the protocol may be of any type"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+    use std::time::{Duration, SystemTime};
+
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    enum Kind {
+        Nothing,
+        One(i64),
+        Both(String, Option<bool>),
+        Named { number: u8, inner: Box<Option<Kind>> },
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Marked;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Many {
+        numbers: Vec<i64>,
+        large: u64,
+        part: f64,
+        letter: char,
+        path: PathBuf,
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        map: BTreeMap<u32, (Kind, ())>,
+        time: Duration,
+        moment: SystemTime,
+        address: std::net::IpAddr,
+        marked: Marked,
+        #[serde(default)]
+        missing: Option<String>,
+    }
+
+    fn written(value: &impl Serialize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut serializer = rmp_serde::Serializer::new(&mut bytes)
+            .with_struct_map()
+            .with_human_readable();
+        value.serialize(&mut serializer).unwrap();
+        bytes
+    }
+
+    fn many() -> Many {
+        let edges = [
+            0,
+            1,
+            127,
+            128,
+            255,
+            256,
+            65_535,
+            65_536,
+            u32::MAX.into(),
+            i64::MAX,
+        ];
+        let deep = Kind::Named {
+            number: 200,
+            inner: Box::new(Some(Kind::Both("x".repeat(300), None))),
+        };
+        Many {
+            numbers: edges.iter().flat_map(|edge| [*edge, -edge, -edge - 1]).collect(),
+            large: u64::MAX,
+            part: -0.5,
+            letter: 'é',
+            path: "/tmp/ü".into(),
+            bytes: vec![0xc1; 70_000],
+            map: (0..20)
+                .map(|n| (n * n * n * n * n * n, (deep.clone(), ())))
+                .chain([(1 << 31, (Kind::Nothing, ())), (3, (Kind::One(-7), ()))])
+                .collect(),
+            time: Duration::new(3, 4),
+            moment: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+            address: "2001:db8::1".parse().unwrap(),
+            marked: Marked,
+            missing: Some(String::new()),
+        }
+    }
+
+    #[test]
+    fn what_rmp_serde_writes_is_read() {
+        let bytes = written(&many());
+        assert_eq!(from_slice::<Many>(&bytes).unwrap(), many());
+        // A reader that knows none of the fields passes them all by.
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Other {
+            #[serde(default)]
+            new: Option<u8>,
+        }
+        assert_eq!(from_slice::<Other>(&bytes).unwrap(), Other { new: None });
+    }
+
+    #[test]
+    fn what_is_cut_off_or_goes_on_is_refused() {
+        let mut bytes = written(&many());
+        // Each place, except for all but a few in the long strings.
+        for len in (0..bytes.len()).filter(|len| len % 97 == 0 || *len < 500 || *len > bytes.len() - 500) {
+            assert!(from_slice::<Many>(&bytes[..len]).is_err(), "{len}");
+            assert!(from_slice::<de::IgnoredAny>(&bytes[..len]).is_err(), "{len}");
+        }
+        bytes.push(0xc0);
+        assert_eq!(
+            from_slice::<Many>(&bytes).unwrap_err().to_string(),
+            "something is behind the value"
+        );
+    }
+
+    #[test]
+    fn another_type_is_refused_and_named() {
+        let refused = |bytes: &[u8], words: &str| {
+            assert_eq!(from_slice::<Kind>(bytes).unwrap_err().to_string(), words);
+        };
+        refused(&written(&7), "FixPos(7) stands where text should");
+        refused(&written(&"One"), "a variant lacks its content");
+        refused(
+            &written(&BTreeMap::from([("One", "text")])),
+            "FixStr(4) stands where an integer should",
+        );
+        refused(
+            &written(&BTreeMap::from([("Both", ("a", true, true))])),
+            "1 values too many",
+        );
+        refused(
+            &written(&BTreeMap::from([("Nothing", 1)])),
+            "FixPos(1) stands where nothing should",
+        );
+        let other = from_slice::<Kind>(&written(&"Other")).unwrap_err().to_string();
+        assert!(other.starts_with("unknown variant `Other`"), "{other}");
+        assert!(from_slice::<u8>(&written(&256)).is_err());
+        assert!(from_slice::<u8>(&written(&-1)).is_err());
+    }
+
+    #[test]
+    fn depth_and_announced_lengths_are_bounded() {
+        #[derive(Debug, Deserialize)]
+        struct Nested(#[allow(dead_code)] Vec<Nested>);
+        let nested = |depth: usize| [vec![0x91; depth], vec![0x90]].concat();
+        assert!(from_slice::<Nested>(&nested(MAX_DEPTH - 1)).is_ok());
+        let deep = from_slice::<Nested>(&nested(100_000)).unwrap_err();
+        assert_eq!(deep.to_string(), "values lie too deep in one another");
+        // Four thousand million values, of which there is none.
+        for announced in [[0xdd, 0xff, 0xff, 0xff, 0xff], [0xdf, 0xff, 0xff, 0xff, 0xff]] {
+            assert!(from_slice::<Vec<u64>>(&announced).is_err());
+            assert!(from_slice::<BTreeMap<u64, u64>>(&announced).is_err());
+            assert!(from_slice::<de::IgnoredAny>(&announced).is_err());
+        }
+    }
+}
