@@ -69,7 +69,7 @@ function reads(path) {
 test('every option of the types is looked at, or the guide says that it is not; lib looks at no other', () => {
   const offered = (path, name) => [...interfaces(path).get(name).keys()];
   const options = [...offered('../lib/ssh2.d.ts', 'ConnectConfig'), ...offered('../lib/index.d.ts', 'DestinationConfig')];
-  const files = ['options', 'authentication', 'client', 'keys/agent'].flatMap((name) => reads(`../lib/${name}.js`));
+  const files = ['options', 'authentication', 'client', 'errors', 'keys/agent'].flatMap((name) => reads(`../lib/${name}.js`));
   const looked = new Set(files.map(([, name]) => name));
   const guide = read('../../../docs/guide/node.md');
   assert.deepEqual(options.filter((name) => !looked.has(name) && !guide.includes(`\`${name}\``)), []);
