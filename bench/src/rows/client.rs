@@ -1,6 +1,6 @@
 //! What the program that users type costs by itself: CPU time, system calls, and its size.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
@@ -63,11 +63,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     };
     let to_mux = ratio(times.median(TRUNKLINE_SSH), times.median(OPENSSH_MUX));
     let calls = system_calls(lab, &daemon.ssh(&config, alias, "true"))?;
-    // The daemon of a package has been optimised in another way than the one that is measured here.
-    let shipped = lab
-        .program("../dist-build/stage/libexec/trunkline/trunklined")
-        .ok();
-    let size = |program: PathBuf| stripped_megabytes(lab, &program);
+    let size = stripped_megabytes(lab, &lab.program("trunkline")?)?;
     Ok(Outcome {
         verdicts: vec![
             at_most(
@@ -78,18 +74,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
             ),
             at_most("CPU time of trunkline ssh", cpu.median(TRUNKLINE_SSH), 1.0, "ms"),
             at_most("its system calls", Some(calls), 60.0, ""),
-            at_most(
-                "trunkline, stripped",
-                Some(size(lab.program("trunkline")?)?),
-                4.0,
-                "MB",
-            ),
-            at_most(
-                "trunklined of `make dist`, stripped",
-                shipped.map(size).transpose()?,
-                20.0,
-                "MB",
-            ),
+            at_most("trunkline, stripped", Some(size), 4.0, "MB"),
         ],
         tables: vec![times, cpu],
         notes: vec![format!(

@@ -1,5 +1,6 @@
 //! Lengths of time as people type them: `90`, `1.5`, `5m`, `1h30m`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Reads seconds, or numbers with the units of ssh_config(5), TIME FORMATS, and `ms`. Never zero.
@@ -33,14 +34,19 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// How often something is looked at again: no more often than anybody can see.
-pub(crate) fn interval(text: &str) -> Result<Duration, String> {
-    let shortest = Duration::from_millis(100);
-    let interval = parse(text)?;
-    if interval < shortest {
-        return Err(format!("{text:?} is shorter than {shortest:?}"));
+/// A reader of times in a range.
+pub(crate) fn within(range: RangeInclusive<Duration>) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let time = parse(text)?;
+        match range.contains(&time) {
+            true => Ok(time),
+            false => Err(format!(
+                "{text:?} is not from {:?} to {:?}",
+                range.start(),
+                range.end()
+            )),
+        }
     }
-    Ok(interval)
 }
 
 #[cfg(test)]
@@ -73,5 +79,15 @@ mod tests {
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_range_has_both_of_its_ends() {
+        let read = within(Duration::from_secs(1)..=Duration::from_secs(60));
+        assert_eq!(read("1"), Ok(Duration::from_secs(1)));
+        assert_eq!(read("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(read("999ms"), Err("\"999ms\" is not from 1s to 60s".into()));
+        assert!(read("61").is_err());
+        assert!(read("x").unwrap_err().contains("is not a time"));
     }
 }

@@ -152,15 +152,12 @@ fn main() -> ExitCode {
     }
     if command.as_ref().is_some_and(|command| command == "ssh") {
         let mut arguments: Vec<OsString> = arguments.collect();
-        // ssh has no options of these names.
+        // ssh has no option of this name.
         if arguments == ["--help"] {
             return commands::ssh::help();
         }
-        let no_daemon_behind = arguments.first().is_some_and(|first| first == "--no-daemon");
-        if no_daemon_behind {
-            arguments.remove(0);
-        }
-        return commands::ssh::main(arguments, Backend::new(no_daemon || no_daemon_behind));
+        let no_daemon = commands::ssh::take_no_daemon(&mut arguments) || no_daemon;
+        return commands::ssh::main(arguments, Backend::new(no_daemon));
     }
     // Every ssh waits for `up`: it does without clap, which builds the whole tree of commands first.
     if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {

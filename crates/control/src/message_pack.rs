@@ -75,8 +75,15 @@ impl<'de> Reader<'de> {
         Ok(Marker::from_u8(self.array::<1>()?[0]))
     }
 
-    fn next_is_null(&self) -> bool {
-        self.rest.first() == Some(&Marker::Null.to_u8())
+    /// Takes a marker if it is this one.
+    fn take_marker(&mut self, marker: Marker) -> bool {
+        match self.rest.split_first() {
+            Some((first, rest)) if *first == marker.to_u8() => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A length of so many bytes.
@@ -169,15 +176,6 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Whether a variant has content, which is a map of one entry then; its name comes next.
-    fn has_content(&mut self) -> Result<bool> {
-        let is_map = self.rest.first() == Some(&Marker::FixMap(1).to_u8());
-        if is_map {
-            self.take(1)?;
-        }
-        Ok(is_map)
-    }
-
     /// Passes a value of any kind by.
     fn skip(&mut self) -> Result<()> {
         let mut values: u64 = 1;
@@ -238,10 +236,13 @@ struct Values<'a, 'de> {
     left: usize,
 }
 
-impl Values<'_, '_> {
-    fn next(&mut self) -> Option<()> {
-        self.left = self.left.checked_sub(1)?;
-        Some(())
+impl<'de> Values<'_, 'de> {
+    fn next<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.left = left;
+        seed.deserialize(&mut *self.reader).map(Some)
     }
 
     /// Each value takes at least a byte.
@@ -254,10 +255,7 @@ impl<'de> de::SeqAccess<'de> for &mut Values<'_, 'de> {
     type Error = Malformed;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>> {
-        match self.next() {
-            Some(()) => seed.deserialize(&mut *self.reader).map(Some),
-            None => Ok(None),
-        }
+        self.next(seed)
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -269,10 +267,7 @@ impl<'de> de::MapAccess<'de> for &mut Values<'_, 'de> {
     type Error = Malformed;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
-        match self.next() {
-            Some(()) => seed.deserialize(&mut *self.reader).map(Some),
-            None => Ok(None),
-        }
+        self.next(seed)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value> {
@@ -376,11 +371,8 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        match self.next_is_null() {
-            true => {
-                self.take(1)?;
-                visitor.visit_none()
-            }
+        match self.take_marker(Marker::Null) {
+            true => visitor.visit_none(),
             false => visitor.visit_some(self),
         }
     }
@@ -438,7 +430,8 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value> {
-        let has_content = self.has_content()?;
+        // With content it is a map of one entry, whose name the variant's is.
+        let has_content = self.take_marker(Marker::FixMap(1));
         self.deeper(|reader| visitor.visit_enum(Variant { reader, has_content }))
     }
 

@@ -25,6 +25,7 @@ use trunkline_request::ssh_options::{DIRECTIVES, Directive, SSH_OPTIONS, TypedOp
 use crate::Cli;
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::hosts::ask;
+use crate::commands::ssh;
 
 /// Arguments of `trunkline complete`.
 #[derive(Debug, clap::Args)]
@@ -147,9 +148,11 @@ impl Line {
         }
         let behind = words.iter().skip(1).position(|word| word != "--no-daemon");
         let command = behind.map(|behind| behind + 1);
-        let ssh = command
-            .filter(|&command| words[command] == "ssh")
-            .map(|command| words[command + 1..].to_vec());
+        let ssh = command.filter(|&command| words[command] == "ssh").map(|command| {
+            let mut arguments = words[command + 1..].to_vec();
+            ssh::take_no_daemon(&mut arguments);
+            arguments
+        });
         Self { words, ssh }
     }
 

@@ -9,28 +9,19 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::CommandFactory as _;
-use clap_complete::shells::{Elvish, PowerShell};
-use clap_complete::{Generator, Shell};
 
 use crate::Cli;
 use crate::commands::complete;
 
 /// `trunkline completions SHELL`. Three shells run the program to complete; for others the script knows commands and options.
-pub(crate) fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
-    let script = match (complete::script(shell), shell) {
-        (Some(script), _) => script.as_bytes().to_owned(),
-        (None, Shell::Elvish) => generated(Elvish),
-        (None, _) => generated(PowerShell),
-    };
+pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    match complete::script(shell) {
+        Some(text) => script.extend_from_slice(text.as_bytes()),
+        None => clap_complete::generate(shell, &mut Cli::command(), "trunkline", &mut script),
+    }
     std::io::stdout().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A script of clap's own. Each generator is named, so that the client has none that it does not need.
-fn generated(generator: impl Generator) -> Vec<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(generator, &mut Cli::command(), "trunkline", &mut script);
-    script
 }
 
 /// `trunkline man FOLDER`.

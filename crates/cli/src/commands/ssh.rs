@@ -59,6 +59,15 @@ pub(crate) fn help() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Takes `--no-daemon` away from in front of ssh's arguments, which have no option of this name; whether it was there.
+pub(crate) fn take_no_daemon(arguments: &mut Vec<OsString>) -> bool {
+    let is_there = arguments.first().is_some_and(|first| first == "--no-daemon");
+    if is_there {
+        arguments.remove(0);
+    }
+    is_there
+}
+
 /// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
 pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
     start(arguments, backend, None)

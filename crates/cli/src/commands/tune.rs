@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long)]
     full: bool,
     /// Time limit; 28 seconds by default.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::within(Duration::from_secs(1)..=Duration::from_secs(86_400)))]
     time: Option<Duration>,
     /// Limit on the bytes moved; K, M and G are powers of 1,024; 8G by default.
     #[arg(long, value_name = "SIZE", value_parser = size)]

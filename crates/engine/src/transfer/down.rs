@@ -15,7 +15,7 @@ use trunkline_sftp::transfer::{
 
 use super::folder::{Folder, Looks, PartFile};
 use super::part::Tag;
-use super::reason::{no_space, read_only};
+use super::reason::{is_full, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
@@ -355,7 +355,7 @@ fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: u64) -> Rea
     let name = path.file_name().unwrap_or_default();
     let reason = match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => read_only(&parent, !item.target.contains(&b'/')),
-        _ if super::reason::is_full(error) => no_space(&parent, name.as_encoded_bytes(), item.size, there),
+        _ if is_full(error) => no_space(&parent, name.as_encoded_bytes(), item.size, there),
         _ => Reason::local(path.as_os_str().as_encoded_bytes(), error),
     };
     Reason {

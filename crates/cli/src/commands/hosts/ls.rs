@@ -26,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
     /// Refresh every 2 seconds, or as often as TIME says, until Ctrl-C.
     #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2",
-        value_parser = duration::interval)]
+        value_parser = duration::within(Duration::from_secs(1)..=Duration::from_secs(86_400)))]
     watch: Option<Duration>,
 }
 

@@ -122,6 +122,7 @@ fn hosts_are_completed_from_every_place_that_knows_some() {
     let hosts = |words: &[&str]| completed(&home, words);
     let cold = ["testbed\tssh_config", "tested\tknown_hosts", "tester\tssh_config"];
     assert_eq!(hosts(&["ssh", "-F", &config, "tes"]), cold);
+    assert_eq!(hosts(&["ssh", "--no-daemon", "-F", &config, "tes"]), cold);
     assert!(home.daemon().is_none(), "completing starts no daemon");
     assert_status(
         &finish(home.ssh_with(config.as_ref()).args([server.alias(), "true"])),
