@@ -276,6 +276,12 @@ fn ansible() -> PathBuf {
     programs
 }
 
+/// Copies a program. By a process of its own: one that another test starts meanwhile would inherit a descriptor of this one's that
+/// still writes it, and nothing starts a program that is being written.
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    assert_status(&finish(Command::new("cp").arg(from).arg(to)), 0);
+}
+
 /// Runs a command to its end, which has to come.
 pub(crate) fn finish(command: &mut Command) -> Output {
     finish_with(command, b"")

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mknodat};
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, describe, fifo, finish, finish_with, program, sshd, text, wait_until};
+use crate::home::{Home, copy_program, describe, fifo, finish, finish_with, program, sshd, text, wait_until};
 
 /// Who copies, here and on the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +94,9 @@ impl Place {
         }
         fs::create_dir(self.home.trunkline_dir()).unwrap();
         self.program = self.home.path("trunkline");
-        fs::copy(program(), &self.program).unwrap();
+        copy_program(Path::new(program()), &self.program);
         let daemon = Path::new(program()).with_file_name("trunklined");
-        fs::copy(daemon, self.home.path("trunklined")).unwrap();
+        copy_program(&daemon, &self.home.path("trunklined"));
         let given = Command::new("chown")
             .args(["-R", "65534:65534"])
             .arg(&home)

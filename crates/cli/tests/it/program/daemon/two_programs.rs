@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Dropbear, Sshd};
 
-use crate::home::{Home, assert_status, describe, end_of, fifo, finish, program, server, text, wait_until};
+use crate::home::{
+    Home, assert_status, copy_program, describe, end_of, fifo, finish, program, server, text, wait_until,
+};
 use crate::tty::Terminal;
 
 /// A command without the daemon, whose private one writes down which process it is; add options, an alias and a command.
@@ -152,7 +154,7 @@ fn a_program_without_trunklined_says_where_it_looked() {
     let (server, home) = (server(), Home::new());
     fs::create_dir(home.path("bin")).unwrap();
     let alone = home.path("bin/trunkline");
-    fs::copy(program(), &alone).unwrap();
+    copy_program(Path::new(program()), &alone);
     let run = |options: &[&str], named: &str| {
         let mut command = home.command(&alone);
         command.args(options).args(["ssh", "-F"]).arg(server.ssh_config());
