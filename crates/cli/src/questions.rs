@@ -22,6 +22,7 @@ use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
 use crate::report::fold::fold;
+use crate::terminal::interrupts::Upcoming;
 use crate::terminal::raw::RawMode;
 use crate::terminal::{can_be_drawn_on, live};
 
@@ -286,9 +287,13 @@ impl Turn {
         self.waiting = None;
         self.asked += 1;
         let _hidden = self.bar.as_ref().map(Hidden::new);
-        let standard = standard();
+        let (standard, signal) = (standard(), Upcoming::new());
         let answer = standard.ask(prompt).await;
         self.interrupted = standard.was_interrupted();
+        if self.interrupted {
+            // What follows from no answer is not to be taken for a failure.
+            signal.taken().await;
+        }
         answer
     }
 

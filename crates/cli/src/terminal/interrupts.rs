@@ -2,13 +2,15 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::LazyLock;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
 use super::live::leave_interrupted_line;
 use super::raw::{ignored_signals, interrupt_is_handled, signals_are_handled};
@@ -82,7 +84,7 @@ impl Interrupts {
         std::future::poll_fn(|cx| {
             for (number, stream) in &mut self.streams {
                 if stream.poll_recv(cx).is_ready() {
-                    TAKEN.store(*number, Ordering::Relaxed);
+                    TAKEN.send_replace(*number);
                     return Poll::Ready(*number);
                 }
             }
@@ -93,12 +95,30 @@ impl Interrupts {
 }
 
 /// The last signal that came; 0 for none.
-static TAKEN: AtomicI32 = AtomicI32::new(0);
+static TAKEN: LazyLock<watch::Sender<i32>> = LazyLock::new(|| watch::Sender::new(0));
+
+/// The next signal that somebody takes from [`Interrupts`].
+pub(crate) struct Upcoming(watch::Receiver<i32>);
+
+impl Upcoming {
+    /// Of a signal that this process was sent: a thread that is busy or asleep may be the one that gets it, and whoever sent it
+    /// goes on meanwhile. Nobody takes one that nobody watches for.
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// From now on.
+    pub(crate) fn new() -> Self {
+        Self(TAKEN.subscribe())
+    }
+
+    pub(crate) async fn taken(mut self) {
+        let _ = tokio::time::timeout(Self::LIMIT, self.0.changed()).await;
+    }
+}
 
 /// How the program ends: where a signal has ended its work, by that signal. A shell ends a loop around a command only if SIGINT
 /// has ended the command, and not for a status that says so.
 pub(crate) fn ended(code: ExitCode) -> ExitCode {
-    let signal = TAKEN.load(Ordering::Relaxed);
+    let signal = *TAKEN.borrow();
     if signal != 0 && code == ExitCode::from(status_of(signal)) {
         // Nothing more of this process runs.
         let _ = io::stdout().flush();

@@ -973,16 +973,18 @@ impl Driver {
     }
 
     fn lost(&self, source: io::Error) -> Error {
-        // A reset instead of a close, because the server had not read all that was sent to it.
-        let reset = matches!(
-            source.kind(),
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
-        );
-        if reset && self.proto.server_id().is_none() {
+        let reset = match source.kind() {
+            // Instead of a close, because the server had not read all that was sent to it.
+            io::ErrorKind::ConnectionReset => Some(true),
+            // Closed, or a proxy command ended, before what was written to it.
+            io::ErrorKind::BrokenPipe => Some(false),
+            _ => None,
+        };
+        if let (Some(reset), None) = (reset, self.proto.server_id()) {
             return Error::ClosedByPeer {
                 host: self.host.clone(),
                 during: self.stage(),
-                reset: true,
+                reset,
             };
         }
         Error::network(format!("the connection to {} was lost", self.host), source)

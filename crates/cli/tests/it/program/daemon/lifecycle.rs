@@ -15,7 +15,7 @@ use trunkline_testkit::Sshd;
 
 use crate::home::{Home, assert_status, describe, end_of, fifo, finish, program, server, text, wait_until};
 
-/// A command that has begun on the server and waits there until its gate is opened.
+/// A command that has begun on the server, as its client knows, and waits there until its gate is opened.
 struct Waiting {
     child: Child,
     gate: std::path::PathBuf,
@@ -23,15 +23,17 @@ struct Waiting {
 
 impl Waiting {
     fn start(home: &Home, server: &Sshd) -> Self {
-        let (gate, begun) = (home.path("gate"), home.path("begun"));
+        let gate = home.path("gate");
         fifo(&gate).unwrap();
-        let command = format!("touch {}; cat {}; exit 11", begun.display(), gate.display());
+        let command = format!("echo begun; cat {}; exit 11", gate.display());
         let mut ssh = home.ssh(server);
         ssh.args([server.alias(), &command])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let child = ssh.spawn().unwrap();
-        wait_until("the command has begun", || begun.exists());
+        let mut child = ssh.spawn().unwrap();
+        let mut begun = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+        assert_eq!(&begun, b"begun\n");
         Self { child, gate }
     }
 
