@@ -65,8 +65,7 @@ async fn whatever_happens_nothing_runs_twice_and_each_fate_is_known_and_true() {
         let (hosts, places) = (hosts.clone(), places.clone());
         courses.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
-            let lived = tokio::time::timeout(PATIENCE, Course::live(seed, &hosts, terms(ttl))).await;
-            lived.unwrap_or_else(|_| panic!("seed {seed}: not every fate is known after {PATIENCE:?}"))
+            Course::live(seed, &hosts, terms(ttl)).await
         });
     }
     let mut all = Tally::default();
@@ -225,6 +224,8 @@ struct Course {
     ttl: Duration,
     /// What happened to it.
     faults: Vec<&'static str>,
+    /// What it waits for.
+    waits_for: &'static str,
 }
 
 /// Why a fleet starts nothing any more.
@@ -241,9 +242,48 @@ impl Course {
             jobs: Vec::new(),
             ttl: terms.ttl,
             faults: Vec::new(),
+            waits_for: "",
         };
-        let takeover = course.go().await;
-        course.judge(hosts, takeover).await
+        let lived = tokio::time::timeout(PATIENCE, async {
+            let takeover = course.go().await;
+            if takeover.is_ok() {
+                course.hear_all().await;
+            }
+            takeover
+        });
+        match lived.await {
+            Ok(takeover) => course.judge(hosts, &takeover),
+            Err(_) => course.hang().await,
+        }
+    }
+
+    /// Says all that there is to know of one that does not end.
+    async fn hang(self) -> Tally {
+        let (servers, faults) = (&self.site.servers, &self.faults);
+        let state = tokio::time::timeout(Duration::from_secs(10), status(&self.site.bucket)).await;
+        let what = format!(
+            "waits for {} after {PATIENCE:?}; {} servers, {faults:?}\n{state:?}\nthe nodes said:\n{}the servers said:\n{}",
+            self.waits_for,
+            servers.len(),
+            self.site.nodes.iter().map(site::Node::log).collect::<String>(),
+            servers.iter().map(crate::nats::Nats::log).collect::<String>()
+        );
+        let mut tally = Tally::default();
+        tally.complain(self.seed, &what);
+        tally
+    }
+
+    /// Waits until all is told of each job.
+    async fn hear_all(&mut self) {
+        for job in &mut self.jobs {
+            self.waits_for = "word of whether a job was submitted";
+            job.find(&self.site.bucket).await;
+            self.waits_for = "the fates of a job's hosts";
+            if let Some(listening) = &mut job.listening {
+                listening.await.unwrap();
+            }
+            job.listening = None;
+        }
     }
 
     /// What happens in it; how long the takeover took.
@@ -296,6 +336,7 @@ impl Course {
             ..Limits::default()
         };
         let (bucket, key) = (&self.site.bucket, &self.site.key);
+        self.waits_for = "NATS to take a job";
         let submitted = loop {
             match submit(bucket, key, &hosts, limits, None).await {
                 Ok(id) => break (id, true),
@@ -386,6 +427,7 @@ impl Course {
             _ => lost.cut_off(with_daemon),
         }
         let begun = Instant::now();
+        self.waits_for = "the others to have all that one had";
         self.wait_for_shards(|shards| {
             let others = shards.iter().filter(|(node, _)| **node != name);
             others.map(|(_, shards)| shards).sum::<usize>() == usize::from(SHARDS)
@@ -409,6 +451,7 @@ impl Course {
         for node in &mut self.site.nodes {
             node.see_to();
         }
+        self.waits_for = "all nodes to have their parts";
         let nodes = self.site.nodes.len();
         loop {
             let all = |shards: &BTreeMap<String, usize>| {
@@ -443,19 +486,13 @@ impl Course {
         }
     }
 
-    async fn judge(mut self, hosts: &LightServer, lived: Result<Duration, Frozen>) -> Tally {
+    fn judge(mut self, hosts: &LightServer, lived: &Result<Duration, Frozen>) -> Tally {
         let mut tally = Tally::default();
-        match &lived {
+        match lived {
             Ok(takeover) => {
                 let (servers, faults) = (self.site.servers.len(), &self.faults);
                 let course = format!("seed {}, {servers} servers, {faults:?}", self.seed);
                 tally.longest_takeover = (*takeover, course);
-                for job in &mut self.jobs {
-                    job.find(&self.site.bucket).await;
-                    if let Some(listening) = job.listening.take() {
-                        listening.await.unwrap();
-                    }
-                }
             }
             Err(Frozen(why)) => {
                 tally.frozen = 1;

@@ -1,5 +1,6 @@
 //! A NATS server of a test's own.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -56,7 +57,7 @@ impl Nats {
         let folder = folder().unwrap();
         let more = more(&folder.path().join("store"));
         let text = format!("listen: \"127.0.0.1:{port}\"\n{more}");
-        std::fs::write(folder.path().join("nats.conf"), text).unwrap();
+        fs::write(folder.path().join("nats.conf"), text).unwrap();
         let mut nats = Self {
             folder,
             port,
@@ -67,12 +68,17 @@ impl Nats {
     }
 
     pub(crate) fn up(&mut self) {
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("nats.log"))
+            .unwrap();
         let process = Command::new("nats-server")
             .arg("-c")
             .arg(self.folder.path().join("nats.conf"))
             .env("TMPDIR", self.folder.path())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("nats-server is needed: scripts/need nats-server=nats-server");
         self.process = Some(process);
@@ -88,6 +94,15 @@ impl Nats {
             let _ = process.kill();
             let _ = process.wait();
         }
+    }
+
+    /// The end of what it has said.
+    pub(crate) fn log(&self) -> String {
+        let log = fs::read(self.folder.path().join("nats.log")).unwrap_or_default();
+        let lines: Vec<_> = log.split(|byte| *byte == b'\n').collect();
+        let last = lines.iter().rev().take(12).rev();
+        let lines = last.map(|line| format!("    {}\n", String::from_utf8_lossy(line)));
+        format!("  port {}:\n{}", self.port, lines.collect::<String>())
     }
 
     pub(crate) fn access(&self) -> Access {
