@@ -622,7 +622,11 @@ async fn serve_session(
                 frame => {
                     match frame {
                         Request::Background => detached.store(true, Ordering::Relaxed),
-                        Request::Terminate => terminated.cancel(),
+                        // A login that waits for an answer goes no further.
+                        Request::Terminate => {
+                            asking.leave();
+                            terminated.cancel();
+                        }
                         _ => {}
                     }
                     if inputs.send(frame).await.is_err() {
@@ -675,7 +679,10 @@ async fn serve_questions(
         while let Ok(Some(frame)) = reader.next::<Request>().await {
             match frame {
                 Request::Answer(answer) => asking.answer(answer),
-                Request::Terminate => stop.notify_one(),
+                Request::Terminate => {
+                    asking.leave();
+                    stop.notify_one();
+                }
                 _ => {}
             }
         }
@@ -758,7 +765,7 @@ impl AskedClient {
         self.0.answer(answer);
     }
 
-    /// It has left: nobody is asked any more.
+    /// It has left, or wants no more of it: nobody is asked any more.
     fn leave(&self) {
         self.0.state().answerer = Answerer::Nobody;
         self.0.answer(None);

@@ -289,17 +289,24 @@ fn the_terminal_is_restored_however_a_question_ends() {
 
 #[test]
 fn an_interrupted_question_is_the_last_one_and_nothing_has_started() {
-    let (_servers, home, config) = servers(&["pw", "pw", "pw"], &[]);
-    let words = ["run", "-H", "host[1-3]", "--", "true"];
-    let mut terminal = Terminal::start(&command(&home, &config, &words));
-    terminal.expect(") Password: ");
-    terminal.send("\x03");
-    terminal.expect("not started: host[1-3]");
-    terminal.expect("did not start");
-    assert_eq!(terminal.end().signal(), Some(2));
-    let shown = terminal.shown();
-    assert_eq!(shown.to_lowercase().matches("password: ").count(), 1, "{shown}");
-    assert!(!shown.contains("may have started"), "{shown}");
+    // By its key, and by somebody else: that is told at once, and not when the server has waited for its password.
+    let ends: [fn(&mut Terminal); 2] = [
+        |terminal| terminal.send("\x03"),
+        |terminal| kill_process(terminal.pid(), Signal::INT).unwrap(),
+    ];
+    for end in ends {
+        let (_servers, home, config) = servers(&["pw", "pw", "pw"], &[]);
+        let words = ["run", "-H", "host[1-3]", "--", "true"];
+        let mut terminal = Terminal::start(&command(&home, &config, &words));
+        terminal.expect(") Password: ");
+        end(&mut terminal);
+        terminal.expect("not started: host[1-3]");
+        terminal.expect("did not start");
+        assert_eq!(terminal.end().signal(), Some(2));
+        let shown = terminal.shown();
+        assert_eq!(shown.to_lowercase().matches("password: ").count(), 1, "{shown}");
+        assert!(!shown.contains("may have started"), "{shown}");
+    }
 }
 
 #[test]
