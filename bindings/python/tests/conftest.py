@@ -22,6 +22,20 @@ WORKSPACE = Path(__file__).resolve().parents[3]
 ANSIBLE_PLUGIN = "trunkline.ssh.trunkline"
 ANSIBLE_PLAYBOOKS = Path(__file__).parent / "ansible"
 
+#: What Ansible's results have that no two runs have in common.
+VOLATILE = {
+    "start",
+    "end",
+    "delta",
+    "ansible_job_id",
+    "results_file",
+    "elapsed",
+    "warnings",
+    "exception",
+    "ansible_facts",
+    "invocation",
+}
+
 #: Virtual environments with the wheel and an ansible-core each, which scripts/python makes.
 ANSIBLE_ENVIRONMENTS: list[Path | None] = [Path(path) for path in os.environ.get("TRUNKLINE_ANSIBLE", "").split(":") if path]
 

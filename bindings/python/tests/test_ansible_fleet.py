@@ -9,22 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE_PLAYBOOKS, Ansible, Fleet, Testbed
-
-#: What results have that no two runs have in common.
-VOLATILE = {
-    "start",
-    "end",
-    "delta",
-    "ansible_job_id",
-    "results_file",
-    "elapsed",
-    "warnings",
-    "exception",
-    "src",
-    "invocation",
-    "ansible_facts",
-}
+from conftest import ANSIBLE_PLAYBOOKS, VOLATILE, Ansible, Fleet, Testbed
 
 
 @pytest.fixture
@@ -53,7 +38,7 @@ def records(lines: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """Outcome and result of each task and host, without what differs from run to run."""
     told = {}
     for line in lines:
-        result = {key: value for key, value in line["result"].items() if key not in VOLATILE}
+        result = {key: value for key, value in line["result"].items() if key not in VOLATILE | {"src"}}
         text = json.dumps([line["outcome"], result], sort_keys=True)
         told[line["task"], line["host"]] = text.replace(line["host"], "HOST")
     return told

@@ -14,28 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, WORKSPACE, Ansible, Testbed, remove_folder
+from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, VOLATILE, WORKSPACE, Ansible, Testbed, remove_folder
 
 Variables = dict[str, Any]
 
 PASSWORD = "open sesame"
 
-#: What results have that no two runs have in common.
-VOLATILE = {
-    "stdout_lines",
-    "stderr_lines",
-    "start",
-    "end",
-    "delta",
-    "ansible_job_id",
-    "results_file",
-    "elapsed",
-    "warnings",
-    "exception",
-    "ansible_facts",
-    "invocation",
-}
-
+#: What Ansible makes of the output, with the lines that ssh itself says.
+DERIVED = {"stdout_lines", "stderr_lines"}
 
 #: What ssh itself says, where trunkline is silent.
 SSH_SAYS = re.compile(
@@ -449,7 +435,7 @@ def comparable(result: Result, plugin: str) -> Variables:
         if isinstance(value, list):
             return [line for line in (plain(item) for item in value) if line != ""]
         if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items() if key not in VOLATILE}
+            return {key: plain(item) for key, item in value.items() if key not in VOLATILE | DERIVED}
         return value
 
     found: Variables = plain(result.result)

@@ -29,7 +29,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
     if duration.is_zero() {
-        return Err(wrong());
+        return Err(format!("{text:?} is not longer than 0"));
     }
     Ok(duration)
 }

@@ -8,6 +8,11 @@ use anyhow::{Context as _, ensure};
 use trunkline_control::program;
 
 use crate::backend::Backend;
+use crate::duration;
+
+/// Between two updates. A terminal shows no more of them, and a page that is this old is not live.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Arguments of `trunkline top`.
 #[derive(Debug, clap::Args)]
@@ -16,7 +21,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     fleet: bool,
     /// The time between two updates, from 100ms to 1m.
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = crate::duration::parse)]
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::within(SHORTEST..=LONGEST))]
     interval: Duration,
 }
 
@@ -27,7 +32,7 @@ pub(crate) struct ServeUiArgs {
     #[arg(long)]
     fleet: bool,
     /// The time between two updates, from 100ms to 1m.
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = crate::duration::parse)]
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::within(SHORTEST..=LONGEST))]
     interval: Duration,
     /// The port on 127.0.0.1; 0 for any that is free.
     #[arg(long, value_name = "PORT", default_value = "0")]
