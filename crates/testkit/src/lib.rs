@@ -54,7 +54,7 @@ pub use error::Error;
 pub use keys::{Authority, KeyPair, KeyType};
 pub use log::ServerLog;
 pub use noise::noise;
-pub use port::free_port;
+pub use port::{free_port, leave_socket};
 pub use process::folder;
 pub use relay::{Direction, Relay};
 pub use servers::{Dropbear, DropbearBuilder, LogLevel, Sshd, SshdBuilder, make_privilege_separation_folder};

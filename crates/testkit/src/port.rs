@@ -1,10 +1,13 @@
-//! Ports that stay ours while nobody listens on them.
+//! Addresses on which nobody listens: ports that stay ours meanwhile, and sockets that a program has left behind.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+};
 
 use crate::Error;
 
@@ -20,6 +23,26 @@ pub fn free_port() -> u16 {
     let port = held.port();
     HELD.lock().unwrap_or_else(PoisonError::into_inner).push(held);
     port
+}
+
+/// Leaves a socket behind as a program does that was killed: its file is there, and whoever connects is refused.
+///
+/// At once, also while another thread starts a program: that would hold a copy of a listener until it runs, and nobody has ever
+/// listened here.
+///
+/// # Panics
+///
+/// When it cannot be made.
+pub fn leave_socket(path: &Path) {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .expect("a socket");
+    let address = SocketAddrUnix::new(path).expect("a path that fits a socket's address");
+    bind(&socket, &address).expect("the socket's file");
 }
 
 /// A port held on one or several addresses by sockets that are bound and never listen.

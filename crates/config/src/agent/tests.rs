@@ -211,7 +211,7 @@ async fn an_agent_that_is_not_there_is_told_from_one_that_left() {
         Agent::connect(&path).await,
         Err(AgentError::Missing { .. })
     ));
-    drop(UnixListener::bind(&path).unwrap());
+    trunkline_testkit::leave_socket(&path);
     assert!(matches!(
         Agent::connect(&path).await,
         Err(AgentError::NotListening { .. })

@@ -299,7 +299,7 @@ mod tests {
     async fn a_stale_socket_is_replaced_only_when_asked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        trunkline_testkit::leave_socket(&path);
         let error = bind_unix(&path, 0o177, false).await.unwrap_err();
         assert!(error.to_string().contains("StreamLocalBindUnlink"), "{error}");
         let first = bind_unix(&path, 0o177, true).await.unwrap();

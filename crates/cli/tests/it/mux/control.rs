@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
+use trunkline_testkit::leave_socket;
+
 use super::stock::{self, Stock};
 use crate::home::{Home, assert_status, finish, server, text};
 
@@ -64,7 +66,7 @@ fn a_dead_daemons_socket_is_replaced_and_a_living_programs_is_not() {
         stock::listen(&home, host, &stock::socket(&home, name))
     };
     listen("first").unwrap();
-    drop(UnixListener::bind(stock::socket(&home, "dead")).unwrap());
+    leave_socket(&stock::socket(&home, "dead"));
     listen("dead").unwrap();
     let _alive = UnixListener::bind(stock::socket(&home, "alive")).unwrap();
     let failure = listen("alive").unwrap_err();

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use trunkline_testkit::{KeyType, Sshd};
+use trunkline_testkit::{KeyType, Sshd, leave_socket};
 
 use crate::home::{Home, assert_status, describe, finish, server, text};
 use crate::tty::Terminal;
@@ -128,7 +128,7 @@ fn a_stale_socket_is_told_and_removed_and_nothing_else_is() {
     let stale = masters
         .home
         .path(&format!("cm-{}@web:{}", server.user(), server.port()));
-    drop(UnixListener::bind(&stale).unwrap());
+    leave_socket(&stale);
     let silent = masters.home.path("cm-x@silent:22");
     let _listener = UnixListener::bind(&silent).unwrap();
     let file = masters.home.path("cm-x@file:22");

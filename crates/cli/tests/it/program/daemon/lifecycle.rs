@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_control::protocol::{Reply, Request, VERSION};
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{Sshd, leave_socket};
 
 use crate::home::{Home, assert_status, describe, end_of, fifo, finish, program, server, text, wait_until};
 
@@ -106,7 +106,7 @@ fn a_daemon_that_was_killed_while_idle_is_replaced_unnoticed() {
 fn a_daemon_that_takes_long_to_die_is_waited_for() {
     let (server, home) = (server(), Home::new());
     fs::create_dir_all(home.socket().parent().unwrap()).unwrap();
-    drop(UnixListener::bind(home.socket()).unwrap());
+    leave_socket(&home.socket());
     let lock = fs::File::create(home.socket().with_file_name("daemon.lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let mut ssh = home

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
 
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{Sshd, leave_socket};
 
 use crate::home::{Home, assert_status, finish, server, text};
 
@@ -39,7 +39,7 @@ fn ssh_and_trunkline_say_the_same_of_forwardings_that_cannot_be_had() {
     let taken = both.1;
     let (live, stale) = (home.path("live"), home.path("stale"));
     let _live = UnixListener::bind(&live).unwrap();
-    drop(UnixListener::bind(&stale).unwrap());
+    leave_socket(&stale);
     let (live, stale) = (live.display().to_string(), stale.display().to_string());
     let fatal = &["-o", "ExitOnForwardFailure=yes"][..];
     let table: [(&[&str], &str, String); 20] = [
