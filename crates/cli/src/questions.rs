@@ -172,6 +172,11 @@ impl Questions {
         self.turn.lock().await.interrupted
     }
 
+    /// The next command's questions are asked again after one that was interrupted.
+    pub(crate) async fn begin_anew(&self) {
+        self.turn.lock().await.interrupted = false;
+    }
+
     /// Whether there is anybody to ask.
     pub(crate) fn can_ask() -> bool {
         standard().can_ask()

@@ -293,10 +293,11 @@ impl Interaction {
     }
 }
 
-/// What came of the questions of a log-in that nobody has asked for.
+/// What came of a log-in's questions.
 #[derive(Debug, Default)]
 pub struct Asking {
     answered: AtomicBool,
+    unanswered: AtomicBool,
     left: AtomicBool,
 }
 
@@ -306,10 +307,18 @@ impl Asking {
         self.left.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
     }
 
+    /// Whether something was asked, and nothing answered.
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
+    }
+
     fn note(&self, answered: bool, prompter: &dyn Prompter) {
         if answered {
             self.answered.store(true, Ordering::Relaxed);
-        } else if prompter.answerer() == Answerer::Nobody {
+            return;
+        }
+        self.unanswered.store(true, Ordering::Relaxed);
+        if prompter.answerer() == Answerer::Nobody {
             self.left.store(true, Ordering::Relaxed);
         }
     }

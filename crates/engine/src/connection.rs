@@ -32,7 +32,7 @@ use trunkline_request::LogLine;
 use crate::config::{ForwardAgent, HostConfig};
 use crate::error::Error;
 use crate::host_key::HostKeyError;
-use crate::interaction::{HeldUp, Interaction, KnownClient, Waiting};
+use crate::interaction::{Asking, HeldUp, Interaction, KnownClient, Waiting};
 use crate::metrics::ConnectionMetrics;
 use crate::prompt::Answerer;
 use channel::{ChannelStream, ChannelTerms, GlobalReply, Op, Ops, channel};
@@ -137,6 +137,7 @@ struct Inner {
     /// What the client for whom it is made is being asked, or waits for.
     held_up: watch::Receiver<Option<HeldUp>>,
     maker: KnownClient,
+    asking: Arc<Asking>,
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<ConnectionMetrics>,
     incoming: Arc<Incoming>,
@@ -168,7 +169,8 @@ impl Connection {
     pub(crate) fn begin(mut handshake: Handshake) -> Self {
         let (held_up_tx, held_up) = watch::channel(None);
         let maker = handshake.interaction.client().known();
-        handshake.interaction = handshake.interaction.watched(held_up_tx);
+        let (interaction, asking) = handshake.interaction.watched(held_up_tx).noted();
+        handshake.interaction = interaction;
         let (ops, ops_rx) = queue();
         let (state_tx, state) = watch::channel(State::Connecting);
         let info = Arc::new(OnceLock::new());
@@ -180,6 +182,7 @@ impl Connection {
             state,
             held_up,
             maker,
+            asking,
             info: info.clone(),
             metrics: metrics.clone(),
             incoming: incoming.clone(),
@@ -245,6 +248,20 @@ impl Connection {
                 return Err(self.gone());
             }
         }
+    }
+
+    /// What came of its log-in's questions.
+    pub(crate) fn asking(&self) -> &Asking {
+        &self.inner.asking
+    }
+
+    /// Whether its log-in came to nothing for want of an answer, and this client is another one that may have it: what has failed
+    /// is not this client's log-in.
+    pub(crate) fn is_left_to(&self, interaction: &Interaction) -> bool {
+        let is_another = !self.inner.maker.is(interaction.client());
+        is_another
+            && self.inner.asking.is_unanswered()
+            && interaction.prompter().answerer() != Answerer::Nobody
     }
 
     /// Waits for what only comes when it is made. Where that takes an answer of somebody else's, whoever waits is told so.

@@ -21,7 +21,7 @@ use crate::connection::session::{Command, Session, SpareSession};
 use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
 use crate::error::Error;
-use crate::interaction::{Asking, Client, Interaction, KnownClient, Waiting};
+use crate::interaction::{Client, Interaction, KnownClient, Waiting};
 use crate::memory::{HostId, Memory, Refusal};
 use crate::metrics::{Metrics, Opening, Queue};
 use crate::prompt::Answerer;
@@ -99,7 +99,7 @@ struct State {
     lanes: HashMap<LaneId, Lane>,
     pinned: bool,
     /// Why the only connection could not be made, the last time that this happened: for those who were waiting for it.
-    failed: Option<(Instant, Error)>,
+    failed: Option<(Instant, Connection)>,
     /// A connection that had been made was lost, and no other was begun yet.
     lost: bool,
     /// Nothing is to be connected any more.
@@ -115,8 +115,6 @@ struct State {
 
 struct Lane {
     connection: Connection,
-    /// What came of its log-in's questions, where it is a further one.
-    asking: Option<Arc<Asking>>,
     spares: VecDeque<SpareSession>,
     /// How many have it [held](Pool::hold).
     holders: u32,
@@ -363,10 +361,12 @@ impl Pool {
         };
         let mut state = self.state();
         state.refresh(&self.host, now);
-        if let Some((at, error)) = &state.failed
+        if let Some((at, connection)) = &state.failed
             && *at >= begun
+            && !connection.is_left_to(&caller.interaction)
+            && let Some(error) = connection.end()
         {
-            return Err(error.clone());
+            return Err(error);
         }
         loop {
             let (lane, how) = match state.policy.place(demand, now) {
@@ -448,6 +448,7 @@ impl Pool {
                 error @ Error::Closed { .. } => Attempt::Done(Err(error)),
                 _ => Attempt::Elsewhere,
             },
+            Err(_) if connection.is_left_to(&caller.interaction) => Attempt::Elsewhere,
             opened => Attempt::Done(opened),
         }
     }
@@ -589,15 +590,13 @@ impl Pool {
     }
 
     fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, caller: &Caller) -> Connection {
-        let (connection, asking) = if state.policy.is_further(id) && !self.is_given {
-            let (interaction, asking) = caller.interaction.clone().unattended().noted();
-            let connection = (self.connector)(&Caller {
-                interaction,
+        let connection = if state.policy.is_further(id) && !self.is_given {
+            (self.connector)(&Caller {
+                interaction: caller.interaction.clone().unattended(),
                 ..caller.clone()
-            });
-            (connection, Some(asking))
+            })
         } else {
-            ((self.connector)(caller), None)
+            (self.connector)(caller)
         };
         if state.ended {
             // Whoever asked hears so from it; nothing is dialled.
@@ -607,7 +606,6 @@ impl Pool {
             id,
             Lane {
                 connection: connection.clone(),
-                asking,
                 spares: VecDeque::new(),
                 holders: 0,
             },
@@ -861,13 +859,13 @@ impl State {
                 policy.traffic(*id, bytes, now);
                 return true;
             };
-            if lane.asking.as_ref().is_some_and(|asking| asking.has_left()) {
+            if policy.is_further(*id) && lane.connection.asking().has_left() {
                 policy.lane_given_up(*id);
                 return false;
             }
             *lost |= lane.connection.info().is_some() && !matches!(end.root(), Error::Closed { .. });
             match policy.lane_lost(*id, now) {
-                Loss::NeverMade => *failed = Some((now, end)),
+                Loss::NeverMade => *failed = Some((now, lane.connection.clone())),
                 Loss::FurtherRefused { again, news } => tell_of_refusal(host, &end, again, news),
                 Loss::Other => {}
             }

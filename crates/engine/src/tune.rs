@@ -220,8 +220,7 @@ impl Tuning<'_> {
     async fn measure_link(&mut self) -> Result<ConnectionInfo, Error> {
         self.tell(Stage::Link, 0, 3, "connecting");
         let host = self.host(None)?;
-        let connection = host.connection();
-        host.made(&connection).await?;
+        let connection = host.connect().await?;
         let info = connection.info().cloned().ok_or_else(|| Error::Closed {
             host: self.config.original_host.clone(),
             why: "the engine was shut down".into(),

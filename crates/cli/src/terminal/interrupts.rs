@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -69,8 +70,8 @@ impl Interrupts {
     pub(crate) async fn or<T>(&mut self, other: impl Future<Output = T>) -> Result<T, i32> {
         tokio::select! {
             biased;
-            signal = self.next() => {
-                if signal == SIGINT {
+            (signal, at_question) = self.take() => {
+                if signal == SIGINT && !at_question {
                     leave_interrupted_line();
                 }
                 Err(signal)
@@ -81,11 +82,16 @@ impl Interrupts {
 
     /// The next one's number. Cancel-safe.
     pub(crate) async fn next(&mut self) -> i32 {
+        self.take().await.0
+    }
+
+    /// The next one's number, and whether it came while a question was on the terminal.
+    async fn take(&mut self) -> (i32, bool) {
         std::future::poll_fn(|cx| {
             for (number, stream) in &mut self.streams {
                 if stream.poll_recv(cx).is_ready() {
                     TAKEN.send_replace(*number);
-                    return Poll::Ready(*number);
+                    return Poll::Ready((*number, IS_UPCOMING.load(Ordering::Relaxed)));
                 }
             }
             Poll::Pending
@@ -97,8 +103,12 @@ impl Interrupts {
 /// The last signal that came; 0 for none.
 static TAKEN: LazyLock<watch::Sender<i32>> = LazyLock::new(|| watch::Sender::new(0));
 
-/// The next signal that somebody takes from [`Interrupts`].
+/// The next signal that somebody takes from [`Interrupts`], for a question on the terminal, one at a time. There the terminal shows
+/// no `^C`, and the question leaves its line by itself.
 pub(crate) struct Upcoming(watch::Receiver<i32>);
+
+/// Whether there is one.
+static IS_UPCOMING: AtomicBool = AtomicBool::new(false);
 
 impl Upcoming {
     /// Of a signal that this process was sent: a thread that is busy or asleep may be the one that gets it, and whoever sent it
@@ -107,11 +117,18 @@ impl Upcoming {
 
     /// From now on.
     pub(crate) fn new() -> Self {
+        IS_UPCOMING.store(true, Ordering::Relaxed);
         Self(TAKEN.subscribe())
     }
 
     pub(crate) async fn taken(mut self) {
         let _ = tokio::time::timeout(Self::LIMIT, self.0.changed()).await;
+    }
+}
+
+impl Drop for Upcoming {
+    fn drop(&mut self) {
+        IS_UPCOMING.store(false, Ordering::Relaxed);
     }
 }
 

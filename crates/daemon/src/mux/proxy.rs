@@ -75,10 +75,10 @@ impl Client<'_> {
             let why = "this connection forwards the agent, which proxy mode does not";
             return self.refuse(id, Stock::Proxy, &Error::Invalid(why.into())).await;
         }
-        let connection = host.hold();
-        if let Err(error) = connection.ready().await {
+        if let Err(error) = host.connect().await {
             return self.refuse(id, Stock::Proxy, &error).await;
         }
+        let connection = host.hold();
         self.packets.reply(id, &Reply::Proxy).await?;
         let door = self.door;
         let recorder = self.recorder.clone();

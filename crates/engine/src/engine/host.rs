@@ -336,13 +336,26 @@ impl Host {
             .await
     }
 
+    /// The host's first connection, once it is made.
+    ///
+    /// # Errors
+    /// As [`Connection::ready`].
+    pub async fn connect(&self) -> Result<Connection, Error> {
+        loop {
+            let connection = self.connection();
+            match self.made(&connection).await {
+                Err(_) if connection.is_left_to(&self.caller.interaction) => {}
+                made => return made.map(|()| connection),
+            }
+        }
+    }
+
     /// Connects now, and waits until it is done.
     ///
     /// # Errors
     /// Why it could not be done; with ExitOnForwardFailure, that the server was not verified.
     pub async fn warm(&self) -> Result<(), Error> {
-        let connection = self.connection();
-        self.made(&connection).await?;
+        let connection = self.connect().await?;
         if self.caller.config.exit_on_forward_failure {
             connection.check_verified("Forwarding")?;
         }

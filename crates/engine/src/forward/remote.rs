@@ -98,11 +98,11 @@ impl Keeper {
 
     /// `None` when the handle was dropped meanwhile.
     async fn establish(&mut self) -> Result<Option<Forwarding>, Error> {
-        let (connection, lease) = self.host.hold_connection();
         tokio::select! {
-            ready = self.host.made(&connection) => ready?,
+            ready = self.host.connect() => drop(ready?),
             () = self.shared.stop.cancelled() => return Ok(None),
         }
+        let (connection, lease) = self.host.hold_connection();
         let carrier = Carrier {
             config: self.host.config().clone(),
             activity: self.host.activity().clone(),

@@ -137,6 +137,7 @@ impl<'a> Prompt<'a> {
                 self.history.add(&line);
             }
             interrupts.forget();
+            self.run.backend.questions().begin_anew().await;
             if Line::of(&line) == Line::Quit {
                 return Ok(ExitCode::SUCCESS);
             }

@@ -310,6 +310,59 @@ fn an_interrupted_question_is_the_last_one_and_nothing_has_started() {
 }
 
 #[test]
+fn a_question_that_was_interrupted_at_one_line_is_asked_again_at_the_next() {
+    let (_servers, home, config) = servers(&["pw", "pw"], &[]);
+    let mut terminal = Terminal::start(&command(&home, &config, &["run", "-H", "host[1-2]"]));
+    terminal.expect("host[1-2]> ");
+    terminal.send("echo first\r");
+    terminal.expect(") Password: ");
+    terminal.send("\x03");
+    terminal.expect("2 not started");
+    terminal.expect("host[1-2]> ");
+    terminal.send("echo second\r");
+    terminal.expect(") Password: ");
+    terminal.send("pw\r");
+    terminal.expect("(yes/no) ");
+    terminal.send("yes\r");
+    terminal.expect("2 succeeded");
+    terminal.expect("host[1-2]> ");
+    terminal.send(":quit\r");
+    assert_eq!(terminal.end().code(), Some(0));
+}
+
+#[test]
+fn who_waits_for_anothers_answer_is_asked_when_that_one_gives_none() {
+    let ends: [fn(&mut Terminal); 3] = [
+        |terminal| terminal.send("\x03"),
+        |terminal| {
+            terminal.send("\x04");
+            // The server's other way to ask.
+            terminal.expect("@host1's password: ");
+            terminal.send("\x04");
+        },
+        |terminal| kill_process(terminal.pid(), Signal::KILL).unwrap(),
+    ];
+    let waiting: [&[&str]; 4] = [
+        &["ssh", "host1", "true"],
+        &["warm", "host1"],
+        &["cp", "/dev/null", "host1:/dev/null"],
+        &["run", "-H", "host1", "true"],
+    ];
+    for (end, waiting) in ends.iter().cycle().zip(waiting) {
+        let (_servers, home, config) = servers(&["pw"], &[]);
+        let mut first = Terminal::start(&command(&home, &config, &["ssh", "host1", "true"]));
+        first.expect("@host1) Password: ");
+        let mut second = Terminal::start(&command(&home, &config, waiting));
+        second.expect("Waiting for ");
+        end(&mut first);
+        second.expect("@host1) Password: ");
+        second.send("pw\r");
+        assert!(second.end().success(), "{waiting:?}: {}", second.shown());
+        first.end();
+    }
+}
+
+#[test]
 fn run_says_what_would_help_where_nobody_can_be_asked() {
     let (_servers, home, config) = servers(&["pw"], &[]);
     let run = command(&home, &config, &["run", "-H", "host1", "--", "true"]);
