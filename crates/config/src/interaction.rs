@@ -307,6 +307,11 @@ impl Asking {
         self.left.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
     }
 
+    /// Whether anything was answered, rightly or wrongly.
+    pub fn is_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
     /// Whether something was asked, and nothing answered.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)

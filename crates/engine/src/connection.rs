@@ -137,6 +137,8 @@ struct Inner {
     /// What the client for whom it is made is being asked, or waits for.
     held_up: watch::Receiver<Option<HeldUp>>,
     maker: KnownClient,
+    /// Who answered for the maker, as it began.
+    answerer: Answerer,
     asking: Arc<Asking>,
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<ConnectionMetrics>,
@@ -169,6 +171,7 @@ impl Connection {
     pub(crate) fn begin(mut handshake: Handshake) -> Self {
         let (held_up_tx, held_up) = watch::channel(None);
         let maker = handshake.interaction.client().known();
+        let answerer = handshake.interaction.prompter().answerer();
         let (interaction, asking) = handshake.interaction.watched(held_up_tx).noted();
         handshake.interaction = interaction;
         let (ops, ops_rx) = queue();
@@ -182,6 +185,7 @@ impl Connection {
             state,
             held_up,
             maker,
+            answerer,
             asking,
             info: info.clone(),
             metrics: metrics.clone(),
@@ -255,13 +259,17 @@ impl Connection {
         &self.inner.asking
     }
 
-    /// Whether its log-in came to nothing for want of an answer, and this client is another one that may have it: what has failed
-    /// is not this client's log-in.
-    pub(crate) fn is_left_to(&self, interaction: &Interaction) -> bool {
-        let is_another = !self.inner.maker.is(interaction.client());
-        is_another
-            && self.inner.asking.is_unanswered()
-            && interaction.prompter().answerer() != Answerer::Nobody
+    /// Whether its log-in came to nothing, with this error, for want of an answer, or of the right one, and this client is another one that may have
+    /// it: what has failed is not this client's log-in. Programs of one user have the same answers, and wrong ones count.
+    pub(crate) fn is_left_to(&self, interaction: &Interaction, error: &Error) -> bool {
+        let answerer = interaction.prompter().answerer();
+        if self.inner.maker.is(interaction.client()) || answerer == Answerer::Nobody {
+            return false;
+        }
+        let is_denied = matches!(error.root(), Error::Authentication { .. });
+        let may_know =
+            answerer > self.inner.answerer || answerer == Answerer::Person && self.inner.asking.is_answered();
+        self.inner.asking.is_unanswered() || is_denied && may_know
     }
 
     /// Waits for what only comes when it is made. Where that takes an answer of somebody else's, whoever waits is told so.

@@ -363,8 +363,8 @@ impl Pool {
         state.refresh(&self.host, now);
         if let Some((at, connection)) = &state.failed
             && *at >= begun
-            && !connection.is_left_to(&caller.interaction)
             && let Some(error) = connection.end()
+            && !connection.is_left_to(&caller.interaction, &error)
         {
             return Err(error);
         }
@@ -448,7 +448,7 @@ impl Pool {
                 error @ Error::Closed { .. } => Attempt::Done(Err(error)),
                 _ => Attempt::Elsewhere,
             },
-            Err(_) if connection.is_left_to(&caller.interaction) => Attempt::Elsewhere,
+            Err(error) if connection.is_left_to(&caller.interaction, &error) => Attempt::Elsewhere,
             opened => Attempt::Done(opened),
         }
     }

@@ -344,7 +344,7 @@ impl Host {
         loop {
             let connection = self.connection();
             match self.made(&connection).await {
-                Err(_) if connection.is_left_to(&self.caller.interaction) => {}
+                Err(error) if connection.is_left_to(&self.caller.interaction, &error) => {}
                 made => return made.map(|()| connection),
             }
         }

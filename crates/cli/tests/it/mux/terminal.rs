@@ -113,8 +113,11 @@ fn without_a_terminal_on_the_server_the_client_leaves_raw_mode_and_the_command_r
         "test -t 0 || echo none; read line; echo got $line",
     ]));
     let cooked = terminal.modes();
-    terminal.expect("PTY allocation request failed");
-    terminal.expect("none");
+    // The client's words and the command's are in any order.
+    wait_until("both are told", || {
+        let shown = terminal.shown();
+        shown.contains("PTY allocation request failed") && shown.contains("none")
+    });
     wait_until("the terminal is as it was", || terminal.modes() == cooked);
     terminal.send("typed\n");
     terminal.expect("got typed");

@@ -1,7 +1,7 @@
 //! Questions of several hosts, and of several programs, on one terminal.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Sshd, write_ssh_config};
@@ -139,9 +139,9 @@ fn who_waits_for_what_another_command_is_asked_is_told_so_on_a_terminal() {
     asked.expect("@host1) Password: ");
     let mut waiting = Terminal::start(&ssh("echo two"));
     let piped = ssh("echo three")
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut silent = Terminal::start(&command(&home, &config, &["ssh", "-q", "host1", "echo four"]));
@@ -363,6 +363,45 @@ fn who_waits_for_anothers_answer_is_asked_when_that_one_gives_none() {
 }
 
 #[test]
+fn who_waits_for_a_log_in_for_which_others_had_no_right_answer_is_asked() {
+    let (_servers, home, config) = servers(&["pw"], &["NumberOfPasswordPrompts 1"]);
+    let ssh = |options: &[&str]| {
+        let mut command = command(&home, &config, &["ssh"]);
+        command.args(options).args(["host1", "true"]);
+        command
+    };
+    let answer = |terminal: &mut Terminal| {
+        terminal.expect("@host1) Password: ");
+        terminal.send("pw\r");
+        assert!(terminal.end().success(), "{}", terminal.shown());
+        assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+    };
+    // Another person's.
+    let mut first = Terminal::start(&ssh(&[]));
+    first.expect("@host1) Password: ");
+    let mut second = Terminal::start(&ssh(&[]));
+    second.expect("Waiting for ");
+    first.send("wrong\r");
+    first.expect("@host1's password: ");
+    first.send("wrong\r");
+    assert_eq!(first.end().code(), Some(255));
+    answer(&mut second);
+    // A program's that nobody can be asked for.
+    let begun = home.path("begun");
+    let slow = format!(
+        "ProxyCommand=bash -c 'touch {}; sleep 1; exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'",
+        begun.display()
+    );
+    let mut alone = ssh(&["-o", &slow, "-o", "BatchMode=yes"]);
+    let alone = alone.stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it connects", || begun.exists());
+    answer(&mut Terminal::start(&ssh(&["-o", &slow])));
+    let alone = alone.wait_with_output().unwrap();
+    assert_status(&alone, 255);
+    assert!(text(&alone.stderr).contains("Permission denied"), "{alone:?}");
+}
+
+#[test]
 fn run_says_what_would_help_where_nobody_can_be_asked() {
     let (_servers, home, config) = servers(&["pw"], &[]);
     let run = command(&home, &config, &["run", "-H", "host1", "--", "true"]);
@@ -403,7 +442,7 @@ fn askpass_dialogs_of_several_programs_come_one_after_the_other_and_name_their_h
             .current_dir(home.path(""))
             .env("SSH_ASKPASS", &askpass)
             .env("SSH_ASKPASS_REQUIRE", "force")
-            .stderr(std::process::Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap()
     });

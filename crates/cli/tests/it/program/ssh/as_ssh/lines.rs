@@ -187,7 +187,14 @@ fn command_lines_are_answered_as_by_ssh() {
     let differences = Mutex::new(Vec::new());
     let compare = |line: &str| {
         let [theirs, ours] = table.both(line);
-        if seen(&theirs) != seen(&ours) {
+        // The messages line by line: those of the client and of the remote command come in any order.
+        let [theirs_in_lines, ours_in_lines] = [&theirs, &ours].map(|output| {
+            let (status, output, messages) = seen(output);
+            let mut lines: Vec<String> = messages.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            (status, output, lines)
+        });
+        if theirs_in_lines != ours_in_lines {
             let shown = format!("{line}\n{}\n{}", describe(&theirs), describe(&ours));
             differences.lock().unwrap().push(shown);
         }
