@@ -51,7 +51,9 @@ fn dropbear_exchanges_keys_anew_under_load() {
         config.rekey_limit.bytes = Some(500_000);
         let mut client = Client::connect(server.addr(), config, SILENCE);
         client.log_in(&key).unwrap();
-        let output = client.run("cat", Some(&input)).unwrap();
+        let output = client
+            .run("cat", Some(&input))
+            .unwrap_or_else(|error| panic!("{method}: {error:?}\n{}", server.log().text()));
         assert!(output.stdout == input && output.status == Some(0), "{method}");
     }
 }
