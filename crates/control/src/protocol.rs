@@ -49,7 +49,8 @@ pub enum Request {
     /// A signal for the session's command, by name without "SIG".
     Signal(String),
     /// Ends the session: its command is sent SIGTERM, and the channel is closed when it does not end within two seconds.
-    /// Answered by the session's last frame, which says what became of the command.
+    /// Nothing more is asked, and a question under way has no answer. Answered by the session's last frame, which says what
+    /// became of the command.
     Terminate,
     /// A break of so many milliseconds.
     Break(u32),
