@@ -259,11 +259,13 @@ impl Connection {
         &self.inner.asking
     }
 
-    /// Whether its log-in came to nothing, with this error, for want of an answer, or of the right one, and this client is another one that may have
-    /// it: what has failed is not this client's log-in. Programs of one user have the same answers, and wrong ones count.
+    /// Whether its log-in came to nothing, with this error, for want of an answer, or of the right one, and this client is another
+    /// one that may have it: what has failed is not this client's log-in. Programs of one user have the same answers, and wrong
+    /// ones count.
     pub(crate) fn is_left_to(&self, interaction: &Interaction, error: &Error) -> bool {
         let answerer = interaction.prompter().answerer();
-        if self.inner.maker.is(interaction.client()) || answerer == Answerer::Nobody {
+        let is_own = self.inner.maker.is(interaction.client());
+        if self.info().is_some() || is_own || answerer == Answerer::Nobody {
             return false;
         }
         let is_denied = matches!(error.root(), Error::Authentication { .. });

@@ -952,12 +952,15 @@ function openHandle(stream, callback) {
   if (stream.handle !== null) return callback();
   stream.sftp.open(stream.path, stream.flags, stream.mode, (error, handle) => {
     if (error) return callback(error);
-    stream.handle = handle;
-    // The server does it before what follows. As for ssh2, one that cannot does not fail the stream.
-    if (stream instanceof WriteStream && stream._wantedMode !== undefined) stream.sftp.fchmod(handle, stream._wantedMode, () => {});
-    stream.emit('open', handle);
-    stream.emit('ready');
-    callback();
+    const opened = () => {
+      stream.handle = handle;
+      stream.emit('open', handle);
+      stream.emit('ready');
+      callback();
+    };
+    // Before anything is written or closed. As for ssh2, a server that cannot does not fail the stream.
+    if (stream instanceof WriteStream && stream._wantedMode !== undefined) stream.sftp.fchmod(handle, stream._wantedMode, opened);
+    else opened();
   });
 }
 
