@@ -5,6 +5,7 @@ mod clock;
 mod faults;
 mod fleet;
 mod input;
+mod log;
 mod nats;
 mod permissions;
 mod streams;

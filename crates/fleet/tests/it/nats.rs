@@ -11,6 +11,8 @@ use trunkline_fleet::state::Zones;
 use trunkline_fleet::submitting::remove;
 use trunkline_testkit::{folder, free_port};
 
+use crate::log::{last_words, log_at};
+
 /// A nats-server with JetStream on loopback. Ends with the value.
 pub(crate) struct Nats {
     folder: TempDir,
@@ -68,17 +70,12 @@ impl Nats {
     }
 
     pub(crate) fn up(&mut self) {
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.folder.path().join("nats.log"))
-            .unwrap();
         let process = Command::new("nats-server")
             .arg("-c")
             .arg(self.folder.path().join("nats.conf"))
             .env("TMPDIR", self.folder.path())
             .stdout(Stdio::null())
-            .stderr(log)
+            .stderr(log_at(&self.folder.path().join("nats.log")))
             .spawn()
             .expect("nats-server is needed: scripts/need nats-server=nats-server");
         self.process = Some(process);
@@ -98,11 +95,8 @@ impl Nats {
 
     /// The end of what it has said.
     pub(crate) fn log(&self) -> String {
-        let log = fs::read(self.folder.path().join("nats.log")).unwrap_or_default();
-        let lines: Vec<_> = log.split(|byte| *byte == b'\n').collect();
-        let last = lines.iter().rev().take(12).rev();
-        let lines = last.map(|line| format!("    {}\n", String::from_utf8_lossy(line)));
-        format!("  port {}:\n{}", self.port, lines.collect::<String>())
+        let name = format!("port {}", self.port);
+        last_words(&name, &self.folder.path().join("nats.log"))
     }
 
     pub(crate) fn access(&self) -> Access {

@@ -14,6 +14,7 @@ use trunkline_fleet::bucket::{Access, Bucket, Charter};
 use trunkline_fleet::state::Terms;
 use trunkline_testkit::{LightServer, Relay, folder};
 
+use crate::log::{last_words, log_at};
 use crate::nats::{Nats, charter, made};
 
 /// Into how many shards the hosts of a course are divided.
@@ -129,17 +130,12 @@ impl Node {
     }
 
     pub(crate) fn start_as(&mut self, command: &mut Command) {
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.folder.path().join("node.log"))
-            .unwrap();
         let process = command
             .env("TRUNKLINE_DIR", self.folder.path())
             .env_remove("SSH_AUTH_SOCK")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
+            .stderr(log_at(&self.folder.path().join("node.log")))
             .spawn()
             .unwrap();
         self.process = Some(process);
@@ -223,10 +219,7 @@ impl Node {
 
     /// The end of what it has said.
     pub(crate) fn log(&self) -> String {
-        let log = fs::read_to_string(self.folder.path().join("node.log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().rev().take(8).collect();
-        let lines = lines.into_iter().rev().map(|line| format!("    {line}\n"));
-        format!("  {}:\n{}", self.name, lines.collect::<String>())
+        last_words(&self.name, &self.folder.path().join("node.log"))
     }
 }
 
