@@ -49,6 +49,12 @@ pub enum SubmitError {
         "NATS did not answer while job {0} was being written: it may have started; `trunkline fleet attach {0}` shows it"
     )]
     Unknown(JobId),
+    /// It was written down, and is not there.
+    #[error(
+        "NATS has taken job {0} and has lost it: the job may have started. NATS may be damaged (two servers that write to one folder?): \
+         put that right, and make the fleet anew (`trunkline fleet init --anew`)"
+    )]
+    Lost(JobId),
     /// There is no such job, or no more.
     #[error("there is no job {0}, or it is older than what the fleet keeps")]
     NoJob(JobId),

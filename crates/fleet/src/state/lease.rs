@@ -43,6 +43,8 @@ pub struct LeaseState {
     in_flight: bool,
     /// When the first write was sent of which nothing is known: one of those may have been done.
     unresolved: Option<Time>,
+    /// How often in a row the key was gone while it was held.
+    losses: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -106,9 +108,15 @@ impl LeaseState {
         }
     }
 
-    /// The key is gone, which nobody does on purpose: the bucket drops what is old.
-    pub fn vanished(&mut self) {
-        *self = Self::new(self.terms);
+    /// The key is gone. The bucket drops what is old; whether it is one that has twice in a row forgotten what it had just
+    /// acknowledged. Once is not enough: a server that has just become the leader can be behind for a moment.
+    pub fn vanished(&mut self, now: Time) -> bool {
+        let losses = self.losses + u32::from(self.held(now).is_some());
+        *self = Self {
+            losses,
+            ..Self::new(self.terms)
+        };
+        losses >= 2
     }
 
     /// A write has been sent.
@@ -127,6 +135,9 @@ impl LeaseState {
         if self.seen.as_ref().is_some_and(|seen| seen.revision > revision) {
             // Somebody has taken it since.
             return;
+        }
+        if self.held.is_some() {
+            self.losses = 0;
         }
         self.saw(now, revision, Some(me), me);
         self.held = Some(Held {

@@ -464,11 +464,16 @@ impl Node {
                 }
                 _ => &mut self.name,
             };
+            let mut is_forgotten = false;
             match &written {
                 Written::Done(revision) => lease.written(now, sent.at, *revision, &me),
                 Written::Refused(Some(_)) => lease.refused(),
-                Written::Refused(None) => lease.vanished(),
+                Written::Refused(None) => is_forgotten = lease.vanished(now),
                 Written::Lost => lease.lost(),
+            }
+            if is_forgotten {
+                let why = "NATS forgets what it has acknowledged, as where two servers write to one folder";
+                self.freeze_because(now, why.into());
             }
         }
         let refused_by_nothing = written == Written::Refused(None);

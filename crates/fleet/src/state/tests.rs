@@ -398,6 +398,42 @@ fn a_server_that_is_behind_for_a_moment_freezes_nothing() {
 }
 
 #[test]
+fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
+    // Whether each renewal of the node's name finds what was acknowledged before.
+    let frozen_after = |renewals: &[bool]| {
+        let mut node = Node::new(lone(), Vec::new());
+        node.handle_synced();
+        let (mut now, mut revision) = (seconds(1), 0);
+        let name = Key::Member("a".into());
+        let mut write = |node: &mut Node, is_there: bool| {
+            now += seconds(6);
+            node.handle_tick(now);
+            for (token, key, ..) in writes(node, now) {
+                revision += 1;
+                let written = match key == name && !is_there {
+                    true => Written::Refused(None),
+                    false => Written::Done(revision),
+                };
+                node.handle_written(now, token, written);
+            }
+            // What was not there is written as new.
+            for (token, ..) in writes(node, now) {
+                revision += 1;
+                node.handle_written(now, token, Written::Done(revision));
+            }
+        };
+        write(&mut node, true);
+        for is_there in renewals {
+            write(&mut node, *is_there);
+        }
+        node.frozen().map(str::to_owned)
+    };
+    assert_eq!(frozen_after(&[true, false, true, false, true]), None);
+    let why = frozen_after(&[true, false, false]).unwrap();
+    assert!(why.contains("forgets what it has acknowledged"), "{why}");
+}
+
+#[test]
 fn a_node_that_may_not_write_its_name_says_so() {
     let mut node = Node::new(lone(), Vec::new());
     node.handle_synced();

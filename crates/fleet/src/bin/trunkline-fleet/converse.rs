@@ -53,6 +53,7 @@ async fn talk(
     let access = settings.access(place).map_err(local)?;
     let bucket = Bucket::open(&access).await.map_err(|error| not_begun(&error))?;
     let (mut hosts, mut input) = (Vec::new(), Vec::new());
+    let mut is_new = true;
     let job = loop {
         match next(requests).await? {
             FleetRequest::Hosts(more) => hosts.extend(more.into_iter().map(ordered)),
@@ -77,7 +78,10 @@ async fn talk(
                 };
                 break submit(place, &settings, &bucket, &hosts, terms).await?;
             }
-            FleetRequest::Attach(job) => break JobId(job),
+            FleetRequest::Attach(job) => {
+                is_new = false;
+                break JobId(job);
+            }
             FleetRequest::RetryUnknown(job) => {
                 let job = JobId(job);
                 let order = submitting::order_of(&bucket, &job)
@@ -107,12 +111,12 @@ async fn talk(
             FleetRequest::Cancel | FleetRequest::Follow { .. } | FleetRequest::Leave => return Ok(()),
         }
     };
-    let all = submitting::hosts_of(&bucket, &job)
-        .await
-        .map_err(|error| of_submit(&error))?;
-    let order = submitting::order_of(&bucket, &job)
-        .await
-        .map_err(|error| of_submit(&error))?;
+    let missing = |error| match error {
+        SubmitError::NoJob(job) if is_new => of_submit(&SubmitError::Lost(job)),
+        error => of_submit(&error),
+    };
+    let all = submitting::hosts_of(&bucket, &job).await.map_err(missing)?;
+    let order = submitting::order_of(&bucket, &job).await.map_err(missing)?;
     let canceller = Canceller {
         key: settings.key(place).map_err(local)?,
         submitter: order.submitter,
@@ -410,7 +414,7 @@ fn not_begun(error: &BucketError) -> Failure {
 
 fn of_submit(error: &SubmitError) -> Failure {
     let execution = match error {
-        SubmitError::Unknown(_) => Execution::MayHaveStarted,
+        SubmitError::Unknown(_) | SubmitError::Lost(_) => Execution::MayHaveStarted,
         _ => Execution::DidNotStart,
     };
     Failure {
