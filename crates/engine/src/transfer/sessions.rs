@@ -118,6 +118,13 @@ impl Sessions {
         self.rtt.get_or_try_init(measure).await.copied()
     }
 
+    /// Whether the server is near by, as far as is known without asking it.
+    pub(super) fn is_near(&self) -> bool {
+        let known = self.rtt.get().copied();
+        let known = known.or_else(|| self.host().as_ref().and_then(Host::rtt));
+        known.is_some_and(|rtt| rtt < NEAR)
+    }
+
     /// A turn to hash on the server.
     pub(super) async fn hashing(&self) -> Option<SemaphorePermit<'_>> {
         // Never closed.

@@ -158,6 +158,16 @@ impl ManyUpload {
         }
     }
 
+    /// Has at least so many files under way, also before anything is known of the path; 512 where this is not called. To be
+    /// called before the first file is added.
+    #[must_use]
+    pub fn with_flight(self, files: u64) -> Self {
+        Self {
+            pace: Pace::new(files.max(1), u64::MAX),
+            ..self
+        }
+    }
+
     /// One more file.
     pub fn add(&mut self, file: UploadFile) -> FileId {
         let id = FileId(self.next_file);

@@ -39,6 +39,12 @@ impl Content {
     }
 }
 
+/// Files under way on a session near by, at least and to begin with. What sshd and sftp-server cannot deal with at once they
+/// keep in buffers that are allocated anew, copied and cleared for each piece by which they grow: with 512 files, 2 MiB, sshd
+/// could spend more CPU time on that than on all else. 20,000 files of 4 KiB took 2.06 s with 32 and 2.68 s with 512 (the first
+/// copy of a daemon: 2.25 and 3.20 s), 3.5 s with no more than 8, and rsync 2.0 s (medians of five runs).
+const NEAR_FLIGHT: u64 = 32;
+
 /// Small local files that are read by one thread at a time.
 const READ_TOGETHER: usize = 64;
 /// What a small file of a server's may have more than the server said when it was found: there may be thousands of them in
@@ -105,9 +111,14 @@ impl Work for SmallUp<'_> {
 
 impl<'a> SmallUp<'a> {
     pub(super) fn new(up: &'a Up<'a>, sftp: Sftp) -> Self {
+        let plan = ManyUpload::new(SMALL_MEMORY);
+        let plan = match up.sessions.is_near() {
+            true => plan.with_flight(NEAR_FLIGHT),
+            false => plan,
+        };
         Self {
             up,
-            files: SmallFiles::on(sftp, ManyUpload::new(SMALL_MEMORY)),
+            files: SmallFiles::on(sftp, plan),
             reads: JoinSet::new(),
             read: None,
             written: 0,
