@@ -472,6 +472,8 @@ impl Node {
                 Written::Lost => lease.lost(),
             }
             if is_forgotten {
+                // So it may have forgotten that the fleet is frozen, too.
+                self.is_freeze_told = false;
                 let why = "NATS forgets what it has acknowledged, as where two servers write to one folder";
                 self.freeze_because(now, why.into());
             }

@@ -399,17 +399,18 @@ fn a_server_that_is_behind_for_a_moment_freezes_nothing() {
 
 #[test]
 fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
-    // Whether each renewal of the node's name finds what was acknowledged before.
+    // Whether each renewal of the node's name finds what was acknowledged before. Returns how often the freeze was told, too.
     let frozen_after = |renewals: &[bool]| {
         let mut node = Node::new(lone(), Vec::new());
         node.handle_synced();
-        let (mut now, mut revision) = (seconds(1), 0);
+        let (mut now, mut revision, mut told) = (seconds(1), 0, 0);
         let name = Key::Member("a".into());
         let mut write = |node: &mut Node, is_there: bool| {
             now += seconds(6);
             node.handle_tick(now);
             for (token, key, ..) in writes(node, now) {
                 revision += 1;
+                told += u32::from(key == Key::Frozen);
                 let written = match key == name && !is_there {
                     true => Written::Refused(None),
                     false => Written::Done(revision),
@@ -417,8 +418,9 @@ fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
                 node.handle_written(now, token, written);
             }
             // What was not there is written as new.
-            for (token, ..) in writes(node, now) {
+            for (token, key, ..) in writes(node, now) {
                 revision += 1;
+                told += u32::from(key == Key::Frozen);
                 node.handle_written(now, token, Written::Done(revision));
             }
         };
@@ -426,11 +428,15 @@ fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
         for is_there in renewals {
             write(&mut node, *is_there);
         }
-        node.frozen().map(str::to_owned)
+        (node.frozen().map(str::to_owned), told)
     };
-    assert_eq!(frozen_after(&[true, false, true, false, true]), None);
-    let why = frozen_after(&[true, false, false]).unwrap();
+    assert_eq!(frozen_after(&[true, false, true, false, true]), (None, 0));
+    let (why, told) = frozen_after(&[true, false, false, true, true]);
+    let why = why.unwrap();
     assert!(why.contains("forgets what it has acknowledged"), "{why}");
+    assert_eq!(told, 1);
+    // What it was told it may have forgotten, too.
+    assert_eq!(frozen_after(&[true, false, false, false, true]).1, 2);
 }
 
 #[test]
