@@ -5,8 +5,9 @@ mod filters;
 mod paths;
 mod view;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
@@ -19,6 +20,7 @@ use trunkline_control::protocol::{
 use trunkline_request::World;
 use trunkline_request::destination::Destination;
 use trunkline_request::failure;
+use trunkline_text::Printable;
 
 use crate::backend::{Backend, runtime};
 use crate::commands::run::ManyHosts;
@@ -151,6 +153,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     questions.name_hosts(hosts.collect()).await;
     let mut interrupts = Interrupts::watch()?;
     let rate = (copies.len() > 1 && args.bwlimit.is_some()).then(rand::random);
+    let again = &args.again(sources, target);
     let copies = copies.into_iter().enumerate().map(
         |(
             place,
@@ -169,7 +172,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             };
             let (view, fds) = (&view, &fds);
             async move {
-                let ended = converse(backend, request, fds, (place, &name), view).await;
+                let ended = converse(backend, request, fds, (place, &name), view, again).await;
                 (name, ended)
             }
         },
@@ -182,7 +185,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             Err(signal) => {
                 view.interrupted(match args.dry_run || args.no_partial {
                     true => "not everything was done",
-                    false => "run the same command again to copy the rest",
+                    false => again,
                 });
                 return Ok(ExitCode::from(status_of(signal)));
             }
@@ -228,6 +231,25 @@ impl Args {
         Ok(options)
     }
 
+    /// What to do after a copy that was cut off. A directory that was given a new name is there by then, and the same command
+    /// would copy into it.
+    fn again(&self, sources: &[OsString], target: &OsStr) -> String {
+        let same = "run the same command again to copy the rest";
+        let is_new_name = (self.recursive || self.archive) && !self.mkdir && !self.many.are_given();
+        match sources {
+            [source] if is_new_name && !ends_with(source, b"/.") && !ends_with(target, b"/") => {
+                let (source, target) = (
+                    Printable::line(source.as_bytes()),
+                    Printable::line(target.as_bytes()),
+                );
+                format!(
+                    "{same}, with {source}/. for {source} if that is a directory and {target} was not there before"
+                )
+            }
+            _ => same.to_owned(),
+        }
+    }
+
     fn shows(&self, target: &CopyPlace) -> Shows {
         let on_terminal = can_be_drawn_on(&std::io::stderr());
         let progress = !self.json && !self.quiet && (self.progress || on_terminal);
@@ -260,6 +282,10 @@ impl Args {
     }
 }
 
+fn ends_with(path: &OsStr, end: &[u8]) -> bool {
+    path.as_bytes().ends_with(end)
+}
+
 /// `10M`: bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -284,6 +310,7 @@ async fn converse(
     fds: &[BorrowedFd<'_>],
     (place, name): (usize, &str),
     view: &View,
+    again: &str,
 ) -> anyhow::Result<CopyEnd> {
     let client = backend.connect().await?;
     let keeps_parts = request.options.partial && !request.options.dry_run;
@@ -293,7 +320,7 @@ async fn converse(
     loop {
         let reply = match talk.next().await {
             Err(ClientError::Gone) => {
-                bail!("the daemon ended{AGAIN}")
+                bail!("the daemon ended; {again}")
             }
             reply => reply?,
         };
@@ -311,20 +338,15 @@ async fn converse(
                     failure.kind,
                     failure::ErrorKind::Network | failure::ErrorKind::Timeout
                 );
-                let again = if is_lost && has_begun && keeps_parts {
-                    AGAIN
-                } else {
-                    ""
-                };
-                bail!("{}{again}", failure.message)
+                if is_lost && has_begun && keeps_parts {
+                    bail!("{}; {again}", failure.message)
+                }
+                bail!(failure.message)
             }
             _ => {}
         }
     }
 }
-
-/// What to do where the connection was lost for good.
-const AGAIN: &str = "; run the same command again to copy the rest";
 
 #[cfg(test)]
 mod tests {

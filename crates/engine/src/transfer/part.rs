@@ -18,9 +18,10 @@ const LONGEST: usize = 255;
 pub(super) struct Tag([u8; 8]);
 
 impl Tag {
-    pub(super) fn of(parts: [&[u8]; 4]) -> Self {
+    /// That of a machine and account, a path there, and the same of the target.
+    pub(super) fn of([from, source, to, target]: [&[u8]; 4]) -> Self {
         let mut context = Context::new(&SHA256);
-        for part in parts {
+        for part in [from, &plain(source), to, &plain(target)] {
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part);
         }
@@ -33,6 +34,14 @@ impl Tag {
     pub(super) fn part(self, target: &[u8]) -> Bytes {
         beside(target, self.0)
     }
+}
+
+/// A path without what it means the same without: `a/./b//c` is `a/b/c`.
+fn plain(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|byte| *byte == b'/');
+    let names: Vec<&[u8]> = names.filter(|name| !name.is_empty() && *name != b".").collect();
+    let root: &[u8] = if path.starts_with(b"/") { b"/" } else { b"" };
+    [root, &names.join(&b'/')].concat()
 }
 
 /// A name that nobody else can know before the file is there.
@@ -127,6 +136,14 @@ mod tests {
         ] {
             assert_ne!(one, Tag::of(other));
         }
+    }
+
+    #[test]
+    fn a_path_that_is_written_in_another_way_gives_the_same_name() {
+        let one = Tag::of([b"here", b"/s/f", b"web1", b"t/f"]);
+        assert_eq!(one, Tag::of([b"here", b"/s/.//f", b"web1", b"./t/f"]));
+        assert_ne!(one, Tag::of([b"here", b"s/f", b"web1", b"t/f"]));
+        assert_ne!(one, Tag::of([b"here", b"/s/../f", b"web1", b"t/f"]));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::noise;
@@ -76,15 +77,7 @@ fn an_interrupted_copy_says_how_to_go_on() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_until("something has come", || {
-        let names = fs::read_dir(home.path("")).unwrap().flatten();
-        names.into_iter().any(|entry| {
-            let is_part = entry.file_name().to_string_lossy().ends_with(".part");
-            is_part && entry.metadata().is_ok_and(|found| found.len() > 9 << 20)
-        })
-    });
-    let pid = Pid::from_raw(i32::try_from(copy.id()).unwrap()).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
+    interrupt_when_begun(&copy, &home.path(""));
     let mut said = String::new();
     std::io::Read::read_to_string(&mut copy.stderr.take().unwrap(), &mut said).unwrap();
     assert_eq!(copy.wait().unwrap().signal(), Some(2));
@@ -104,4 +97,59 @@ fn an_interrupted_copy_says_how_to_go_on() {
         describe(&again)
     );
     assert!(fs::read(home.path("target")).unwrap() == noise(30_000_000, 1));
+}
+
+#[test]
+fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), noise(30_000_000, 1)).unwrap();
+    let mut copy = cp(&home, &server)
+        .args(["-r", "--bwlimit", "9M"])
+        .arg(&source)
+        .arg(at(&server, &target))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    interrupt_when_begun(&copy, &target);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut copy.stderr.take().unwrap(), &mut said).unwrap();
+    copy.wait().unwrap();
+    let (name, new_name) = (source.display(), at(&server, &target));
+    assert_eq!(
+        said,
+        format!(
+            "trunkline: interrupted: run the same command again to copy the rest, with {name}/. for {name} if that is a directory \
+             and {new_name} was not there before\n"
+        )
+    );
+    let again = finish(
+        cp(&home, &server)
+            .arg("-r")
+            .arg(source.join("."))
+            .arg(at(&server, &target)),
+    );
+    assert_status(&again, 0);
+    let words = text(&again.stderr);
+    assert!(words.contains("were there from an earlier copy"), "{words}");
+    assert!(fs::read(target.join("file")).unwrap() == noise(30_000_000, 1));
+    let names: Vec<_> = fs::read_dir(&target)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["file"], "{}", describe(&again));
+}
+
+/// Sends SIGINT to a copy once some of a large file is in a folder.
+fn interrupt_when_begun(copy: &Child, folder: &Path) {
+    wait_until("something has come", || {
+        let names = fs::read_dir(folder).into_iter().flatten().flatten();
+        names.into_iter().any(|entry| {
+            let is_part = entry.file_name().to_string_lossy().ends_with(".part");
+            is_part && entry.metadata().is_ok_and(|found| found.len() > 9 << 20)
+        })
+    });
+    let pid = Pid::from_raw(i32::try_from(copy.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
 }
