@@ -115,6 +115,8 @@ struct Running {
     flown: bool,
     awaited: usize,
     renaming: Option<Renaming>,
+    /// What was written has been asked to be removed.
+    is_removed: bool,
     attributes: Option<Status>,
     owner: Option<Status>,
     failed: Option<Status>,
@@ -129,6 +131,7 @@ enum Purpose {
     Sync,
     Close,
     Rename,
+    Remove,
 }
 
 /// As for [`ManyDownload`](super::ManyDownload): 2,000 files of 4 KiB go, and are renamed, in 11 round trips with this, 14
@@ -263,6 +266,7 @@ impl Plan for ManyUpload {
                 flown: false,
                 awaited: 1,
                 renaming: None,
+                is_removed: false,
                 attributes: None,
                 owner: None,
                 failed: None,
@@ -422,6 +426,8 @@ impl ManyUpload {
                     ..
                 }),
             ) => {}
+            // Nobody misses a name of ours.
+            (Purpose::Remove, _) => {}
             (_, Err(status)) => {
                 // The first says why: those behind it are often only its echo.
                 running.failed.get_or_insert(status);
@@ -450,6 +456,16 @@ impl ManyUpload {
             running.awaited += 1;
             return;
         }
+        let is_left = running.failed.is_some() && running.flown && running.file.rename_to.is_some();
+        if is_left && !running.is_removed {
+            // The session may end with its last file: a server that is left forgets what it was asked.
+            let path = running.file.path.clone();
+            let request = client.request(Request::Remove { path });
+            self.asked.insert(request, (id, Purpose::Remove));
+            running.is_removed = true;
+            running.awaited += 1;
+            return;
+        }
         let Some(running) = self.files.remove(&id) else {
             return;
         };
@@ -461,9 +477,6 @@ impl ManyUpload {
                 .push_back(ManyUploadEvent::Finished { file: id, attributes });
             return;
         };
-        if running.flown && running.file.rename_to.is_some() {
-            remove(client, running.file.path);
-        }
         self.events.push_back(match running.owner {
             Some(status) => ManyUploadEvent::OwnerRefused { file: id, status },
             None => ManyUploadEvent::Failed { file: id, status },
