@@ -804,12 +804,17 @@ impl Job {
         }
         let host = sessions.host();
         let tuned = host.as_ref().and_then(Host::tuned);
-        if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
+        let tuned = tuned.and_then(|choice| choice.streams(upload));
+        if let (Some(streams), None) = (tuned, self.rate.limit) {
             return streams.min(worth).max(1);
         }
         // A session that is lost meanwhile is replaced by whoever uses it.
         let Ok(rtt) = sessions.rtt().await else { return 1 };
-        usual_streams(rtt, size, upload).min(worth)
+        let rate = self
+            .rate
+            .limit
+            .map_or(WANTED_RATE, |limit| WANTED_RATE.min(limit as f64));
+        streams_for(rate, rtt, size, upload).min(worth)
     }
 
     /// Sessions for small files, where there are enough of them: `near` by, or far away, where each has its windows and open
@@ -830,13 +835,22 @@ impl Job {
 
 /// Sessions for a file of so many bytes as far away as this, where nothing else was found to be best.
 pub(crate) fn usual_streams(rtt: Duration, size: u64, upload: bool) -> usize {
+    streams_for(WANTED_RATE, rtt, size, upload)
+}
+
+/// The same for a copy that is to move so many bytes a second, of [`WANTED_RATE`] at most.
+fn streams_for(rate: f64, rtt: Duration, size: u64, upload: bool) -> usize {
     let wanted = if rtt < sessions::NEAR {
-        // A connection is a core on the server.
-        if size >= NEAR_STRIPED { 2 } else { 1 }
+        // A connection is a core on the server, which carries what a limit leaves by itself.
+        if size >= NEAR_STRIPED && rate >= WANTED_RATE {
+            2
+        } else {
+            1
+        }
     } else {
         // sshd takes 2 MiB a round trip on each channel; towards us our own windows grow to 15 MiB.
         let window: f64 = if upload { 2e6 } else { 8e6 };
-        let product = WANTED_RATE * rtt.as_secs_f64();
+        let product = rate * rtt.as_secs_f64();
         (product / window).ceil() as usize
     };
     wanted.clamp(1, MOST_STREAMS)
@@ -1006,5 +1020,21 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
             // The runtime is going down, and this task with it.
             Err(_) => std::future::pending().await,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limited_rate_takes_the_sessions_that_carry_it() {
+        let far = Duration::from_millis(20);
+        assert_eq!(usual_streams(far, u64::MAX, true), 3);
+        assert_eq!(streams_for(10e6, far, u64::MAX, true), 1);
+        assert_eq!(streams_for(200e6, far, u64::MAX, true), 2);
+        let near = Duration::from_micros(100);
+        assert_eq!(usual_streams(near, u64::MAX, false), 2);
+        assert_eq!(streams_for(10e6, near, u64::MAX, false), 1);
     }
 }

@@ -236,8 +236,9 @@ impl Args {
     fn again(&self, sources: &[OsString], target: &OsStr) -> String {
         let same = "run the same command again to copy the rest";
         let is_new_name = (self.recursive || self.archive) && !self.mkdir && !self.many.are_given();
+        let is_content = |source: &OsStr| source == "." || ends_with(source, b"/.");
         match sources {
-            [source] if is_new_name && !ends_with(source, b"/.") && !ends_with(target, b"/") => {
+            [source] if is_new_name && !is_content(source) && !ends_with(target, b"/") => {
                 let (source, target) = (
                     Printable::line(source.as_bytes()),
                     Printable::line(target.as_bytes()),
