@@ -804,8 +804,7 @@ impl Job {
         }
         let host = sessions.host();
         let tuned = host.as_ref().and_then(Host::tuned);
-        let tuned = tuned.and_then(|choice| choice.streams(upload));
-        if let (Some(streams), None) = (tuned, self.rate.limit) {
+        if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
             return streams.min(worth).max(1);
         }
         // A session that is lost meanwhile is replaced by whoever uses it.
