@@ -36,7 +36,7 @@ mod up;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -260,12 +260,20 @@ pub async fn copy_at(
         looked_at: Mutex::default(),
         tree: Tree::default(),
         over: AtomicBool::new(false),
+        rest: OnceLock::new(),
     });
     let several = sources.len() > 1 || is_pattern(sources);
     let (top, ()) = tokio::try_join!(
         Top::find(&job, &to, target, several),
         job.open_ahead(&to, target, sources)
     )?;
+    if let (Some(_), false, [source]) = (&top.name, options.mkdir, sources)
+        && folder_and_name(&source.path()).1 != "."
+    {
+        let (source, target) = (shown(&source.path()), shown(&target.path()));
+        let rest = format!("; copy {source}/. for the rest, since {target} is a directory by now");
+        let _ = job.rest.set(rest);
+    }
     let groups = group(sources).await?;
     for group in &groups {
         refuse_into_itself(&job, &group.place, &group.paths, &to, &top).await?;
@@ -673,6 +681,8 @@ struct Job {
     tree: Tree,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
+    /// How to copy the rest of a directory that was given a new name: the same copy again would go into it.
+    rest: OnceLock<String>,
 }
 
 impl Job {
@@ -686,6 +696,7 @@ impl Job {
             }
             if self.progress.total_files.load(Ordering::Relaxed) > 1 {
                 reason += STOPPED;
+                reason += self.rest.get().map_or("", String::as_str);
             }
         }
         self.progress.failed(path, reason);

@@ -6,6 +6,7 @@ mod paths;
 mod view;
 
 use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
@@ -253,7 +254,10 @@ impl Args {
 
     fn shows(&self, target: &CopyPlace) -> Shows {
         let on_terminal = can_be_drawn_on(&std::io::stderr());
-        let progress = !self.json && !self.quiet && (self.progress || on_terminal);
+        let stdout_is_taken = matches!(target, CopyPlace::Passed(path) if path.as_os_str() == STDOUT);
+        // A bar does not mix with what is copied to the terminal.
+        let is_seen = stdout_is_taken && std::io::stdout().is_terminal();
+        let progress = !self.json && !self.quiet && (self.progress || on_terminal && !is_seen);
         Shows {
             progress,
             lines: progress && !on_terminal,
@@ -261,7 +265,7 @@ impl Args {
             names: self.verbose || self.dry_run && !self.quiet,
             quiet: self.quiet,
             dry_run: self.dry_run,
-            stdout_is_taken: matches!(target, CopyPlace::Passed(path) if path.as_os_str() == STDOUT),
+            stdout_is_taken,
         }
     }
 

@@ -120,8 +120,7 @@ pub(super) fn named(name: &str, size: u64) -> String {
 }
 
 /// What to do when the target's disk is full.
-pub(super) const FREE_SPACE: &str =
-    ". Any existing file is unchanged; free some space and run the same command again";
+pub(super) const FREE_SPACE: &str = ". Any existing file is unchanged; free some space and copy again";
 
 /// Bytes in the unit that fits.
 pub(super) struct Size(pub(super) u64);
@@ -152,17 +151,16 @@ mod tests {
         assert_eq!(
             said(12_900_000),
             "no space left in web1:/data: 12.3 MiB of big.iso (5.0 GiB) are there. Any existing file is unchanged; free some \
-             space and run the same command again to resume"
+             space and copy again to resume"
         );
         assert_eq!(
             said(0),
-            "no space left in web1:/data for big.iso (5.0 GiB). Any existing file is unchanged; free some space and run the \
-             same command again"
+            "no space left in web1:/data for big.iso (5.0 GiB). Any existing file is unchanged; free some space and copy \
+             again"
         );
         assert_eq!(
             no_space("web1:/data", b"all.tar", 0, 0).message,
-            "no space left in web1:/data for all.tar. Any existing file is unchanged; free some space and run the same \
-             command again"
+            "no space left in web1:/data for all.tar. Any existing file is unchanged; free some space and copy again"
         );
         assert_eq!(
             [0, 1023, 1024].map(|size| Size(size).to_string()),

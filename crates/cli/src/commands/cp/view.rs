@@ -71,6 +71,9 @@ const MOST_ALIKE: usize = 10;
 /// Between two lines of progress: what is written into a log is to be read some day.
 const LINES: Duration = Duration::from_secs(1);
 
+/// A copy that takes less than this has no bar, which would only flash.
+const UNSEEN: Duration = Duration::from_millis(250);
+
 impl View {
     pub(super) fn new(shows: Shows, hosts: usize) -> Self {
         let resumed = Arc::default();
@@ -98,7 +101,7 @@ impl View {
 
     /// Shows how far one copy is, and with it all of them together.
     pub(super) fn progress(&self, host: &str, progress: CopyProgress) {
-        if !self.shows.progress {
+        if !self.shows.progress || !self.shows.lines && self.begun.elapsed() < UNSEEN {
             return;
         }
         let current = Printable::line(&progress.current);

@@ -10,6 +10,7 @@ use trunkline_testkit::noise;
 
 use super::{at, cp};
 use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+use crate::tty::Terminal;
 
 #[test]
 fn a_directory_that_fails_is_one_line_for_all_that_is_in_it() {
@@ -154,4 +155,27 @@ fn interrupt_when_begun(copy: &Child, folder: &Path) {
     });
     let pid = Pid::from_raw(i32::try_from(copy.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
+}
+
+#[test]
+fn a_bar_is_drawn_unless_the_terminal_is_the_target() {
+    let (server, home) = (server(), Home::new());
+    let source = home.path("source");
+    fs::write(&source, "a line\n".repeat(300_000)).unwrap();
+    for (target, has_bar) in [(home.path("target").as_path(), true), (Path::new("-"), false)] {
+        let mut copy = cp(&home, &server);
+        copy.args(["--bwlimit", "1M"])
+            .arg(at(&server, &source))
+            .arg(target);
+        let mut terminal = Terminal::start(&copy);
+        assert!(terminal.end().success());
+        terminal.expect("1 copied");
+        let shown = terminal.shown();
+        assert_eq!(
+            shown.contains(['░', '█']),
+            has_bar,
+            "{}: {shown:.300}",
+            target.display()
+        );
+    }
 }
