@@ -59,6 +59,7 @@ def test_a_status_is_known_when_the_end_of_one_stream_is(
     output.channel.readers[0].buffer.eof.set()
     output.stdin.write("go\n")
     assert output.exit_code == 3
+    assert output.channel.get_exit_status() == 3
     client.disconnect()
 
 

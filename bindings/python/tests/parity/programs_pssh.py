@@ -446,14 +446,17 @@ def names(pssh: Any, see: See, about: Any) -> None:
 
 
 def no_limit(pssh: Any, see: See, about: Any) -> None:
-    """A time limit of 0 is none; a channel knows its command's status once the output was read."""
+    """A time limit of 0 is none; a channel knows its command's status once that is over."""
     from pssh.clients import ParallelSSHClient
 
     client = ParallelSSHClient(
         [about["address"]], port=about["port"], user=about["user"], pkey=about["key"], timeout=0, allow_agent=False
     )
     (output,) = client.run_command("sleep 0.2; echo slow; exit 3", stop_on_errors=False)
-    see(output.exception, list(output.stdout), list(output.stderr), output.channel.get_exit_status(), output.exit_code)
+    said = (list(output.stdout), list(output.stderr))
+    # The original reads to the end of the output, and the status may come after it: 0 until then.
+    output.client.wait_finished(output)
+    see(output.exception, *said, output.channel.get_exit_status(), output.exit_code)
 
 
 on_openssh: dict[str, Program] = {
