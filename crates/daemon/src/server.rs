@@ -608,6 +608,7 @@ async fn serve_session(
         inputs: session_inputs,
         terminated: &terminated,
         detached: &detached,
+        is_private: service.installed.is_none(),
         log: &log,
         entry: &entry,
         recordings: &service.recordings,
@@ -629,9 +630,8 @@ async fn serve_session(
                         }
                         _ => {}
                     }
-                    if inputs.send(frame).await.is_err() {
-                        break;
-                    }
+                    // Nobody listens while what a session has left behind is waited for.
+                    let _ = inputs.send(frame).await;
                 }
             }
         }

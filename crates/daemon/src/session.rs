@@ -42,6 +42,8 @@ pub(crate) struct Client<'a> {
     pub(crate) terminated: &'a CancellationToken,
     /// Whether the session continues then.
     pub(crate) detached: &'a AtomicBool,
+    /// The daemon is this client's own, and ends with it.
+    pub(crate) is_private: bool,
     /// What is told of the work, to a client that stands for ssh.
     pub(crate) log: &'a Log,
     /// What is recorded of its session.
@@ -138,14 +140,11 @@ async fn try_run(
     opening.may_end(Box::pin(host.confirm_use(&question))).await?;
     let recorded = record(client.entry, &config, &program, &request);
     opening.may_end(Box::pin(recorded)).await?;
-    let local_command = config.local_command.as_ref().filter(|_| request.ssh.is_some());
     match program {
         Program::Stdio(..) | Program::StdioSocket(_) => {
-            if let Some(command) = local_command {
-                opening
-                    .may_end(Box::pin(run_local_command(&host, command, &mut client)))
-                    .await?;
-            }
+            opening
+                .may_end(Box::pin(run_local_command(&host, &request, &mut client)))
+                .await?;
             let stream = opening.may_end(Box::pin(connect(&host, &program))).await?;
             let channel = stream.closer();
             client.entry.carries(move || channel.carried());
@@ -160,26 +159,14 @@ async fn try_run(
                 .await
         }
         _ => {
-            let request_of_host = request.host.clone();
-            let forwards = Forwards::start(engine, &host, client.interaction, request_of_host, client.entry);
-            let forwards = match opening.may_end(Box::pin(forwards)).await? {
-                Ok(forwards) => forwards,
-                Err(failure) => return Ok(Reply::Failed(failure)),
-            };
-            if let Some(command) = local_command {
-                opening
-                    .may_end(Box::pin(run_local_command(&host, command, &mut client)))
-                    .await?;
-            }
             let session = Prepared {
                 host: &host,
                 request: &request,
                 program,
                 warm,
                 streams,
-                forwards: &forwards,
             };
-            Box::pin(session.run(opening, client)).await
+            Box::pin(session.run(engine, opening, client)).await
         }
     }
 }
@@ -322,18 +309,57 @@ struct Prepared<'a> {
     program: Program,
     warm: bool,
     streams: Streams,
-    forwards: &'a Forwards<'a>,
 }
 
 impl Prepared<'_> {
-    async fn run(self, opening: Opening<'_>, client: Client<'_>) -> Result<Reply, Error> {
+    /// Runs it beside its forwardings. What they carry ends where the session fails. Where that ends by itself it goes on: a
+    /// private daemon, which would not outlive its client, waits for it, as ssh does.
+    async fn run(
+        self,
+        engine: &Engine,
+        opening: Opening<'_>,
+        mut client: Client<'_>,
+    ) -> Result<Reply, Error> {
+        let (host, request) = (self.host, self.request);
+        let (terminated, stays_with_client) = (client.terminated, client.is_private);
+        let forwards = Forwards::start(
+            engine,
+            host,
+            client.interaction,
+            request.host.clone(),
+            client.entry,
+        );
+        let forwards = match opening.may_end(Box::pin(forwards)).await? {
+            Ok(forwards) => forwards,
+            Err(failure) => return Ok(Reply::Failed(failure)),
+        };
+        let ended = async {
+            opening
+                .may_end(Box::pin(run_local_command(host, request, &mut client)))
+                .await?;
+            self.run_beside(&forwards, opening, client).await
+        };
+        let ended = Box::pin(ended).await;
+        if ended.is_err() {
+            forwards.abort().await;
+        } else if stays_with_client {
+            terminated.run_until_cancelled(Box::pin(forwards.finish())).await;
+        }
+        ended
+    }
+
+    async fn run_beside(
+        self,
+        forwards: &Forwards<'_>,
+        opening: Opening<'_>,
+        client: Client<'_>,
+    ) -> Result<Reply, Error> {
         let Self {
             host,
             request,
             program,
             warm,
             streams,
-            forwards,
         } = self;
         let Client {
             interaction,
@@ -554,19 +580,23 @@ fn goes_to_the_background_itself(host: Host, ssh: Option<SshClient>) -> Result<H
     })
 }
 
-/// Has the client run LocalCommand, once the host is connected, and waits for its end.
+/// Has the client run LocalCommand, where there is one, once the host is connected, and waits for its end.
 async fn run_local_command(
     host: &Host,
-    LocalCommand(command): &LocalCommand,
+    request: &SessionRequest,
     client: &mut Client<'_>,
 ) -> Result<(), Error> {
+    let config = host.config();
+    let Some(LocalCommand(command)) = config.local_command.as_ref().filter(|_| request.ssh.is_some()) else {
+        return Ok(());
+    };
     host.warm().await?;
     let _ = client.replies.send(Reply::LocalCommand(command.clone())).await;
     loop {
         match client.inputs.recv().await {
             Some(Request::LocalCommandDone) => return Ok(()),
             // Nothing has begun that another request could be about.
-            None => return Err(closed(&host.config().original_host, "the client left")),
+            None => return Err(closed(&config.original_host, "the client left")),
             Some(_) => {}
         }
     }

@@ -10,6 +10,7 @@ pub(crate) mod incoming;
 pub(crate) mod lease;
 mod life;
 pub(crate) mod login;
+mod offers;
 mod queue;
 pub(crate) mod session;
 mod socket;

@@ -1,7 +1,7 @@
 //! Stock ssh and what runs it, unmodified, against the daemon's mux sockets and a real server.
 
 mod control;
-mod forwards;
+pub(crate) mod forwards;
 mod proxy;
 mod rude;
 mod session;

@@ -12,7 +12,7 @@ use crate::protocol::{Failure, ForwardKind, ForwardRequest, HostRequest, WordsOf
 use crate::reports::engine_request;
 use trunkline_audit::{Entry, Subject};
 
-/// Those of one session. They last as long as this.
+/// Those of one session. They last as long as this; what they carry then continues to its own end, for which ssh waits.
 pub(crate) struct Forwards<'a> {
     engine: &'a Engine,
     host: &'a Host,
@@ -94,6 +94,22 @@ impl<'a> Forwards<'a> {
     pub(crate) async fn stop_listening(&self) {
         let mut standing = self.standing.lock().await;
         standing.retain(|forward| forward.kind == ForwardKind::Remote);
+    }
+
+    /// Ends the listening of all of them, and returns when what they carry has ended, too.
+    pub(crate) async fn finish(&self) {
+        for ended in self.standing.lock().await.drain(..) {
+            let mut events = ended.handle.events();
+            ended.handle.close().await;
+            while events.next().await.is_some() {}
+        }
+    }
+
+    /// Ends all of them, with what they carry.
+    pub(crate) async fn abort(&self) {
+        for ended in self.standing.lock().await.drain(..) {
+            ended.handle.abort();
+        }
     }
 
     async fn add(&self, kind: ForwardKind, specification: String) -> Result<(), Error> {

@@ -453,8 +453,9 @@ enum Departure {
     Terminated,
 }
 
-/// Serves what the client says about its session, until it leaves or wants the session to end. Framed input goes to `framed`, which has no bound:
-/// it is what somebody types.
+/// Serves what the client says about its session, until it leaves or wants the session to end: what its forwardings
+/// carry ends with that, as with an ssh that is killed. Framed input goes to `framed`, which has no bound: it is what
+/// somebody types.
 async fn attend(
     mut inputs: mpsc::Receiver<Request>,
     framed: mpsc::UnboundedSender<Vec<u8>>,
@@ -463,9 +464,12 @@ async fn attend(
     host: &Host,
     terms: Terms<'_>,
 ) -> Departure {
-    while let Some(request) = inputs.recv().await {
+    let departure = loop {
+        let Some(request) = inputs.recv().await else {
+            break Departure::Gone;
+        };
         match (request, control) {
-            (Request::Terminate, _) => return Departure::Terminated,
+            (Request::Terminate, _) => break Departure::Terminated,
             (Request::Input(data), _) => {
                 let _ = framed.send(data);
             }
@@ -494,11 +498,14 @@ async fn attend(
             }
             _ => {}
         }
-    }
-    if terms.detached() {
+    };
+    if departure == Departure::Gone && terms.detached() {
         std::future::pending::<()>().await;
     }
-    Departure::Gone
+    if let Some(forwards) = terms.forwards {
+        forwards.abort().await;
+    }
+    departure
 }
 
 /// Reads a stream that nobody wants, so that its command is not held up.

@@ -1,11 +1,10 @@
 //! From a socket to an authenticated connection: host memory, the host key, authentication; then the connection's life.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trunkline_request::Backoff;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -13,12 +12,12 @@ use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 use trunkline_proto::signature;
-use trunkline_proto::{Compression, Config, Event, GlobalRequest, Preferences, RekeyLimit, WindowBudget};
+use trunkline_proto::{Compression, Config, Event, Preferences, RekeyLimit, WindowBudget};
 use trunkline_request::LogLevel;
 use trunkline_text::Printable;
 
 use super::queue;
-use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning};
+use crate::config::{HostConfig, StrictHostKeyChecking, WeakCryptoWarning};
 use crate::connection::SessionBinding;
 use crate::connection::authentication::Authentication;
 use crate::connection::authentication::identities::Identities;
@@ -26,17 +25,18 @@ use crate::connection::channel::Op;
 use crate::connection::dial::Dialed;
 use crate::connection::driver::{Driver, Offer};
 use crate::connection::incoming::Incoming;
-use crate::connection::login::{HostKeyVerifier, Login};
+use crate::connection::login::Login;
+use crate::connection::offers::{HostKeyUpdates, serve_offers};
 use crate::connection::timing::keepalive::KeepAlive;
 use crate::connection::{ConnectionInfo, State};
 use crate::error::Error;
-use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, Trust, UnprovenKeys};
+use crate::host_key::{self, Accepted, Decision, Policy, Server, Trust};
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
 use crate::memory::{HostFacts, HostId, Memory, Refusal};
 use crate::metrics::{ConnectionMetrics, Metrics, Queue, Stage};
-use crate::prompt::{Answerer, Prompt, PromptKind};
+use crate::prompt::Answerer;
 use crate::settings::Settings;
 
 /// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
@@ -206,6 +206,34 @@ impl Handshake {
         });
     }
 
+    /// A server hung up on what came early, or for a reason of its own: the next connection finds out.
+    fn learn_hang_up(&self, error: &Error, proto: &trunkline_proto::Connection) {
+        if error.is_hang_up() && proto.is_ahead() {
+            self.memory
+                .update(&self.host_id(), |facts| facts.learn(Refusal::Pipelining));
+        }
+    }
+
+    fn updates(
+        &self,
+        policy: Policy,
+        trust: Trust,
+        address: Option<IpAddr>,
+        proto: &trunkline_proto::Connection,
+    ) -> HostKeyUpdates {
+        let negotiated = proto.negotiated();
+        HostKeyUpdates {
+            verifier: self.login.verifier().cloned(),
+            policy,
+            trust,
+            host: self.host.clone(),
+            address,
+            session_id: proto.session_id().cloned().unwrap_or_default(),
+            host_key_algorithm: negotiated.map_or_else(String::new, |agreed| agreed.host_key.clone()),
+            interaction: self.interaction.clone(),
+        }
+    }
+
     fn host_id(&self) -> HostId {
         HostId::of(&self.host)
     }
@@ -294,6 +322,18 @@ impl Failed {
             greeting: Printable::default(),
         }
     }
+
+    /// It had reached the server.
+    fn logging_in(error: Error, driver: Box<Driver>) -> Self {
+        let greeting = driver.proto.greeting().clone();
+        let (ops, is_touched) = driver.into_ops(&error);
+        Self {
+            error,
+            ops,
+            is_touched,
+            greeting,
+        }
+    }
 }
 
 async fn establish(
@@ -362,41 +402,18 @@ async fn establish(
         Some(Ok(logged_in)) => logged_in,
         failed => {
             let error = failed.and_then(Result::err).unwrap_or_else(|| handshake.closed());
-            let greeting = driver.proto.greeting().clone();
-            // It hung up on what came early, or for a reason of its own: the next connection finds out.
-            if error.is_hang_up() && driver.proto.is_ahead() {
-                let refused = |facts: &mut HostFacts| facts.learn(Refusal::Pipelining);
-                handshake.memory.update(&handshake.host_id(), refused);
-            }
+            handshake.learn_hang_up(&error, &driver.proto);
             let error = match proxy_words {
                 Some(words) => error.of_proxy(words.last().await),
                 None => error.at(dialed.address),
             };
-            let (ops, is_touched) = driver.into_ops(&error);
-            return Err(Failed {
-                error,
-                ops,
-                is_touched,
-                greeting,
-            });
+            return Err(Failed::logging_in(error, driver));
         }
     };
     handshake.engine_metrics.connections_authenticated.add(1);
     handshake.learn(attempt, &driver.proto, logged_in.key, dialed.rtt);
-    let verifier = handshake.login.verifier();
-    let updates = (logged_in.accepted.may_update || verifier.is_some()).then(|| HostKeyUpdates {
-        verifier: verifier.cloned(),
-        policy,
-        trust,
-        address,
-        session_id: driver.proto.session_id().cloned().unwrap_or_default(),
-        host_key_algorithm: driver
-            .proto
-            .negotiated()
-            .map_or_else(String::new, |n| n.host_key.clone()),
-        host: host.clone(),
-        interaction: handshake.interaction.clone(),
-    });
+    let wants_updates = logged_in.accepted.may_update || handshake.login.verifier().is_some();
+    let updates = wants_updates.then(|| handshake.updates(policy, trust, address, &driver.proto));
     let way = (dialed.address, dialed.rtt);
     if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, way, begun) {
         tracing::debug!(server = %Printable::line(&known.server), "logged in");
@@ -892,114 +909,4 @@ fn first_packet(config: &mut Config, facts: &HostFacts) -> Result<(), Error> {
         config.prepared = Some(ephemeral);
     }
     Ok(())
-}
-
-/// How long a server may take to prove its host keys, for which a connection that ends waits.
-const PROOF_LIMIT: Duration = Duration::from_secs(10);
-
-/// UpdateHostKeys, or what a program's verifier is told of instead, for one connection.
-struct HostKeyUpdates {
-    verifier: Option<Arc<dyn HostKeyVerifier>>,
-    policy: Policy,
-    trust: Trust,
-    host: Arc<HostConfig>,
-    address: Option<std::net::IpAddr>,
-    session_id: Bytes,
-    host_key_algorithm: String,
-    interaction: Interaction,
-}
-
-impl HostKeyUpdates {
-    /// Has the program told what keys the server can prove to have, if it wants to know.
-    async fn tell(self, verifier: &dyn HostKeyVerifier, advertised: &[u8], incoming: &Incoming) {
-        let Some(listed) = UnprovenKeys::listed(advertised) else {
-            return;
-        };
-        let Some(request) = listed.proof_request() else {
-            return;
-        };
-        if !verifier.wants_proof().await {
-            return;
-        }
-        let Some(reply) = incoming.global(GlobalRequest::HostKeysProve(request)).await else {
-            return;
-        };
-        let host = &self.host.hostname;
-        match listed.prove(host, &self.session_id, &self.host_key_algorithm, &reply) {
-            Ok(keys) => verifier.proven(keys),
-            Err(error) => tracing::warn!("{error}"),
-        }
-    }
-
-    async fn learn(self, advertised: Bytes, incoming: &Incoming) {
-        if let Some(verifier) = self.verifier.clone() {
-            let telling = self.tell(&*verifier, &advertised, incoming);
-            let _ = tokio::time::timeout(PROOF_LIMIT, telling).await;
-            return;
-        }
-        if self.policy.update == UpdateHostKeys::No {
-            return;
-        }
-        let server = Server {
-            name: &self.host.hostname,
-            port: self.host.port,
-            alias: self.host.host_key_alias.as_deref(),
-            address: self.address,
-        };
-        let algorithms = &self.host.host_key_algorithms;
-        let Some(plan) = KeyUpdate::plan(&self.policy, &self.trust, &server, &advertised, algorithms) else {
-            return;
-        };
-        let reply = match plan.proof_request() {
-            None => Bytes::new(),
-            Some(keys) => {
-                let asked = incoming.global(GlobalRequest::HostKeysProve(keys));
-                match tokio::time::timeout(PROOF_LIMIT, asked).await {
-                    Ok(Some(reply)) => reply,
-                    Ok(None) | Err(_) => return,
-                }
-            }
-        };
-        let proven = match plan.prove(&self.session_id, &self.host_key_algorithm, &reply) {
-            Ok(proven) => proven,
-            Err(error) => return tracing::warn!("{error}"),
-        };
-        if self.policy.update == UpdateHostKeys::Ask {
-            let prompt = Prompt::new(PromptKind::Confirm, proven.question(), true);
-            match self.interaction.prompter().ask(&prompt).await {
-                Some(answer) if answer.trim().eq_ignore_ascii_case("yes") => {}
-                _ => return,
-            }
-        }
-        let applied = tokio::task::spawn_blocking(move || proven.apply()).await;
-        if let Ok(Err(error)) = applied {
-            self.interaction.notice(&format!("Warning: {error}"));
-        }
-    }
-}
-
-/// Serves what the server offers: forwarded connections, and its list of host keys.
-async fn serve_offers(
-    mut offers: mpsc::UnboundedReceiver<Box<Offer>>,
-    incoming: &Arc<Incoming>,
-    mut updates: Option<HostKeyUpdates>,
-) -> std::convert::Infallible {
-    loop {
-        match offers.recv().await.map(|offer| *offer) {
-            Some(Offer::Channel { id, kind }) => incoming.offer(id, kind),
-            Some(Offer::HostKeys(advertised)) => {
-                let (Some(ops), updates, incoming) = (incoming.hold(), updates.take(), incoming.clone())
-                else {
-                    continue;
-                };
-                tokio::spawn(async move {
-                    if let Some(updates) = updates {
-                        updates.learn(advertised, &incoming).await;
-                    }
-                    let _ = ops.send(Op::HostKeysLearned);
-                });
-            }
-            None => std::future::pending().await,
-        }
-    }
 }

@@ -1,12 +1,17 @@
-//! What is said of forwardings that fail, beside what the installed ssh says of the same.
+//! Forwardings beside those of the installed ssh: what is said of those that fail, and how long they carry what they carry.
 
+use std::io::Read as _;
 use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
-use std::process::{Command, Output};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Sshd, leave_socket};
 
-use crate::home::{Home, assert_status, finish, server, text};
+use crate::home::{Home, assert_status, finish, server, text, wait_until};
+use crate::mux::forwards::{echo, says};
 
 /// The same command line for both.
 fn arguments(command: &mut Command, server: &Sshd, options: &[&str]) -> Output {
@@ -118,5 +123,81 @@ fn a_port_that_the_server_chose_is_told_in_sshs_words() {
         let expected = digits_removed(&stock(&home, &server, &["-R", forward]));
         let said = digits_removed(&arguments(&mut home.ssh(&server), &server, &["-R", forward]));
         assert_eq!(said, expected);
+    }
+}
+
+/// The installed ssh, and this one with and without the daemon.
+fn all(home: &Home, server: &Sshd) -> [Command; 3] {
+    let mut stock = home.command("ssh");
+    stock.arg("-F").arg(server.ssh_config());
+    let mut private = home.trunkline();
+    private
+        .args(["--no-daemon", "ssh", "-F"])
+        .arg(server.ssh_config());
+    [stock, home.ssh(server), private]
+}
+
+/// A connection that is carried from this path, once somebody listens there.
+fn carried(path: &Path) -> UnixStream {
+    wait_until("the forwarding listens", || UnixStream::connect(path).is_ok());
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(says(&stream, "first"));
+    stream
+}
+
+#[test]
+fn what_a_killed_client_carries_ends_with_it() {
+    let (server, home, port) = (server(), Home::new(), echo());
+    let (path, bystander) = (home.path("forward"), home.path("bystander"));
+    let forward = |path: &Path| format!("{}:127.0.0.1:{port}", path.display());
+    let mut other = home
+        .ssh(&server)
+        .args(["-N", "-L", &forward(&bystander), server.alias()])
+        .spawn()
+        .unwrap();
+    let kept = carried(&bystander);
+    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+        for what in [&["-N", server.alias()][..], &[server.alias(), "sleep 600"]] {
+            for mut ssh in all(&home, &server) {
+                ssh.args(["-L", &forward(&path)]).args(what);
+                let mut child = ssh.stdin(Stdio::null()).spawn().unwrap();
+                let mut stream = carried(&path);
+                kill_process(Pid::from_child(&child), signal).unwrap();
+                child.wait().unwrap();
+                let end = stream.read(&mut [0; 8]);
+                let has_ended = match &end {
+                    Ok(read) => *read == 0,
+                    Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+                };
+                assert!(has_ended, "{signal:?}, {ssh:?}: {end:?}");
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
+    assert!(says(&kept, "last"), "another client's stays");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
+fn what_is_carried_outlives_its_session() {
+    let (server, home, port) = (server(), Home::new(), echo());
+    let path = home.path("forward");
+    let forward = format!("{}:127.0.0.1:{port}", path.display());
+    for mut ssh in all(&home, &server) {
+        ssh.args(["-L", &forward, server.alias(), "read line; echo over"]);
+        ssh.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = ssh.spawn().unwrap();
+        let stream = carried(&path);
+        drop(child.stdin.take());
+        let mut said = [0; 5];
+        child.stdout.take().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"over\n");
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(says(&stream, "afterwards"), "{ssh:?}");
+        drop(stream);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let _ = std::fs::remove_file(&path);
     }
 }

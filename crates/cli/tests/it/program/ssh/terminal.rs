@@ -1,7 +1,6 @@
 //! Sessions on a terminal.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -10,6 +9,7 @@ use rustix::process::{Signal, kill_process};
 use trunkline_testkit::Sshd;
 
 use crate::home::{Home, program, server, wait_until};
+use crate::mux::forwards::echo;
 use crate::tty::Terminal;
 
 /// A login shell on the server, with a prompt of its own.
@@ -140,18 +140,6 @@ fn ask(stream: &mut UnixStream, line: &str) -> String {
     let mut answer = vec![0; line.len()];
     stream.read_exact(&mut answer).unwrap();
     String::from_utf8(answer).unwrap()
-}
-
-/// A port of this machine where everything that comes is sent back.
-fn echo() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
-        }
-    });
-    port
 }
 
 /// A session with a forwarding that its user has asked for at the command line, from the path to the port.
