@@ -123,6 +123,8 @@ class Channel:
 
     def exec_command(self, command: str | bytes) -> None:
         """Runs a command line."""
+        # The engine takes nothing for the login shell.
+        command = command if isinstance(command, str) else bytes(memoryview(command))
         self._start(wanted(command, self._env, self._terminal or False))
 
     def invoke_shell(self) -> None:
@@ -329,12 +331,12 @@ class Channel:
         if it takes nothing for ``settimeout``'s seconds."""
         if self.eof_sent and not self.closed:
             return 0
-        return self._send(s.encode() if isinstance(s, str) else bytes(s))
+        return self._send(_bytes(s))
 
     def sendall(self, s: str | bytes) -> None:
         """Writes everything; it is on its way when this returns. As after ``send``, ``socket.timeout`` tells of a command
         that stopped reading; then nobody knows how much it took."""
-        rest = memoryview(s.encode() if isinstance(s, str) else bytes(s))
+        rest = memoryview(_bytes(s))
         while rest:
             rest = rest[self._send(bytes(rest[:_PIECE])) :]
 
@@ -613,6 +615,11 @@ class ChannelStdinFile(ChannelFile):
     def close(self) -> None:
         super().close()
         self.channel.shutdown_write()
+
+
+def _bytes(data: str | bytes) -> bytes:
+    # Of a number, bytes() makes so many zeros.
+    return data.encode() if isinstance(data, str) else bytes(memoryview(data))
 
 
 def _text(value: str | bytes) -> str:

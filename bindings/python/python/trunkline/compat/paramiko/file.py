@@ -6,7 +6,7 @@ import contextlib
 import io
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +152,10 @@ class BufferedFile:
                 break
         return lines
 
-    def __iter__(self) -> Iterator[str | bytes]:
-        return iter(self.readline, "" if self._text else b"")
+    def __iter__(self) -> Self:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        return self
 
     def __next__(self) -> str | bytes:
         line = self.readline()

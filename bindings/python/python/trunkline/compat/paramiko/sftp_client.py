@@ -15,9 +15,17 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from ... import _native
-from ..._files import BUFFER, attributes, entries, flags, remote, text, told
+from ..._files import BUFFER, attributes, entries, remote, text, told
 from .channel import Channel
-from .sftp import SFTPError
+from .sftp import (
+    SFTP_FLAG_APPEND,
+    SFTP_FLAG_CREATE,
+    SFTP_FLAG_EXCL,
+    SFTP_FLAG_READ,
+    SFTP_FLAG_TRUNC,
+    SFTP_FLAG_WRITE,
+    SFTPError,
+)
 from .sftp_attr import SFTPAttributes
 from .sftp_file import Raw, SFTPFile
 from .ssh_exception import SSHException, translated
@@ -28,6 +36,9 @@ if TYPE_CHECKING:
     from .transport import Transport
 
 _T = TypeVar("_T")
+
+#: After how many bytes a copy's progress is told, as Paramiko tells it.
+_STEP = 32 * 1024
 
 #: Told of a copy's progress: bytes that were copied, and how many there are.
 Callback = Callable[[int, int], object]
@@ -179,14 +190,13 @@ class SFTPClient:
 
     def open(self, filename: str, mode: str = "r", bufsize: int = -1) -> SFTPFile:
         """Opens a file; "x" makes one that must not be there."""
-        # "wx" is Paramiko's spelling of "x".
-        plain = mode.replace("U", "").replace("w", "") if {"w", "x"} <= set(mode) else mode.replace("U", "")
-        found, reads, writes, _ = flags(plain)
+        found = _flags(mode)
+        reads, writes = bool(found & SFTP_FLAG_READ), bool(found & SFTP_FLAG_WRITE)
         path = self._path(filename)
         raw = Raw(self, self.asked(self.native.open(path, found, None)), text(path), mode, reads, writes)
         if "a" in mode:
             raw.seek(0, io.SEEK_END)
-        return SFTPFile(self, raw, plain, bufsize)
+        return SFTPFile(self, raw, mode, bufsize)
 
     file = open
 
@@ -246,8 +256,8 @@ class SFTPClient:
             raise OSError(f"size mismatch in put!  {about.st_size} != {size}")
         return about
 
-    def _path(self, path: str) -> bytes:
-        return remote(posixpath.join(self._cwd, path) if self._cwd else path)
+    def _path(self, path: str | bytes) -> bytes:
+        return remote(posixpath.join(os.fsencode(self._cwd or ""), os.fsencode(path)))
 
     def __enter__(self) -> Self:
         return self
@@ -260,9 +270,26 @@ class SFTP(SFTPClient):
     """The same, by an older name."""
 
 
+def _flags(mode: str) -> int:
+    """What a mode of ``open`` means. Paramiko looks for letters: "rw" is "w+", "wx" is "x"."""
+    letters = set(mode)
+    if not letters & set("rwax+"):
+        raise ValueError(f"{mode!r} is not a mode in which a file can be opened")
+    found = {
+        SFTP_FLAG_READ: letters & set("r+"),
+        SFTP_FLAG_WRITE: letters & set("wax+"),
+        SFTP_FLAG_APPEND: letters & set("a"),
+        SFTP_FLAG_CREATE: letters & set("wax"),
+        SFTP_FLAG_TRUNC: letters & set("w"),
+        SFTP_FLAG_EXCL: letters & set("x"),
+    }
+    return sum(flag for flag, asked in found.items() if asked)
+
+
 def _copied(read: Callable[[int], bytes], write: Callable[[bytes], object], callback: Callback | None, size: int) -> int:
     copied = 0
-    while data := read(BUFFER):
+    piece = BUFFER if callback is None else _STEP
+    while data := read(piece):
         write(data)
         copied += len(data)
         if callback is not None:
