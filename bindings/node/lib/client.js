@@ -14,6 +14,12 @@ const { terminal } = require('./streams/terminal');
 /** Whether ssh2 takes a server for OpenSSH's of version 5 or later: that is one digit behind the name, or two digits anywhere. */
 const isOpenSsh = (/** @type {string} */ software) => /^OpenSSH_[5-9]/.test(software) || /\d\d/.test(software);
 
+/** Whether it is not beyond what a port can be: sshd refuses the others. @param {number | string} port */
+const isPort = (port) => !(Number(port) < 0 || Number(port) > 65535);
+
+/** SSH_OPEN_ADMINISTRATIVELY_PROHIBITED (RFC 4254 section 5.1). */
+const ADMINISTRATIVELY_PROHIBITED = 1;
+
 /**
  * What programs read of a client's `config`: with ssh2's defaults, without passwords and keys, which nobody needs a second time.
  * @param {Record<string, any>} config
@@ -486,6 +492,11 @@ class Client extends EventEmitter {
   forwardOut(srcIP, srcPort, dstIP, dstPort, callback) {
     const client = this._connected();
     checkText(srcIP, dstIP);
+    if (![srcPort, dstPort].every(isPort)) {
+      const error = Object.assign(new Error('(SSH) Channel open failure: open failed'), { reason: ADMINISTRATIVELY_PROHIBITED });
+      process.nextTick(() => attempt(this, () => /** @type {any} */ (callback)?.(error)));
+      return this;
+    }
     const id = hub.openTcp(client, dstIP, Number(dstPort), srcIP, Number(srcPort));
     this._tunnel('direct-tcpip', id, /** @type {any} */ (callback));
     return this;
@@ -587,6 +598,10 @@ class Client extends EventEmitter {
     const port = Number(bindPort);
     const client = this._connected();
     checkText(bindAddr);
+    if (!isPort(port)) {
+      process.nextTick(() => attempt(this, () => callback?.(new Error(`Unable to bind to ${bindAddr}:${bindPort}`))));
+      return this;
+    }
     const id = hub.listen(client, bindAddr, port);
     new Listener(this, id, { bindAddr, bindPort: port }, callback);
     return this;

@@ -131,7 +131,7 @@ impl SftpSession {
                 return false;
             }
             Some(Ok((sftp, extensions))) => {
-                *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = Some(sftp);
+                *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = Some(sftp.clone());
                 let announced: Value = extensions
                     .iter()
                     .map(|pair| json!([String::from_utf8_lossy(pair.0), String::from_utf8_lossy(pair.1)]))
@@ -140,7 +140,10 @@ impl SftpSession {
                 tokio::select! {
                     () = self.cancel.cancelled() => {}
                     () = client.ended() => {}
+                    // The server's own program has ended, while the connection goes on.
+                    _ = sftp.end() => {}
                 }
+                drop(sftp);
                 // What the server has answered is told before the end, and who has no answer hears why.
                 self.calls.close();
                 tokio::select! {
@@ -389,8 +392,9 @@ impl SftpSession {
         }
         to.flush().await.map_err(Fault::of_stream)?;
         // The server's umask has had its say on a file that was made; what was asked for is asked for.
-        if !mode.is_empty() {
-            to.setstat(mode).await?;
+        // As with ssh2, one that the server refuses costs nothing: the file is there.
+        if !mode.is_empty() && to.setstat(mode.clone()).await.is_err() {
+            let _ = sftp.setstat(remote, mode).await;
         }
         to.close().await?;
         progress.ended(|step| self.outbox.tell(request, Kind::Data, step));
@@ -490,7 +494,8 @@ async fn list(sftp: &Sftp, folder: &str, full: bool) -> Result<Value, Fault> {
     while let Some(entry) = listing.next().await {
         let entry = entry?;
         let name = String::from_utf8_lossy(&entry.path).into_owned();
-        names.push(json!({ "filename": name, "attrs": shown(&entry.attributes) }));
+        let longname = text(&entry.longname);
+        names.push(json!({ "filename": name, "longname": longname, "attrs": shown(&entry.attributes) }));
     }
     for name in [".", ".."].iter().filter(|_| full) {
         let attributes = sftp.lstat(format!("{folder}/{name}")).await?;

@@ -53,3 +53,8 @@ test('every kind of event that the JavaScript knows is one of the native moduleâ
     .flatMap((name) => [...readFileSync(new URL(name, folder), 'utf8').matchAll(/\bKIND\.(\w+)/g)].map(([, kind]) => kind));
   assert.deepEqual([...new Set(used)].sort(), Object.keys(KIND).sort());
 });
+
+test('a key of a type that is not read is an error in words', () => {
+  const key = readFileSync(new URL('../node_modules/ssh2-original/test/fixtures/keyParser/openssh_new_dsa', import.meta.url));
+  assert.equal(parseKey(key).message, 'Unsupported key type: ssh-dss');
+});

@@ -153,7 +153,8 @@ impl Sftp {
         self.operation(|sftp| async move { sftp.realpath(path).await.map(Data::from) })
     }
 
-    /// The names in a directory, or with `deep` in a tree (paths from its root), with the attributes of each.
+    /// The names in a directory, or with `deep` in a tree (paths from its root), with the attributes of each and the server's
+    /// line for it.
     fn names(&self, path: Vec<u8>, deep: bool) -> PyResult<Operation> {
         self.operation(move |sftp| async move {
             let mut listing = if deep {
@@ -161,10 +162,10 @@ impl Sftp {
             } else {
                 sftp.read_dir(path)
             };
-            let mut entries: Vec<(Data, Attributes)> = Vec::new();
+            let mut entries: Vec<(Data, Attributes, Data)> = Vec::new();
             while let Some(entry) = listing.next().await {
                 let entry = entry?;
-                entries.push((entry.path.into(), told(&entry.attributes)));
+                entries.push((entry.path.into(), told(&entry.attributes), entry.longname.into()));
             }
             Ok(entries)
         })
@@ -369,6 +370,17 @@ impl RemoteFile {
 
     fn stat(&self) -> PyResult<Operation> {
         self.operation(|file| async move { Ok(told(&file.stat().await?)) }.boxed())
+    }
+
+    /// Of the open file, whatever has its name by now.
+    fn setstat(&self, attributes: Attributes) -> PyResult<Operation> {
+        self.operation(move |file| {
+            async move {
+                file.flush().await?;
+                Ok(file.setstat(wanted(attributes)).await?)
+            }
+            .boxed()
+        })
     }
 
     /// Has the server write it to its disk.

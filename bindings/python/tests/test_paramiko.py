@@ -259,6 +259,13 @@ def test_a_connection_can_be_made_over_something_else(
         assert inner.exec_command("echo inside")[1].read() == b"inside\n"
 
 
+def test_a_proxy_command_that_has_ended_is_told(server: Server) -> None:
+    proxy = paramiko.ProxyCommand("false")
+    proxy.process.wait()
+    with paramiko.SSHClient() as client, pytest.raises(paramiko.ProxyCommandFailure, match=r'ProxyCommand\("false"\)'):
+        client.connect(**server.arguments, sock=proxy)
+
+
 # Host keys.
 
 

@@ -18,6 +18,7 @@ from conftest import Testbed
 from parity import (
     programs_closed,
     programs_documented,
+    programs_given,
     programs_members,
     programs_own,
     programs_paramiko,
@@ -33,6 +34,7 @@ FOR_PARAMIKO = [
     (programs_paramiko, "on_openssh"),
     (programs_closed, "on_openssh"),
     (programs_documented, "on_openssh"),
+    (programs_given, "on_openssh"),
     (programs_members, "on_openssh"),
     (programs_own, "on_openssh"),
     (programs_waiting, "on_openssh"),

@@ -233,9 +233,13 @@ impl Questions {
         given
     }
 
-    async fn put_next(&self, prompt: Prompt, again: bool) -> QuestionOutcome {
+    async fn put_next(&self, mut prompt: Prompt, again: bool) -> QuestionOutcome {
         loop {
             let mut turn = self.turn.lock().await;
+            if turn.hosts.len() < 2 && matches!(prompt.kind, PromptKind::Passphrase | PromptKind::HostKey) {
+                // In ssh's words, which name the key or the host.
+                prompt.host.clear();
+            }
             if turn.hosts.len() < 2 || !asks_for_password(&prompt) {
                 let answer = turn.ask(&prompt).await;
                 return QuestionOutcome {

@@ -15,6 +15,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use trunkline_request::LogLevel;
 use trunkline_request::ssh_options::{BadOption, BearsOn, TypedOption, TypedOptions, keyword_and_value};
 
+use crate::ssh_options::can_be_read_once_only;
+
 /// What a command line of `ssh` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SshArgs {
@@ -380,6 +382,9 @@ impl Meaning {
                 self.tty = Some(TtyRequest::No);
             }
             b's' => self.session_type(Session::Subsystem, 's')?,
+            b'F' if value.is_some_and(|config| can_be_read_once_only(config)) => {
+                self.needs("a configuration from a pipe can be read only once");
+            }
             b't' if self.tty == Some(TtyRequest::Yes) => self.tty = Some(TtyRequest::Force),
             b't' => self.tty = Some(TtyRequest::Yes),
             b'T' => self.tty = Some(TtyRequest::No),

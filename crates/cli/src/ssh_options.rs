@@ -1,14 +1,34 @@
 //! ssh's options in commands of our own.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use rustix::fs::makedev;
 use trunkline_request::ssh_options::NO_FORWARDINGS;
+
+/// Whether a configuration is a pipe or the like, of which a second reader sees nothing: it is read by more than one
+/// process. An alias that nobody finds in it would be taken for a host's own name.
+pub(crate) fn can_be_read_once_only(config: &OsStr) -> bool {
+    std::fs::metadata(config).is_ok_and(|found| {
+        let kind = found.file_type();
+        let is_null = kind.is_char_device() && found.rdev() == makedev(1, 3);
+        !(kind.is_file() || kind.is_dir() || is_null)
+    })
+}
+
+fn config_file(typed: OsString) -> Result<OsString, &'static str> {
+    if can_be_read_once_only(&typed) {
+        return Err("a configuration from a pipe can be read only once: write it to a file");
+    }
+    Ok(typed)
+}
 
 /// Options that decide what a destination means, but for its user.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HostOptions {
     /// Use this ssh_config file instead of the user's and the system's.
-    #[arg(short = 'F', value_name = "FILE")]
+    #[arg(short = 'F', value_name = "FILE", value_parser = OsStringValueParser::new().try_map(config_file))]
     config: Option<OsString>,
     /// The port.
     #[arg(short = 'p', value_name = "PORT")]

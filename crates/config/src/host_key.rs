@@ -687,30 +687,30 @@ impl Case<'_> {
         })
     }
 
+    /// ssh's words, which scripts and askpass programs look for (sshconnect.c, `check_host_key`).
     fn question(&self) -> String {
         /// How many other names a question lists.
         const MAX_NAMES: usize = 8;
-        let at = self
-            .server
-            .address
-            .map(|address| format!(" ({address})"))
-            .unwrap_or_default();
+        let at = match self.server.address {
+            Some(address) => lookup_name(&address.to_string(), self.server.port, None),
+            None => "<no hostip for proxy command>".into(),
+        };
         let mut text = format!(
-            "The host {}{at} is not known.\nIts {} key has the fingerprint {}.\n",
+            "The authenticity of host '{} ({at})' can't be established.\n{} key fingerprint is {}.\n",
             self.host,
             shown_type(self.key),
             fingerprint(self.key)
         );
         let others = self.trust.known.names_of(self.key);
         if others.is_empty() {
-            text.push_str("This key is not known by any other name.\n");
+            text.push_str("This key is not known by any other names.\n");
         } else {
-            text.push_str("The same key is known under:\n");
+            text.push_str("This host key is known by the following other names/addresses:\n");
             for (at, names) in others.iter().take(MAX_NAMES) {
                 text.push_str(&format!("    {at}: {names}\n"));
             }
             if let Some(more @ 1..) = others.len().checked_sub(MAX_NAMES) {
-                text.push_str(&format!("    and {more} more\n"));
+                text.push_str(&format!("    ({more} additional names omitted)\n"));
             }
         }
         text.push_str(CONTINUE);

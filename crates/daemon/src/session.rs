@@ -75,8 +75,11 @@ pub(crate) async fn run(
     entry.failed(&error);
     let mut failure = Failure::from(&error);
     if let Some((host, program)) = as_ssh {
-        let config = engine.resolve(&crate::reports::engine_request(&host)).await;
-        failure.in_words_of_ssh = ssh_words::of(&error, config.ok().as_deref(), &program);
+        let config = engine.resolve(&crate::reports::engine_request(&host)).await.ok();
+        let meant = config
+            .as_ref()
+            .and_then(|config| meant(config, &program, true).ok());
+        failure.in_words_of_ssh = ssh_words::of(&error, config.as_deref(), &meant.unwrap_or(program));
     }
     Reply::Failed(failure)
 }
@@ -135,7 +138,7 @@ async fn try_run(
             streams.close_stdin();
         }
     }
-    let program = program(&config, &request)?;
+    let program = meant(&config, &request.program, request.ssh.is_some())?;
     let question = question(&program, &config.original_host);
     opening.may_end(Box::pin(host.confirm_use(&question))).await?;
     let recorded = record(client.entry, &config, &program, &request);
@@ -643,15 +646,28 @@ fn moves_data(program: &Program) -> bool {
     }
 }
 
-/// What to run: the request's own word, else the configuration's.
-fn program(config: &HostConfig, request: &SessionRequest) -> Result<Program, Error> {
-    let has_command = matches!(request.program, Program::Exec(_));
-    let configured = config.remote_command(has_command)?;
-    Ok(match (&request.program, configured) {
-        (Program::Configured, Some(command)) => Program::Exec(command.into()),
-        (Program::Configured, None) if config.session_type == SessionType::None => Program::Nothing,
-        (program, _) => program.clone(),
-    })
+/// What to run: the request's own word, else the configuration's. For ssh, SessionType says what a command is.
+fn meant(config: &HostConfig, asked: &Program, for_ssh: bool) -> Result<Program, Error> {
+    let by_type = match asked {
+        Program::Configured => true,
+        Program::Exec(_) => for_ssh,
+        _ => return Ok(asked.clone()),
+    };
+    if by_type && config.session_type == SessionType::None {
+        return Ok(Program::Nothing);
+    }
+    let has_command = matches!(asked, Program::Exec(_));
+    let command = match (asked, config.remote_command(has_command)?) {
+        (Program::Exec(command), _) => Some(command.clone()),
+        (_, configured) => configured.map(Into::into),
+    };
+    if by_type && config.session_type == SessionType::Subsystem {
+        let name = command.and_then(|name| String::from_utf8(name).ok());
+        return name
+            .map(Program::Subsystem)
+            .ok_or_else(|| Error::Invalid("You must specify a subsystem to invoke.".into()));
+    }
+    Ok(command.map_or(Program::Configured, Program::Exec))
 }
 
 /// What `-t` and `-T` say, else the configuration.

@@ -1,6 +1,6 @@
 //! [`Connection`]: one SSH connection, shared by everything that holds a clone of it.
 
-mod agent;
+pub(crate) mod agent;
 mod authentication;
 pub(crate) mod channel;
 pub(crate) mod dial;

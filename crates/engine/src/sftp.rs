@@ -105,6 +105,11 @@ impl Sftp {
         self.link.ready().await
     }
 
+    /// Waits until the session has ended, by whomever it was ended, and returns why. No operation needs it.
+    pub async fn end(&self) -> Error {
+        self.link.end().await
+    }
+
     /// What the server takes, asked for when the session began; the defaults of a server that does not say.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod folder;
 mod list;
 mod part;
 mod path;
+mod pattern;
 mod reason;
 mod sessions;
 mod small;
@@ -249,6 +250,7 @@ pub async fn copy_at(
         return stream::copy_to(sources, &stream, options, &rate, progress).await;
     }
     let to = Place::of(target).await?;
+    let target = &to.expanded(target).await?;
     let job = Arc::new(Job {
         options: options.clone(),
         filters: Filters::new(&options.filters)?,
@@ -611,6 +613,23 @@ impl Top {
 }
 
 impl Place {
+    /// A location with its `~` expanded, where it is a server's.
+    async fn expanded(&self, location: &Location) -> Result<Location, Error> {
+        let mut expanded = location.clone();
+        if let (Self::Server(sessions), Location::Host(_, path) | Location::Session(_, path)) =
+            (self, &mut expanded)
+            && path.starts_with(b"~")
+        {
+            let typed = path.clone();
+            let expand = |sftp: Sftp| {
+                let typed = typed.clone();
+                async move { path::expand(&sftp, &typed).await }
+            };
+            *path = sessions.with(expand).await?;
+        }
+        Ok(expanded)
+    }
+
     /// Makes the target's directory and those above it, as mkdir -p does.
     async fn make_directories(&self, path: &Bytes, job: &Job) -> Result<(), Error> {
         if job.options.dry_run {

@@ -140,6 +140,8 @@ class AgentProtocol extends Duplex {
   /** @param {Error | null} error @param {(error?: Error | null) => void} callback */
   _destroy(error, callback) {
     for (const { callback: told } of this._asked.splice(0)) told(error ?? new Error('No reply from server'));
+    // Whoever it is piped into ends with it.
+    if (!this.readableEnded) setImmediate(() => this.emit('end'));
     callback(error);
   }
 

@@ -245,6 +245,7 @@ function ofFields(fields) {
     const [n, e, d, iqmp, p, q] = Array.from({ length: 6 }, () => reader.number());
     return ofJwk(type, reader.string().toString(), rsaJwk({ n, e, d, iqmp, p, q }), true);
   }
+  if (!(type in CURVES)) throw new Error(`Unsupported key type: ${type}`);
   reader.string();
   const point = reader.string();
   const scalar = reader.number();

@@ -286,7 +286,8 @@ class Channel extends Duplex {
   }
 
   /**
-   * What comes behind the end is an error and costs nothing of what came before.
+   * What comes behind the program's end is an error and costs nothing of what came before. Behind the other side's end only the
+   * callback is told of it: as for ssh2, a program need not know yet that a command has ended.
    * @param {any} chunk
    * @param {any} [encoding]
    * @param {any} [callback]
@@ -298,7 +299,7 @@ class Channel extends Duplex {
     const told = typeof encoding === 'function' ? encoding : callback;
     process.nextTick(() => {
       if (typeof told === 'function') told(error);
-      this.emit('error', error);
+      if (!this._over) this.emit('error', error);
     });
     return false;
   }

@@ -79,7 +79,7 @@ class Stats {
 const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec'];
 
 /**
- * A line of `ls -l`, which SFTP 3 servers send and programs take apart; owners by number.
+ * A line of `ls -l`, which programs take apart, where the server has sent none; owners by number.
  * @param {string} name
  * @param {Stats} attributes
  * @returns {string}
@@ -179,13 +179,24 @@ function streamOptions(options) {
   if (typeof options === 'string') return { encoding: options };
   if (options === undefined) return {};
   if (options === null || typeof options !== 'object') throw new TypeError('"options" argument must be a string or an object');
-  const { start, end } = /** @type {any} */ (options);
+  const { start, handle, flags = 'r', mode } = /** @type {any} */ (options);
   if (start !== undefined) checkPosition(start, 'start');
+  if (!Buffer.isBuffer(handle)) {
+    openFlags(flags);
+    attributesToSet({ mode });
+  }
+  return options;
+}
+
+/** @param {unknown} options @returns {any} of a stream that is read, which may have an end */
+function readOptions(options) {
+  const given = streamOptions(options);
+  const { start, end } = given;
   if (end !== undefined && end !== Infinity) {
     checkPosition(end, 'end');
     if (start > end) throw outOfRange('start', `<= "end" (here: ${end})`, start);
   }
-  return options;
+  return given;
 }
 
 /** @typedef {(error?: Error, value?: any) => void} Callback */
@@ -447,9 +458,9 @@ class SFTP extends EventEmitter {
       directory.isRead = true;
       path = directory.path;
     }
-    return this._call({ op: 'readdir', path, full: Boolean(options?.full) }, callback, (names) => names.map((/** @type {any} */ { filename, attrs }) => {
+    return this._call({ op: 'readdir', path, full: Boolean(options?.full) }, callback, (names) => names.map((/** @type {any} */ { filename, longname, attrs }) => {
       const attributes = new Stats(attrs);
-      return { filename, longname: longName(filename, attributes), attrs: attributes };
+      return { filename, longname: longname || longName(filename, attributes), attrs: attributes };
     }));
   }
 
@@ -673,8 +684,11 @@ class SFTP extends EventEmitter {
           else callback?.();
         });
       };
-      if (bytes.length === 0) written(undefined);
-      else this.write(handle, bytes, 0, bytes.length, 0, written);
+      if (bytes.length === 0) return written(undefined);
+      startOf(this, handle, path, flag, 0, (unknown, position) => {
+        if (unknown) written(unknown);
+        else this.write(handle, bytes, 0, bytes.length, position, written);
+      });
     });
   }
 
@@ -686,7 +700,7 @@ class SFTP extends EventEmitter {
 
   /** @param {string} path @param {any} [options] */
   createReadStream(path, options) {
-    return new ReadStream(this, path, streamOptions(options));
+    return new ReadStream(this, path, readOptions(options));
   }
 
   /** @param {string} path @param {any} [options] */
@@ -751,6 +765,25 @@ function directoryOf(handle) {
   return isOne ? handle.readUInt32BE(DIRECTORY.length) : -1;
 }
 
+/**
+ * Where in a file the first byte goes: of one that is appended to behind its end, which servers look for at the offset, whatever
+ * the flags.
+ * @param {SFTP} sftp
+ * @param {Buffer} handle
+ * @param {string} path
+ * @param {unknown} flags
+ * @param {number} otherwise
+ * @param {(error: Error | undefined, position: number) => void} callback
+ */
+function startOf(sftp, handle, path, flags, otherwise, callback) {
+  if (typeof flags !== 'string' || !flags.includes('a')) return callback(undefined, otherwise);
+  sftp.fstat(handle, (error, found) => {
+    if (!error) return callback(undefined, found.size);
+    // There are servers without fstat.
+    sftp.stat(path, (unknown, named) => (unknown ? callback(error, 0) : callback(undefined, named.size)));
+  });
+}
+
 /** @param {number} code @param {string} message */
 function status(code, message) {
   return Object.assign(new Error(message), { code });
@@ -760,13 +793,14 @@ function status(code, message) {
 class ReadStream extends Readable {
   /** @param {SFTP} sftp @param {string} path @param {any} [options] start and end (inclusive), flags, mode, handle, autoClose, highWaterMark */
   constructor(sftp, path, options = {}) {
-    super({ highWaterMark: options.highWaterMark ?? CHUNK, encoding: options.encoding, emitClose: true });
+    const { autoClose = true, encoding, highWaterMark = CHUNK, signal } = options;
+    super({ highWaterMark, encoding, signal, emitClose: true, autoDestroy: Boolean(autoClose) });
     this.path = path;
     this.bytesRead = 0;
     this.sftp = sftp;
     this.flags = options.flags ?? 'r';
     this.mode = options.mode ?? 0o666;
-    this.autoClose = options.autoClose ?? true;
+    this.autoClose = autoClose;
     this.start = options.start;
     this.end = options.end ?? Infinity;
     this.handle = options.handle ?? null;
@@ -857,7 +891,7 @@ class ReadStream extends Readable {
 
   /** @param {() => void} [callback] */
   close(callback) {
-    if (callback) this.once('close', callback);
+    tellClosed(this, callback);
     this.destroy();
   }
 }
@@ -866,7 +900,8 @@ class ReadStream extends Readable {
 class WriteStream extends Writable {
   /** @param {SFTP} sftp @param {string} path @param {any} [options] start, flags, mode, handle, autoClose */
   constructor(sftp, path, options = {}) {
-    super({ highWaterMark: options.highWaterMark ?? CHUNK, decodeStrings: true, defaultEncoding: options.encoding ?? 'utf8' });
+    const { autoClose = true, encoding, defaultEncoding = 'utf8', highWaterMark = CHUNK, signal } = options;
+    super({ highWaterMark, defaultEncoding: encoding || defaultEncoding, signal, autoDestroy: Boolean(autoClose) });
     this.path = path;
     this.bytesWritten = 0;
     this.sftp = sftp;
@@ -874,7 +909,7 @@ class WriteStream extends Writable {
     this.mode = options.mode ?? 0o666;
     /** What the file is to have whatever the server's umask is. */
     this._wantedMode = options.mode;
-    this.autoClose = options.autoClose ?? true;
+    this.autoClose = autoClose;
     this.start = options.start;
     this.handle = options.handle ?? null;
     this._position = options.start ?? 0;
@@ -938,10 +973,26 @@ class WriteStream extends Writable {
 
   /** @param {() => void} [callback] */
   close(callback) {
-    if (callback) this.once('close', callback);
-    if (this.writableFinished || this.destroyed) this.destroy();
-    else this.end();
+    tellClosed(this, callback);
+    if (this.writableFinished || this.destroyed) return void this.destroy();
+    if (!this.autoClose) this.once('finish', () => this.destroy());
+    this.end();
   }
+
+  /** As of a socket: there is no shorter way to end it. */
+  destroySoon() {
+    this.end();
+  }
+}
+
+/**
+ * @param {ReadStream | WriteStream} stream
+ * @param {(() => void) | undefined} callback told of its close, which may be over
+ */
+function tellClosed(stream, callback) {
+  if (!callback) return;
+  if (stream.closed) process.nextTick(callback);
+  else stream.once('close', callback);
 }
 
 /**
@@ -952,11 +1003,17 @@ function openHandle(stream, callback) {
   if (stream.handle !== null) return callback();
   stream.sftp.open(stream.path, stream.flags, stream.mode, (error, handle) => {
     if (error) return callback(error);
-    const opened = () => {
+    const found = (/** @type {Error | undefined} */ unknown, /** @type {number} */ position) => {
       stream.handle = handle;
+      if (unknown) return callback(unknown);
+      if (stream instanceof WriteStream) stream._position = position;
       stream.emit('open', handle);
       stream.emit('ready');
       callback();
+    };
+    const opened = () => {
+      if (stream instanceof WriteStream) startOf(stream.sftp, handle, stream.path, stream.flags, stream._position, found);
+      else found(undefined, 0);
     };
     // Before anything is written or closed. As for ssh2, a server that cannot does not fail the stream.
     if (stream instanceof WriteStream && stream._wantedMode !== undefined) stream.sftp.fchmod(handle, stream._wantedMode, opened);
@@ -965,13 +1022,14 @@ function openHandle(stream, callback) {
 }
 
 /**
+ * Without `autoClose` the handle outlasts an error.
  * @param {ReadStream | WriteStream} stream
  * @param {Error | null} error
  * @param {(error?: Error | null) => void} callback
  */
 function closeHandle(stream, error, callback) {
   const handle = stream.handle;
-  if (handle === null || !stream.autoClose || stream.sftp._over) return callback(error);
+  if (handle === null || (error && !stream.autoClose) || stream.sftp._over) return callback(error);
   stream.handle = null;
   stream.sftp.close(handle, (unclosed) => callback(error ?? unclosed));
 }

@@ -83,9 +83,26 @@ async function talkative(t, seen, server) {
           say('RENAME', from, to);
           sftp.status(id, 4);
         });
+        hasOneFile(sftp);
       });
     });
   }, { greeting: 'Hello there', banner: 'Be good' });
+}
+
+/** Has an SFTP server keep one file, with no regard to O_APPEND: bytes go where a request says. */
+function hasOneFile(sftp) {
+  let content = Buffer.alloc(0);
+  const attributes = () => ({ mode: 0o100644, uid: 0, gid: 0, size: content.length, atime: 0, mtime: 0 });
+  sftp.on('OPEN', (id, path, flags) => {
+    if (flags & original.utils.sftp.OPEN_MODE.TRUNC) content = Buffer.alloc(0);
+    sftp.handle(id, Buffer.from('file'));
+  }).on('WRITE', (id, handle, offset, data) => {
+    content = Buffer.concat([content.subarray(0, offset), data, content.subarray(offset + data.length)]);
+    sftp.status(id, 0);
+  }).on('READ', (id, handle, offset, length) => {
+    if (offset >= content.length) sftp.status(id, 1);
+    else sftp.data(id, content.subarray(offset, offset + length));
+  }).on('FSTAT', (id) => sftp.attrs(id, attributes())).on('FSETSTAT', (id) => sftp.status(id, 0)).on('CLOSE', (id) => sftp.status(id, 0));
 }
 
 /** How many milliseconds a program may take on one implementation. */

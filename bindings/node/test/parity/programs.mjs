@@ -124,6 +124,37 @@ export const onOpenssh = {
     await closed(stream);
     see(out);
   },
+  'what is written behind the end of a command': async ({ client, see }) => {
+    // As a terminal in a browser, whose user types on: nobody listens to errors of the stream.
+    const uncaught = [];
+    const hear = (error) => uncaught.push(error.message);
+    process.on('uncaughtException', hear);
+    const late = async (stream) => {
+      stream.write('x');
+      see((await new Promise((resolve) => stream.write('y', (...told) => resolve(told)))).length);
+      stream.end();
+      await setTimeout(50);
+    };
+    for (const end of [() => {}, (stream) => stream.close(), (stream) => stream.end()]) {
+      const [, stream] = await called(client, 'exec', 'true');
+      const ended = closed(stream.resume());
+      end(stream);
+      await ended;
+      await late(stream);
+    }
+    const [, shell] = await called(client, 'shell');
+    client.end();
+    await closed(shell.resume());
+    await late(shell);
+    process.off('uncaughtException', hear);
+    see(uncaught);
+  },
+  'ports that there are not': async ({ client, see }) => {
+    const [error] = await called(client, 'forwardOut', '127.0.0.1', 0, '127.0.0.1', 70_000);
+    see(error.message, error.reason);
+    see((await called(client, 'forwardOut', '127.0.0.1', -1, '127.0.0.1', 1))[0].message);
+    see((await called(client, 'forwardIn', '127.0.0.1', -1))[0].message);
+  },
   'forwardOut: nobody listens': async ({ client, see, unused }) => {
     const [error] = await called(client, 'forwardOut', '127.0.0.1', 0, '127.0.0.1', unused);
     see(shown(error, 'reason').filter((each) => !String(each).startsWith('level')));
@@ -695,6 +726,48 @@ export const onOpenssh = {
     await closed(again);
     see((statSync(`${folder}/wide`).mode & 0o777).toString(8));
   },
+  'sftp: streams that do not close by themselves': async ({ client, see, folder }) => {
+    const path = `${folder}/kept`;
+    const [, sftp] = await called(client, 'sftp');
+    const over = (stream, event) => new Promise((resolve) => stream.once(event, () => setImmediate(resolve)));
+    for (const ends of ['close', 'destroy']) {
+      const [read, write] = [sftp.createReadStream('/etc/passwd', { autoClose: false }), sftp.createWriteStream(path, { autoClose: false })];
+      const ended = Promise.all([over(read.resume(), 'end'), over(write, 'finish')]);
+      write.end('x');
+      await ended;
+      const { handle } = read;
+      see(read.destroyed, write.destroyed, Buffer.isBuffer(write.handle), (await called(sftp, 'fstat', handle))[0]);
+      for (const stream of [read, write]) {
+        if (ends === 'close' && stream === write) continue;
+        const gone = over(stream, 'close');
+        stream[ends]();
+        await gone;
+      }
+      see((await called(sftp, 'fstat', handle))[0] instanceof Error);
+      await new Promise((resolve) => read.close(resolve));
+    }
+  },
+  'sftp: streams with wrong options': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    for (const method of ['createReadStream', 'createWriteStream']) {
+      for (const options of [{ flags: 'zz' }, { flags: null }, { mode: 'zz' }, { start: 5, end: 2 }, { end: null }]) {
+        try {
+          const stream = sftp[method](`${folder}/wrong`, { ...options, flags: options.flags === undefined ? 'w' : options.flags });
+          const gone = closed(stream);
+          stream.once('open', () => stream.destroy());
+          await gone;
+          see(method, 'opens');
+        } catch (error) {
+          see(method, error.message);
+        }
+      }
+    }
+    const stream = sftp.createWriteStream(`${folder}/wrong`, { defaultEncoding: 'hex' });
+    const gone = closed(stream);
+    stream.end('4142');
+    await gone;
+    see(readFileSync(`${folder}/wrong`, 'latin1'));
+  },
   'sftp: files that cannot be opened': async ({ client, see, folder }) => {
     const [, sftp] = await called(client, 'sftp');
     const file = `${folder}/file`;
@@ -1210,6 +1283,40 @@ export const onSsh2 = {
     await closed(made);
     see(events.at(-1)[0], events.some(([, code]) => code !== undefined && code !== 'ECONNRESET'));
   },
+  'sftp: a server that writes where it is told': async ({ ssh2, see, where }) => {
+    const made = await connected(ssh2, where);
+    const [, sftp] = await called(made, 'sftp');
+    await called(sftp, 'writeFile', 'log', 'one ');
+    see(await called(sftp, 'appendFile', 'log', 'two '), await called(sftp, 'writeFile', 'log', 'three ', { flag: 'a' }));
+    const stream = sftp.createWriteStream('log', { flags: 'a' });
+    const gone = closed(stream);
+    stream.write('four ');
+    stream.end('five');
+    await gone;
+    see((await called(sftp, 'readFile', 'log', 'utf8')));
+  },
+  'sftp: a session that the server ends': async ({ ssh2, see, original, hostKey, where }) => {
+    const server = new original.Server({ hostKeys: [hostKey.private] }, (connection) => {
+      connection.on('error', () => {}).on('authentication', (context) => context.accept());
+      connection.on('session', (accept) => accept().on('sftp', (take) => {
+        const session = take();
+        session.on('STAT', () => session.end());
+      }));
+    });
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const made = await connected(ssh2, { ...where, port: server.address().port, knownHosts: undefined });
+    const [, sftp] = await called(made, 'sftp');
+    const events = [];
+    for (const event of ['end', 'close']) sftp.on(event, () => events.push(event));
+    const gone = once(sftp, 'close');
+    const [error] = await called(sftp, 'stat', 'x');
+    await gone;
+    // The client goes on.
+    const [, again] = await called(made, 'sftp');
+    see(events, error.message, typeof again?.end);
+    made.end();
+    server.close();
+  },
   'sftp: an environment': async ({ ssh2, see, where, seen }) => {
     const made = await connected(ssh2, where);
     seen.length = 0;
@@ -1491,6 +1598,10 @@ export const alone = {
     const left = called(asking, 'getIdentities');
     asking.end();
     see(shown((await left)[0]));
+    const [one, other] = [new ssh2.AgentProtocol(true), new ssh2.AgentProtocol(false)];
+    other.on('identities', () => other.destroy());
+    one.pipe(other).pipe(one);
+    see(shown((await called(one, 'getIdentities'))[0]));
   },
   'Server': async ({ ssh2, see, key }) => {
     try {

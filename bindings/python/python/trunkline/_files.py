@@ -151,16 +151,16 @@ def flags(mode: str) -> tuple[int, bool, bool, bool]:
     return found, kind == "r" or both, kind != "r" or both, "b" in letters
 
 
-def entries(directory: str, found: Iterable[tuple[bytes, Attributes]]) -> list[DirEntry]:
+def entries(directory: str, found: Iterable[tuple[bytes, Attributes, bytes]]) -> list[DirEntry]:
     """Names as the native module tells them, sorted."""
-    made = [DirEntry(text(name), posixpath.join(directory, text(name)), told(about)) for name, about in found]
+    made = [DirEntry(text(name), posixpath.join(directory, text(name)), told(about)) for name, about, _ in found]
     return sorted(made, key=lambda entry: entry.name)
 
 
-def tree(top: str, found: Iterable[tuple[bytes, Attributes]]) -> list[tuple[str, list[str], list[str]]]:
+def tree(top: str, found: Iterable[tuple[bytes, Attributes, bytes]]) -> list[tuple[str, list[str], list[str]]]:
     """A tree as ``os.walk`` tells it: directories before what is in them, names sorted."""
     directories: dict[str, tuple[list[str], list[str]]] = {"": ([], [])}
-    for path, about in found:
+    for path, about, _ in found:
         parent, name = posixpath.split(text(path))
         names = directories.setdefault(parent, ([], []))
         if told(about).is_dir():

@@ -14,6 +14,7 @@ from ._expect import plain
 from ._face import takes
 from ._files import (
     BUFFER,
+    Attributes,
     CopyOptions,
     CopyResult,
     DirEntry,
@@ -297,6 +298,10 @@ class RemoteFile(io.RawIOBase):
     def stat(self) -> FileStat:
         """What the server tells of it."""
         return told(self._done(self._native.stat()))
+
+    def _setstat(self, wanted: Attributes) -> None:
+        """Of the open file, whatever has its name by now."""
+        self._done(self._native.setstat(wanted))
 
     def sync(self) -> None:
         """Has the server write it to its disk."""

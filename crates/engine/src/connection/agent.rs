@@ -43,6 +43,15 @@ fn socket(host: &HostConfig) -> Option<&Path> {
     }
 }
 
+/// Whether the agent that the host may use takes connections now. Where it does not (an SSH_AUTH_SOCK of a session that has
+/// ended), ssh does not offer it, and a shell over there finds none (ssh.c, `check_agent_present`).
+pub(crate) async fn is_there(host: &HostConfig) -> bool {
+    match socket(host) {
+        Some(path) => Agent::connect(path).await.is_ok(),
+        None => false,
+    }
+}
+
 async fn carry(offered: Offered, socket: PathBuf, binding: SessionBinding, host: Arc<HostConfig>) {
     // One of the connection, not of a request.
     let idle = Idle::of(&host, "agent-connection", &Activity::new());

@@ -499,10 +499,8 @@ impl Driver {
     // Operations.
 
     fn handle_op(&mut self, cx: &mut Context<'_>, op: Op) -> Result<(), Error> {
-        if self.unverified
-            && let Some(error) = self.disabled(&op)
-        {
-            self.refuse_disabled(op, &error);
+        if let Some(error) = self.disabled(&op).or_else(|| self.too_long(&op)) {
+            self.turn_down(op, &error);
             return Ok(());
         }
         if op.asks() {
@@ -669,19 +667,53 @@ impl Driver {
     }
 
     /// Refuses what this host may not do. Nothing will begin in a spare session, and whoever reads from it is to see its end.
-    fn refuse_disabled(&mut self, op: Op, why: &Error) {
-        if let Op::Begin { channel, .. } = &op
-            && let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id))
-        {
-            end_port(&mut port, why, Execution::DidNotStart);
-            self.proto.close(id);
+    fn turn_down(&mut self, mut op: Op, why: &Error) {
+        match &mut op {
+            Op::Open { port, .. } => {
+                if let Some(lease) = &mut port.lease {
+                    lease.ends(End::NeverOpened);
+                }
+            }
+            Op::Begin { channel, .. } => {
+                if let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id)) {
+                    end_port(&mut port, why, Execution::DidNotStart);
+                    self.proto.close(id);
+                }
+            }
+            _ => {}
         }
         refuse(op, why);
+    }
+
+    /// Why an operation is not done whose text would have the server end the connection, and so everything else that uses it.
+    fn too_long(&self, op: &Op) -> Option<Error> {
+        let longest = |requests: &[ChannelRequest]| requests.iter().map(text_of).max_by_key(|(_, len)| *len);
+        let (what, len) = match op {
+            Op::Open { kind, requests, .. } => longest(requests).unwrap_or(("the target", kind.text_len())),
+            Op::Begin { requests, .. } => longest(requests)?,
+            Op::Request { request, .. } => text_of(request),
+            Op::Global { request, .. } => ("the request", request.text_len()),
+            _ => return None,
+        };
+        let limit = self.proto.longest_text();
+        (len > limit).then(|| {
+            let advice = match what {
+                COMMAND => "; a shell reads a longer one from its input (ssh HOST sh < FILE)",
+                _ => "",
+            };
+            Error::Invalid(format!(
+                "{}: {what} has {len} bytes, and this server takes at most {limit}{advice}",
+                self.host
+            ))
+        })
     }
 
     /// Why an operation is not done with a server that was not verified (sshconnect.c, `check_host_key`); `None` for
     /// what may be done. ssh's own `-W`, and with it a jump host, fails through ExitOnForwardFailure, which it implies.
     fn disabled(&self, op: &Op) -> Option<Error> {
+        if !self.unverified {
+            return None;
+        }
         let host = self.host.clone();
         match op {
             Op::Open {
@@ -1023,6 +1055,18 @@ impl Driver {
             _ => "",
         }
     }
+}
+
+const COMMAND: &str = "the command";
+
+/// What text a request carries, and how many bytes of it.
+fn text_of(request: &ChannelRequest) -> (&'static str, usize) {
+    let what = match request {
+        ChannelRequest::Exec(_) => COMMAND,
+        ChannelRequest::Env { .. } => "a variable of its environment",
+        _ => "the request",
+    };
+    (what, request.text_len())
 }
 
 /// Whether a command would not notice that its channel is closed: sshd closes its pipes, which only shows to one that

@@ -11,6 +11,7 @@ use trunkline_proto::ChannelKind;
 use super::{Engine, Inner};
 use crate::config::{ForwardAgent, HostConfig, Request};
 use crate::connection::Connection;
+use crate::connection::agent;
 use crate::connection::channel::ChannelStream;
 use crate::connection::lease::Lease;
 use crate::connection::session::{Command, Output, Session, SessionControl};
@@ -138,9 +139,10 @@ impl Host {
         }
         // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
         // every session asks for it, so that what one sees is what it asked for.
-        let forward = self.caller.config.forward_agent != ForwardAgent::No;
+        let forward = self.caller.config.forward_agent != ForwardAgent::No
+            && agent::is_there(&self.caller.config).await;
         let all_or_nothing = self.caller.config.exit_on_forward_failure;
-        let command = if forward || all_or_nothing {
+        let command = if forward != command.forwards_agent() || all_or_nothing {
             &command
                 .clone()
                 .agent_forwarding(forward)

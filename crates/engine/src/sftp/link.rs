@@ -121,6 +121,18 @@ impl Link {
         self.shared.state().ended.clone()
     }
 
+    /// Waits for the session's end, and returns why it ended.
+    pub(crate) async fn end(&self) -> Error {
+        loop {
+            // Woken by the end as by the server's version.
+            let ready = self.shared.ready.notified();
+            if let Some(error) = self.ended() {
+                return error;
+            }
+            ready.await;
+        }
+    }
+
     /// Whether the server has told its version, and the session continues.
     pub(crate) fn is_ready(&self) -> bool {
         let state = self.shared.state();

@@ -20,6 +20,8 @@ pub struct Entry {
     pub path: Bytes,
     /// Attributes, of the link itself if it is one.
     pub attributes: FileAttributes,
+    /// The server's line for it, such as `ls -l` prints. Its form is nobody's promise, and it may be empty.
+    pub longname: Bytes,
 }
 
 /// Names as the server tells them. Dropping it stops the listing.
@@ -63,7 +65,17 @@ impl Listing {
                 event = self.walk.plan().poll_event();
             }
             match event {
-                Some(WalkEvent::Entry { path, attributes }) => return Some(Ok(Entry { path, attributes })),
+                Some(WalkEvent::Entry {
+                    path,
+                    attributes,
+                    longname,
+                }) => {
+                    return Some(Ok(Entry {
+                        path,
+                        attributes,
+                        longname,
+                    }));
+                }
                 Some(WalkEvent::Failed { directory, status }) => {
                     return Some(Err(self.failed(&directory, status)));
                 }

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use regex::bytes::{Regex, RegexBuilder};
 use trunkline_request::copy::FilterRule;
 
-use super::path::shown;
+use super::path::{is_pattern, shown};
+use super::pattern::{expression, literal};
 use crate::error::Error;
 
 /// The rules of a copy, in their order.
@@ -57,7 +58,7 @@ impl Rule {
         if pattern.is_empty() {
             return Err(wrong("it is empty"));
         }
-        let is_wild = pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['));
+        let is_wild = is_pattern(pattern);
         let wild = if is_wild { pattern } else { b"" };
         let any_depth = wild.windows(2).any(|two| two == b"**");
         let slash_before = wild.starts_with(b"**");
@@ -98,96 +99,6 @@ impl Rule {
             path.to_mut().push(b'/');
         }
         self.expression.is_match(&path)
-    }
-}
-
-/// A pattern as an expression for bytes; `None` where a class has no end.
-fn expression(mut pattern: &[u8]) -> Option<String> {
-    let mut expression = String::new();
-    while let Some((&byte, rest)) = pattern.split_first() {
-        pattern = rest;
-        match byte {
-            b'*' => {
-                let more = pattern.iter().take_while(|byte| **byte == b'*').count();
-                pattern = &pattern[more..];
-                expression += if more > 0 { ".*" } else { "[^/]*" };
-            }
-            b'?' => expression += "[^/]",
-            b'[' => {
-                let (class, rest) = class(pattern)?;
-                expression += &class;
-                pattern = rest;
-            }
-            b'\\' if !pattern.is_empty() => {
-                expression += &literal(pattern[0]);
-                pattern = &pattern[1..];
-            }
-            byte => expression += &literal(byte),
-        }
-    }
-    Some(expression)
-}
-
-fn literal(byte: u8) -> String {
-    format!("\\x{byte:02x}")
-}
-
-/// What may stand in a class between `[:` and `:]`.
-const CLASSES: [&str; 12] = [
-    "alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper",
-    "xdigit",
-];
-
-/// A class behind its opening bracket, and what follows it. It never matches a slash.
-fn class(pattern: &[u8]) -> Option<(String, &[u8])> {
-    let (negated, mut rest) = match pattern.first()? {
-        b'!' | b'^' => (true, &pattern[1..]),
-        _ => (false, pattern),
-    };
-    let mut members = String::new();
-    let mut is_first = true;
-    loop {
-        match rest {
-            [b']', after @ ..] if !is_first => {
-                let class = match negated {
-                    true => format!("[^/{members}]"),
-                    false => format!("[{members}&&[^/]]"),
-                };
-                return Some((class, after));
-            }
-            [b'[', b':', after @ ..] if after.windows(2).any(|two| two == b":]") => {
-                let end = after.windows(2).position(|two| two == b":]")?;
-                let name = std::str::from_utf8(&after[..end]).ok()?;
-                if !CLASSES.contains(&name) {
-                    return None;
-                }
-                members += &format!("[:{name}:]");
-                rest = &after[end + 2..];
-            }
-            _ => {
-                let (low, after) = member(rest)?;
-                rest = after;
-                members += &literal(low);
-                if let [b'-', next, ..] = rest
-                    && *next != b']'
-                {
-                    let (high, after) = member(&rest[1..])?;
-                    rest = after;
-                    // A range that runs backwards has only its first byte.
-                    if high > low {
-                        members += &format!("-{}", literal(high));
-                    }
-                }
-            }
-        }
-        is_first = false;
-    }
-}
-
-fn member(pattern: &[u8]) -> Option<(u8, &[u8])> {
-    match pattern {
-        [b'\\', byte, rest @ ..] | [byte, rest @ ..] => Some((*byte, rest)),
-        [] => None,
     }
 }
 

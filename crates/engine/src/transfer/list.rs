@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use trunkline_sftp::transfer::LeftOut;
 
 use super::path::{expand, folder_and_name, is_pattern, join, os, shown};
+use super::pattern::{Names, Part, matches_itself};
 use super::sessions::Sessions;
 use super::tree::NameClaim;
 use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking};
@@ -274,9 +275,11 @@ async fn remote(
         async move { sftp.stat(path).await }
     };
     match sessions.with(stat).await {
-        Ok(found) => remote_source(job, sessions, path, found, top, items, true).await,
-        // A name may have a `*` in it: only where there is none it is a pattern.
-        Err(Error::File { .. }) if is_pattern(&path) => {
+        // A name may have brackets in it: where it is there and the pattern would leave it out, it is what is meant.
+        Ok(found) if !matches_itself(&path) => {
+            remote_source(job, sessions, path, found, top, items, true).await
+        }
+        found @ (Ok(_) | Err(Error::File { .. })) if is_pattern(&path) || path.contains(&b'\\') => {
             let mut any = false;
             for path in matching(job, sftp, &path).await? {
                 any = true;
@@ -285,12 +288,17 @@ async fn remote(
                     Err(error) => job.go_on_after(path, error)?,
                 }
             }
-            if !any {
-                let message = format!("{}: {} matches nothing", sftp.host(), shown(&path));
-                job.failed(path, message);
+            match found {
+                _ if any => {}
+                Err(error) if !is_pattern(&path) => job.go_on_after(path, error)?,
+                _ => {
+                    let message = format!("{}: {} matches nothing", sftp.host(), shown(&path));
+                    job.failed(path, message);
+                }
             }
             Ok(())
         }
+        Ok(found) => remote_source(job, sessions, path, found, top, items, true).await,
         Err(error) => job.go_on_after(path, error),
     }
 }
@@ -405,13 +413,15 @@ async fn matching(job: &Job, sftp: &Sftp, path: &Bytes) -> Result<Vec<Bytes>, Er
     let mut found = vec![Bytes::from_static(root)];
     let mut unseen = false;
     for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-        unseen = !is_pattern(part);
-        if unseen {
-            found.iter_mut().for_each(|folder| *folder = join(folder, part));
-            continue;
-        }
-        let pattern = glob::Pattern::new(&shown(part))
-            .map_err(|error| Error::Invalid(format!("{}: {error}", shown(path))))?;
+        let pattern = match Part::new(part)? {
+            Part::Name(name) => {
+                unseen = true;
+                found.iter_mut().for_each(|folder| *folder = join(folder, &name));
+                continue;
+            }
+            Part::Names(pattern) => pattern,
+        };
+        unseen = false;
         let mut listing = futures_util::stream::iter(std::mem::take(&mut found))
             .map(|folder| matching_in(job, sftp, folder, &pattern))
             .buffered(LISTINGS);
@@ -438,22 +448,13 @@ async fn matching(job: &Job, sftp: &Sftp, path: &Bytes) -> Result<Vec<Bytes>, Er
 }
 
 /// The paths in a directory whose names match.
-async fn matching_in(
-    job: &Job,
-    sftp: &Sftp,
-    folder: Bytes,
-    pattern: &glob::Pattern,
-) -> Result<Vec<Bytes>, Error> {
-    let rules = glob::MatchOptions {
-        require_literal_leading_dot: true,
-        ..glob::MatchOptions::default()
-    };
+async fn matching_in(job: &Job, sftp: &Sftp, folder: Bytes, pattern: &Names) -> Result<Vec<Bytes>, Error> {
     let listed = if folder.is_empty() { &b"."[..] } else { &folder };
     let mut listing = sftp.read_dir(listed);
     let mut paths = Vec::new();
     while let Some(entry) = listing.next().await {
         match entry {
-            Ok(entry) if pattern.matches_with(&shown(&entry.path), rules) => {
+            Ok(entry) if pattern.matches(&entry.path) => {
                 paths.push(join(&folder, &entry.path));
             }
             Ok(_) => {}

@@ -10,7 +10,7 @@ use trunkline::config::Request;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Settings};
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
-use trunkline_testkit::{Agent, HostEntry, Sshd, write_ssh_config};
+use trunkline_testkit::{Agent, Dropbear, HostEntry, Sshd, write_ssh_config};
 
 use crate::site::{engine, request};
 
@@ -518,6 +518,44 @@ async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
     let mut session = host.start(&Command::exec("cat")).await.unwrap();
     session.started().await.unwrap();
     assert!(!session.control.withdraw());
+}
+
+/// Text that would have the server end the connection, and the most that it takes.
+async fn long_text(config: &Path, alias: &str, longest: usize) {
+    let host = crate::site::Site::at(config, alias).await;
+    let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
+    bystander.started().await.unwrap();
+    let padded = |len: usize| format!("true {}", " ".repeat(len - 5));
+    let mut refused = Vec::new();
+    // On a session that was opened ahead, and on one that was not.
+    for _ in 0..3 {
+        let command = Command::exec(padded(longest + 1));
+        refused.push(host.run(&command).await.unwrap_err());
+    }
+    let variable = Command::exec("true").env("LC_X", " ".repeat(longest));
+    refused.push(host.run(&variable).await.unwrap_err());
+    let target = "x".repeat(longest + 1);
+    let tunnel = host.direct_tcpip(&target, 1, ("127.0.0.1", 0)).await;
+    refused.push(tunnel.expect_err("no server takes so much"));
+    for error in refused {
+        is("too long", &error, ErrorKind::Configuration, DidNotStart);
+        let limit = format!("this server takes at most {longest}");
+        assert!(error.to_string().contains(&limit), "{error}");
+    }
+    // A shell may find it too long; the connection carries it.
+    host.run(&Command::exec(padded(longest))).await.unwrap();
+    bystander.stdin.write_all(b"still there").await.unwrap();
+    bystander.stdin.shutdown().await.unwrap();
+    let output = bystander.output(None).await.unwrap();
+    assert_eq!(output.stdout, b"still there"[..]);
+}
+
+#[tokio::test]
+async fn what_a_server_would_end_the_connection_for_is_not_sent() {
+    let sshd = Sshd::start_default().unwrap();
+    long_text(&sshd.ssh_config(), sshd.alias(), 261_120).await;
+    let dropbear = Dropbear::start_default().unwrap();
+    long_text(&dropbear.ssh_config(), dropbear.alias(), 9000).await;
 }
 
 // AddKeysToAgent.

@@ -763,6 +763,25 @@ async fn a_server_of_unverified_identity_gets_no_agent() {
     assert!(host.connection().info().unwrap().unverified);
 }
 
+#[tokio::test]
+async fn an_agent_that_has_gone_is_not_lent() {
+    let sshd = Sshd::start_default().unwrap();
+    let gone = sshd.dir().join("gone");
+    trunkline_testkit::leave_socket(&gone);
+    let missing = sshd.dir().join("missing");
+    for socket in [gone, missing] {
+        for option in ["ForwardAgent=yes", &format!("ForwardAgent={}", socket.display())] {
+            let engine = engine();
+            let options = [&format!("IdentityAgent={}", socket.display()), option];
+            let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
+            // A shell over there that finds none may start its own.
+            let socket = Command::exec("echo \"[$SSH_AUTH_SOCK]\"").agent_forwarding(true);
+            let output = host.run(&socket).await.unwrap();
+            assert_eq!(output.stdout, b"[]\n", "{option}: {output:?}");
+        }
+    }
+}
+
 fn is_disabled<T>(outcome: Result<T, Error>) {
     let Err(error) = outcome else {
         panic!("it was done on a server that was not verified");

@@ -93,6 +93,22 @@ impl ChannelRequest {
         }
     }
 
+    /// The bytes of text in it: all but its fields of a fixed size.
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::Pty { term, modes, .. } => term.len() + modes.len(),
+            Self::Env { name, value } => name.len() + value.len(),
+            Self::Exec(command) => command.len(),
+            Self::Subsystem(name) | Self::Signal(name) => name.len(),
+            Self::Other { name, body, .. } => name.len() + body.len(),
+            Self::Shell
+            | Self::WindowChange(_)
+            | Self::Break(_)
+            | Self::AgentForwarding
+            | Self::EndOfWrite => 0,
+        }
+    }
+
     /// The message, with the recipient's number left at zero.
     pub(crate) fn encode(&self) -> BytesMut {
         let (name, body) = match self {
@@ -155,6 +171,15 @@ impl ChannelKind {
             Self::Session => "session",
             Self::DirectTcpip { .. } => "direct-tcpip",
             Self::DirectStreamlocal { .. } => "direct-streamlocal@openssh.com",
+        }
+    }
+
+    /// The bytes of text in it, as [`ChannelRequest::text_len`].
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::Session => 0,
+            Self::DirectTcpip { host, originator, .. } => host.len() + originator.0.len(),
+            Self::DirectStreamlocal { path } => path.len(),
         }
     }
 
@@ -252,6 +277,16 @@ pub enum GlobalRequest {
 }
 
 impl GlobalRequest {
+    /// The bytes of text in it, as [`ChannelRequest::text_len`].
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::TcpipForward { address, .. } | Self::CancelTcpipForward { address, .. } => address.len(),
+            Self::StreamlocalForward { path } | Self::CancelStreamlocalForward { path } => path.len(),
+            Self::Keepalive => 0,
+            Self::HostKeysProve(keys) => keys.len(),
+        }
+    }
+
     pub(crate) fn encode(&self) -> Bytes {
         let request = |name: &str| Writer::message(message::GLOBAL_REQUEST).string(name).bool(true);
         match self {

@@ -70,6 +70,8 @@ pub enum WalkEvent {
         path: Bytes,
         /// Attributes, of the link itself if it is one. Links are not followed.
         attributes: FileAttributes,
+        /// The server's line for it, as [`DirEntry::longname`](crate::DirEntry::longname).
+        longname: Bytes,
     },
     /// A name that no file can have, or that its directory has listed before: left out, with what may be below. A server
     /// that gives such wants files to be written elsewhere.
@@ -141,6 +143,7 @@ enum Purpose {
 struct DirectoryEntry {
     path: Bytes,
     depth: usize,
+    longname: Bytes,
 }
 
 /// Directories under way from the start, handles allowing.
@@ -221,13 +224,13 @@ impl Plan for Walk {
             None => return Some(outcome),
             Some(Purpose::Opendir(id)) => self.handle_open(id, outcome, now),
             Some(Purpose::Readdir(id)) => self.handle_entries(id, client, outcome, now),
-            Some(Purpose::Lstat(DirectoryEntry { path, depth })) => {
+            Some(Purpose::Lstat(entry)) => {
                 let attributes = match outcome {
                     Ok(Reply::Attributes(attributes)) => attributes,
                     // It was there a moment ago; who needs its attributes will meet the reason.
                     _ => FileAttributes::default(),
                 };
-                self.found(path, depth, attributes);
+                self.found(entry, attributes);
             }
         }
         None
@@ -351,7 +354,11 @@ impl Walk {
     }
 
     fn handle_entry(&mut self, directory: &Directory, entry: DirEntry, new: bool, client: &mut Client) {
-        let DirEntry { name, attributes, .. } = entry;
+        let DirEntry {
+            name,
+            attributes,
+            longname,
+        } = entry;
         match &name[..] {
             // Every directory lists itself and the one above.
             b"." | b".." => return,
@@ -366,19 +373,27 @@ impl Walk {
                 return;
             }
         }
-        let (path, depth) = (join(&directory.path, &name), directory.depth);
+        let entry = DirectoryEntry {
+            path: join(&directory.path, &name),
+            depth: directory.depth,
+            longname,
+        };
         if attributes.permissions.is_some() {
-            self.found(path, depth, attributes);
+            self.found(entry, attributes);
         } else {
             let lstat = client.request(Request::Lstat {
-                path: join(&self.options.root, &path),
+                path: join(&self.options.root, &entry.path),
             });
-            self.asked
-                .insert(lstat, Purpose::Lstat(DirectoryEntry { path, depth }));
+            self.asked.insert(lstat, Purpose::Lstat(entry));
         }
     }
 
-    fn found(&mut self, path: Bytes, depth: usize, attributes: FileAttributes) {
+    fn found(&mut self, entry: DirectoryEntry, attributes: FileAttributes) {
+        let DirectoryEntry {
+            path,
+            depth,
+            longname,
+        } = entry;
         let is_directory = attributes.file_type() == Some(FileType::Directory);
         let left_out = |LeftOut(left_out): &LeftOut| left_out(&path, is_directory);
         if self.options.left_out.as_ref().is_some_and(left_out) {
@@ -388,6 +403,7 @@ impl Walk {
         self.events.push_back(WalkEvent::Entry {
             path: path.clone(),
             attributes,
+            longname,
         });
         if enter && self.waiting.len() < MOST_WAITING {
             self.waiting.push(Directory {

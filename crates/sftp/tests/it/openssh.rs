@@ -505,7 +505,7 @@ fn many_small_files_go_are_listed_and_come() {
         walk.drive((), &mut session.client, Instant::now());
         while let Some(event) = walk.poll_event() {
             match event {
-                WalkEvent::Entry { path, attributes }
+                WalkEvent::Entry { path, attributes, .. }
                     if attributes.file_type() == Some(FileType::Regular) =>
                 {
                     let name = String::from_utf8(path.to_vec()).unwrap();

@@ -909,7 +909,7 @@ fn names_that_lead_elsewhere_are_refused() {
     let found: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            WalkEvent::Entry { path, attributes } => Some((&path[..], attributes.file_type())),
+            WalkEvent::Entry { path, attributes, .. } => Some((&path[..], attributes.file_type())),
             _ => None,
         })
         .collect();

@@ -25,6 +25,11 @@ pub(super) enum Argument {
 /// scp's rule: a colon before any slash ends a host. An address with colons of its own stands in brackets. `-` is standard
 /// input or output; URIs are those of scp and sftp.
 pub(super) fn split(argument: &OsStr) -> anyhow::Result<Argument> {
+    // A variable without a value, which must not come to mean the working directory.
+    ensure!(
+        !argument.is_empty(),
+        "an empty argument is no path (the working directory is .)"
+    );
     if let Some(uri) = uri(argument) {
         return uri;
     }

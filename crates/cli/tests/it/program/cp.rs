@@ -5,6 +5,7 @@ mod filters;
 mod full_disk;
 mod hosts;
 mod messages;
+mod patterns;
 mod targets;
 
 use std::ffi::{OsStr, OsString};

@@ -211,13 +211,14 @@ fn a_no_for_one_host_key_refuses_that_host_only() {
     while keys < 2 || passwords < 1 {
         let count = |terminal: &Terminal, text: &str| terminal.shown().matches(text).count();
         wait_until("the next question", || {
-            count(&terminal, ") The host ") > keys || count(&terminal, "@host2) Password: ") > passwords
+            count(&terminal, ") The authenticity of host ") > keys
+                || count(&terminal, "@host2) Password: ") > passwords
         });
         if count(&terminal, "@host2) Password: ") > passwords {
             terminal.send("pw\n");
             passwords += 1;
         } else {
-            answer_next(&mut terminal, &mut keys, ") The host ", |host| {
+            answer_next(&mut terminal, &mut keys, ") The authenticity of host ", |host| {
                 if host == "host1" { "no" } else { "yes" }.to_owned()
             });
         }

@@ -81,6 +81,8 @@ class SSHClient:
     def __init__(self) -> None:
         self._transport: Transport | None = None
         self._policy: MissingHostKeyPolicy = RejectPolicy()
+        #: What ``load_system_host_keys`` was told; and with that, what ``load_host_keys`` was.
+        self._system_files: list[str] = []
         self._known_hosts: list[str] = []
         self._host_keys = HostKeys()
         self.host_keys_filename: str | None = None
@@ -90,11 +92,12 @@ class SSHClient:
 
     def load_system_host_keys(self, filename: str | None = None) -> None:
         """Believes what the user's known_hosts say, or another file, which must be there."""
-        if filename is None:
-            self._known_hosts.append(os.path.expanduser("~/.ssh/known_hosts"))
-        else:
+        path = os.path.expanduser("~/.ssh/known_hosts") if filename is None else os.path.abspath(filename)
+        if filename is not None:
             with open(filename):
-                self._known_hosts.append(os.path.abspath(filename))
+                pass
+        self._system_files.append(path)
+        self._known_hosts.append(path)
 
     def load_host_keys(self, filename: str) -> None:
         """Believes what a file says; ``AutoAddPolicy`` adds to it."""
@@ -199,8 +202,9 @@ class SSHClient:
             beside = (os.path.expanduser(f"~/.ssh/{name}") for name in _DEFAULT_KEYS)
             keys += _keys([path for path in beside if os.path.isfile(path)], passphrase, [])
         agent = os.environ.get("SSH_AUTH_SOCK") if allow_agent else None
+        user = getpass.getuser() if username is None else username
         try:
-            transport.log_in(username or getpass.getuser(), keys=keys, password=password, agent=agent, timeout=timeout)
+            transport.log_in(user, keys=keys, password=password, agent=agent, timeout=timeout)
         except AuthenticationException as error:
             if locked:
                 raise locked[-1] from None
@@ -273,6 +277,14 @@ class SSHClient:
     def _log(self, level: int, msg: str | Sequence[str]) -> None:
         # Policies of programs' own use it, as Paramiko's do.
         self._connected._log(level, msg)
+
+    @property
+    def _system_host_keys(self) -> HostKeys:
+        # Ansible's plugin for Paramiko writes them beside those that it learns. The engine reads the files by itself.
+        keys = HostKeys()
+        for filename in filter(os.path.exists, self._system_files):
+            keys.load(filename)
+        return keys
 
     @property
     def _host_keys_filename(self) -> str | None:

@@ -142,7 +142,11 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
                     entry = HostKeyEntry.from_line(line)
                 except InvalidHostKey:
                     continue
-                if entry is not None:
+                if entry is None:
+                    continue
+                # What is there already, as where a file is loaded again, would be written twice.
+                entry.hostnames = [name for name in entry.hostnames if not self.check(name, entry.key)]
+                if entry.hostnames:
                     self._entries.append(entry)
 
     def save(self, filename: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import getpass
 import hashlib
 import os
@@ -157,12 +158,19 @@ class PKey:
         """The key that an open file holds."""
         return cls(file_obj=file_obj, password=password)
 
+    def __deepcopy__(self, _memo: object) -> Self:
+        # What the engine has of it never changes.
+        return copy.copy(self)
+
     @staticmethod
-    def from_path(path: str | os.PathLike[str], password: str | bytes | None = None) -> PKey:
-        """The key in a file, of whichever type, with the certificate beside it; or that of a certificate's file."""
+    def from_path(
+        path: str | os.PathLike[str], password: str | bytes | None = None, *, passphrase: str | bytes | None = None
+    ) -> PKey:
+        """The key in a file, of whichever type, with the certificate beside it; or that of a certificate's file. Paramiko 3
+        and 4 call the password ``passphrase``."""
         plain = os.path.expanduser(os.fspath(path))
         certificate = plain if plain.endswith(_CERTIFICATE) else plain + _CERTIFICATE
-        key = _typed(PKey(filename=plain.removesuffix(_CERTIFICATE), password=password))
+        key = _typed(PKey(filename=plain.removesuffix(_CERTIFICATE), password=password or passphrase))
         if os.path.exists(certificate):
             key.load_certificate(certificate)
         return key

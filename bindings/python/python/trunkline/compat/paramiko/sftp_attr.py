@@ -93,7 +93,7 @@ class SFTPAttributes:
         when = "(unknown date)"
         if self.st_mtime is not None:
             recent = abs(time.time() - self.st_mtime) < 180 * 86400
-            when = time.strftime("%d %b %H:%M" if recent else "%d %b  %Y", time.localtime(self.st_mtime))
+            when = time.strftime("%d %b %H:%M" if recent else "%d %b %Y", time.localtime(self.st_mtime))
         numbers = (0 if value is None else value for value in (self.st_uid, self.st_gid, self.st_size))
         uid, gid, size = numbers
         return f"{mode}   1 {uid:<8} {gid:<8} {size:>8} {when:<12} {self.filename or '?'}"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from ... import _native
-from ..._files import BUFFER, attributes, entries, remote, text, told
+from ..._files import BUFFER, attributes, remote, text, told
 from .channel import Channel
 from .sftp import (
     SFTP_FLAG_APPEND,
@@ -107,8 +107,13 @@ class SFTPClient:
 
     def listdir_attr(self, path: str = ".") -> list[SFTPAttributes]:
         """The names in a directory, with what the server tells of each."""
-        found = entries("", self.asked(self.native.names(self._path(path), False)))
-        return [SFTPAttributes.from_stat(entry.stat, entry.name) for entry in found]
+        listed = []
+        for name, about, longname in self.asked(self.native.names(self._path(path), False)):
+            attributes = SFTPAttributes.from_stat(told(about), text(name))
+            if longname:
+                attributes.longname = text(longname)
+            listed.append(attributes)
+        return sorted(listed, key=lambda attributes: attributes.filename)
 
     def listdir_iter(self, path: str = ".", read_aheads: int = 50) -> Iterator[SFTPAttributes]:
         """As ``listdir_attr``, one by one."""
@@ -248,6 +253,7 @@ class SFTPClient:
     ) -> SFTPAttributes:
         """As ``put``, from an open file."""
         with self.open(remotepath, "wb") as target:
+            target.set_pipelined()
             size = _copied(fl.read, target.write, callback, file_size)
         if not confirm:
             return SFTPAttributes()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._files import attributes, remote
+from ..._files import attributes
 from ..._sftp import RemoteFile
 from .file import BufferedFile
 from .sftp_attr import SFTPAttributes
@@ -28,13 +28,22 @@ class Raw(RemoteFile):
     ) -> None:
         super().__init__(native, name, mode, reads, writes)
         self._sftp = sftp
+        #: Whether what is written may arrive later, and errors be told later.
+        self.pipelined = False
+
+    def write(self, data: Any) -> int:
+        length = super().write(data)
+        if not self.pipelined:
+            self._done(self._native.flush())
+        return length
 
     def _done(self, operation: _native.Operation[_T]) -> _T:
         return self._sftp.asked(operation)
 
 
 class SFTPFile(BufferedFile):
-    """An open file. Reading reads ahead and writing writes behind: ``prefetch`` and ``set_pipelined`` change nothing."""
+    """An open file. Reading reads ahead: ``prefetch`` changes nothing. What is written without a buffer has arrived when
+    ``write`` returns, unless ``set_pipelined`` was told that it need not have."""
 
     MAX_REQUEST_SIZE = 32768
 
@@ -44,13 +53,16 @@ class SFTPFile(BufferedFile):
         self._file = raw
         #: Whether something was written that is not known to have arrived.
         self._pending = False
-        self.pipelined = False
+        self._is_buffered = bufsize >= 1
 
     def write(self, data: str | bytes | bytearray | memoryview) -> None:
         if not self.closed:
             self._check()
         self._pending = True
         super().write(data)
+        if not (self._is_buffered or self.pipelined):
+            # What is open for reading too has a buffer all the same.
+            self.flush()
 
     def flush(self) -> None:
         if self._pending:
@@ -98,8 +110,7 @@ class SFTPFile(BufferedFile):
         self, *, mode: int | None = None, owner: tuple[int, int] | None = None, times: tuple[int, int] | None = None
     ) -> None:
         self.flush()
-        native = self.sftp.native
-        self.sftp.asked(native.setstat(remote(self._file.name), attributes(mode=mode, owner=owner, times=times)))
+        self._file._setstat(attributes(mode=mode, owner=owner, times=times))
 
     def readv(
         self, chunks: Iterable[tuple[int, int]], max_concurrent_prefetch_requests: int | None = None
@@ -112,9 +123,14 @@ class SFTPFile(BufferedFile):
     def prefetch(self, file_size: int | None = None, max_concurrent_requests: int | None = None) -> None:
         """Nothing: reading reads ahead."""
 
+    @property
+    def pipelined(self) -> bool:
+        """What ``set_pipelined`` was told."""
+        return self._file.pipelined
+
     def set_pipelined(self, pipelined: bool = True) -> None:
-        """Nothing: writing writes behind."""
-        self.pipelined = pipelined
+        """Whether ``write`` need not wait until the server has what is written: much faster where there is much of it."""
+        self._file.pipelined = pipelined
 
     def settimeout(self, timeout: float | None) -> None:
         """How many seconds an answer of the server's may take, in all of the SFTP session."""

@@ -152,6 +152,8 @@ def translated() -> Iterator[None]:
             raise ChannelException(error.reason, CONNECTION_FAILED_CODE.get(error.reason, "(unknown code)")) from None
         # What was asked of a channel that is open.
         raise SSHException("Channel closed.") from None
+    except _errors.PeerError as error:
+        raise IncompatiblePeer(str(error)) from None
     except _errors.Error as error:
         raise SSHException(str(error)) from None
     except builtins.TimeoutError as error:

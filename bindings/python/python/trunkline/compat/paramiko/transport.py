@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import getpass
 import itertools
 import logging
+import os
 import queue
 import socket
 import sys
@@ -38,6 +40,7 @@ from .ssh_exception import (
     BadHostKeyException,
     ChannelException,
     NoValidConnectionsError,
+    ProxyCommandFailure,
     SSHException,
     translated,
 )
@@ -117,7 +120,10 @@ class Transport:
         self._verify: Callable[[PKey], object] | None = None
         self._known_hosts: Sequence[str] = ()
         self._known_types: Sequence[str] = ()
-        self._disabled = [name for names in (disabled_algorithms or {}).values() for name in names]
+        # Those under "pubkeys" are of users' keys, which the engine chooses by what the server takes: host keys of the
+        # same names may be shown.
+        disabled = (disabled_algorithms or {}).items()
+        self._disabled = [name for kind, names in disabled if kind != "pubkeys" for name in names]
         self._compress = False
         self._keepalive = 0.0
         self._closed = False
@@ -194,17 +200,21 @@ class Transport:
 
     def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
         """Looks at the server, with a connection that ends behind the key exchange: ``get_remote_server_key`` then tells its
-        host key, and the log-in, which connects again, is refused by a server that shows another. Over a given ``sock``,
-        which there is one of, it does nothing: the log-in connects."""
+        host key, and the log-in, which connects again, is refused by a server that shows another. Over a given ``sock``
+        it does nothing, because there is one of it: the log-in connects. Who asks for the host key earlier looks at the
+        server then, if the ``sock`` is a TCP socket."""
         if event is not None:
             self._begin(event, functools.partial(self.start_client, timeout=timeout))
         elif self._over is not None:
             self._started = True
         elif self._met is None:
-            login = self._login_with("nobody", timeout=None, verify=None)
             limits = [limit for limit in (timeout, self.banner_timeout) if limit is not None]
-            with self._connecting():
-                self._met = login.meet(min(limits, default=None))
+            self._meet(self._address, min(limits, default=None))
+
+    def _meet(self, address: tuple[str, int], limit: float | None) -> None:
+        login = self._login_with("nobody", address=address, timeout=None, verify=None)
+        with self._connecting():
+            self._met = login.meet(limit)
 
     def _begin(self, event: threading.Event, work: Callable[[], object]) -> None:
         """Does it in a thread, which sets the event at the end; ``get_exception`` tells what failed."""
@@ -225,8 +235,15 @@ class Transport:
         username: str = "",
         password: str | None = None,
         pkey: PKey | None = None,
+        gss_host: str | None = None,
+        gss_auth: bool = False,
+        gss_kex: bool = False,
+        gss_deleg_creds: bool = True,
+        gss_trust_dns: bool = True,
     ) -> None:
         """Logs in with a key, or with a password. Believes any host key if none is given, as Paramiko does."""
+        if gss_auth or gss_kex:
+            raise SSHException("GSSAPI is not available")
 
         def verify(key: PKey) -> None:
             if hostkey is not None and key != hostkey:
@@ -311,6 +328,9 @@ class Transport:
             raise SSHException("No existing session")
         if self._host is not None and self._host.is_ready():
             raise SSHException("this transport is logged in already")
+        if not username:
+            # Every server refuses it, and the engine asks none.
+            raise AuthenticationException("Authentication failed.")
         login = self._login_with(
             username,
             keys=keys,
@@ -327,9 +347,12 @@ class Transport:
                 self._host = login.connect(self._limit_of_key(timeout), self.auth_timeout)
         except BaseException as error:
             self._log_failure(error, ["publickey"] * bool(keys or agent) + ["password"] * (password is not None))
+            ended = self._over if isinstance(self._over, ProxyCommand) and self._over.closed else None
             # It is used up.
             if self._over is not None:
                 self._over.close()
+            if ended is not None and type(error) is SSHException:
+                raise ProxyCommandFailure(" ".join(ended.cmd), os.strerror(errno.EPIPE)) from None
             raise
         self._log_success()
         if self._keepalive:
@@ -386,8 +409,12 @@ class Transport:
         timeout: float | None = None,
         verify: Callable[[PKey], object] | None,
         over: _native.Session | _native.Handover | None = None,
+        address: tuple[str, int] | None = None,
     ) -> Login:
-        host, port = self._address
+        host, port = address or self._address
+        if host == "" and over is None:
+            # The engine would take it for this machine.
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         met = self._met
 
         def as_met(key: PKey) -> None:
@@ -399,7 +426,7 @@ class Transport:
         explicit: Explicit = {
             "host": host or "localhost",
             "port": port,
-            "user": username,
+            "user": _text(username),
             "timeout": timeout,
             "compress": self._compress,
             "agent": agent or next((key.agent_socket for key in keys if key.agent_socket), None),
@@ -411,7 +438,7 @@ class Transport:
             "known_types": list(self._known_types),
             "disabled": [*self._disabled, *self._security.left_out()],
         }
-        return Login(explicit, keys, password, handler, as_met, over)
+        return Login(explicit, keys, None if password is None else _text(password), handler, as_met, over)
 
     def host(self, lending_agent: bool = False) -> _native.PrivateHost:
         """The native host; one with connections of its own for sessions that are lent the agent."""
@@ -611,6 +638,8 @@ class Transport:
 
     def get_remote_server_key(self) -> PKey:
         """The server's host key."""
+        if self._started and self._login is None and self._met is None and (address := _tcp_peer(self._over)) is not None:
+            self._meet(address, self.banner_timeout)
         shown = self._met if self._login is None else self._login.shown
         if shown is None or not self.is_active():
             raise SSHException("No existing session")
@@ -716,6 +745,22 @@ class Transport:
     def __repr__(self) -> str:
         host, port = self._address
         return f"<paramiko.Transport to {host}:{port} ({'active' if self.is_active() else 'not connected'})>"
+
+
+def _text(words: str | bytes) -> str:
+    """A user's name or a password, which programs give as bytes, too."""
+    if not isinstance(words, (str, bytes)):
+        raise TypeError(f"Expected unicode or bytes, got {type(words)}")
+    return words.decode() if isinstance(words, bytes) else words
+
+
+def _tcp_peer(sock: object) -> tuple[str, int] | None:
+    """What a plain TCP socket is connected to."""
+    # Those of other classes may lead further than to their peer.
+    if type(sock) is not socket.socket or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    host, port, *_ = sock.getpeername()
+    return host, port
 
 
 class Peer:

@@ -273,3 +273,79 @@ fn a_connection_that_goes_silent_is_noticed_by_server_alive() {
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
     assert!(said.contains("may have started"), "{said}");
 }
+
+#[test]
+fn askpass_programs_are_asked_in_sshs_words() {
+    let (server, home) = (server(), Home::new());
+    let key = KeyPair::generate_encrypted(&home.path(""), "sealed", KeyType::Ed25519, "sesame").unwrap();
+    fs::remove_file(key.public_path()).unwrap();
+    let asked = home.path("asked");
+    let askpass = home.script(
+        "askpass",
+        &format!("#!/bin/sh\nprintf '%s|' \"$1\" >>'{}'\n", asked.display()),
+    );
+    let host_key = fs::read_to_string(server.known_hosts()).unwrap();
+    let (_, host_key) = host_key.trim().split_once(' ').unwrap();
+    let known = home.path("known");
+    let elsewhere = (0..10)
+        .map(|n| format!("name{n} {host_key}\n"))
+        .collect::<String>();
+    for (known_hosts, options) in [
+        ("", &[][..]),
+        (&format!("elsewhere,10.0.0.1 {host_key}\n"), &[]),
+        (&elsewhere, &["-o", "HostKeyAlias=other"]),
+        (
+            "",
+            &[
+                "-o",
+                "ProxyCommand=bash -c 'exec 3<>/dev/tcp/127.0.0.1/%p; cat <&3 & cat >&3; kill $!'",
+            ],
+        ),
+    ] {
+        fs::write(&known, known_hosts).unwrap();
+        let questions = |program: &[&std::ffi::OsStr]| {
+            let mut ssh = home.command(program[0]);
+            ssh.args(&program[1..])
+                .arg("-F")
+                .arg(server.ssh_config())
+                .args(["-o", "BatchMode=no"]);
+            ssh.args(["-o", "StrictHostKeyChecking=ask", "-o", "CheckHostIP=no", "-o"]);
+            ssh.arg(format!("UserKnownHostsFile={}", known.display()));
+            ssh.args(options).args([server.alias(), "true"]);
+            ssh.env("SSH_ASKPASS", &askpass)
+                .env("SSH_ASKPASS_REQUIRE", "force");
+            assert!(!finish(ssh.stdin(Stdio::null())).status.success());
+            let questions = fs::read_to_string(&asked).unwrap_or_default();
+            let _ = fs::remove_file(&asked);
+            questions
+        };
+        let expected = questions(&["ssh".as_ref()]);
+        assert!(expected.contains("The authenticity of host"), "{expected}");
+        assert_eq!(
+            questions(&[crate::home::program().as_ref(), "ssh".as_ref()]),
+            expected
+        );
+    }
+    let passphrase = |program: &[&std::ffi::OsStr]| {
+        let mut ssh = home.command(program[0]);
+        ssh.args(&program[1..])
+            .arg("-F")
+            .arg(server.ssh_config())
+            .args(["-o", "BatchMode=no"]);
+        ssh.args(["-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-i"])
+            .arg(key.private_path());
+        ssh.args([server.alias(), "true"]);
+        ssh.env("SSH_ASKPASS", &askpass)
+            .env("SSH_ASKPASS_REQUIRE", "force");
+        finish(ssh.stdin(Stdio::null()));
+        let questions = fs::read_to_string(&asked).unwrap_or_default();
+        let _ = fs::remove_file(&asked);
+        questions.split('|').next().unwrap_or_default().to_owned()
+    };
+    let expected = passphrase(&["ssh".as_ref()]);
+    assert!(expected.starts_with("Enter passphrase for key "), "{expected}");
+    assert_eq!(
+        passphrase(&[crate::home::program().as_ref(), "ssh".as_ref()]),
+        expected
+    );
+}

@@ -130,3 +130,80 @@ fn a_host_whose_time_is_up_says_whether_its_command_had_left() {
     let expected = [row("good", "may have started"), row("silent", "did not start")];
     assert_eq!(words, expected, "{}", describe(&output));
 }
+
+#[test]
+fn session_type_says_what_a_command_is() {
+    let (server, home) = (server(), Home::new());
+    let config = home.path("typed");
+    let own = std::fs::read_to_string(server.ssh_config()).unwrap();
+    for (lines, command) in [
+        ("SessionType none", "echo ran"),
+        ("SessionType none\nRemoteCommand echo ran", ""),
+        ("SessionType subsystem", "no-such-subsystem"),
+        ("SessionType subsystem\nRemoteCommand no-such-subsystem", ""),
+        ("SessionType default", "echo ran"),
+    ] {
+        std::fs::write(&config, format!("{lines}\n{own}")).unwrap();
+        let outcome = |program: &[&std::ffi::OsStr]| {
+            let mut ssh = home.command("timeout");
+            // Where nothing runs it stays.
+            ssh.arg("5")
+                .args(program)
+                .arg("-F")
+                .arg(&config)
+                .arg(server.alias());
+            if !command.is_empty() {
+                ssh.arg(command);
+            }
+            let output = finish(ssh.stdin(std::process::Stdio::null()));
+            let said = text(&output.stderr).replace('\r', "");
+            (output.status.code(), text(&output.stdout), said)
+        };
+        let expected = outcome(&["ssh".as_ref()]);
+        assert_eq!(
+            outcome(&[crate::home::program().as_ref(), "ssh".as_ref()]),
+            expected,
+            "{lines}"
+        );
+    }
+}
+
+#[test]
+fn a_configuration_from_a_pipe_is_not_taken_for_an_empty_one() {
+    let (server, home) = (server(), Home::new());
+    let config = std::fs::read(server.ssh_config()).unwrap();
+    let with = |arguments: &[&str]| {
+        let mut command = home.trunkline();
+        crate::home::finish_with(command.args(arguments), &config)
+    };
+    // ssh reads it, and so ssh does it.
+    let output = with(&["ssh", "-F", "/dev/stdin", server.alias(), "echo in"]);
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "in\n");
+    for line in [
+        &["run", "-F", "/dev/stdin", "-H", server.alias(), "true"][..],
+        &[
+            "cp",
+            "-F",
+            "/dev/stdin",
+            "/dev/null",
+            &format!("{}:", server.alias()),
+        ],
+    ] {
+        let output = with(line);
+        assert!(!output.status.success());
+        assert!(
+            text(&output.stderr).contains("can be read only once"),
+            "{}",
+            describe(&output)
+        );
+    }
+    // Nothing is in it, however often it is read.
+    assert_status(
+        &finish(
+            home.trunkline()
+                .args(["ssh", "-G", "-F", "/dev/null", "anywhere"]),
+        ),
+        0,
+    );
+}

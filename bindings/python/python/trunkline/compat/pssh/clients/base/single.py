@@ -238,7 +238,7 @@ class BaseSSHClient:
                 os.makedirs(target if is_folder else os.path.dirname(os.path.abspath(target)), exist_ok=True)
                 if is_folder:
                     names = yield sftp.names(remote(source), False)
-                    sources = [posixpath.join(source, os.fsdecode(name)) for name, _ in names]
+                    sources = [posixpath.join(source, os.fsdecode(name)) for name, _, _ in names]
             if sources:
                 copy = sftp.copy([remote(each) for each in sources], remote(target), upload, copying(recursive=recurse))
                 copied((yield copy))

@@ -1,0 +1,149 @@
+"""Programs for Paramiko that give it things in other forms, or leave something undone."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import socket
+from typing import Any
+
+from .programs_paramiko import Program, See, _client, kind, raised
+
+
+def log_ins(paramiko: Any, see: See, about: Any) -> None:
+    near = {"key_filename": None, "port": about["paramiko"]}
+    # A user's name and a password as bytes; nobody's name; no host, which is not this one.
+    client = _client(paramiko, about, **near, username=b"me", password=b"sesame")
+    see(client.get_transport().is_authenticated())
+    client.close()
+    see(raised(lambda: _client(paramiko, about, **near, username="me", password=b"wrong")))
+    see(kind(lambda: _client(paramiko, about, **near, username="me", password=5)))
+    see(raised(lambda: _client(paramiko, about, username="")), kind(lambda: _client(paramiko, {**about, "address": ""})))
+    # The names of signatures by users' keys, which are those of host keys too.
+    disabled = {"pubkeys": ["ssh-ed25519", "rsa-sha2-512", "rsa-sha2-256"]}
+    _client(paramiko, about, disabled_algorithms=disabled).close()
+    transport = paramiko.Transport((about["address"], about["port"]))
+    transport.get_security_options().ciphers = ["aes128-cbc"]
+    see(kind(lambda: transport.connect(username=about["user"], password="x")))
+
+
+def host_key_over_a_socket(paramiko: Any, see: See, about: Any) -> None:
+    """As in Paramiko's demos, which look at the host key before they log in."""
+    with socket.create_connection((about["address"], about["port"])) as sock:
+        transport = paramiko.Transport(sock)
+        transport.start_client()
+        shown = transport.get_remote_server_key()
+        see(shown.get_name(), transport.is_active(), transport.is_authenticated())
+        transport.auth_publickey(about["user"], paramiko.Ed25519Key.from_private_key_file(about["key"]))
+        see(transport.get_remote_server_key() == shown, transport.is_authenticated())
+        transport.close()
+
+
+def keys(paramiko: Any, see: See, about: Any) -> None:
+    key = paramiko.Ed25519Key.from_private_key_file(about["key"])
+    same = copy.deepcopy({"pkey": key})["pkey"]
+    see(same == key, same.can_sign())
+    path = os.path.join(about["folder"], "known_hosts")
+    with open(path, "w") as file:
+        file.write(f"one {key.get_name()} {key.get_base64()}\n" * 2)
+    client = paramiko.SSHClient()
+    client.load_host_keys(path)
+    client.load_host_keys(path)
+    client.get_host_keys().add("three", key.get_name(), key)
+    client.save_host_keys(path)
+    with open(path) as file:
+        see([line.split()[0] for line in file])
+    # As Ansible's plugin does, which has learned a key.
+    client.load_system_host_keys(path)
+    client._host_keys.clear()
+    client._host_keys.add("learned", key.get_name(), key)
+    client._host_keys.update(client._system_host_keys)
+    see(sorted(client._host_keys))
+
+
+def commands(paramiko: Any, see: See, about: Any) -> None:
+    client = _client(paramiko, about)
+    see(kind(lambda: client.exec_command(None)), client.exec_command(bytearray(b"echo there"))[1].read())
+    channel = client.get_transport().open_session()
+    channel.exec_command("cat")
+    see(kind(lambda: channel.send(5)), kind(lambda: channel.sendall(5)), channel.send(memoryview(b"x")))
+    channel.shutdown_write()
+    see(channel.recv(100))
+    _, stdout, _ = client.exec_command("seq 3")
+    see(iter(stdout) is stdout, list(stdout), stdout.close(), raised(lambda: list(stdout)))
+    client.close()
+
+
+def files(paramiko: Any, see: See, about: Any) -> None:
+    client = _client(paramiko, about)
+    sftp = client.open_sftp()
+    sftp.chdir(about["folder"])
+
+    def length(name: str) -> int:
+        return os.path.getsize(os.path.join(about["folder"], name))
+
+    # Whoever looks meanwhile sees what was written.
+    for mode, size in (("w", -1), ("a", 0), ("r+", -1), ("w+", 0), ("w", 1), ("w", 4)):
+        with sftp.open(b"file", mode, size) as file:
+            file.write("one\ntw")
+            see(mode, size, length("file"), sftp.stat("file").st_size)
+    with sftp.open("file", "rw") as file:
+        see(file.readable(), file.writable(), length("file"))
+        file.write("a\r\nb\rc\n")
+    with sftp.open("file", "rU") as file:
+        see(list(file), iter(file) is file)
+    see(sftp.listdir(b"."), sftp.stat(b"file").st_size, sftp.rename(b"file", "other"), sftp.chdir(b".."), sftp.getcwd())
+    # The last one is neither closed nor let go.
+    file = sftp.open(os.path.join(about["folder"], "left"), "w")
+    file.write("open")
+    client.close()
+    see(length("left"))
+
+
+def progress(paramiko: Any, see: See, about: Any) -> None:
+    client = _client(paramiko, about)
+    sftp = client.open_sftp()
+    path = os.path.join(about["folder"], "file")
+    steps: list[tuple[int, int]] = []
+    sftp.putfo(io.BytesIO(bytes(100_000)), path, 100_000, lambda *step: steps.append(step))
+    sftp.getfo(path, io.BytesIO(), lambda *step: steps.append(step))
+    see(steps)
+    sftp.chmod(path, 0o640)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    see(str(sftp.stat(path)))
+    client.close()
+
+
+def by_handle(paramiko: Any, see: See, about: Any) -> None:
+    """What is changed is the open file, whatever has its name by now; and what a server says of each name in a line."""
+    client = _client(paramiko, about)
+    sftp = client.open_sftp()
+    folder = os.path.join(about["folder"], "handles")
+    os.mkdir(folder)
+    names = [os.path.join(folder, name) for name in ("first", "moved", "gone")]
+    file = sftp.open(names[0], "w")
+    os.rename(names[0], names[1])
+    for path in (names[0], names[2]):
+        with open(path, "w"):
+            os.chmod(path, 0o644)
+    file.chmod(0o600)
+    file.utime((1, 2))
+    gone = sftp.open(names[2], "r+")
+    os.remove(names[2])
+    gone.chmod(0o600)
+    gone.truncate(3)
+    see([(os.stat(path).st_mode, os.stat(path).st_mtime == 2) for path in names[:2]], gone.stat().st_size)
+    see(sorted(attributes.longname for attributes in sftp.listdir_attr(folder)))
+    client.close()
+
+
+on_openssh: dict[str, Program] = {
+    "files by their handles": by_handle,
+    "log-ins with what is given in other forms": log_ins,
+    "host key over a socket": host_key_over_a_socket,
+    "copies of keys and of known hosts": keys,
+    "commands of other types": commands,
+    "files in the middle of being written": files,
+    "progress": progress,
+}

@@ -1,0 +1,123 @@
+//! What is copied where a path has patterns, `~` or nothing in it, beside what scp copies.
+
+use std::fs;
+use std::process::Command;
+
+use super::Site;
+use crate::home::{assert_status, finish, text};
+
+/// The names that a command has brought to a folder of its own, and whether all went well.
+fn brought(site: &Site, mut command: Command, source: &str) -> (Vec<String>, bool) {
+    let into = site.home.path("into");
+    let _ = fs::remove_dir_all(&into);
+    fs::create_dir(&into).unwrap();
+    let output = finish(command.arg(source).arg(&into).current_dir(site.home.path("")));
+    let mut names: Vec<String> = fs::read_dir(&into)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    (names, output.status.success())
+}
+
+#[test]
+fn patterns_find_what_scp_finds() {
+    let site = Site::new(&["web1"]);
+    let place = site.home.path("web1");
+    for folder in ["s1", "s2"] {
+        fs::create_dir(place.join(folder)).unwrap();
+        fs::write(place.join(folder).join(format!("f{folder}")), "").unwrap();
+    }
+    let files = [
+        "*.gz",
+        "a.gz",
+        "b.gz",
+        ".h.gz",
+        "q?",
+        "qa",
+        "a1",
+        "11",
+        "a b",
+        "y[2].txt",
+        "back\\slash",
+        "[",
+        "~",
+    ];
+    for name in files {
+        fs::write(place.join(name), name).unwrap();
+    }
+    for pattern in [
+        "*.gz",
+        "**.gz",
+        ".*.gz",
+        "q\\?",
+        "q?",
+        "[[:alpha:]]1",
+        "[!a]1",
+        "a\\ b",
+        "a b",
+        "y[2].txt",
+        "s*/f*",
+        "s?/fs1",
+        "[",
+        "./~",
+        "nothing*",
+        "nothing\\ there",
+        "s1/nothing?",
+    ] {
+        let mut scp = site.home.command("scp");
+        scp.arg("-qF").arg(site.home.path("config"));
+        let source = format!("web1:{pattern}");
+        let expected = brought(&site, scp, &source);
+        assert_eq!(brought(&site, site.cp(), &source), expected, "{pattern}");
+    }
+    // On purpose: what has just this name is meant, where scp takes the other one alone.
+    fs::write(place.join("y2.txt"), "other").unwrap();
+    let exact = brought(&site, site.cp(), "web1:y[2].txt");
+    assert_eq!(exact, (vec!["y[2].txt".to_owned()], true));
+}
+
+#[test]
+fn a_tilde_is_the_users_home_at_both_ends() {
+    let site = Site::new(&["web1"]);
+    let place = site.home.path("web1");
+    fs::create_dir(place.join("d")).unwrap();
+    fs::write(site.home.path("f"), "f").unwrap();
+    for (target, at) in [
+        ("~/new", "new"),
+        ("~", "f"),
+        ("~/d/", "d/f"),
+        ("~/d", "d/f"),
+        ("~/made/x", "made/x"),
+    ] {
+        let _ = fs::remove_file(place.join(at));
+        assert_status(
+            &finish(site.cp().args(["--mkdir", "f", &format!("web1:{target}")])),
+            0,
+        );
+        assert_eq!(fs::read(place.join(at)).unwrap(), b"f", "{target}");
+    }
+    assert_status(&finish(site.cp().args(["web1:~/new", "back"])), 0);
+    assert_eq!(fs::read(site.home.path("back")).unwrap(), b"f");
+    for arguments in [["f", "web1:~no-such-user/x"], ["web1:~no-such-user/x", "back"]] {
+        let output = finish(site.cp().arg("--mkdir").args(arguments));
+        assert!(!output.status.success());
+        assert!(text(&output.stderr).contains("no such user"), "{output:?}");
+    }
+    assert!(!place.join("~no-such-user").exists());
+}
+
+#[test]
+fn an_empty_argument_is_no_path() {
+    let site = Site::new(&["web1"]);
+    fs::write(site.home.path("f"), "f").unwrap();
+    for arguments in [["", "web1:there"], ["web1:", ""], ["f", ""]] {
+        let output = finish(site.cp().arg("-r").args(arguments));
+        assert!(!output.status.success());
+        assert!(
+            text(&output.stderr).contains("an empty argument is no path"),
+            "{output:?}"
+        );
+    }
+    assert!(!site.home.path("web1").join("there").exists());
+}
