@@ -277,8 +277,6 @@ fn a_connection_that_goes_silent_is_noticed_by_server_alive() {
 #[test]
 fn askpass_programs_are_asked_in_sshs_words() {
     let (server, home) = (server(), Home::new());
-    let key = KeyPair::generate_encrypted(&home.path(""), "sealed", KeyType::Ed25519, "sesame").unwrap();
-    fs::remove_file(key.public_path()).unwrap();
     let asked = home.path("asked");
     let askpass = home.script(
         "askpass",
@@ -287,6 +285,12 @@ fn askpass_programs_are_asked_in_sshs_words() {
     let host_key = fs::read_to_string(server.known_hosts()).unwrap();
     let (_, host_key) = host_key.trim().split_once(' ').unwrap();
     let known = home.path("known");
+    let config = server.ssh_config();
+    let proxy = format!(
+        "ProxyCommand=ssh -F {} -W [%h]:%p {}",
+        config.display(),
+        server.alias()
+    );
     let elsewhere = (0..10)
         .map(|n| format!("name{n} {host_key}\n"))
         .collect::<String>();
@@ -294,13 +298,7 @@ fn askpass_programs_are_asked_in_sshs_words() {
         ("", &[][..]),
         (&format!("elsewhere,10.0.0.1 {host_key}\n"), &[]),
         (&elsewhere, &["-o", "HostKeyAlias=other"]),
-        (
-            "",
-            &[
-                "-o",
-                "ProxyCommand=bash -c 'exec 3<>/dev/tcp/127.0.0.1/%p; cat <&3 & cat >&3; kill $!'",
-            ],
-        ),
+        ("", &["-o", &proxy]),
     ] {
         fs::write(&known, known_hosts).unwrap();
         let questions = |program: &[&std::ffi::OsStr]| {
@@ -326,14 +324,16 @@ fn askpass_programs_are_asked_in_sshs_words() {
             expected
         );
     }
+    let key = server.client_keys()[0].private_path();
+    let mut seal = home.command("ssh-keygen");
+    seal.args(["-q", "-p", "-P", "", "-N", "sesame", "-f"]).arg(key);
+    assert_status(&finish(&mut seal), 0);
     let passphrase = |program: &[&std::ffi::OsStr]| {
         let mut ssh = home.command(program[0]);
         ssh.args(&program[1..])
             .arg("-F")
             .arg(server.ssh_config())
             .args(["-o", "BatchMode=no"]);
-        ssh.args(["-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-i"])
-            .arg(key.private_path());
         ssh.args([server.alias(), "true"]);
         ssh.env("SSH_ASKPASS", &askpass)
             .env("SSH_ASKPASS_REQUIRE", "force");
