@@ -437,6 +437,13 @@ fn parts(name: &str) -> Result<Vec<Part<'_>>, Wrong> {
             problem: "a name is missing",
         });
     }
+    if let Some(at) = name.find('!') {
+        // As ClusterShell writes a difference.
+        return Err(Wrong {
+            at,
+            problem: "an exclusion is an item of its own: put a comma before \"!\"",
+        });
+    }
     while let Some(open) = rest.find(['[', ']']) {
         let (text, bracket) = rest.split_at(open);
         if bracket.starts_with(']') {
@@ -636,6 +643,7 @@ mod tests {
         assert_eq!(column("db[]"), 4);
         assert_eq!(column("db[1-2/0]"), 4);
         assert_eq!(column("a,!"), 4);
+        assert_eq!(column("web[1-3]!web2"), 9);
     }
 
     #[test]

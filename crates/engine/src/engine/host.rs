@@ -139,8 +139,7 @@ impl Host {
         }
         // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
         // every session asks for it, so that what one sees is what it asked for.
-        let forward = self.caller.config.forward_agent != ForwardAgent::No
-            && agent::is_there(&self.caller.config).await;
+        let forward = self.caller.config.forward_agent != ForwardAgent::No && self.has_agent().await;
         let all_or_nothing = self.caller.config.exit_on_forward_failure;
         let command = if forward != command.forwards_agent() || all_or_nothing {
             &command
@@ -151,6 +150,14 @@ impl Host {
             command
         };
         self.pool.session(command, &self.caller).await
+    }
+
+    /// Whether there is an agent to forward. A program that brings its own knows, and may count how often it is asked.
+    async fn has_agent(&self) -> bool {
+        match self.caller.way {
+            Way::Resolved(_) => agent::is_there(&self.caller.config).await,
+            Way::Given(_) => true,
+        }
     }
 
     /// Opens a session in which nothing runs yet, for a caller that speaks of it request by request:
