@@ -262,7 +262,7 @@ fn lines(path: &std::path::Path) -> usize {
 /// A stream whose node is killed, and which is followed again into the file that it was written to before.
 #[test]
 fn a_stream_goes_on_without_its_node_and_without_who_follows_it() {
-    let site = Site::start(2);
+    let mut site = Site::start(2);
     let (file, gate) = (site.home.path("box1.log"), site.home.path("gate"));
     // Each line of the gate is told once, by whichever command finds it first.
     fs::write(&gate, "").unwrap();
@@ -316,8 +316,10 @@ fn a_stream_goes_on_without_its_node_and_without_who_follows_it() {
     );
 
     // The nodes are lost with their commands, and one comes again: a mark says what that means.
-    for (_, node) in &site.nodes {
-        kill_process(Pid::from_child(node), Signal::KILL).unwrap();
+    for (_, node) in &mut site.nodes {
+        // Until it has ended, its home has a node.
+        node.kill().unwrap();
+        node.wait().unwrap();
     }
     let (home, _) = &site.nodes[0];
     let mut again = home.trunkline();
