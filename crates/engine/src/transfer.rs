@@ -6,6 +6,7 @@
 //! | `down`, `up` | how it is copied: towards this machine, towards a server |
 //! | `folder` | the local folder that is written into, and nowhere else |
 //! | `tree` | what has been made below the target, and where something may be made |
+//! | `pattern` | patterns of names, as scp's and rsync's |
 //! | `filter` | which names are left out |
 //! | `delete` | what the target has and the source has not |
 //! | `part` | the names that files have until they are whole |

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::Regex;
 use trunkline_request::copy::FilterRule;
 
 use super::path::{is_pattern, shown};
-use super::pattern::{expression, literal};
+use super::pattern::{compiled, expression, literal};
 use crate::error::Error;
 
 /// The rules of a copy, in their order.
@@ -43,8 +43,6 @@ impl Filters {
 
 impl Rule {
     fn new(rule: &FilterRule) -> Result<Self, Error> {
-        /// An expression takes less memory than this, or is refused: nobody writes such a pattern.
-        const MOST_MEMORY: usize = 1024 * 1024;
         let wrong = |why: &str| {
             Error::Invalid(format!(
                 "the pattern {} is not valid: {why}",
@@ -72,12 +70,8 @@ impl Rule {
                 .ok_or_else(|| wrong("a bracket is not closed, or has a class that is not known"))?,
             false => pattern.iter().map(|byte| literal(*byte)).collect(),
         };
-        let expression = RegexBuilder::new(&format!("{begin}{body}$"))
-            .unicode(false)
-            .dot_matches_new_line(true)
-            .size_limit(MOST_MEMORY)
-            .build()
-            .map_err(|_| wrong("the pattern is not valid"))?;
+        let expression = compiled(&format!("{begin}{body}$"));
+        let expression = expression.ok_or_else(|| wrong("the pattern is not valid"))?;
         Ok(Self {
             include: rule.include,
             expression,

@@ -2,7 +2,7 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::path::is_pattern;
+use super::path::{is_pattern, shown};
 use crate::error::Error;
 
 /// A part of a path that may be a pattern, as glob(3) reads it.
@@ -26,18 +26,12 @@ impl Part {
     /// # Errors
     /// The pattern is longer than anybody writes one.
     pub(super) fn new(part: &[u8]) -> Result<Self, Error> {
-        /// An expression takes less memory than this.
-        const MOST_MEMORY: usize = 1024 * 1024;
         // A bracket that is not closed is one.
         let Some(body) = expression(part).filter(|_| is_pattern(part)) else {
             return Ok(Self::Name(unescaped(part)));
         };
-        let expression = RegexBuilder::new(&format!("^{body}$"))
-            .unicode(false)
-            .dot_matches_new_line(true)
-            .size_limit(MOST_MEMORY)
-            .build()
-            .map_err(|_| Error::Invalid(format!("the pattern {} is not valid", super::path::shown(part))))?;
+        let expression = compiled(&format!("^{body}$"))
+            .ok_or_else(|| Error::Invalid(format!("the pattern {} is not valid", shown(part))))?;
         Ok(Self::Names(Names {
             expression,
             hidden: part.starts_with(b".") || part.starts_with(b"\\."),
@@ -76,6 +70,17 @@ fn unescaped(part: &[u8]) -> Vec<u8> {
         rest = behind;
     }
     name
+}
+
+/// An expression for bytes; `None` where it takes more memory than any that somebody writes.
+pub(super) fn compiled(expression: &str) -> Option<Regex> {
+    const MOST_MEMORY: usize = 1024 * 1024;
+    RegexBuilder::new(expression)
+        .unicode(false)
+        .dot_matches_new_line(true)
+        .size_limit(MOST_MEMORY)
+        .build()
+        .ok()
 }
 
 /// A pattern as an expression for bytes; `None` where a class has no end.

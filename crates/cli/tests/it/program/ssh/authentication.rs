@@ -1,12 +1,13 @@
 //! Who may log in, and who is asked.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use trunkline_testkit::{Agent, KeyPair, KeyType, Relay, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, sshd, text};
+use crate::home::{Home, assert_status, describe, finish, program, server, sshd, text};
 use crate::tty::Terminal;
 
 /// A home with this ssh_config for a server, under the name `box`.
@@ -294,6 +295,20 @@ fn askpass_programs_are_asked_in_sshs_words() {
     let elsewhere = (0..10)
         .map(|n| format!("name{n} {host_key}\n"))
         .collect::<String>();
+    let questions = |program: &[&OsStr], options: &[&str]| {
+        let mut ssh = home.command(program[0]);
+        ssh.args(&program[1..]).arg("-F").arg(&config);
+        ssh.args(["-o", "BatchMode=no"])
+            .args(options)
+            .args([server.alias(), "true"]);
+        ssh.env("SSH_ASKPASS", &askpass)
+            .env("SSH_ASKPASS_REQUIRE", "force");
+        assert!(!finish(ssh.stdin(Stdio::null())).status.success());
+        let questions = fs::read_to_string(&asked).unwrap_or_default();
+        let _ = fs::remove_file(&asked);
+        questions
+    };
+    let programs = [&[OsStr::new("ssh")][..], &[program().as_ref(), OsStr::new("ssh")]];
     for (known_hosts, options) in [
         ("", &[][..]),
         (&format!("elsewhere,10.0.0.1 {host_key}\n"), &[]),
@@ -301,51 +316,31 @@ fn askpass_programs_are_asked_in_sshs_words() {
         ("", &["-o", &proxy]),
     ] {
         fs::write(&known, known_hosts).unwrap();
-        let questions = |program: &[&std::ffi::OsStr]| {
-            let mut ssh = home.command(program[0]);
-            ssh.args(&program[1..])
-                .arg("-F")
-                .arg(server.ssh_config())
-                .args(["-o", "BatchMode=no"]);
-            ssh.args(["-o", "StrictHostKeyChecking=ask", "-o", "CheckHostIP=no", "-o"]);
-            ssh.arg(format!("UserKnownHostsFile={}", known.display()));
-            ssh.args(options).args([server.alias(), "true"]);
-            ssh.env("SSH_ASKPASS", &askpass)
-                .env("SSH_ASKPASS_REQUIRE", "force");
-            assert!(!finish(ssh.stdin(Stdio::null())).status.success());
-            let questions = fs::read_to_string(&asked).unwrap_or_default();
-            let _ = fs::remove_file(&asked);
-            questions
-        };
-        let expected = questions(&["ssh".as_ref()]);
+        let known = format!("UserKnownHostsFile={}", known.display());
+        let unknown = [
+            "-o",
+            "StrictHostKeyChecking=ask",
+            "-o",
+            "CheckHostIP=no",
+            "-o",
+            &known,
+        ];
+        let options = [&unknown[..], options].concat();
+        let [expected, said] = programs.map(|program| questions(program, &options));
         assert!(expected.contains("The authenticity of host"), "{expected}");
-        assert_eq!(
-            questions(&[crate::home::program().as_ref(), "ssh".as_ref()]),
-            expected
-        );
+        assert_eq!(said, expected);
     }
     let key = server.client_keys()[0].private_path();
     let mut seal = home.command("ssh-keygen");
     seal.args(["-q", "-p", "-P", "", "-N", "sesame", "-f"]).arg(key);
     assert_status(&finish(&mut seal), 0);
-    let passphrase = |program: &[&std::ffi::OsStr]| {
-        let mut ssh = home.command(program[0]);
-        ssh.args(&program[1..])
-            .arg("-F")
-            .arg(server.ssh_config())
-            .args(["-o", "BatchMode=no"]);
-        ssh.args([server.alias(), "true"]);
-        ssh.env("SSH_ASKPASS", &askpass)
-            .env("SSH_ASKPASS_REQUIRE", "force");
-        finish(ssh.stdin(Stdio::null()));
-        let questions = fs::read_to_string(&asked).unwrap_or_default();
-        let _ = fs::remove_file(&asked);
-        questions.split('|').next().unwrap_or_default().to_owned()
-    };
-    let expected = passphrase(&["ssh".as_ref()]);
-    assert!(expected.starts_with("Enter passphrase for key "), "{expected}");
-    assert_eq!(
-        passphrase(&[crate::home::program().as_ref(), "ssh".as_ref()]),
+    let first = |program| questions(program, &[]).split('|').next().map(str::to_owned);
+    let [expected, said] = programs.map(first);
+    assert!(
         expected
+            .as_ref()
+            .is_some_and(|text| text.starts_with("Enter passphrase for key ")),
+        "{expected:?}"
     );
+    assert_eq!(said, expected);
 }
