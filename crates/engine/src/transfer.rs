@@ -263,6 +263,7 @@ pub async fn copy_at(
         looked_at: Mutex::default(),
         tree: Tree::default(),
         over: AtomicBool::new(false),
+        gives_back: AtomicBool::new(false),
         rest: OnceLock::new(),
     });
     let several = sources.len() > 1 || is_pattern(sources);
@@ -701,6 +702,8 @@ struct Job {
     tree: Tree,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
+    /// A large file was begun of which nothing stays where it fails: a disk that it filled has room again.
+    gives_back: AtomicBool,
     /// How to copy the rest of a directory that was given a new name: the same copy again would go into it.
     rest: OnceLock<String>,
 }
@@ -710,7 +713,7 @@ impl Job {
     /// are under way then fail for the same reason.
     fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
         let mut reason = reason.into();
-        if reason.for_all {
+        if reason.for_all && !(reason.lacks_room() && self.gives_back.load(Ordering::Relaxed)) {
             if self.over.swap(true, Ordering::Relaxed) {
                 return self.left(path);
             }

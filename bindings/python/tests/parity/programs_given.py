@@ -127,6 +127,8 @@ def by_handle(paramiko: Any, see: See, about: Any) -> None:
     for path in (names[0], names[2]):
         with open(path, "w"):
             os.chmod(path, 0o644)
+        # A name's line has its time.
+        os.utime(path, (3, 3))
     file.chmod(0o600)
     file.utime((1, 2))
     gone = sftp.open(names[2], "r+")

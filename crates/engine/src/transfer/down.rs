@@ -205,6 +205,9 @@ impl Down {
         let keep = self.job.options.partial;
         let (folder, target) = (self.folder.clone(), item.target.clone());
         let kept = keep.then(|| self.tag(item).part(&item.target));
+        if !keep {
+            self.job.gives_back.store(true, Ordering::Relaxed);
+        }
         let (named, size) = (item.named, item.size);
         let begun = blocking(move || {
             let part = folder.begin(&target, kept.as_deref(), named, size)?;

@@ -61,6 +61,13 @@ pub(super) fn is_full(error: &std::io::Error) -> bool {
 }
 
 impl Reason {
+    /// Whether it is that the disk, or the user's part of it, is full.
+    pub(super) fn lacks_room(&self) -> bool {
+        [Errno::NOSPC, Errno::DQUOT]
+            .iter()
+            .any(|errno| self.errno == Some(errno.raw_os_error()))
+    }
+
     /// A local failure in a line.
     pub(super) fn local(path: &[u8], error: &std::io::Error) -> Self {
         let mut reason = Self::from(Error::local(

@@ -587,6 +587,9 @@ impl<'a> Up<'a> {
             let path = self.final_path(item);
             let kept = claim.as_ref().map(|_| tag.part(&path));
             let part = kept.clone().unwrap_or_else(|| part::random(&path));
+            if kept.is_none() && !item.there.in_place {
+                self.job.gives_back.store(true, Ordering::Relaxed);
+            }
             let leftover = Leftover {
                 sessions: self.sessions,
                 part: (kept.is_none() && !item.there.in_place).then(|| part.clone()),
