@@ -16,6 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use tokio_util::sync::CancellationToken;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -73,6 +74,8 @@ pub struct ConnectionMetrics {
     pub channels_opened: Counter,
     /// Sessions that it was given; channels opened ahead that nobody used are none.
     pub sessions: Counter,
+    /// Cancelled when the server has left something unanswered for so long that nothing new should be asked over it.
+    pub(crate) doubted: CancellationToken,
 }
 
 impl ConnectionMetrics {

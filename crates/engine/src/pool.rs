@@ -417,8 +417,8 @@ impl Pool {
         }
     }
 
-    /// Opens a channel on a lane. While that waits for a log-in beside others, looks for a better place; nothing that a
-    /// further log-in comes to is an error.
+    /// Opens a channel on a lane. While that waits for a log-in beside others, and where the server has come to say nothing, looks
+    /// for a better place; nothing that a further log-in comes to is an error.
     async fn attempt<T>(
         &self,
         lane: LaneId,
@@ -429,18 +429,24 @@ impl Pool {
     ) -> Attempt<T> {
         let mut opening = std::pin::pin!(connection.awaited(&caller.interaction, opening));
         let is_further = self.state().policy.is_further(lane);
+        let mut doubted = std::pin::pin!(self.doubted(lane, connection));
         let opened = loop {
             let freed = self.freed.notified();
             let patience = self.state().policy.patience(lane, load, Instant::now());
-            let overdue = match patience {
-                Patience::Endless => break opening.await,
-                Patience::Over => return Attempt::Elsewhere,
-                Patience::UntilChanged(at) => at,
+            let may_be_over = async {
+                match patience {
+                    Patience::UntilChanged(overdue) => changed(freed, overdue).await,
+                    _ => std::future::pending().await,
+                }
             };
+            if patience == Patience::Over {
+                return Attempt::Elsewhere;
+            }
             tokio::select! {
                 biased;
                 opened = &mut opening => break opened,
-                () = changed(freed, overdue) => {}
+                () = &mut doubted => return Attempt::Elsewhere,
+                () = may_be_over => {}
             }
         };
         match opened {
@@ -453,13 +459,21 @@ impl Pool {
         }
     }
 
+    /// Waits until nothing new goes to a lane because its server says nothing.
+    async fn doubted(&self, lane: LaneId, connection: &Connection) {
+        connection.metrics().doubted.cancelled().await;
+        if !self.state().policy.doubt(lane) {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// The first lane's connection, made if there is none, for what belongs to a connection as a whole (remote
     /// forwardings).
     pub(crate) fn control(self: &Arc<Self>, caller: &Caller) -> Connection {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(&self.host, now);
-        let first = state.policy.lanes().next();
+        let first = state.policy.first();
         let connection = match first.and_then(|lane| state.lanes.get(&lane)) {
             Some(lane) => lane.connection.clone(),
             None => {
@@ -840,10 +854,10 @@ impl Pool {
 impl State {
     /// The lane of a pinned host that is never closed as idle.
     fn kept(&self) -> Option<LaneId> {
-        self.pinned.then(|| self.policy.lanes().next()).flatten()
+        self.pinned.then(|| self.policy.first()).flatten()
     }
 
-    /// Drops lanes that have ended and samples the traffic of the others.
+    /// Drops lanes that have ended, gives nothing new to those whose server says nothing, and samples the traffic of the others.
     fn refresh(&mut self, host: &HostConfig, now: Instant) {
         let Self {
             policy,
@@ -857,6 +871,9 @@ impl State {
                 let metrics = lane.connection.metrics();
                 let bytes = metrics.bytes_sent.value() + metrics.bytes_received.value();
                 policy.traffic(*id, bytes, now);
+                if metrics.doubted.is_cancelled() && policy.doubt(*id) {
+                    lane.spares.clear();
+                }
                 return true;
             };
             if policy.is_further(*id) && lane.connection.asking().has_left() {

@@ -84,7 +84,8 @@ settings! {
     early_stdin: bool = true;
     /// Seconds of silence after which trunkline checks that a connection is alive.
     probe_after: Duration = Duration::from_secs(60);
-    /// Seconds to wait for the answer before the connection is given up.
+    /// Seconds to wait for the answer before the connection is given up, and for the answer to a command before others get
+    /// another connection.
     probe_limit: Duration = Duration::from_secs(10);
     /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for none.
     metrics_port: u16 = 0;

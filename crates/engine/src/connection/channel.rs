@@ -103,6 +103,15 @@ impl Op {
             Self::Consumed { .. } | Self::Room { .. } | Self::Close { .. } | Self::Drain
         )
     }
+
+    /// Whether the server owes an answer to it.
+    pub(crate) fn is_answered(&self) -> bool {
+        match self {
+            Self::Open { .. } | Self::Begin { .. } | Self::Global { .. } | Self::Ping { .. } => true,
+            Self::Request { reply, .. } => reply.is_some(),
+            _ => false,
+        }
+    }
 }
 
 pub(crate) type Ops = queue::Sender<Op>;

@@ -383,6 +383,10 @@ impl Driver {
                 self.ping();
                 Ok(())
             }
+            keepalive::Turn::Doubt => {
+                self.metrics.doubted.cancel();
+                Ok(())
+            }
             keepalive::Turn::GiveUp { rule, silent } => {
                 let host = &self.host;
                 let doing = match rule {
@@ -505,6 +509,9 @@ impl Driver {
         }
         if op.asks() {
             self.io.asked();
+        }
+        if op.is_answered() {
+            self.keepalive.asked(Instant::now());
         }
         match op {
             Op::Open { kind, requests, port } => self.open(&kind, &requests, port),

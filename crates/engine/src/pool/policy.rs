@@ -598,7 +598,7 @@ impl Policy {
     }
 
     /// The oldest lane that takes new work.
-    fn first(&self) -> Option<LaneId> {
+    pub(crate) fn first(&self) -> Option<LaneId> {
         self.find(|lane| !lane.retired)
     }
 
@@ -822,6 +822,15 @@ impl Policy {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.retired = true;
         }
+    }
+
+    /// The server has long said nothing on a lane, though it was asked: what is new goes elsewhere, unless there is one connection.
+    /// Returns whether it does.
+    pub(crate) fn doubt(&mut self, lane: LaneId) -> bool {
+        if !self.single {
+            self.retire(lane);
+        }
+        !self.single
     }
 
     /// Lanes that nobody needs any more at `now`: idle for longer than allowed, or retired and empty. Additional lanes

@@ -486,6 +486,9 @@ impl Work for SmallDown<'_> {
     async fn wait(&mut self) {
         self.files.shared.changed.notified().await;
     }
+
+    /// What was written of them went with it.
+    fn lost(&mut self) {}
 }
 
 impl SmallDown<'_> {

@@ -57,6 +57,9 @@ pub(super) trait Work {
 
     /// Waits until something may have come up. Dropping the future loses nothing.
     fn wait(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Its session is over: what it had not finished is begun anew on another.
+    fn lost(&mut self);
 }
 
 /// What several sessions take small files from.
@@ -207,6 +210,7 @@ impl Queue {
                 }
             }
             // What the lost session had not finished is for the next.
+            session.lost();
             self.give_back(session.files().known.drain().map(|(_, item)| item));
         }
     }

@@ -5,11 +5,11 @@ mod source;
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{Opening, Plan as _, Upload, UploadEvent, UploadOptions};
@@ -38,6 +38,8 @@ pub(super) struct Up<'a> {
     root: &'a Bytes,
     /// Where it comes from and where it goes, by name.
     ids: [Vec<u8>; 2],
+    /// What small files were called while they were written on sessions that were lost: the server may have them still.
+    lost_parts: Mutex<Vec<Bytes>>,
 }
 
 /// A partial file that nobody would continue, if there is one. It goes with the attempt that writes it, also where that is
@@ -88,6 +90,7 @@ impl<'a> Up<'a> {
             sessions,
             root,
             ids: [from.id(), Place::Server(sessions.clone()).id()],
+            lost_parts: Mutex::default(),
         }
     }
 
@@ -100,6 +103,7 @@ impl<'a> Up<'a> {
             self.small(small_items),
             self.large(large_items)
         )?;
+        self.remove_lost_parts().await?;
         self.finish_directories(directories).await
     }
 
@@ -539,6 +543,29 @@ impl<'a> Up<'a> {
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         let begin = |sftp| SmallUp::new(self, sftp);
         Queue::new(items).copy(self.job, self.sessions, begin).await
+    }
+
+    fn lost_parts(&self) -> MutexGuard<'_, Vec<Bytes>> {
+        self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Only now: a server that has not noticed the end of a session may make more of them meanwhile.
+    async fn remove_lost_parts(&self) -> Result<(), Error> {
+        let parts = std::mem::take(&mut *self.lost_parts());
+        let removing = futures_util::stream::iter(parts).map(|part| self.remove(part));
+        removing.buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    /// Removes a file, if it is there and can be removed.
+    async fn remove(&self, path: Bytes) -> Result<(), Error> {
+        let remove = |sftp: Sftp| {
+            let path = path.clone();
+            async move { sftp.remove(path).await }
+        };
+        match self.sessions.with(remove).await {
+            Ok(()) | Err(Error::File { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     // Large files.
@@ -988,14 +1015,7 @@ impl<'a> Up<'a> {
         }
         if left.is_some() {
             // Nothing is lost: no other copy has this name. Where it cannot be removed, the file gets another one.
-            let remove = |sftp: Sftp| {
-                let part = part.clone();
-                async move { sftp.remove(part).await }
-            };
-            match self.sessions.with(remove).await {
-                Ok(()) | Err(Error::File { .. }) => {}
-                Err(error) => return Err(error),
-            }
+            self.remove(part.clone()).await?;
         }
         let done = match source {
             Source::Local(file) => {

@@ -4,8 +4,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::io::AsyncWriteExt as _;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use trunkline::config::Request;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Settings};
@@ -629,4 +631,44 @@ async fn a_key_that_was_allowed_into_the_agent_keeps_its_constraints() {
     assert_eq!(agent.confirmations(), 0);
     let _ = run_with(Settings::default(), &asked).await;
     assert!(agent.confirmations() > 0);
+}
+
+#[tokio::test]
+async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_there_goes_on() {
+    for spare_sessions in [0, 4] {
+        let sshd = Sshd::start_default().unwrap();
+        let settings = Settings {
+            probe_limit: Duration::from_secs(2),
+            spare_sessions,
+            ..Settings::default()
+        };
+        let engine = Engine::new(settings, Default::default());
+        let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
+        let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
+        let running = Command::exec("echo $PPID; read line; echo $line");
+        let mut session = host.start(&running).await.unwrap().into_parts();
+        let mut lines = tokio::io::BufReader::new(&mut session.stdout).lines();
+        let server = lines.next_line().await.unwrap().unwrap();
+        let server = Pid::from_raw(server.parse().unwrap()).unwrap();
+        kill_process(server, Signal::STOP).unwrap();
+        let command = || {
+            let host = host.clone();
+            tokio::spawn(async move { host.run(&Command::exec("echo here")).await })
+        };
+        // What has a session that was opened ahead may have started, and waits for the server.
+        let mut commands: Vec<_> = (0..=spare_sessions).map(|_| command()).collect();
+        let tunnel = host.direct_tcpip("127.0.0.1", sshd.port(), ("127.0.0.1", 0));
+        tunnel.await.unwrap();
+        commands.push(command());
+        let (first, _, mut others) = futures_util::future::select_all(commands).await;
+        assert_eq!(first.unwrap().unwrap().stdout, b"here\n");
+        assert_eq!(sshd.authentications(), 2, "{spare_sessions} spare sessions");
+        kill_process(server, Signal::CONT).unwrap();
+        session.stdin.write_all(b"it goes on\n").await.unwrap();
+        assert_eq!(lines.next_line().await.unwrap().unwrap(), "it goes on");
+        assert!(session.end.wait().await.unwrap().success());
+        for command in others.drain(..) {
+            assert_eq!(command.await.unwrap().unwrap().stdout, b"here\n");
+        }
+    }
 }

@@ -442,6 +442,37 @@ async fn a_lost_session_is_replaced_and_its_ranges_come_again() {
     assert_same(&source, &up);
 }
 
+#[tokio::test]
+async fn nothing_stays_of_small_files_whose_session_was_lost() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    let host = Site::at(&config, "through").await;
+    let [source, up] = ["source", "up"].map(|name| place.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    for n in 0..1000 {
+        std::fs::write(source.join(format!("small-{n}")), noise(10_000, n)).unwrap();
+    }
+    let begun = relay.bytes(trunkline_testkit::Direction::ToServer);
+    let mut options = recursive();
+    // Slow enough to be met in the middle of several files.
+    options.limit = Some(5_000_000);
+    let (from, to) = (here(&source), there(&host, &up));
+    let losing = async {
+        for some in 1..=3 {
+            let bytes = begun + some * 2_000_000;
+            relay
+                .wait_for_bytes(trunkline_testkit::Direction::ToServer, bytes)
+                .await
+                .unwrap();
+            relay.reset();
+        }
+    };
+    let (snapshot, ()) = tokio::join!(copied(&from, &to, &options), losing);
+    assert_eq!(snapshot.failed, 0);
+    assert_same(&source, &up);
+}
+
 /// Copies both ways through a relay, to which something is done once some of the copy has passed.
 async fn disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_testkit::Direction)) {
     use trunkline_testkit::Direction::{ToClient, ToServer};

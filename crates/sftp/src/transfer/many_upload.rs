@@ -184,6 +184,11 @@ impl ManyUpload {
         self.written
     }
 
+    /// Files that the server was asked to open, and that have not ended: the paths that they are written under.
+    pub fn under_way(&self) -> impl Iterator<Item = &Bytes> {
+        self.files.values().map(|running| &running.file.path)
+    }
+
     /// The whole content of a file, as a [`ManyUploadEvent::Read`] asked for it.
     pub fn provide(&mut self, id: FileId, content: impl Into<Data>) {
         let Some(running) = self

@@ -3,6 +3,9 @@
 //!
 //! Two rules say so: ServerAliveInterval and ServerAliveCountMax of the host, and the engine's own check, which finds
 //! connections that have died unnoticed where ssh_config has no such rule.
+//!
+//! A server that owes an answer is asked sooner. Where it says nothing then either, nothing new is given to the connection, but it
+//! is not given up: its network may come back, and what runs on it with that.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +19,8 @@ pub(crate) enum Turn {
     Nothing,
     /// The server is to be asked for an answer.
     Ask,
+    /// It owes an answer, and has said nothing since, although it was asked.
+    Doubt,
     /// It has not answered.
     GiveUp { rule: Rule, silent: Duration },
 }
@@ -32,6 +37,10 @@ pub(crate) enum Rule {
 pub(crate) struct KeepAlive {
     heard: Instant,
     watches: [Option<Watch>; 2],
+    /// When to look whether it has said anything since something was asked of it, and whether it was asked again.
+    owed: Option<(Instant, bool)>,
+    /// The time that it has for an answer.
+    limit: Duration,
 }
 
 /// One rule, applied.
@@ -66,12 +75,20 @@ impl KeepAlive {
         Self {
             heard: now,
             watches: [server_alive, Some(check)],
+            owed: None,
+            limit: settings.probe_limit,
         }
+    }
+
+    /// The server was asked for something that it answers at once.
+    pub(crate) fn asked(&mut self, now: Instant) {
+        self.owed.get_or_insert((now + self.limit / 2, false));
     }
 
     /// Something has come from the server.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.heard = now;
+        self.owed = None;
         for watch in self.watches.iter_mut().flatten() {
             watch.asked = 0;
             watch.due = now + watch.silence;
@@ -80,7 +97,13 @@ impl KeepAlive {
 
     /// When there may be something to do, unless the server is heard from before.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.watches.iter().flatten().map(|watch| watch.due).min()
+        let owed = self.owed.map(|(due, _)| due);
+        self.watches
+            .iter()
+            .flatten()
+            .map(|watch| watch.due)
+            .chain(owed)
+            .min()
     }
 
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
@@ -97,7 +120,17 @@ impl KeepAlive {
             watch.due = now + watch.patience;
             turn = Turn::Ask;
         }
-        turn
+        match self.owed {
+            Some((due, false)) if due <= now => {
+                self.owed = Some((now + self.limit / 2, true));
+                Turn::Ask
+            }
+            Some((due, true)) if due <= now => {
+                self.owed = None;
+                Turn::Doubt
+            }
+            _ => turn,
+        }
     }
 }
 
@@ -158,6 +191,32 @@ mod tests {
         assert_eq!(keepalive.due(), Some(start + 31 * SECOND));
         assert_eq!(keepalive.turn(start + 30 * SECOND), Turn::Nothing);
         assert_eq!(keepalive.turn(start + 31 * SECOND), Turn::Ask);
+    }
+
+    #[test]
+    fn a_server_that_owes_an_answer_is_asked_sooner_and_doubted_before_it_is_given_up() {
+        let start = Instant::now();
+        let mut keepalive = keepalive(None, start);
+        keepalive.asked(start + 20 * SECOND);
+        keepalive.asked(start + 22 * SECOND);
+        let expected = [
+            (25, Turn::Ask),
+            (30, Turn::Doubt),
+            (60, Turn::Ask),
+            (70, give_up(Rule::Check, 70)),
+        ];
+        assert_eq!(silence(&mut keepalive, start), expected);
+    }
+
+    #[test]
+    fn whatever_comes_from_the_server_is_a_sign_of_life_where_it_owes_an_answer_too() {
+        let start = Instant::now();
+        let mut keepalive = keepalive(None, start);
+        keepalive.asked(start);
+        assert_eq!(keepalive.turn(start + 5 * SECOND), Turn::Ask);
+        keepalive.heard(start + 6 * SECOND);
+        assert_eq!(keepalive.turn(start + 10 * SECOND), Turn::Nothing);
+        assert_eq!(keepalive.due(), Some(start + 66 * SECOND));
     }
 
     #[test]

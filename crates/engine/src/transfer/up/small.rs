@@ -107,6 +107,11 @@ impl Work for SmallUp<'_> {
             Some(read) = self.reads.join_next() => self.read = read.ok(),
         }
     }
+
+    fn lost(&mut self) {
+        let plan = self.files.shared.plan();
+        self.up.lost_parts().extend(plan.under_way().cloned());
+    }
 }
 
 impl<'a> SmallUp<'a> {
