@@ -139,6 +139,11 @@ impl Client {
         })
     }
 
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        self.target
+    }
+
     /// What its sessions and tunnels are opened on.
     pub(crate) async fn way(&self) -> Result<&Way, Failure> {
         let find = || async {
@@ -193,6 +198,14 @@ impl Client {
             tokio::time::sleep(LAST_WORDS).await;
         }
         self.end()
+    }
+
+    /// Waits until the server has read what it was sent, but not for longer than `limit`: sshd drops what it has not yet given to a
+    /// command when the connection is closed.
+    pub(crate) async fn read(&self, limit: Duration) {
+        if let Some(host) = self.own().filter(|_| self.way.initialized()) {
+            let _ = host.connection().ping(limit).await;
+        }
     }
 
     /// Ends it, and everything that goes over its connections.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use napi::bindgen_prelude::{BufferSlice, Either3, Env, Function, Uint8Array};
 use napi_derive::napi;
 use serde_json::Value;
@@ -25,7 +26,7 @@ use crate::outbox::{Kind, Outbox, Payload};
 use crate::runtime;
 use crate::sftp::{SftpCall, SftpSession};
 use crate::stdio::routes;
-use crate::stream::{Outlet, Stream};
+use crate::stream::{LINGER, Outlet, Stream};
 use crate::{opened_key, words};
 
 /// A number, a chunk or anything else: a third of a triple of [`Hub::drain`].
@@ -144,12 +145,32 @@ impl Hub {
         self.inner.live(number, begun)
     }
 
-    /// Ends a client with everything that goes over its connections.
+    /// Ends a client with everything that goes over its connections, behind what was written to its streams.
+    ///
+    /// # Errors
+    /// The engine's threads cannot be started.
     #[napi]
-    pub fn close_client(&self, client: u32) {
-        if let Some(client) = self.inner.client(client) {
-            client.close();
+    pub fn close_client(&self, client: u32) -> napi::Result<()> {
+        let held = self.inner.held();
+        let Some(ended) = held.clients.get(&client).cloned() else {
+            return Ok(());
+        };
+        let streams = held.streams.values();
+        let writing: Vec<_> = streams
+            .filter(|stream| stream.is_on(client) && stream.is_writing())
+            .cloned()
+            .collect();
+        drop(held);
+        if writing.is_empty() {
+            ended.close();
+            return Ok(());
         }
+        runtime::runtime()?.spawn(async move {
+            join_all(writing.iter().map(|stream| stream.flushed())).await;
+            ended.read(LINGER).await;
+            ended.close();
+        });
+        Ok(())
     }
 
     /// Says whether a host key is accepted.
@@ -546,7 +567,7 @@ impl Inner {
         F: Future<Output = ()> + Send + 'static,
     {
         let runtime = runtime::runtime()?;
-        let (stream, outlet) = Stream::new(number, &self.outbox);
+        let (stream, outlet) = Stream::new(number, Some(client.number()), &self.outbox);
         self.held().streams.insert(number, stream.clone());
         runtime.spawn(async move {
             // In a box: each future that is given another one by value holds it twice, and an idle stream's task had 28 KB.
@@ -560,7 +581,7 @@ impl Inner {
     fn live(self: &Arc<Self>, number: u32, mut begun: Begun) -> napi::Result<u32> {
         let runtime = runtime::runtime()?;
         if let Some(pipe) = begun.pipe.take() {
-            let (stream, outlet) = Stream::new(number + 1, &self.outbox);
+            let (stream, outlet) = Stream::new(number + 1, None, &self.outbox);
             self.held().streams.insert(number + 1, stream.clone());
             runtime.spawn(async move {
                 let life = stream.carry_pipe(pipe, outlet);

@@ -20,12 +20,14 @@ use crate::block::Blocks;
 use crate::fault::Fault;
 use crate::outbox::{Event, Kind, Outbox, Payload, Urgency};
 
-/// How long a stream that is destroyed may take to hand over what was written before: a server that takes nothing gets nothing.
-const LINGER: Duration = Duration::from_secs(1);
+/// How long a stream that is destroyed, or whose client ends, may take to hand over what was written before: a server that takes nothing gets nothing.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
 /// What JavaScript holds by its number.
 pub(crate) struct Stream {
     target: u32,
+    /// The client that it was opened on; none for the bytes of a client's connection.
+    client: Option<u32>,
     outbox: Arc<Outbox>,
     /// The first stream, and standard error.
     flows: [Arc<Flow>; 2],
@@ -38,18 +40,19 @@ pub(crate) struct Stream {
     writable: AtomicBool,
     /// JavaScript has written to it.
     written: AtomicBool,
-    /// What was written before the stream was destroyed has gone.
+    /// What was written before it was to end has gone.
     emptied: Arc<Notify>,
 }
 
 impl Stream {
     /// A stream that is still to be connected to something, and the queue of what JavaScript writes.
-    pub(crate) fn new(target: u32, outbox: &Arc<Outbox>) -> (Arc<Self>, Outlet) {
+    pub(crate) fn new(target: u32, client: Option<u32>, outbox: &Arc<Outbox>) -> (Arc<Self>, Outlet) {
         let (queue, written) = mpsc::unbounded_channel();
         let room = Arc::new(Room::default());
         let emptied = Arc::new(Notify::new());
         let stream = Arc::new(Self {
             target,
+            client,
             outbox: outbox.clone(),
             flows: [
                 Flow::new(target, Kind::Data, Kind::End, outbox),
@@ -100,6 +103,27 @@ impl Stream {
         self.cancel.cancel();
     }
 
+    /// Whether it was opened on a client.
+    pub(crate) fn is_on(&self, client: u32) -> bool {
+        self.client == Some(client)
+    }
+
+    /// Whether JavaScript has written to it, and what is written goes to the server.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writable.load(Ordering::Acquire) && self.written.load(Ordering::Acquire)
+    }
+
+    /// Waits until what was written so far has gone, but not for longer than it may take.
+    pub(crate) async fn flushed(&self) {
+        if self.inlet.queue.send(Written::Close).is_ok() {
+            self.emptied().await;
+        }
+    }
+
+    async fn emptied(&self) {
+        let _ = tokio::time::timeout(LINGER, self.emptied.notified()).await;
+    }
+
     /// Signals and sizes; `None` if it is not a session, or not open yet.
     pub(crate) fn control(&self) -> Option<&Control> {
         self.control.get()
@@ -109,8 +133,8 @@ impl Stream {
     pub(crate) async fn until_destroyed(&self, life: impl Future<Output = ()>) {
         let destroyed = async {
             self.cancel.cancelled().await;
-            if self.writable.load(Ordering::Acquire) && self.written.load(Ordering::Acquire) {
-                let _ = tokio::time::timeout(LINGER, self.emptied.notified()).await;
+            if self.is_writing() {
+                self.emptied().await;
             }
         };
         tokio::select! {

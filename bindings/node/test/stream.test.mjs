@@ -128,6 +128,21 @@ test('what is written to a command that is gone goes nowhere', async (t) => {
   assert.deepEqual(closed, [0]);
 });
 
+test('what was written right before the end of its client arrives', async (t) => {
+  const { client: watcher } = await client(t);
+  const file = (await all(await ask(watcher, 'exec', 'mktemp'))).toString().trim();
+  for (let n = 0; n < 10; n += 1) {
+    const { client: ssh } = await client(t);
+    const stream = await ask(ssh, 'exec', `cat >> ${file}`);
+    stream.on('error', () => {});
+    stream.write(`${n}\n`.padStart(20_000));
+    ssh.end();
+    await once(ssh, 'close');
+  }
+  const read = `for n in $(seq 100); do test $(stat -c %s ${file}) = 200000 && break; sleep 0.1; done; tr -d ' ' < ${file}; rm ${file}`;
+  assert.equal((await all(await ask(watcher, 'exec', read))).toString(), '0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n');
+});
+
 test('a destroyed stream hangs up on its command', async (t) => {
   const { client: ssh } = await client(t);
   const stream = await ask(ssh, 'exec', 'echo $$; exec yes');
