@@ -144,10 +144,13 @@ pub(crate) async fn run(
 }
 
 impl Handshake {
-    /// ssh tries once. What takes its place begins as ssh does with a server that it does not know, and tries a second time
-    /// only where it began otherwise. An OpenSSH server that hangs up does so for another reason: it reads nothing before it
-    /// has said who it is.
+    /// A stream that the program gave is there once. And ssh tries once: what takes its place begins as ssh does with a server
+    /// that it does not know, and tries a second time only where it began otherwise. An OpenSSH server that hangs up does so for
+    /// another reason: it reads nothing before it has said who it is.
     fn next_attempt(&self, attempt: Attempt, error: &Error, greeting: &str) -> Option<(Attempt, Duration)> {
+        if self.login.is_over_stream() {
+            return None;
+        }
         let (next, delay) = attempt.after(error, greeting)?;
         let began_otherwise = || {
             let facts = self.memory.facts(&self.host_id()).unwrap_or_default();

@@ -181,6 +181,17 @@ async fn a_given_stream_carries_one_connection() {
 }
 
 #[tokio::test]
+async fn a_given_stream_that_ends_at_once_is_reported_as_that() {
+    let sshd = Sshd::start_default().unwrap();
+    let (stream, _) = tokio::io::duplex(1024);
+    let engine = engine();
+    let host = private(&engine, &sshd, login(&sshd).over(stream));
+    let error = host.warm().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Network, "{error}");
+    assert!(!error.to_string().contains("used up"), "{error}");
+}
+
+#[tokio::test]
 async fn an_ended_host_is_not_connected_again() {
     let sshd = Sshd::builder().config("MaxSessions 1").start().unwrap();
     let settings = Settings {
