@@ -44,8 +44,8 @@ class Case:
     guide: str = ""
     #: What only our message surely has: core's depends on its version, or on chance.
     besides: tuple[str, ...] = ()
-    #: Whether core may tell ``NOT_SENT`` instead: its ssh had closed its input before it had taken the module, and had not ended
-    #: by a millisecond later.
+    #: Whether core may tell ``NOT_SENT`` instead: its ssh had closed its input before it had taken the module, and had not
+    #: ended by a millisecond later.
     unread: bool = False
 
 

@@ -42,7 +42,7 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
         sshd.alias(),
         &["Ciphers=aes128-ctr,aes256-gcm@openssh.com"],
     );
-    let report = tuned(&engine, &request, &options(6, folder.path())).await;
+    let report = tuned(&engine, &request, &options(15, folder.path())).await;
     for cipher in ["aes128-ctr", "aes256-gcm@openssh.com"] {
         let plain = report
             .ciphers
@@ -113,7 +113,7 @@ async fn a_tuning_that_is_stopped_cleans_up_and_says_so() {
 async fn a_server_of_another_make_is_measured_with_what_it_has() {
     let (dropbear, folder) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
     let request = request(&dropbear.ssh_config(), dropbear.alias(), &[]);
-    let report = tuned(&engine(), &request, &options(5, folder.path())).await;
+    let report = tuned(&engine(), &request, &options(15, folder.path())).await;
     assert!(report.server.contains("dropbear"), "{}", report.server);
     // Dropbear has no AES-GCM by default.
     assert!(report.ciphers.iter().all(|row| !row.cipher.contains("gcm")));
@@ -212,7 +212,7 @@ async fn a_server_that_only_does_sftp_is_measured_without_rsync_and_the_report_s
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
-    let report = tuned(&engine(), &request, &options(4, folder.path())).await;
+    let report = tuned(&engine(), &request, &options(15, folder.path())).await;
     assert!(report.ciphers[0].incompressible.both().is_some());
     assert!(report.rsync.is_empty());
     assert!(
