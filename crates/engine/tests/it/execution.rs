@@ -638,7 +638,7 @@ async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_the
     for spare_sessions in [0, 4] {
         let sshd = Sshd::start_default().unwrap();
         let settings = Settings {
-            probe_limit: Duration::from_secs(2),
+            probe_limit: Duration::from_secs(6),
             spare_sessions,
             ..Settings::default()
         };
