@@ -20,7 +20,8 @@ use crate::block::Blocks;
 use crate::fault::Fault;
 use crate::outbox::{Event, Kind, Outbox, Payload, Urgency};
 
-/// How long a stream that is destroyed, or whose client ends, may take to hand over what was written before: a server that takes nothing gets nothing.
+/// How long a stream that is destroyed, or whose client ends, may take to hand over what was written before: a server that takes
+/// nothing gets nothing.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
 /// What JavaScript holds by its number.
@@ -99,7 +100,7 @@ impl Stream {
 
     /// Ends it, behind what was written before, and whatever it was connected to.
     pub(crate) fn destroy(&self) {
-        let _ = self.inlet.queue.send(Written::Close);
+        let _ = self.inlet.queue.send(Written::Flush);
         self.cancel.cancel();
     }
 
@@ -115,7 +116,7 @@ impl Stream {
 
     /// Waits until what was written so far has gone, but not for longer than it may take.
     pub(crate) async fn flushed(&self) {
-        if self.inlet.queue.send(Written::Close).is_ok() {
+        if self.inlet.queue.send(Written::Flush).is_ok() {
             self.emptied().await;
         }
     }
@@ -415,8 +416,8 @@ struct Inlet {
 enum Written {
     Data(Bytes),
     End,
-    /// Nothing is left but to close.
-    Close,
+    /// All before it is to have gone: it is about to be closed, which drops what has not left.
+    Flush,
 }
 
 /// How much JavaScript has written that the engine has not taken.
@@ -484,8 +485,7 @@ impl Outlet {
                     }
                 }
                 Some(Written::End) => sink.finish().await,
-                Some(Written::Close) => {
-                    // Closing drops what has not left.
+                Some(Written::Flush) => {
                     let _ = sink.drained().await;
                     self.emptied.notify_one();
                 }

@@ -205,9 +205,6 @@ impl Down {
         let keep = self.job.options.partial;
         let (folder, target) = (self.folder.clone(), item.target.clone());
         let kept = keep.then(|| self.tag(item).part(&item.target));
-        if !keep {
-            self.job.gives_back.store(true, Ordering::Relaxed);
-        }
         let (named, size) = (item.named, item.size);
         let begun = blocking(move || {
             let part = folder.begin(&target, kept.as_deref(), named, size)?;
@@ -218,6 +215,9 @@ impl Down {
             Ok(begun) => begun,
             Err(error) => return Ok(Err(self.words(item, &error))),
         };
+        if part.is_removed() {
+            self.job.gives_back.store(true, Ordering::Relaxed);
+        }
         let mut options = DownloadOptions::new(item.source.clone());
         options.size = Some(item.size);
         options.memory = self.job.memory();

@@ -516,6 +516,11 @@ impl PartFile {
         if self.keep { blocks() * 512 } else { 0 }
     }
 
+    /// Whether nothing of it stays when this attempt fails.
+    pub(super) fn is_removed(&self) -> bool {
+        self.part.is_some() && !self.keep
+    }
+
     /// Whether an earlier attempt may have written some of it.
     pub(super) fn is_adopted(&self) -> bool {
         self.adopted

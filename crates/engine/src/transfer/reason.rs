@@ -63,9 +63,8 @@ pub(super) fn is_full(error: &std::io::Error) -> bool {
 impl Reason {
     /// Whether it is that the disk, or the user's part of it, is full.
     pub(super) fn lacks_room(&self) -> bool {
-        [Errno::NOSPC, Errno::DQUOT]
-            .iter()
-            .any(|errno| self.errno == Some(errno.raw_os_error()))
+        self.errno
+            .is_some_and(|errno| is_full(&std::io::Error::from_raw_os_error(errno)))
     }
 
     /// A local failure in a line.

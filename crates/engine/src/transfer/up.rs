@@ -614,12 +614,13 @@ impl<'a> Up<'a> {
             let path = self.final_path(item);
             let kept = claim.as_ref().map(|_| tag.part(&path));
             let part = kept.clone().unwrap_or_else(|| part::random(&path));
-            if kept.is_none() && !item.there.in_place {
+            let is_removed = kept.is_none() && !item.there.in_place;
+            if is_removed {
                 self.job.gives_back.store(true, Ordering::Relaxed);
             }
             let leftover = Leftover {
                 sessions: self.sessions,
-                part: (kept.is_none() && !item.there.in_place).then(|| part.clone()),
+                part: is_removed.then(|| part.clone()),
             };
             let ended = self
                 .attempt(item, source, &path, &part, kept.is_some(), &mut sent)

@@ -660,14 +660,14 @@ async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_the
         let tunnel = host.direct_tcpip("127.0.0.1", sshd.port(), ("127.0.0.1", 0));
         tunnel.await.unwrap();
         commands.push(command());
-        let (first, _, mut others) = futures_util::future::select_all(commands).await;
+        let (first, _, others) = futures_util::future::select_all(commands).await;
         assert_eq!(first.unwrap().unwrap().stdout, b"here\n");
         assert_eq!(sshd.authentications(), 2, "{spare_sessions} spare sessions");
         kill_process(server, Signal::CONT).unwrap();
         session.stdin.write_all(b"it goes on\n").await.unwrap();
         assert_eq!(lines.next_line().await.unwrap().unwrap(), "it goes on");
         assert!(session.end.wait().await.unwrap().success());
-        for command in others.drain(..) {
+        for command in others {
             assert_eq!(command.await.unwrap().unwrap().stdout, b"here\n");
         }
     }

@@ -36,20 +36,19 @@ pub(crate) enum Rule {
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     heard: Instant,
-    watches: [Option<Watch>; 2],
-    /// When to look whether it has said anything since something was asked of it, and whether it was asked again.
-    owed: Option<(Instant, bool)>,
+    rules: [Option<(Rule, Watch)>; 2],
+    /// It was asked for something since it was last heard.
+    owed: Option<Watch>,
     /// The time that it has for an answer.
     limit: Duration,
 }
 
-/// One rule, applied.
+/// A silence that is not to last.
 #[derive(Debug)]
 struct Watch {
-    rule: Rule,
     /// The silence after which the server is asked.
     silence: Duration,
-    /// The time that it then has to answer, before it is asked again or given up.
+    /// The time that it then has to answer, before it is asked again or has not answered.
     patience: Duration,
     /// How often it is asked.
     most: u32,
@@ -57,24 +56,53 @@ struct Watch {
     due: Instant,
 }
 
-impl KeepAlive {
-    pub(crate) fn new(host: &HostConfig, settings: &Settings, now: Instant) -> Self {
-        let watch = |rule, silence, patience, most| Watch {
-            rule,
+/// What a [`Watch`] comes to.
+enum Step {
+    Nothing,
+    Ask,
+    Over,
+}
+
+impl Watch {
+    fn new(silence: Duration, patience: Duration, most: u32, now: Instant) -> Self {
+        Self {
             silence,
             patience,
             most,
             asked: 0,
             due: now + silence,
-        };
+        }
+    }
+
+    fn heard(&mut self, now: Instant) {
+        self.asked = 0;
+        self.due = now + self.silence;
+    }
+
+    fn step(&mut self, now: Instant) -> Step {
+        if now < self.due {
+            return Step::Nothing;
+        }
+        if self.asked >= self.most {
+            return Step::Over;
+        }
+        self.asked += 1;
+        // From now: a process that was stopped for long gives the server its time all the same.
+        self.due = now + self.patience;
+        Step::Ask
+    }
+}
+
+impl KeepAlive {
+    pub(crate) fn new(host: &HostConfig, settings: &Settings, now: Instant) -> Self {
         let server_alive = host.server_alive_interval.map(|interval| {
-            let most = host.server_alive_count_max;
-            watch(Rule::ServerAliveInterval, interval, interval, most)
+            let watch = Watch::new(interval, interval, host.server_alive_count_max, now);
+            (Rule::ServerAliveInterval, watch)
         });
-        let check = watch(Rule::Check, settings.probe_after, settings.probe_limit, 1);
+        let check = Watch::new(settings.probe_after, settings.probe_limit, 1, now);
         Self {
             heard: now,
-            watches: [server_alive, Some(check)],
+            rules: [server_alive, Some((Rule::Check, check))],
             owed: None,
             limit: settings.probe_limit,
         }
@@ -82,54 +110,50 @@ impl KeepAlive {
 
     /// The server was asked for something that it answers at once.
     pub(crate) fn asked(&mut self, now: Instant) {
-        self.owed.get_or_insert((now + self.limit / 2, false));
+        let half = self.limit / 2;
+        self.owed.get_or_insert_with(|| Watch::new(half, half, 1, now));
     }
 
     /// Something has come from the server.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.heard = now;
         self.owed = None;
-        for watch in self.watches.iter_mut().flatten() {
-            watch.asked = 0;
-            watch.due = now + watch.silence;
+        for (_, watch) in self.rules.iter_mut().flatten() {
+            watch.heard(now);
         }
     }
 
     /// When there may be something to do, unless the server is heard from before.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let owed = self.owed.map(|(due, _)| due);
-        self.watches
-            .iter()
-            .flatten()
-            .map(|watch| watch.due)
-            .chain(owed)
-            .min()
+        let rules = self.rules.iter().flatten().map(|(_, watch)| watch);
+        rules.chain(&self.owed).map(|watch| watch.due).min()
     }
 
+    /// What is due first: to be called again until nothing is.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
-        let mut turn = Turn::Nothing;
-        for watch in self.watches.iter_mut().flatten().filter(|watch| watch.due <= now) {
-            if watch.asked >= watch.most {
-                return Turn::GiveUp {
-                    rule: watch.rule,
-                    silent: now - self.heard,
-                };
+        let mut asks = false;
+        for (rule, watch) in self.rules.iter_mut().flatten() {
+            match watch.step(now) {
+                Step::Nothing => {}
+                Step::Ask => asks = true,
+                Step::Over => {
+                    return Turn::GiveUp {
+                        rule: *rule,
+                        silent: now - self.heard,
+                    };
+                }
             }
-            watch.asked += 1;
-            // From now: a process that was stopped for long gives the server its time all the same.
-            watch.due = now + watch.patience;
-            turn = Turn::Ask;
         }
-        match self.owed {
-            Some((due, false)) if due <= now => {
-                self.owed = Some((now + self.limit / 2, true));
-                Turn::Ask
-            }
-            Some((due, true)) if due <= now => {
+        if asks {
+            return Turn::Ask;
+        }
+        match self.owed.as_mut().map(|watch| watch.step(now)) {
+            None | Some(Step::Nothing) => Turn::Nothing,
+            Some(Step::Ask) => Turn::Ask,
+            Some(Step::Over) => {
                 self.owed = None;
                 Turn::Doubt
             }
-            _ => turn,
         }
     }
 }
@@ -217,6 +241,19 @@ mod tests {
         keepalive.heard(start + 6 * SECOND);
         assert_eq!(keepalive.turn(start + 10 * SECOND), Turn::Nothing);
         assert_eq!(keepalive.due(), Some(start + 66 * SECOND));
+    }
+
+    #[test]
+    fn a_doubt_that_is_due_together_with_a_question_keeps_it_from_nobody() {
+        let start = Instant::now();
+        let mut keepalive = keepalive(Some((30, 1)), start);
+        keepalive.asked(start + 20 * SECOND);
+        assert_eq!(keepalive.turn(start + 25 * SECOND), Turn::Ask);
+        let both = start + 30 * SECOND;
+        assert_eq!(keepalive.turn(both), Turn::Ask);
+        assert_eq!(keepalive.due(), Some(both));
+        assert_eq!(keepalive.turn(both), Turn::Doubt);
+        assert_eq!(keepalive.turn(both), Turn::Nothing);
     }
 
     #[test]
