@@ -65,8 +65,6 @@ pub(super) struct Job {
     failed: usize,
     fates: HashMap<u32, (u64, Fate)>,
     gate: Option<(u64, Gate)>,
-    /// Whether a write of the gate is under way.
-    pub(super) gate_in_flight: bool,
     pub(super) is_cancelled: bool,
     /// When this process first heard of it.
     pub(super) since: Time,

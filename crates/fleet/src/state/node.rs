@@ -4,6 +4,7 @@ mod observed;
 mod settle;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
 
 use super::Time;
 use super::entry::{Claim, Entry, Fate, Holder, JobId, Key, Lease, Member, Returned, Value};
@@ -19,6 +20,10 @@ const AGAIN: Time = Time::from_secs(1);
 
 /// How long a node starts nothing after its disk has failed it.
 const DISK_REST: Time = Time::from_secs(60);
+
+/// How long NATS may have something older at a key than it had told: in a cluster, a server that has just become the leader can be
+/// behind for a moment.
+const BEHIND: Time = Time::from_secs(5);
 
 /// After how many writes of its name without an answer a node says so.
 const UNHEARD: u32 = 3;
@@ -114,6 +119,8 @@ pub(crate) enum Action {
 #[derive(Debug)]
 struct Sent {
     purpose: Purpose,
+    key: Key,
+    expected: u64,
     at: Time,
     /// The highest revision that was known then. What is done later has a higher one.
     floor: u64,
@@ -149,6 +156,8 @@ pub(crate) struct Node {
     /// Jobs of which nothing more is to be known, until the bucket does not have them either.
     done: BTreeMap<JobId, Time>,
     mine: BTreeMap<(JobId, u32), Mine>,
+    /// Gates that are being written.
+    gates: HashMap<JobId, Flight>,
     /// Fates of other hosts that are being written.
     closing: HashMap<(JobId, u32), Flight>,
     streams: Streams,
@@ -161,6 +170,8 @@ pub(crate) struct Node {
     unanswered: u32,
     /// Whether the bucket said that its last sequence number was below one that was seen: nothing is begun until it is asked again.
     is_behind: bool,
+    /// Keys of which NATS refuses writes because something older stands there than it had told, and since when.
+    older: BTreeMap<Key, Time>,
     /// Whether the fleet knows that it is frozen.
     is_freeze_told: bool,
     is_draining: bool,
@@ -189,6 +200,7 @@ impl Node {
             jobs: BTreeMap::new(),
             done: BTreeMap::new(),
             mine: mine.collect(),
+            gates: HashMap::new(),
             closing: HashMap::new(),
             streams: Streams::default(),
             sent: HashMap::new(),
@@ -197,6 +209,7 @@ impl Node {
             frozen: None,
             is_behind: false,
             unanswered: 0,
+            older: BTreeMap::new(),
             is_freeze_told: false,
             is_draining: false,
             has_left: false,
@@ -448,6 +461,7 @@ impl Node {
             }
             self.highest = self.highest.max(revision);
         }
+        let is_older = self.is_older(now, &sent, &written);
         if let Purpose::Member = &sent.purpose {
             self.unanswered = match written {
                 Written::Lost => self.unanswered.saturating_add(1),
@@ -481,19 +495,15 @@ impl Node {
         let refused_by_nothing = written == Written::Refused(None);
         let (is_done, flight) = match &written {
             Written::Done(revision) => (Some(*revision), Flight::Idle),
-            // Where nothing stands, what is known is behind.
-            Written::Refused(Some(_)) => (None, Flight::Idle),
-            Written::Refused(None) | Written::Lost => (None, Flight::Until(now + AGAIN)),
+            // Where nothing stands, or something older, NATS is behind what is known.
+            Written::Refused(Some(_)) if !is_older => (None, Flight::Idle),
+            Written::Refused(_) | Written::Lost => (None, Flight::Until(now + AGAIN)),
         };
         if let Written::Refused(Some(entry)) = written {
             self.handle_entry(now, entry);
         }
         match sent.purpose {
-            Purpose::Gate(job) => {
-                if let Some(job) = self.jobs.get_mut(&job) {
-                    job.gate_in_flight = false;
-                }
-            }
+            Purpose::Gate(job) => flown(&mut self.gates, job, flight),
             Purpose::Mine(job, host) => {
                 if refused_by_nothing {
                     self.fate_vanished(now, &job, host);
@@ -505,10 +515,7 @@ impl Node {
                 if refused_by_nothing && known.is_some() {
                     self.freeze_because(now, lost_claim(&job, host));
                 }
-                match flight {
-                    Flight::Until(_) => self.closing.insert((job, host), flight),
-                    Flight::Idle | Flight::Sent => self.closing.remove(&(job, host)),
-                };
+                flown(&mut self.closing, (job, host), flight);
             }
             Purpose::Freeze => self.is_freeze_told |= is_done.is_some(),
             Purpose::Member | Purpose::Lease(_) | Purpose::GiveBack => {}
@@ -746,22 +753,23 @@ impl Node {
 
     /// Lets further hosts of jobs start, where this node looks after the job.
     fn open_gates(&mut self, now: Time) {
+        land(&mut self.gates, now);
         if self.frozen.is_some() {
             return;
         }
         let mut writes = Vec::new();
-        for (id, job) in &mut self.jobs {
+        for (id, job) in &self.jobs {
             let unit = self.settings.zones.unit_of_job(&id.0);
             let leased = self.leases.get(&unit);
-            if job.gate_in_flight || leased.is_none_or(|lease| lease.may_start(now).is_none()) {
+            if self.gates.contains_key(id) || leased.is_none_or(|lease| lease.may_start(now).is_none()) {
                 continue;
             }
             if let Some(gate) = job.due_gate() {
-                job.gate_in_flight = true;
                 writes.push((id.clone(), job.gate_revision(), gate));
             }
         }
         for (job, expected, gate) in writes {
+            self.gates.insert(job.clone(), Flight::Sent);
             let key = Key::Gate(job.clone());
             self.write(now, Purpose::Gate(job), key, expected, Value::Gate(gate));
         }
@@ -769,8 +777,7 @@ impl Node {
 
     /// Starts what may start, and settles what cannot or what a lost node has left.
     fn look_after_hosts(&mut self, now: Time) {
-        self.closing
-            .retain(|_, flight| !matches!(flight, Flight::Until(until) if now >= *until));
+        land(&mut self.closing, now);
         let jobs: Vec<JobId> = self.jobs.keys().cloned().collect();
         for job in jobs {
             self.look_after_lost(now, &job);
@@ -860,6 +867,30 @@ impl Node {
         }
     }
 
+    /// Whether a write was refused because something older stands there than NATS had told. Where that stays so, it has forgotten what
+    /// it had acknowledged, though its sequence number may have passed the one that was known: others have written since.
+    fn is_older(&mut self, now: Time, sent: &Sent, written: &Written) -> bool {
+        let Written::Refused(Some(entry)) = written else {
+            if matches!(written, Written::Done(_)) {
+                self.older.remove(&sent.key);
+            }
+            return false;
+        };
+        let (stands, expected) = (entry.revision, sent.expected);
+        if stands >= expected {
+            self.older.remove(&sent.key);
+            return false;
+        }
+        if now >= *self.older.entry(sent.key.clone()).or_insert(now) + BEHIND {
+            let key = &sent.key;
+            let why = format!(
+                "NATS has gone back at {key}, to sequence number {stands} from {expected}: it has lost what it had acknowledged"
+            );
+            self.freeze_because(now, why);
+        }
+        true
+    }
+
     /// The bucket has forgotten what it had acknowledged.
     fn freeze(&mut self, now: Time, last: u64) {
         let why = format!(
@@ -905,7 +936,8 @@ impl Node {
         let busy: BTreeSet<JobId> = places.map(|(job, _)| job.clone()).collect();
         let mut done = Vec::new();
         for (id, job) in &self.jobs {
-            if !busy.contains(id) && !job.gate_in_flight && (is_over(job.since) || job.is_settled()) {
+            if !busy.contains(id) && !self.gates.contains_key(id) && (is_over(job.since) || job.is_settled())
+            {
                 done.push((id.clone(), job.since));
             }
         }
@@ -925,6 +957,8 @@ impl Node {
             token,
             Sent {
                 purpose,
+                key: key.clone(),
+                expected,
                 at: now,
                 floor: self.highest,
             },
@@ -936,6 +970,19 @@ impl Node {
             value,
         });
     }
+}
+
+/// A write of this key is answered: it is made again at that time, or need not be.
+fn flown<K: Eq + Hash>(writes: &mut HashMap<K, Flight>, key: K, flight: Flight) {
+    match flight {
+        Flight::Until(_) => writes.insert(key, flight),
+        Flight::Idle | Flight::Sent => writes.remove(&key),
+    };
+}
+
+/// Lets those be made again whose time has come.
+fn land<K>(writes: &mut HashMap<K, Flight>, now: Time) {
+    writes.retain(|_, flight| !matches!(flight, Flight::Until(until) if now >= *until));
 }
 
 fn lost_claim(job: &JobId, host: u32) -> String {

@@ -440,6 +440,90 @@ fn a_bucket_that_twice_forgets_what_it_has_acknowledged_freezes_the_fleet() {
 }
 
 #[test]
+fn a_bucket_that_goes_back_at_one_key_freezes_the_fleet_though_others_write_on() {
+    // What stands at the node's name, by the answer to each renewal; `None` where that is what it wrote, with the next number.
+    let frozen_after = |answers: &[Option<u64>]| {
+        let mut node = Node::new(lone(), Vec::new());
+        node.handle_synced();
+        let name = Key::Member("a".into());
+        let mut revision = 100;
+        for (second, stands) in (1..).zip(answers) {
+            // Renewed every 5 s, and every second where that was refused.
+            let now = seconds(second * 6);
+            node.handle_tick(now);
+            for (token, key, _, value) in writes(&mut node, now) {
+                revision = (revision + 1).max(stands.unwrap_or_default());
+                let written = match stands {
+                    Some(stands) if key == name => Written::Refused(Some(Entry {
+                        key,
+                        revision: *stands,
+                        value: Some(value),
+                    })),
+                    _ => Written::Done(revision),
+                };
+                node.handle_written(now, token, written);
+            }
+        }
+        node.frozen().map(str::to_owned)
+    };
+    assert_eq!(frozen_after(&[None, Some(90), None, Some(90), None]), None);
+    // What stands there by another's write is no older.
+    assert_eq!(frozen_after(&[None, Some(50_000), Some(60_000)]), None);
+    let why = frozen_after(&[None, Some(90), Some(90)]).unwrap();
+    assert!(
+        why.contains("gone back at member.a, to sequence number 90 from 10"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_gate_that_nats_does_not_take_is_not_written_again_at_once() {
+    let mut node = Node::new(lone(), Vec::new());
+    node.handle_synced();
+    let (mut revision, mut lost) = (0, 0);
+    let job = JobId("one".into());
+    for quarter in 0..20 {
+        let now = Duration::from_millis(quarter * 250);
+        node.handle_tick(now);
+        if quarter == 4 {
+            // The first does not start, and so the second may.
+            let host = |refused: Option<&str>| PlannedHost {
+                unit: lone().zones.unit_of("h"),
+                refused: refused.map(str::to_owned),
+            };
+            let plan = Plan {
+                hosts: vec![host(Some("not allowed")), host(None)],
+                limits: Limits {
+                    at_once: 1,
+                    ..Limits::default()
+                },
+            };
+            node.handle_job(now, job.clone(), plan);
+        }
+        loop {
+            let all = writes(&mut node, now);
+            if all.is_empty() {
+                break;
+            }
+            for (token, key, _, value) in all {
+                if key == Key::Gate(job.clone()) {
+                    lost += 1;
+                    assert!(lost < 100, "it is written again and again");
+                    node.handle_written(now, token, Written::Lost);
+                    continue;
+                }
+                revision += 1;
+                node.handle_written(now, token, Written::Done(revision));
+                let value = Some(value);
+                node.handle_entry(now, Entry { key, revision, value });
+            }
+        }
+    }
+    // Once a second, from the first to the last.
+    assert!((3..=4).contains(&lost), "{lost}");
+}
+
+#[test]
 fn a_node_that_may_not_write_its_name_says_so() {
     let mut node = Node::new(lone(), Vec::new());
     node.handle_synced();

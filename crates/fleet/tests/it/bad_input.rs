@@ -67,6 +67,35 @@ async fn what_is_wrong_with_nats_is_said_in_one_sentence() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_old_servers_is_warned_of() {
+    let version = Command::new("nats-server").arg("--version").output().unwrap();
+    let is_old = String::from_utf8(version.stdout).unwrap().contains("v2.9.");
+    let servers = Nats::cluster();
+    let settings = format!("url = {:?}\n", servers[0].access().servers);
+    let make = |replicas: &'static str| {
+        let settings = settings.clone();
+        // It takes some time until there is a cluster; what a try has left is removed by the next.
+        let made = move || said(&settings, &["init", "--anew", "--replicas", replicas]);
+        async move { tokio::task::spawn_blocking(made).await.unwrap() }
+    };
+    let mut tries = 0;
+    let said = loop {
+        match make("3").await {
+            (said, Some(0)) => break said,
+            (said, _) if tries == 300 => panic!("{said}"),
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        tries += 1;
+    };
+    assert_eq!(
+        said.contains("can lose what it has acknowledged when one of its servers is killed"),
+        is_old,
+        "{said}"
+    );
+    assert_eq!(make("1").await, (String::new(), Some(0)));
+}
+
 /// An authority, and a certificate of it for 127.0.0.1, made as the guide does.
 fn certificates(folder: &Path) {
     let script = "\

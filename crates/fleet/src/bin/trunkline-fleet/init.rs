@@ -11,6 +11,7 @@ use trunkline_fleet::bucket::{Bucket, Charter};
 use trunkline_fleet::state::Zones;
 use trunkline_fleet::submitting;
 
+use crate::say;
 use crate::settings::Settings;
 use crate::status::print as tell;
 
@@ -67,7 +68,10 @@ pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
               is not run again.\n",
         )?;
     }
-    Bucket::create(&access, charter, args.replicas.into()).await?;
+    let bucket = Bucket::create(&access, charter, args.replicas.into()).await?;
+    if let Some(warning) = bucket.cluster_warning().filter(|_| args.replicas > 1) {
+        say(&format!("warning: {warning}"));
+    }
     if is_new {
         settings.allow.push(Rule {
             submitters: vec![key.clone()],

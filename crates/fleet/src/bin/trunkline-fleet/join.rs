@@ -17,6 +17,7 @@ use trunkline_fleet::running::{self, Instruction, NodeOptions};
 use trunkline_request::World;
 
 use crate::executor::Daemon;
+use crate::say;
 use crate::settings::{AllowFile, Settings};
 
 /// Arguments of `trunkline fleet join`.
@@ -202,9 +203,4 @@ async fn asked(stream: UnixStream) -> Option<(Instruction, UnixStream)> {
     let mut stream = stream.into_inner();
     stream.write_all(b"ok\n").await.ok()?;
     Some((instruction, stream))
-}
-
-fn say(text: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stderr(), "trunkline: {text}");
 }

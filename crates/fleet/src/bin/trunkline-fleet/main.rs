@@ -12,6 +12,7 @@ mod stream;
 mod tell;
 mod view;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -75,11 +76,14 @@ fn main() -> ExitCode {
         .init();
     let result = run(arguments.command);
     result.unwrap_or_else(|error| {
-        use std::io::Write as _;
-        let text = Printable::text(format!("{error:#}"));
-        let _ = writeln!(std::io::stderr(), "trunkline: {text}");
+        say(&Printable::text(format!("{error:#}")).to_string());
         ExitCode::from(OWN_ERROR)
     })
+}
+
+/// Tells the person at the terminal.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "trunkline: {text}");
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
