@@ -73,9 +73,15 @@ function toConnectionError(fault, { config, ready }) {
  * @returns {import('./index').SshError}
  */
 function toRequestError(fault, unable) {
-  const { kind, reason, words = '' } = fault;
+  const { kind, reason, unstarted, words = '' } = fault;
   const error = toError(fault);
   const cause = new Error(error.message);
+  if (unstarted !== undefined) {
+    const { status, signal } = unstarted;
+    if (signal !== null) return Object.assign(error, { message: `Received signal SIG${signal} while establishing SFTP session`, code: null, signal: `SIG${signal}`, cause });
+    const received = status === null ? 'unexpected SFTP session termination' : `exit code ${status} while establishing SFTP session`;
+    return Object.assign(error, { message: `Received ${received}`, code: status ?? undefined, signal: undefined, cause });
+  }
   if (reason !== undefined) error.message = `(SSH) Channel open failure: ${words}`;
   else if (kind === 'limit') error.message = unable;
   else if (kind === 'network' || fault.code === 'ERR_CLOSED') error.message = 'No response from server';

@@ -130,6 +130,8 @@ export interface Lane {
   tunnels: number;
   /** Whether its traffic keeps new streams away from it. */
   busy: boolean;
+  /** Whether its server has not answered for some time: new streams get another connection, where there may be one. */
+  silent: boolean;
   /** Its traffic in both directions as last measured, in bits a second. */
   rate: number;
   bytesSent: number;

@@ -121,6 +121,7 @@ export interface Fault {
   reason?: number;
   words?: string;
   disconnect?: { reason: number; words: string };
+  unstarted?: { status: number | null; signal: string | null };
   address?: string;
   port?: number;
   errno?: number;

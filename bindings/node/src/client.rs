@@ -530,6 +530,7 @@ fn shown(connection: &ConnectionReport) -> Value {
         "sessions": connection.sessions,
         "tunnels": connection.tunnels,
         "busy": connection.busy,
+        "silent": connection.silent,
         "rate": connection.rate,
         "bytesSent": connection.sent,
         "bytesReceived": connection.received,

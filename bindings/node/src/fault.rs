@@ -110,9 +110,10 @@ impl Fault {
             Cause::Closed => ("client", "ERR_CLOSED".into()),
             Cause::File { status, .. } => ("sftp", (*status).into()),
             Cause::Disconnected { .. } => ("protocol", code_of(*kind).into()),
-            Cause::Authentication { .. } | Cause::Refused { .. } | Cause::Other => {
-                (level_of(*kind), system.unwrap_or(code_of(*kind)).into())
-            }
+            Cause::Authentication { .. }
+            | Cause::Refused { .. }
+            | Cause::SftpUnstarted { .. }
+            | Cause::Other => (level_of(*kind), system.unwrap_or(code_of(*kind)).into()),
         };
         let mut value = json!({
             "message": message,
@@ -135,6 +136,9 @@ impl Fault {
                     value["reason"] = (*reason).into();
                 }
                 value["words"] = words.as_str().into();
+            }
+            Cause::SftpUnstarted { status, signal } => {
+                value["unstarted"] = json!({ "status": status, "signal": signal });
             }
             Cause::Disconnected { reason, words } => {
                 value["disconnect"] = json!({ "reason": reason, "words": words });

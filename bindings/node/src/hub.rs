@@ -339,7 +339,7 @@ impl Hub {
             self.inner.refuse(number);
             return Ok(number);
         };
-        let session = SftpSession::new(number, &self.inner.outbox);
+        let session = SftpSession::new(runtime, number, &self.inner.outbox);
         self.inner.held().sftps.insert(number, session.clone());
         let inner = self.inner.clone();
         runtime.spawn(async move {
@@ -353,19 +353,15 @@ impl Hub {
     }
 
     /// Begins an operation of an SFTP session; returns the number under which its outcome is told.
-    ///
-    /// # Errors
-    /// No threads.
     #[napi]
-    pub fn sftp_call(&self, sftp: u32, call: SftpCall) -> napi::Result<u32> {
-        let runtime = runtime::runtime()?;
+    pub fn sftp_call(&self, sftp: u32, call: SftpCall) -> u32 {
         let number = self.inner.numbers(1);
         let session = self.inner.held().sftps.get(&sftp).cloned();
         match session {
-            Some(session) => drop(runtime.spawn(session.call(number, call))),
+            Some(session) => session.call(number, call),
             None => self.inner.refuse(number),
         }
-        Ok(number)
+        number
     }
 
     /// Closes an SFTP session.

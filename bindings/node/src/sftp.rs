@@ -8,10 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::sftp::{
@@ -82,6 +86,8 @@ pub(crate) struct SftpSession {
     next_file: AtomicU32,
     /// Those that are under way.
     calls: TaskTracker,
+    /// Those that JavaScript has just made, in their order.
+    made: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
     /// Ends it, and its calls.
     cancel: CancellationToken,
 }
@@ -91,6 +97,16 @@ const STEP: Duration = Duration::from_millis(50);
 /// One piece of a whole file, between its stream and the file on this machine.
 const PIECE: usize = 256 * 1024;
 
+/// Begins calls one after the other, so that their first requests leave in this order: who does not wait for one operation before
+/// the next counts on it, and a file that is appended to has what came first first.
+async fn begin_in_order(mut calls: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
+    while let Some(mut call) = calls.recv().await {
+        if futures_util::poll!(&mut call).is_pending() {
+            tokio::spawn(call);
+        }
+    }
+}
+
 /// What an operation gives.
 enum Outcome {
     Value(Value),
@@ -98,8 +114,11 @@ enum Outcome {
 }
 
 impl SftpSession {
-    pub(crate) fn new(target: u32, outbox: &Arc<Outbox>) -> Arc<Self> {
+    pub(crate) fn new(runtime: &Runtime, target: u32, outbox: &Arc<Outbox>) -> Arc<Self> {
+        let (made, calls) = mpsc::unbounded_channel();
+        runtime.spawn(begin_in_order(calls));
         Arc::new(Self {
+            made,
             target,
             outbox: outbox.clone(),
             sftp: Mutex::default(),
@@ -166,10 +185,11 @@ impl SftpSession {
         self.cancel.cancel();
     }
 
-    /// Does what is asked, and tells of it under `request`.
-    pub(crate) fn call(self: Arc<Self>, request: u32, call: SftpCall) -> impl Future<Output = ()> + Send {
-        let calls = self.calls.clone();
-        calls.track_future(self.carry_out(request, call))
+    /// Does what is asked, and tells of it under `request`. The server is asked in the order of these calls.
+    pub(crate) fn call(self: Arc<Self>, request: u32, call: SftpCall) {
+        let (made, calls) = (self.made.clone(), self.calls.clone());
+        // Without a reader the runtime has ended, and nobody waits.
+        let _ = made.send(calls.track_future(self.carry_out(request, call)).boxed());
     }
 
     async fn carry_out(self: Arc<Self>, request: u32, call: SftpCall) {

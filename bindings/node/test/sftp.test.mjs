@@ -105,6 +105,18 @@ test('streams carry large files both ways', async (t) => {
   assert.equal((await all(sftp.createReadStream(local, { start: content.length }))).length, 0);
 });
 
+test('long pieces are appended in their order', async (t) => {
+  const { sftp, folder } = await session(t);
+  const path = join(folder, 'log');
+  const pieces = Array.from({ length: 40 }, (_, number) => Buffer.alloc(1 + ((number * 79_190) % 600_000), 97 + (number % 26)));
+  // The server appends what comes as it comes.
+  const stream = sftp.createWriteStream(path, { flags: 'a' });
+  for (const piece of pieces) stream.write(piece);
+  stream.end();
+  await once(stream, 'close');
+  assert.ok(Buffer.concat(pieces).equals(readFileSync(path)));
+});
+
 test('whole files are carried by the engine, and tell how far they are', async (t) => {
   const { sftp, folder } = await session(t);
   const content = randomBytes(5_000_000);

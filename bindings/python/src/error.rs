@@ -104,6 +104,7 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         } => allowed = (methods, partial),
         Cause::Refused { reason, words: said } => (code, words) = (Some(reason), Some(said)),
         Cause::File { status, .. } => code = Some(status),
+        Cause::SftpUnstarted { .. } => name = "sftp_server",
         Cause::ClosedByPeer | Cause::Disconnected { .. } | Cause::Other => {}
     }
     if is_of_fleet {

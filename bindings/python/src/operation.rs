@@ -12,6 +12,7 @@ use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObject, IntoPyObjectExt as _};
+use tokio::sync::{Mutex as FairMutex, OwnedMutexGuard};
 
 use crate::completions::{Begun, Completions};
 use crate::data::duration;
@@ -35,6 +36,20 @@ pub(crate) const SLICE: Duration = Duration::from_millis(50);
 pub(crate) struct Operation {
     /// Guards the work until it is taken.
     work: Mutex<Option<OfProcess<Work>>>,
+}
+
+/// A place in the queue for a lock, which is taken now: what was asked for first is done first, whichever is begun or waited for first.
+pub(crate) fn turn<T: Send + 'static>(
+    lock: &Arc<FairMutex<T>>,
+) -> impl Future<Output = OwnedMutexGuard<T>> + Send + use<T> {
+    let mut turn = Box::pin(lock.clone().lock_owned());
+    let own = (&mut turn).now_or_never();
+    async move {
+        match own {
+            Some(held) => held,
+            None => turn.await,
+        }
+    }
 }
 
 impl Operation {

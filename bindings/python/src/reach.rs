@@ -292,9 +292,9 @@ impl Reach {
     }
 }
 
-/// A connection as Python sees it: server, algorithms, round-trip time in seconds, sessions, tunnels, spares, busy, bytes
-/// sent and received.
-type Lane = (String, String, Option<f64>, u32, u32, usize, bool, u64, u64);
+/// A connection as Python sees it: server, algorithms, round-trip time in seconds, sessions, tunnels, spares, busy,
+/// silent, bytes sent and received.
+type Lane = (String, String, Option<f64>, u32, u32, usize, bool, bool, u64, u64);
 
 fn lane(connection: ConnectionReport) -> Lane {
     let agreed = |Handshake {
@@ -313,6 +313,7 @@ fn lane(connection: ConnectionReport) -> Lane {
         connection.tunnels,
         connection.spares,
         connection.busy,
+        connection.silent,
         connection.sent,
         connection.received,
     )

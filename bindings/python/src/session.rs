@@ -8,13 +8,13 @@ use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use trunkline::{ExitStatus, TerminalSize};
 use trunkline_embed::{Control, End, Input, Output, Reader, Tunnel, Writer};
 
 use crate::data::{Data, duration};
 use crate::error::Failure;
-use crate::operation::Operation;
+use crate::operation::{Operation, turn};
 use crate::process::{OfProcess, Process};
 
 /// How a command ended: its status as a shell would show it, and the signal's name without "SIG".
@@ -66,8 +66,12 @@ async fn within<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Op
 }
 
 /// Writes what the server's window has room for, and waits until it has room; `None` where it has none within `limit`.
-async fn write_some(shared: &Shared, data: Vec<u8>, limit: Option<Duration>) -> io::Result<Option<usize>> {
-    let Some(mut stdin) = within(limit, shared.stdin.lock()).await else {
+async fn write_some(
+    turn: impl Future<Output = OwnedMutexGuard<Writer>>,
+    data: Vec<u8>,
+    limit: Option<Duration>,
+) -> io::Result<Option<usize>> {
+    let Some(mut stdin) = within(limit, turn).await else {
         return Ok(None);
     };
     // What the window has now is known whatever the limit is.
@@ -96,9 +100,9 @@ pub(crate) struct Session {
 
 /// Each lock is held while its stream is used: readers of one stream come one after the other.
 struct Shared {
-    stdin: Mutex<Writer>,
-    stdout: Mutex<Reader>,
-    stderr: Mutex<Reader>,
+    stdin: Arc<Mutex<Writer>>,
+    stdout: Arc<Mutex<Reader>>,
+    stderr: Arc<Mutex<Reader>>,
     control: Control,
     end: Mutex<End>,
 }
@@ -138,9 +142,9 @@ impl Session {
     fn of(process: Arc<Process>, stdin: Writer, outputs: [Reader; 2], control: Control, end: End) -> Self {
         let [stdout, stderr] = outputs;
         let shared = Shared {
-            stdin: Mutex::new(stdin),
-            stdout: Mutex::new(stdout),
-            stderr: Mutex::new(stderr),
+            stdin: Arc::new(Mutex::new(stdin)),
+            stdout: Arc::new(Mutex::new(stdout)),
+            stderr: Arc::new(Mutex::new(stderr)),
             control,
             end: Mutex::new(end),
         };
@@ -181,12 +185,14 @@ impl Session {
     fn read(&self, stream: u8, limit: Option<f64>) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
         let (shared, limit) = (shared.clone(), duration(limit)?);
+        let turn = turn(if stream == 2 {
+            &shared.stderr
+        } else {
+            &shared.stdout
+        });
         Ok(Operation::new(process, async move {
             let read = async {
-                let mut reader = match stream {
-                    2 => shared.stderr.lock().await,
-                    _ => shared.stdout.lock().await,
-                };
+                let mut reader = turn.await;
                 let data = gather(&mut reader).await;
                 if data.len() == 0 && !reader.is_complete().await {
                     drop(reader);
@@ -229,9 +235,9 @@ impl Session {
     #[pyo3(signature = (data, through=false))]
     fn write(&self, data: Vec<u8>, through: bool) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
-        let shared = shared.clone();
+        let turn = turn(&shared.stdin);
         Ok(Operation::new(process, async move {
-            let mut stdin = shared.stdin.lock().await;
+            let mut stdin = turn.await;
             let mut sent = Ok(());
             if through {
                 sent = stdin.drained().await;
@@ -251,9 +257,9 @@ impl Session {
     #[pyo3(signature = (data, limit=None))]
     fn write_some(&self, data: Vec<u8>, limit: Option<f64>) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
-        let (shared, limit) = (shared.clone(), duration(limit)?);
+        let (turn, limit) = (turn(&shared.stdin), duration(limit)?);
         Ok(Operation::new(process, async move {
-            let written = write_some(&shared, data, limit).await;
+            let written = write_some(turn, data, limit).await;
             written.map_err(|_| Failure::closed("command's standard input"))
         }))
     }
@@ -274,9 +280,9 @@ impl Session {
     /// Ends standard input behind what was written.
     fn finish(&self) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
-        let shared = shared.clone();
+        let turn = turn(&shared.stdin);
         Ok(Operation::new(process, async move {
-            shared.stdin.lock().await.finish().await;
+            turn.await.finish().await;
             Ok(())
         }))
     }

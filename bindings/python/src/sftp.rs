@@ -13,7 +13,7 @@ use trunkline_embed::Way;
 
 use crate::data::Data;
 use crate::error::Failure;
-use crate::operation::Operation;
+use crate::operation::{Operation, turn};
 use crate::process::{OfProcess, Process};
 
 /// Size, user, group, mode, times of access and modification; what the server did not tell is `None`.
@@ -285,7 +285,7 @@ pub(crate) struct RemoteFile {
 }
 
 impl RemoteFile {
-    /// An operation on the open file.
+    /// An operation on the open file. Operations take their turns as they were made, whichever is waited for first.
     fn operation<T, W>(&self, work: W) -> PyResult<Operation>
     where
         T: for<'py> IntoPyObject<'py> + Send + 'static,
@@ -294,9 +294,9 @@ impl RemoteFile {
             + 'static,
     {
         let (process, file) = self.inner.get()?;
-        let file = file.clone();
+        let turn = turn(file);
         Ok(Operation::new(process, async move {
-            let mut file = file.lock().await;
+            let mut file = turn.await;
             work(file.as_mut().ok_or_else(|| Failure::closed("file"))?).await
         }))
     }
@@ -397,9 +397,9 @@ impl RemoteFile {
     /// Closes it: the server's last word on whether all was written.
     fn close(&self) -> PyResult<Operation> {
         let (process, file) = self.inner.get()?;
-        let file = file.clone();
+        let turn = turn(file);
         Ok(Operation::new(process, async move {
-            match file.lock().await.take() {
+            match turn.await.take() {
                 Some(file) => Ok(file.close().await?),
                 None => Ok(()),
             }

@@ -87,6 +87,20 @@ def test_lines_come_by_async_for(on_box: OnBox) -> None:
     on_box(body)
 
 
+def test_what_is_written_at_once_arrives_in_its_order(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        lines = [f"line {number}\n" for number in range(500)]
+        for _ in range(5):
+            process = await box.start("cat")
+            writes = [asyncio.create_task(process.stdin.write(line)) for line in lines]
+            reads = [asyncio.create_task(process.stdout.readline()) for _ in lines]
+            await asyncio.gather(*writes)
+            assert await asyncio.gather(*reads) == lines
+            assert await process.communicate() == ("", "")
+
+    on_box(body)
+
+
 def test_bytes_are_read_as_they_come(on_box: OnBox) -> None:
     async def body(box: aio.Connection) -> None:
         process = await box.start("head -c 3000000 /dev/zero", encoding=None)
@@ -183,6 +197,10 @@ def test_files_are_read_written_listed_and_copied(on_box: OnBox, tmp_path: Path)
                 assert await file.read() == content[7:]
             assert await sftp.read_bytes(tmp_path / "a/file") == content
             assert await sftp.listdir(tmp_path / "a") == ["b", "file"]
+            lines = [b"line %d\n" % number for number in range(500)]
+            async with sftp.open(tmp_path / "log", "ab") as log:
+                await asyncio.gather(*(log.write(line) for line in lines))
+            assert await sftp.read_bytes(tmp_path / "log") == b"".join(lines)
             assert [names for _, names, _ in await sftp.walk(tmp_path / "a")] == [["b"], []]
             assert (await sftp.stat(tmp_path / "a/file")).st_size == len(content)
             with pytest.raises(FileNotFoundError):

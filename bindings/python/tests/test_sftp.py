@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import trunkline
+from conftest import Testbed
+from trunkline.compat import paramiko
 
 
 @pytest.fixture
@@ -156,6 +158,23 @@ def test_threads_share_a_session(sftp: trunkline.SFTP, tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(20) as pool:
         assert list(pool.map(work, range(100))) == [b"%d" % number for number in range(100)]
+
+
+def test_a_server_without_an_sftp_server_says_how_it_ended() -> None:
+    bed = Testbed("--config", "Subsystem sftp /nothing/here")
+    try:
+        with trunkline.connect(bed.aliases[0], config=bed.config, daemon=False) as box, box.sftp() as sftp:
+            with pytest.raises(trunkline.SftpServerError, match="ended before it began, with exit status 127"):
+                sftp.listdir("/")
+        with paramiko.SSHClient() as client:
+            client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+            host = bed.about["hosts"][0]
+            client.connect(host["address"], host["port"], host["user"], key_filename=host["key"], allow_agent=False)
+            # As the original has it.
+            with pytest.raises(paramiko.SSHException, match="EOF during negotiation"):
+                client.open_sftp()
+    finally:
+        bed.close()
 
 
 def test_a_closed_session_says_so(box: trunkline.Connection) -> None:

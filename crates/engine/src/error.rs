@@ -80,6 +80,8 @@ pub enum Error {
         partial: bool,
         /// What was tried or left out, and why; may be empty.
         advice: String,
+        /// What of that has not been told while it was tried.
+        untold: Box<str>,
         /// The configuration lets ssh try what the engine cannot: a key of another type, a signature with SHA-1.
         only_ssh: bool,
     },
@@ -230,6 +232,18 @@ pub enum Error {
         /// What went wrong.
         source: trunkline_sftp::Error,
     },
+    /// What is to speak SFTP on the server ended before it began: it cannot be started there, or does not want to.
+    #[error("{host}: sftp-server on the server ended before it began{}{}", how(*.status, .signal.as_deref()), colon(.words.as_ref()))]
+    SftpUnstarted {
+        /// The host.
+        host: String,
+        /// Its exit status, if the server told one.
+        status: Option<u32>,
+        /// The signal that ended it, without "SIG".
+        signal: Option<String>,
+        /// The end of what it said on standard error; may be empty.
+        words: Printable,
+    },
     /// Something on this machine.
     #[error("{doing}: {}", io_words(.source))]
     Local {
@@ -354,7 +368,7 @@ impl Error {
             | Self::Invalid(_)
             | Self::Denied { .. }
             | Self::Cancelled(_) => ErrorKind::Configuration,
-            Self::Refused { .. } => ErrorKind::Limit,
+            Self::Refused { .. } | Self::SftpUnstarted { .. } => ErrorKind::Limit,
             Self::File { .. } => ErrorKind::File,
             Self::Sftp {
                 source: trunkline_sftp::Error::Closed,
@@ -625,6 +639,14 @@ fn list(reasons: &[crate::config::Reason]) -> String {
         .map(|reason| format!("{} {} ({})", reason.directive, reason.value, reason.why))
         .collect::<Vec<_>>()
         .join("; ")
+}
+
+fn how(status: Option<u32>, signal: Option<&str>) -> String {
+    match (status, signal) {
+        (Some(status), _) => format!(", with exit status {status}"),
+        (None, Some(signal)) => format!(", by SIG{}", Printable::line(signal)),
+        (None, None) => String::new(),
+    }
 }
 
 fn colon(text: &str) -> String {

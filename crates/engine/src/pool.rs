@@ -837,6 +837,7 @@ impl Pool {
                     tunnels,
                     spares: lane.spares.len(),
                     busy: policy.is_busy(id),
+                    silent: metrics.doubted.is_cancelled(),
                     rate: policy.rate(id),
                     sent: metrics.bytes_sent.value(),
                     received: metrics.bytes_received.value(),

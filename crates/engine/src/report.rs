@@ -25,6 +25,10 @@ impl From<&Error> for Failure {
                 reason: *reason,
                 words: description.to_string(),
             },
+            Error::SftpUnstarted { status, signal, .. } => Cause::SftpUnstarted {
+                status: *status,
+                signal: signal.clone(),
+            },
             Error::File { status, .. } => Cause::File {
                 status: status.code.0,
                 words: status.message.to_string(),

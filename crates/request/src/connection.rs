@@ -20,6 +20,9 @@ pub struct ConnectionReport {
     pub spares: usize,
     /// Whether its traffic keeps new sessions away.
     pub busy: bool,
+    /// Whether its server has not answered for so long that new sessions go to another connection, where there may be one.
+    #[serde(default)]
+    pub silent: bool,
     /// Its traffic as last measured, in bits a second.
     pub rate: u64,
     /// Bytes sent.

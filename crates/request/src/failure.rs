@@ -115,6 +115,13 @@ pub enum Cause {
         /// The server's words, or empty.
         words: String,
     },
+    /// What was to speak SFTP on the server ended before it began. Neither is known where the server did not say.
+    SftpUnstarted {
+        /// Its exit status.
+        status: Option<u32>,
+        /// The signal that ended it, without "SIG".
+        signal: Option<String>,
+    },
     /// What was to be used was closed on this side.
     Closed,
 }

@@ -254,6 +254,7 @@ impl Host {
             {
                 "connecting"
             }
+            () if connections.iter().any(|connection| connection.silent) => "silent",
             () if connections.iter().any(|connection| connection.busy) => "busy",
             () if self.sessions() + self.tunnels() > 0 => "used",
             () if self.report.pinned => "pinned",
@@ -303,6 +304,7 @@ pub(crate) mod tests {
                 tunnels: 0,
                 spares: 1,
                 busy: false,
+                silent: false,
                 rate: 0,
                 sent,
                 received: 2 * sent,

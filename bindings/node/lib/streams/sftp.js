@@ -913,6 +913,8 @@ class WriteStream extends Writable {
     this.start = options.start;
     this.handle = options.handle ?? null;
     this._position = options.start ?? 0;
+    const flags = typeof this.flags === 'string' ? stringToFlags(this.flags) : this.flags;
+    this._appends = (flags & OPEN_MODE.APPEND) !== 0;
     this._behind = 0;
     /** @type {(() => void) | undefined} */
     this._waiting = undefined;
@@ -948,7 +950,8 @@ class WriteStream extends Writable {
     } catch (error) {
       return callback(/** @type {Error} */ (error));
     }
-    this._room(BEHIND, callback);
+    // A server that appends by itself does so in the order of requests, of which a long piece takes several.
+    this._room(this._appends ? 1 : BEHIND, callback);
   }
 
   /** @param {(error?: Error | null) => void} callback */

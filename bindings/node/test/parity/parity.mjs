@@ -156,6 +156,11 @@ export async function compare(t, each) {
     return `HostKey ${join(folder, `host-${type}`)}`;
   });
   const [host] = await servers(t, ...['AcceptEnv LC_*', ...more].flatMap((line) => ['--config', line]));
+  // What is to speak SFTP there ends: it is not there, does not want to, is ended by a signal.
+  const broken = await Promise.all(['/nothing/here', '/bin/false', 'kill -TERM $$'].map(async (command) => {
+    const [made] = await servers(t, '--config', `Subsystem sftp ${command}`);
+    return config(made);
+  }));
   const closed = createServer().listen(0, '127.0.0.1');
   await once(closed, 'listening');
   const unused = closed.address().port;
@@ -165,7 +170,7 @@ export async function compare(t, each) {
       const client = new ssh2.Client();
       client.on('error', () => {}).connect(config(host));
       await once(client, 'ready');
-      return { client, folder, unused, config: { ...config(host), keyFile: host.key } };
+      return { client, folder, unused, broken, config: { ...config(host), keyFile: host.key } };
     }));
   }
   const silent = createServer((socket) => socket.on('error', () => {})).listen(0, '127.0.0.1');

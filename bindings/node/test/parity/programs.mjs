@@ -1,7 +1,7 @@
 // Programs for ssh2, each run on ssh2 and on trunkline against the same servers. A program says what it saw with `see`.
 
 import { execFileSync } from 'node:child_process';
-import { createPublicKey } from 'node:crypto';
+import { createHash, createPublicKey } from 'node:crypto';
 import { once } from 'node:events';
 import { createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import http from 'node:http';
@@ -642,6 +642,37 @@ export const onOpenssh = {
       sftp.on('error', (error) => resolve(see(error.message)));
       sftp.ext_users_groups([0, 4_000_000_000], [0], (error, users, groups) => resolve(see(error, users, groups)));
     });
+  },
+  'sftp: requests that are made without waiting': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const [log, other] = ['appended', 'renamed'].map((name) => `${folder}/${name}`);
+    const [, handle] = await called(sftp, 'open', log, 'a');
+    const lines = Array.from({ length: 200 }, (_, number) => Buffer.from(`line ${number}\n`));
+    await Promise.all(lines.map((line) => called(sftp, 'write', handle, line, 0, line.length, 0)));
+    await called(sftp, 'close', handle);
+    const stream = sftp.createWriteStream(log, { flags: 'a' });
+    const gone = closed(stream);
+    // Of longer pieces, each a request, ssh2 mixes what is of one with what is of another.
+    for (let number = 0; number < 40; number++) stream.write(Buffer.alloc(1 + ((number * 7919) % 30_000), 97 + (number % 26)));
+    stream.end();
+    await gone;
+    const [, content] = await called(sftp, 'readFile', log);
+    see(createHash('sha256').update(content).digest('hex'), content.length);
+    // Each finds what the one before has left.
+    const steps = [];
+    for (let round = 0; round < 30; round++) {
+      steps.push(called(sftp, 'rename', log, other), called(sftp, 'stat', other), called(sftp, 'rename', other, log));
+    }
+    see((await Promise.all(steps)).filter(([error]) => error).length);
+    await called(sftp, 'unlink', log);
+  },
+  'sftp: servers that do not start': async ({ ssh2, see, broken }) => {
+    for (const config of broken) {
+      const made = await connected(ssh2, config);
+      const [error, sftp] = await called(made, 'sftp');
+      see(error?.message, error?.code, error?.signal, sftp);
+      made.end();
+    }
   },
   'sftp: what is no handle': async ({ client, see, folder }) => {
     const [, sftp] = await called(client, 'sftp');

@@ -35,6 +35,7 @@ from ._errors import (
     NoSuchLocalFileError,
     NotDirectoryError,
     PeerError,
+    SftpServerError,
     TimeoutError,
     UnknownHostError,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "NotDirectoryError",
     "PeerError",
     "Process",
+    "SftpServerError",
     "Terminal",
     "TimeoutError",
     "UnknownHostError",

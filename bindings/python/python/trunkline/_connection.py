@@ -47,6 +47,8 @@ class Lane:
     spares: int
     #: Whether its traffic keeps new sessions away.
     busy: bool
+    #: Whether its server has not answered for some time: new sessions get another connection, where there may be one.
+    silent: bool
     bytes_sent: int
     bytes_received: int
 

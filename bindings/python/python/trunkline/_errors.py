@@ -131,6 +131,12 @@ class LimitError(Error):
     words = ""
 
 
+class SftpServerError(LimitError):
+    """What is to speak SFTP on the server ended before it began: the message has its exit status, and what it said."""
+
+    kind = "sftp_server"
+
+
 class LocalError(Error):
     """This machine: a file, a socket, the daemon."""
 
@@ -224,6 +230,7 @@ _BY_KIND: dict[str, type[Error]] = {
         AuthenticationError,
         ConfigurationError,
         LimitError,
+        SftpServerError,
         LocalError,
         FileError,
         ClosedError,

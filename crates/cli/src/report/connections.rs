@@ -177,11 +177,12 @@ fn of_master(host: &HostReport, master: &MasterReport) -> Middle {
 
 /// What a connection is doing, in a word.
 pub(crate) fn state(connection: &ConnectionReport, is_pinned: bool) -> &'static str {
-    match (connection.handshake.is_some(), connection.busy, is_pinned) {
-        (false, ..) => "connecting",
-        (_, true, _) => "busy",
-        (.., true) => "pinned",
-        _ => "warm",
+    match () {
+        () if connection.handshake.is_none() => "connecting",
+        () if connection.silent => "silent",
+        () if connection.busy => "busy",
+        () if is_pinned => "pinned",
+        () => "warm",
     }
 }
 
@@ -265,6 +266,7 @@ pub(crate) mod tests {
             tunnels: 0,
             spares: 1,
             busy: false,
+            silent: false,
             rate: 0,
             sent: 3 << 20,
             received: 5 << 10,

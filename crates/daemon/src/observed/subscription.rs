@@ -115,7 +115,7 @@ fn is_changed(known: &HostReport, now: &HostReport) -> bool {
             known.closes_in.is_some() == now.closes_in.is_some()
                 && (known.sent, known.received, known.rtt) == (now.sent, now.received, now.rtt)
                 && (known.sessions, known.tunnels, known.spares) == (now.sessions, now.tunnels, now.spares)
-                && (known.busy, known.rate) == (now.busy, now.rate)
+                && (known.busy, known.silent, known.rate) == (now.busy, now.silent, now.rate)
                 && known.handshake == now.handshake
         });
     !same
@@ -185,6 +185,7 @@ mod tests {
                 tunnels: 0,
                 spares: 0,
                 busy: false,
+                silent: false,
                 rate: 0,
                 sent,
                 received: 0,

@@ -39,8 +39,8 @@ pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) 
         lines.push(at_error(format!("trunkline: the server said: {greeting}")));
     }
     match (root, error.execution()) {
-        (Error::Authentication { advice, .. }, _) if !advice.is_empty() => {
-            lines.push(at_error(format!("trunkline: {advice}")));
+        (Error::Authentication { untold, .. }, _) if !untold.is_empty() => {
+            lines.push(at_error(format!("trunkline: {untold}")));
         }
         (_, Execution::DidNotStart) => {}
         (_, execution) => lines.push(at_error(format!("trunkline: the command {execution}"))),

@@ -654,11 +654,17 @@ impl<'a> Authentication<'a> {
         if self.allowed.iter().any(|method| method == "gssapi-with-mic") && self.host.gssapi_authentication {
             advice.push("for GSSAPI use the system's ssh (transport = openssh)".into());
         }
+        let untold: Vec<&str> = advice
+            .iter()
+            .filter(|note| !self.identities.told.contains(note))
+            .map(String::as_str)
+            .collect();
         Error::Authentication {
             user: self.host.user.clone(),
             host: self.host.original_host.clone(),
             allowed: self.allowed.clone(),
             partial: self.partial,
+            untold: untold.join("; ").into(),
             advice: advice.join("; "),
             only_ssh: self.only_ssh(),
         }

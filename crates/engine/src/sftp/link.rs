@@ -320,6 +320,11 @@ impl Drop for Attached {
 }
 
 impl Shared {
+    /// Whether the server has told its version.
+    fn has_begun(&self) -> bool {
+        self.state().client.extensions().is_some()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -557,9 +562,10 @@ impl Transport for Channel {
             }
             Err(trunkline_sftp::Error::Closed)
         };
+        let mut words = Words::default();
         let listening = async {
-            while let Some(words) = self.stderr.chunk().await {
-                tracing::debug!(%host, "sftp-server says: {}", Printable::line(words[..].trim_ascii_end()));
+            while let Some(more) = self.stderr.chunk().await {
+                words.add(host, &more);
             }
             std::future::pending::<()>().await;
         };
@@ -579,8 +585,39 @@ impl Transport for Channel {
         }
         match ended {
             Err(error) => error,
-            Ok(_) => Error::sftp(host, trunkline_sftp::Error::Closed),
+            Ok(_) if shared.has_begun() => Error::sftp(host, trunkline_sftp::Error::Closed),
+            Ok(ended) => {
+                while let Some(Some(more)) = self.stderr.chunk().now_or_never() {
+                    words.add(host, &more);
+                }
+                let (status, signal) = match ended {
+                    ExitStatus::Exited(status) => (Some(status), None),
+                    ExitStatus::Signaled { signal, .. } => (None, Some(signal)),
+                    ExitStatus::Unknown => (None, None),
+                };
+                Error::SftpUnstarted {
+                    host: host.to_owned(),
+                    status,
+                    signal,
+                    words: Printable::line(words.0.trim_ascii()),
+                }
+            }
         }
+    }
+}
+
+/// The end of what the server's program says on standard error.
+#[derive(Default)]
+struct Words(Vec<u8>);
+
+/// How much of it is kept, in bytes.
+const WORDS: usize = 512;
+
+impl Words {
+    fn add(&mut self, host: &str, more: &[u8]) {
+        tracing::debug!(%host, "sftp-server says: {}", Printable::line(more.trim_ascii_end()));
+        self.0.extend_from_slice(more);
+        self.0.drain(..self.0.len().saturating_sub(WORDS));
     }
 }
 

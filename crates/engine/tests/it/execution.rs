@@ -663,6 +663,8 @@ async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_the
         let (first, _, others) = futures_util::future::select_all(commands).await;
         assert_eq!(first.unwrap().unwrap().stdout, b"here\n");
         assert_eq!(sshd.authentications(), 2, "{spare_sessions} spare sessions");
+        let silent: Vec<bool> = host.lanes().iter().map(|lane| lane.report.silent).collect();
+        assert_eq!(silent, [true, false]);
         kill_process(server, Signal::CONT).unwrap();
         session.stdin.write_all(b"it goes on\n").await.unwrap();
         assert_eq!(lines.next_line().await.unwrap().unwrap(), "it goes on");

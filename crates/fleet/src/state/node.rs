@@ -21,9 +21,10 @@ const AGAIN: Time = Time::from_secs(1);
 /// How long a node starts nothing after its disk has failed it.
 const DISK_REST: Time = Time::from_secs(60);
 
-/// How long NATS may have something older at a key than it had told: in a cluster, a server that has just become the leader can be
-/// behind for a moment.
-const BEHIND: Time = Time::from_secs(5);
+/// How long NATS may have something older at a key than it had told. In a cluster, a server that has just become the leader can be
+/// behind for a moment, and a leader that is cut off from the others answers from what it has for up to 20 s (raft.go,
+/// `lostQuorumInterval`, looked at every 10 s).
+const BEHIND: Time = Time::from_secs(25);
 
 /// After how many writes of its name without an answer a node says so.
 const UNHEARD: u32 = 3;
@@ -168,8 +169,9 @@ pub(crate) struct Node {
     frozen: Option<String>,
     /// How many writes of its name in a row had no answer.
     unanswered: u32,
-    /// Whether the bucket said that its last sequence number was below one that was seen: nothing is begun until it is asked again.
-    is_behind: bool,
+    /// Since when the bucket has said that its last sequence number is below one that was seen, and which it was: nothing is begun
+    /// until it says something else.
+    behind: Option<(Time, u64)>,
     /// Keys of which NATS refuses writes because something older stands there than it had told, and since when.
     older: BTreeMap<Key, Time>,
     /// Whether the fleet knows that it is frozen.
@@ -207,7 +209,7 @@ impl Node {
             actions: VecDeque::new(),
             highest: 0,
             frozen: None,
-            is_behind: false,
+            behind: None,
             unanswered: 0,
             older: BTreeMap::new(),
             is_freeze_told: false,
@@ -371,8 +373,13 @@ impl Node {
     /// The bucket's last sequence number, as it said when it was asked, and what [`Self::highest`] was before that. In a cluster,
     /// a server that has just become the leader can be behind what the one before had told; it knows all when it is asked again.
     pub(crate) fn handle_last_sequence(&mut self, now: Time, last: u64, highest_before: u64) {
-        let was_behind = std::mem::replace(&mut self.is_behind, last < highest_before);
-        if was_behind && self.is_behind {
+        if last >= highest_before {
+            self.behind = None;
+            return;
+        }
+        let (since, first) = *self.behind.get_or_insert((now, last));
+        // What is written goes on behind what was forgotten. A leader that is cut off from the others writes nothing.
+        if last > first || now >= since + BEHIND {
             self.freeze(now, last);
         }
     }
@@ -723,7 +730,7 @@ impl Node {
         if !std::mem::take(&mut self.streams.is_stirred) {
             return;
         }
-        let is_starting = self.frozen.is_none() && !self.is_behind && self.disk.is_none();
+        let is_starting = self.frozen.is_none() && self.behind.is_none() && self.disk.is_none();
         let (own, leases) = (&self.own, &self.leases);
         self.streams.look_after(now, is_starting, |unit| {
             let lease = leases.get(unit).filter(|_| own.contains(unit))?;
@@ -837,7 +844,7 @@ impl Node {
 
     /// Whether hosts of a unit whose lease is held are begun.
     fn may_begin(&self, unit: &Unit) -> bool {
-        self.frozen.is_none() && !self.is_behind && self.disk.is_none() && self.own.contains(unit)
+        self.frozen.is_none() && self.behind.is_none() && self.disk.is_none() && self.own.contains(unit)
     }
 
     /// Settles a host that this process has no intent for.

@@ -69,6 +69,7 @@ function stateOf({ report }) {
   if (master) return master.state;
   if (connections.length === 0) return pinned ? 'pinned' : 'listening';
   if (connections.every((c) => c.handshake === null)) return 'connecting';
+  if (connections.some((c) => c.silent)) return 'silent';
   if (connections.some((c) => c.busy)) return 'busy';
   if (connections.some((c) => c.sessions + c.tunnels > 0)) return 'used';
   return pinned ? 'pinned' : 'warm';

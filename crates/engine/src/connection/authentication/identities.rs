@@ -28,6 +28,8 @@ pub(crate) struct Candidate {
     /// Its type, the first string in the blob.
     pub(crate) key_type: String,
     signer: Signer,
+    /// Further files that have it, for where the first cannot be used.
+    copies: Vec<KeyFile>,
 }
 
 #[derive(Debug, Clone)]
@@ -99,6 +101,8 @@ pub(crate) struct Identities {
     pub(crate) candidates: VecDeque<Candidate>,
     /// What was left out, and why: shown when nothing works.
     pub(crate) notes: Vec<String>,
+    /// Those of them that were told as they were found.
+    pub(crate) told: Vec<String>,
     /// Keys that only ssh signs with.
     pub(crate) only_ssh: OnlySsh,
     /// Files that cannot be read, in the order of the configuration: told when their turn comes.
@@ -112,6 +116,8 @@ pub(crate) struct Identities {
 /// A file of the configuration that cannot be read, and what ssh says of it (sshconnect2.c, `load_identity_file`).
 #[derive(Debug)]
 struct Unreadable {
+    /// What is said of it where nothing leads in.
+    note: String,
     /// Its place among the configuration's files.
     at: usize,
     level: LogLevel,
@@ -140,6 +146,7 @@ impl Identities {
         Self {
             candidates: VecDeque::new(),
             notes: Vec::new(),
+            told: Vec::new(),
             only_ssh: OnlySsh::default(),
             unreadable: VecDeque::new(),
             agent: None,
@@ -155,6 +162,7 @@ impl Identities {
                 key_type: Reader::new(&blob).name().ok()?.to_owned(),
                 blob,
                 signer: Signer::Program(signer.clone()),
+                copies: Vec::new(),
             })
         };
         Self {
@@ -229,6 +237,7 @@ impl Identities {
         Self {
             candidates: ordered.candidates,
             notes,
+            told: Vec::new(),
             only_ssh,
             unreadable,
             agent,
@@ -270,6 +279,7 @@ impl Identities {
         };
         while let Some(file) = self.unreadable.pop_front_if(|file| file.at < place) {
             interaction.log(file.level, &file.text);
+            self.told.push(file.note);
         }
     }
 
@@ -288,6 +298,7 @@ impl Identities {
             blob: key.public_blob().clone(),
             key_type: key.algorithm().to_owned(),
             signer: Signer::Opened(file, Arc::new(key)),
+            copies: Vec::new(),
         })
     }
 
@@ -329,13 +340,13 @@ impl Identities {
                 Ok(signed)
             }
             Signer::File(_) | Signer::Opened(..) => {
-                let (file, key) = match &candidate.signer {
-                    Signer::Opened(file, key) => (file, Arc::clone(key)),
-                    Signer::File(file) => match self.unlock(host, interaction, file).await {
-                        Some(key) => (file, Arc::new(key)),
-                        None => return Ok(None),
-                    },
-                    Signer::Agent(_) | Signer::Program(_) => return Ok(None),
+                let opened = match &candidate.signer {
+                    Signer::Opened(file, key) => Some((&**file, Arc::clone(key))),
+                    Signer::File(file) => self.unlock_one(host, interaction, file, &candidate.copies).await,
+                    Signer::Agent(_) | Signer::Program(_) => None,
+                };
+                let Some((file, key)) = opened else {
+                    return Ok(None);
                 };
                 if host.add_keys_to_agent.add && self.give_to_agent(host, interaction, file, &key).await {
                     // From now on the agent signs.
@@ -353,6 +364,22 @@ impl Identities {
                 }
             }
         }
+    }
+
+    /// The first of the files with one key that can be used.
+    async fn unlock_one<'a>(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        first: &'a KeyFile,
+        copies: &'a [KeyFile],
+    ) -> Option<(&'a KeyFile, Arc<keys::PrivateKey>)> {
+        for file in std::iter::once(first).chain(copies) {
+            if let Some(key) = self.unlock(host, interaction, file).await {
+                return Some((file, Arc::new(key)));
+            }
+        }
+        None
     }
 
     async fn unlock(
@@ -385,6 +412,7 @@ impl Identities {
                         self.only_ssh.named = true;
                     } else {
                         interaction.warning(&error.to_string());
+                        self.told.push(error.to_string());
                     }
                     self.notes.push(error.to_string());
                     return None;
@@ -466,6 +494,16 @@ impl<'a> Ordered<'a> {
     }
 
     fn add(&mut self, blob: &Bytes, signer: Signer) {
+        let known = self.candidates.iter_mut().find(|known| known.blob == *blob);
+        if let (Some(known), Signer::File(file), false) = (known, &signer, blob.is_empty())
+            && let Signer::File(first) = &known.signer
+        {
+            let mut same = std::iter::once(&**first).chain(&known.copies);
+            if same.all(|other| other.path() != file.path()) {
+                known.copies.push((**file).clone());
+            }
+            return;
+        }
         let key_type = match Reader::new(blob).name() {
             Ok(name) if self.candidates.iter().all(|known| known.blob != *blob) => name,
             // Sealed.
@@ -476,6 +514,7 @@ impl<'a> Ordered<'a> {
             blob: blob.clone(),
             key_type: key_type.to_owned(),
             signer,
+            copies: Vec::new(),
         });
     }
 
@@ -565,7 +604,13 @@ fn read_files(paths: &[(PathBuf, bool)], certificates: &[PathBuf]) -> KeyFiles {
                         }
                         _ => (LogLevel::Error, format!("Load key \"{path}\": {why}")),
                     };
-                    files.unreadable.push_back(Unreadable { at, level, text });
+                    let note = error.to_string();
+                    files.unreadable.push_back(Unreadable {
+                        note,
+                        at,
+                        level,
+                        text,
+                    });
                 }
                 if let KeyError::Unsupported { path, algorithm } = error {
                     files.refused.push((path, algorithm));

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         .init();
     let result = run(arguments.command);
     result.unwrap_or_else(|error| {
-        say(&Printable::text(format!("{error:#}")).to_string());
+        say(Printable::text(format!("{error:#}")).as_ref());
         ExitCode::from(OWN_ERROR)
     })
 }

@@ -264,11 +264,16 @@ impl World {
         }
         for slot in 0..self.slots.len() {
             self.slots[slot].told = self.slots[slot].told.min(self.log.len());
-            let last = self.sequence;
+        }
+        self.look();
+    }
+
+    /// Each node asks for the bucket's last sequence number.
+    pub(super) fn look(&mut self) {
+        let last = self.sequence;
+        for slot in 0..self.slots.len() {
             self.with(slot, |node, now| {
-                for _ in 0..2 {
-                    node.handle_last_sequence(now, last, node.highest());
-                }
+                node.handle_last_sequence(now, last, node.highest());
             });
         }
     }

@@ -147,6 +147,8 @@ def translated() -> Iterator[None]:
         raise AuthenticationException("Authentication failed.") from None
     except _errors.TimeoutError as error:
         raise socket.timeout(str(error)) from None
+    except _errors.SftpServerError:
+        raise SSHException("EOF during negotiation") from None
     except _errors.LimitError as error:
         if error.reason:
             raise ChannelException(error.reason, CONNECTION_FAILED_CODE.get(error.reason, "(unknown code)")) from None

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 use trunkline_testkit::{Agent, KeyPair, KeyType, Relay, Sshd, write_ssh_config};
@@ -153,6 +154,45 @@ fn an_encrypted_key_asks_for_its_passphrase() {
     assert_eq!(terminal.end().code(), Some(0));
     assert!(!terminal.shown().contains("sesame"));
     assert!(!home.log().contains("sesame"));
+}
+
+#[test]
+fn a_key_that_cannot_be_used_from_one_file_is_used_from_another() {
+    let (server, home) = (server(), Home::new());
+    let config = configured(&server, &home, &["BatchMode yes"]);
+    let key = server.client_keys()[0].private_path();
+    let [open, sealed] = ["open", "sealed"].map(|name| {
+        let copy = home.path(name);
+        fs::copy(key, &copy).unwrap();
+        copy
+    });
+    let seal = Command::new("ssh-keygen")
+        .args(["-q", "-p", "-a", "1", "-P", "", "-N", "secret", "-f"])
+        .arg(&sealed)
+        .status();
+    assert!(seal.unwrap().success());
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
+    for copy in [&open, &sealed] {
+        for program in [&mut home.command("ssh"), &mut home.trunkline()] {
+            if program.get_program() != "ssh" {
+                program.arg("ssh");
+            }
+            program.arg("-F").arg(&config).arg("-i").arg(copy);
+            let output = finish(program.args(["box", "echo in"]));
+            assert_status(&output, 0);
+            assert_eq!(output.stdout, b"in\n");
+        }
+    }
+    // What is wrong with the only one is said once.
+    let only = home.path("only");
+    let mut entry = server.host_entry("box");
+    entry.identities = vec![open];
+    write_ssh_config(&only, [entry]).unwrap();
+    let output = finish(home.ssh_with(&only).args(["box", "true"]));
+    assert_status(&output, 255);
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("UNPROTECTED").count(), 1, "{said}");
+    assert!(said.ends_with("Permission denied (publickey).\n"), "{said}");
 }
 
 #[test]
