@@ -163,9 +163,11 @@ def test_threads_share_a_session(sftp: trunkline.SFTP, tmp_path: Path) -> None:
 def test_a_server_without_an_sftp_server_says_how_it_ended() -> None:
     bed = Testbed("--config", "Subsystem sftp /nothing/here")
     try:
-        with trunkline.connect(bed.aliases[0], config=bed.config, daemon=False) as box, box.sftp() as sftp:
-            with pytest.raises(trunkline.SftpServerError, match="ended before it began, with exit status 127"):
-                sftp.listdir("/")
+        with (
+            trunkline.connect(bed.aliases[0], config=bed.config, daemon=False) as box,
+            pytest.raises(trunkline.SftpServerError, match="ended before it began, with exit status 127"),
+        ):
+            box.sftp().listdir("/")
         with paramiko.SSHClient() as client:
             client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
             host = bed.about["hosts"][0]

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Reader(Generic[AnyStr]):
-    """What a command writes: ``async for`` gives its lines. One task reads at a time.
+    """What a command writes: ``async for`` gives its lines. Tasks that read at once each get what comes next, in
+    the order in which they asked.
 
     Giving up a wait, as ``asyncio.wait_for`` does when time is up, loses nothing: what has come is read next.
     """
@@ -71,9 +72,12 @@ class Reader(Generic[AnyStr]):
     async def _fill(self) -> None:
         if self._pending is None:
             self._pending, _ = begin(self._session.read(self._stream))
-        data = await asyncio.shield(self._pending)
-        self._pending = None
-        self._feed(data, final=not data)
+        pending = self._pending
+        data = await asyncio.shield(pending)
+        # The first of those who wait for it.
+        if self._pending is pending:
+            self._pending = None
+            self._feed(data, final=not data)
 
     async def end(self, data: bytes) -> None:
         """The rest of the stream, which was read otherwise; a reading that somebody gave up waiting for came before."""
