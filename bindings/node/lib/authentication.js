@@ -133,6 +133,7 @@ class Authentication {
       if (parsed instanceof Error) return skip(invalid);
       const pem = parsed.getPrivatePEM();
       if (pem === null) return skip('Skipping non-private key');
+      if (type === 'publickey' && isShort(parsed)) return this._useKey(parsed, made.username, answer);
       try {
         answer({ ...made, key: Buffer.from(`${pem}\n`) });
       } catch {
@@ -174,6 +175,18 @@ class Authentication {
   }
 
   /**
+   * A key that the engine does not sign with, as an agent that has it would be used.
+   * @param {import('./keys/keys').ParsedKey} key
+   * @param {string} username
+   * @param {(attempt?: Attempt) => void} answer
+   */
+  _useKey(key, username, answer) {
+    this._agent = { sign: (/** @type {any} */ _key, /** @type {Buffer} */ data, /** @type {any} */ { hash }, /** @type {any} */ callback) => key.signAside(data, hash, callback) };
+    this._keys = [{ key, blob: key.getPublicSSH() }];
+    answer({ username, method: 'keys', keys: this._keys.map(({ blob }) => blob) });
+  }
+
+  /**
    * Has the present agent sign.
    * @param {{ key: number[], algorithm: string, data: number[] }} wanted
    * @param {(signature?: Buffer) => void} answer
@@ -204,6 +217,15 @@ class Authentication {
   fail(error, level = this.type === 'agent' ? 'agent' : 'client-authentication') {
     this._client.emit('error', Object.assign(error, { level }));
   }
+}
+
+/** The bits of the shortest RSA key that the engine signs with. */
+const SHORTEST_RSA = 2048;
+
+/** @param {import('./keys/keys').ParsedKey} key */
+function isShort(key) {
+  // A key of a program's own kind says nothing of it.
+  return key.type === 'ssh-rsa' && (key.bits?.() ?? SHORTEST_RSA) < SHORTEST_RSA;
 }
 
 /** @param {any[]} list */

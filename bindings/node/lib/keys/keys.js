@@ -145,6 +145,22 @@ class ParsedKey {
     }
   }
 
+  /** The size of an RSA key. */
+  bits() {
+    return this._public.asymmetricKeyDetails?.modulusLength ?? 0;
+  }
+
+  /**
+   * The same as sign(), on another thread.
+   * @param {Buffer} data
+   * @param {string} algorithm
+   * @param {(error: Error | null, signature?: Buffer) => void} callback
+   */
+  signAside(data, algorithm, callback) {
+    if (this._private === undefined) return callback(new Error('No private key available'));
+    crypto.sign(this._hash(algorithm), data, this._private, callback);
+  }
+
   /**
    * @param {Buffer} data
    * @param {Buffer} signature

@@ -3,10 +3,11 @@
 import { execFileSync } from 'node:child_process';
 import { createHash, createPublicKey } from 'node:crypto';
 import { once } from 'node:events';
-import { createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { appendFileSync, createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
 import { connect, createServer } from 'node:net';
+import { dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
 import { setTimeout } from 'node:timers/promises';
 
@@ -642,6 +643,16 @@ export const onOpenssh = {
       sftp.on('error', (error) => resolve(see(error.message)));
       sftp.ext_users_groups([0, 4_000_000_000], [0], (error, users, groups) => resolve(see(error, users, groups)));
     });
+  },
+  'privateKey: RSA of few bits': async ({ ssh2, see, config, folder }) => {
+    for (const bits of [1024, 1536, 2047, 2048]) {
+      const file = `${folder}/rsa-${bits}-${ssh2.Client.name}-${Math.random()}`;
+      execFileSync('ssh-keygen', ['-q', '-t', 'rsa', '-b', String(bits), '-N', '', '-m', 'PEM', '-f', file]);
+      appendFileSync(join(dirname(config.keyFile), 'authorized_keys'), readFileSync(`${file}.pub`));
+      const made = await connected(ssh2, { ...config, privateKey: readFileSync(file) });
+      see(bits, made.error?.message);
+      if (made.error === undefined) await command(made, see, 'exec', 'echo in');
+    }
   },
   'sftp: requests that are made without waiting': async ({ client, see, folder }) => {
     const [, sftp] = await called(client, 'sftp');
