@@ -58,6 +58,17 @@ impl Audited {
         found
     }
 
+    /// Ends the daemon, and waits until it has written that it has: `stop` does not.
+    fn stop(&self) {
+        assert_status(&finish(self.home.trunkline().arg("stop")), 0);
+        wait_until("the daemon has written that it ends", || {
+            let text = fs::read_to_string(self.file()).unwrap_or_default();
+            text.lines()
+                .last()
+                .is_some_and(|line| line.contains("\"event\":\"stop\""))
+        });
+    }
+
     /// Has a session with a forwarding (`option`: `-L` or `-R`) from a socket to a port, both of this machine, and sends five
     /// bytes through it.
     fn send_five_bytes(&self, server: &Sshd, option: &str) -> Forwarded {
@@ -133,8 +144,7 @@ fn a_session_is_recorded_with_who_what_where_and_how_it_ended() {
         0o700
     );
 
-    assert_status(&finish(audited.home.trunkline().arg("stop")), 0);
-    audited.found(&[("event", "stop")]);
+    audited.stop();
     let verified = audited.verify(&[]);
     assert_status(&verified, 0);
     assert!(
@@ -257,7 +267,7 @@ fn a_killed_daemon_loses_nothing_that_was_begun_and_the_next_goes_on() {
     file.write_all(b"{\"number\":3,\"time\":\"2026").unwrap();
     assert_status(&audited.verify(&[]), 1);
     assert_status(&audited.home.on(&server, "true"), 0);
-    assert_status(&finish(audited.home.trunkline().arg("stop")), 0);
+    audited.stop();
     let verified = audited.verify(&["--json"]);
     assert_status(&verified, 0);
     let verdict: Value = serde_json::from_slice(&verified.stdout).unwrap();
@@ -274,7 +284,7 @@ fn what_is_changed_or_removed_is_found() {
     for number in 0..4 {
         assert_status(&audited.home.on(&server, &format!("echo {number}")), 0);
     }
-    assert_status(&finish(audited.home.trunkline().arg("stop")), 0);
+    audited.stop();
     let intact = audited.verify(&[]);
     assert_status(&intact, 0);
     let words = text(&intact.stdout);
