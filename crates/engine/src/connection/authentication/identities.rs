@@ -494,21 +494,21 @@ impl<'a> Ordered<'a> {
     }
 
     fn add(&mut self, blob: &Bytes, signer: Signer) {
-        let known = self.candidates.iter_mut().find(|known| known.blob == *blob);
-        if let (Some(known), Signer::File(file), false) = (known, &signer, blob.is_empty())
-            && let Signer::File(first) = &known.signer
-        {
-            let mut same = std::iter::once(&**first).chain(&known.copies);
-            if same.all(|other| other.path() != file.path()) {
-                known.copies.push((**file).clone());
+        let mut known = self.candidates.iter_mut().filter(|known| !known.is_sealed());
+        if let Some(known) = known.find(|known| known.blob == *blob) {
+            if let (Signer::File(first), Signer::File(file)) = (&known.signer, &signer) {
+                let mut same = std::iter::once(&**first).chain(&known.copies);
+                if same.all(|other| other.path() != file.path()) {
+                    known.copies.push((**file).clone());
+                }
             }
             return;
         }
         let key_type = match Reader::new(blob).name() {
-            Ok(name) if self.candidates.iter().all(|known| known.blob != *blob) => name,
+            Ok(name) => name,
             // Sealed.
             Err(_) if blob.is_empty() => "",
-            _ => return,
+            Err(_) => return,
         };
         self.candidates.push_back(Candidate {
             blob: blob.clone(),
