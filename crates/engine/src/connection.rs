@@ -390,7 +390,28 @@ impl Connection {
 
     /// Opens a session channel ahead.
     pub(crate) fn spare(&self) -> SpareSession {
-        SpareSession::open(&self.inner.ops)
+        let (port, parts) = channel(&self.inner.ops, "another session", false, None);
+        self.send(Op::Open {
+            kind: ChannelKind::Session,
+            requests: Vec::new(),
+            port,
+        });
+        SpareSession::new(self.inner.ops.clone(), parts)
+    }
+
+    /// Starts a command in a session that it has opened.
+    pub(crate) fn start_in(
+        &self,
+        session: SpareSession,
+        command: &Command,
+        lease: Lease,
+        terms: ChannelTerms,
+    ) -> Session {
+        // What ForwardAgent forbids is refused where the session is asked for.
+        let _ = self.lend_agent(command);
+        let (begin, session) = session.begin(command, lease, terms);
+        self.send(begin);
+        session
     }
 
     /// Opens a TCP connection from the server to `host`:`port` (direct-tcpip).

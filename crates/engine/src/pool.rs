@@ -254,7 +254,9 @@ impl Pool {
                     self.freed.notify_waiters();
                     session
                 }
-                How::Spare(spare) => begin(&connection, *spare, command, lease, caller),
+                How::Spare(spare) => {
+                    connection.start_in(*spare, command, lease, caller.terms(&ChannelKind::Session))
+                }
                 How::Open(asked) => {
                     let mut session = connection.spare();
                     match self
@@ -283,7 +285,7 @@ impl Pool {
                             continue;
                         }
                     }
-                    begin(&connection, session, command, lease, caller)
+                    connection.start_in(session, command, lease, caller.terms(&ChannelKind::Session))
                 }
             };
             connection.metrics().sessions.add(1);
@@ -929,19 +931,6 @@ fn is_lost(connection: &Connection, error: &Error) -> bool {
     connection.info().is_none() || is_end
 }
 
-/// Starts a command in a session that is open.
-fn begin(
-    connection: &Connection,
-    session: SpareSession,
-    command: &Command,
-    lease: Lease,
-    caller: &Caller,
-) -> Session {
-    // What ForwardAgent forbids is refused where the session is asked for.
-    let _ = connection.lend_agent(command);
-    session.begin(command, lease, caller.terms(&ChannelKind::Session))
-}
-
 /// Where a session or a tunnel goes.
 struct Placed {
     lane: LaneId,
@@ -987,32 +976,34 @@ mod tests {
 
     use super::*;
     use crate::connection::handshake::Handshake;
+    use crate::error::Execution;
+
+    /// A connection that has ended on another thread before anybody makes use of it.
+    fn ended(host: &Arc<HostConfig>, interaction: &Interaction) -> Connection {
+        let connection = Connection::begin(Handshake {
+            host: host.clone(),
+            interaction: interaction.clone(),
+            login: Login::new(),
+            is_ssh: false,
+            memory: Arc::new(Memory::in_memory()),
+            settings: Settings::default(),
+            windows: Arc::default(),
+            engine_metrics: Arc::default(),
+            gate: None,
+            dial: Box::new(|| async { Err(Error::Bug("there is no way")) }.boxed()),
+        });
+        while connection.is_open() {
+            std::thread::yield_now();
+        }
+        connection
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_connection_that_has_ended_when_a_session_is_placed_on_it_holds_up_nobody() {
         let host = Arc::new(HostConfig::explicit("host", 22, "user").unwrap());
         let connector: Connector = {
             let host = host.clone();
-            Box::new(move |caller: &Caller| {
-                let failing = Handshake {
-                    host: host.clone(),
-                    interaction: caller.interaction.clone(),
-                    login: Login::new(),
-                    is_ssh: false,
-                    memory: Arc::new(Memory::in_memory()),
-                    settings: Settings::default(),
-                    windows: Arc::default(),
-                    engine_metrics: Arc::default(),
-                    gate: None,
-                    dial: Box::new(|| async { Err(Error::Bug("there is no way")) }.boxed()),
-                };
-                let connection = Connection::begin(failing);
-                // It ends on another thread, before the pool makes use of it.
-                while connection.is_open() {
-                    std::thread::yield_now();
-                }
-                connection
-            })
+            Box::new(move |caller: &Caller| ended(&host, &caller.interaction))
         };
         let memory = Arc::new(Memory::in_memory());
         let caller = Caller {
@@ -1029,5 +1020,22 @@ mod tests {
         };
         assert!(error.to_string().contains("there is no way"), "{error}");
         assert!(pool.status().is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn whatever_an_ended_connection_is_asked_for_did_not_start_for_the_reason_of_its_end() {
+        let host = Arc::new(HostConfig::explicit("host", 22, "user").unwrap());
+        let connection = ended(&host, &Interaction::none());
+        let is_its_end = |error: Error| {
+            assert!(error.to_string().contains("there is no way"), "{error}");
+            assert_eq!(error.execution(), Execution::DidNotStart, "{error}");
+        };
+        is_its_end(connection.spare().opened().await.unwrap_err());
+        let (lease, terms) = (Lease::new(|_| {}), ChannelTerms::default());
+        let mut begun = connection.start_in(connection.spare(), &Command::exec("true"), lease, terms);
+        is_its_end(begun.started().await.unwrap_err());
+        is_its_end(begun.wait().await.unwrap_err());
+        is_its_end(connection.run(&Command::exec("true")).await.unwrap_err());
+        is_its_end(connection.direct_streamlocal("/socket").await.unwrap_err());
     }
 }

@@ -384,17 +384,6 @@ async fn collect(reader: &mut ChannelReader) -> Vec<u8> {
     all
 }
 
-/// Asks the driver for something that may begin a command. One that has ended took nothing of it.
-fn submit(ops: &Ops, op: Op) {
-    if let Err(op) = ops.send(op) {
-        let ended = Error::Closed {
-            host: "the host".into(),
-            why: "it had ended before".into(),
-        };
-        crate::connection::channel::refuse(op, &ended);
-    }
-}
-
 /// Signals and terminal changes for a session.
 #[derive(Debug, Clone)]
 pub struct SessionControl {
@@ -495,19 +484,8 @@ pub(crate) struct SpareSession {
 }
 
 impl SpareSession {
-    /// Opens one.
-    pub(crate) fn open(ops: &Ops) -> Self {
-        let (port, parts) = crate::connection::channel::channel(ops, "another session", false, None);
-        let open = Op::Open {
-            kind: trunkline_proto::ChannelKind::Session,
-            requests: Vec::new(),
-            port,
-        };
-        submit(ops, open);
-        Self {
-            parts,
-            ops: ops.clone(),
-        }
+    pub(crate) fn new(ops: Ops, parts: ChannelParts) -> Self {
+        Self { parts, ops }
     }
 
     /// Waits until the server has opened it.
@@ -527,40 +505,19 @@ impl SpareSession {
         self.parts.shared.is_closed() || self.ops.is_closed()
     }
 
-    /// Starts a command in it.
-    pub(crate) fn begin(mut self, command: &Command, lease: Lease, terms: ChannelTerms) -> Session {
+    /// Starts a command in it, by what its connection is to be asked.
+    pub(crate) fn begin(mut self, command: &Command, lease: Lease, terms: ChannelTerms) -> (Op, Session) {
         let (started_tx, started_rx) = oneshot::channel();
-        let channel = self.parts.shared.clone();
-        let (requests, what) = (command.requests(), command.what());
         let begin = Op::Begin {
-            channel,
-            requests,
-            what,
+            channel: self.parts.shared.clone(),
+            requests: command.requests(),
+            what: command.what(),
             started: started_tx,
             lease: Some(lease),
             verified_only: command.is_verified_only(),
             terms,
         };
-        submit(&self.ops, begin);
         self.parts.started = started_rx;
-        Session::new(self.ops, self.parts)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::connection::queue::queue;
-    use crate::error::Execution;
-
-    #[tokio::test]
-    async fn what_an_ended_connection_is_asked_for_did_not_start() {
-        let (ops, ended) = queue();
-        drop(ended);
-        let mut session = SpareSession::open(&ops);
-        let refused = session.opened().await.unwrap_err();
-        assert_eq!(refused.execution(), Execution::DidNotStart, "{refused}");
-        let outcome = session.parts.done.await.unwrap().unwrap_err();
-        assert_eq!(outcome.execution(), Execution::DidNotStart, "{outcome}");
+        (begin, Session::new(self.ops, self.parts))
     }
 }
