@@ -47,7 +47,7 @@ pub struct Policy {
     pub revoked_file: Option<PathBuf>,
     /// `CASignatureAlgorithms`: what certificates may be signed with.
     pub ca_signature_algorithms: Vec<String>,
-    /// `RequiredRSASize` in bits. The protocol core verifies nothing below 2048.
+    /// `RequiredRSASize` in bits. The protocol core verifies nothing below 1024.
     pub required_rsa_bits: usize,
 }
 

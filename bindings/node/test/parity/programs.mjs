@@ -1,7 +1,7 @@
 // Programs for ssh2, each run on ssh2 and on trunkline against the same servers. A program says what it saw with `see`.
 
 import { execFileSync } from 'node:child_process';
-import { createHash, createPublicKey } from 'node:crypto';
+import { createHash, createPublicKey, generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
 import { appendFileSync, createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import http from 'node:http';
@@ -1386,6 +1386,26 @@ export const onSsh2 = {
         if (ident === 'other_1' && strictVendor !== false) see((await called(client, 'openssh_noMoreSessions')).map((error) => error?.message));
         client.end();
         await closed(client);
+      }
+      server.close();
+    }
+  },
+  'host keys: RSA of few bits': async ({ ssh2, see, original, where }) => {
+    for (const bits of [1024, 2047]) {
+      const { privateKey } = generateKeyPairSync('rsa', {
+        modulusLength: bits,
+        privateKeyEncoding: { type: 'pkcs1', format: 'pem' },
+        publicKeyEncoding: { type: 'pkcs1', format: 'pem' },
+      });
+      const server = new original.Server({ hostKeys: [privateKey] }, (connection) => {
+        connection.on('error', () => {}).on('authentication', (context) => context.accept());
+      });
+      await once(server.listen(0, '127.0.0.1'), 'listening');
+      for (const serverHostKey of ['rsa-sha2-256', 'rsa-sha2-512']) {
+        const algorithms = { serverHostKey: [serverHostKey] };
+        const made = await connected(ssh2, { ...where, port: server.address().port, knownHosts: undefined, algorithms });
+        see(bits, serverHostKey, made.error?.message);
+        made.end();
       }
       server.close();
     }

@@ -632,6 +632,9 @@ impl<'a> Up<'a> {
                 }
                 Ended::Failed(message) => {
                     leftover.remove().await;
+                    if kept.is_some() {
+                        self.remove_if_empty(part).await;
+                    }
                     last = message;
                     break;
                 }
@@ -656,6 +659,14 @@ impl<'a> Up<'a> {
             last += INCOMPLETE;
         }
         Ok(Err(last))
+    }
+
+    /// Removes a partial file that nothing can be resumed from.
+    async fn remove_if_empty(&self, part: Bytes) {
+        let sftp = self.sessions.first();
+        if let Ok(FileAttributes { size: Some(0), .. }) = sftp.lstat(&part).await {
+            let _ = sftp.remove(part).await;
+        }
     }
 
     async fn attempt(

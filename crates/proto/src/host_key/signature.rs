@@ -10,8 +10,9 @@ use super::certificate::{Certificate, CertificateError};
 use super::public_key::{Curve, KeyKind, PublicKey, PublicKeyError};
 use crate::wire::{Reader, WireError};
 
-/// The smallest RSA key that is accepted at all; the user's RequiredRSASize may ask for more.
-const MIN_RSA_BITS: usize = 2048;
+/// The smallest RSA key that is accepted at all, by OpenSSH as well (sshkey.h, `SSH_RSA_MINIMUM_MODULUS_SIZE`); the user's
+/// RequiredRSASize may ask for more.
+const MIN_RSA_BITS: usize = 1024;
 /// The largest RSA key that aws-lc verifies with.
 const MAX_RSA_BITS: usize = 8192;
 
@@ -28,7 +29,7 @@ const MAX_RSA_BITS: usize = 8192;
 /// # Errors
 /// When the key is of another type than the algorithm's, the signature names another algorithm (an `ssh-rsa`
 /// signature where `rsa-sha2-512` was agreed on is a downgrade), either blob is malformed, an RSA key is smaller than
-/// 2048 bits or larger than 8192, or the signature is wrong.
+/// 1024 bits or larger than 8192, or the signature is wrong.
 pub fn verify(
     key_blob: &[u8],
     expected_algorithm: &str,
@@ -139,7 +140,7 @@ pub enum SignatureError {
     #[error(transparent)]
     BadCertificate(#[from] CertificateError),
     /// The RSA key is too small to be safe or too large to be verified with.
-    #[error("the RSA key has {bits} bits; between 2048 and 8192 are accepted")]
+    #[error("the RSA key has {bits} bits; between 1024 and 8192 are accepted")]
     RsaSize {
         /// The size of its modulus.
         bits: usize,
@@ -281,8 +282,8 @@ fn verify_rsa(
     data: &[u8],
 ) -> Result<(), SignatureError> {
     let parameters = match algorithm {
-        Algorithm::RsaSha256 => &algorithms::RSA_PKCS1_2048_8192_SHA256,
-        _ => &algorithms::RSA_PKCS1_2048_8192_SHA512,
+        Algorithm::RsaSha256 => &algorithms::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+        _ => &algorithms::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
     };
     // Some implementations strip the signature's leading zeros; OpenSSH puts them back, and so do we.
     let signature = padded(signature, n.len())?;
@@ -337,13 +338,14 @@ pub(crate) mod ssh_keygen {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
 
-    /// The types that `ssh-keygen -t` and `-b` make without a security key at hand.
-    pub(crate) const TYPES: [&[&str]; 5] = [
+    /// The types that `ssh-keygen -t` and `-b` make without a security key at hand, RSA in the smallest size and in a usual one.
+    pub(crate) const TYPES: [&[&str]; 6] = [
         &["-t", "ed25519"],
         &["-t", "ecdsa", "-b", "256"],
         &["-t", "ecdsa", "-b", "384"],
         &["-t", "ecdsa", "-b", "521"],
         &["-t", "rsa", "-b", "2048"],
+        &["-t", "rsa", "-b", "1024"],
     ];
 
     /// Runs `ssh-keygen` in `dir`, which must succeed.

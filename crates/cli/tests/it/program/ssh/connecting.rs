@@ -105,6 +105,45 @@ fn rsa_keys_sign_with_sha_1_where_they_do_with_ssh() {
 }
 
 #[test]
+fn short_rsa_host_keys_are_believed_as_far_as_ssh_believes_them() {
+    for (bits, required, is_believed) in [
+        ("1024", "1024", true),
+        ("2047", "1024", true),
+        ("1024", "2048", false),
+    ] {
+        let home = Home::new();
+        let key = home.path("host_key");
+        let mut made = home.command("ssh-keygen");
+        made.args(["-q", "-t", "rsa", "-b", bits, "-N", "", "-f"])
+            .arg(&key);
+        assert_status(&finish(&mut made), 0);
+        let server = sshd()
+            .host_keys([KeyType::Ed25519])
+            .config(&format!("HostKey {}", key.display()))
+            .start()
+            .unwrap();
+        let mut entry = server
+            .host_entry("box")
+            .with(&format!("RequiredRSASize {required}"));
+        entry.known_hosts = home.path("known");
+        let public = fs::read_to_string(key.with_extension("pub")).unwrap();
+        fs::write(
+            &entry.known_hosts,
+            format!("[127.0.0.1]:{} {public}", server.port()),
+        )
+        .unwrap();
+        let config = configured(&home, entry);
+        let ours = finish(home.ssh_with(&config).args(["box", "true"]));
+        assert_status(&ours, if is_believed { 0 } else { 255 });
+        let theirs = finish(home.command("ssh").arg("-F").arg(&config).args(["box", "true"]));
+        assert_eq!(theirs.status, ours.status, "{}", describe(&theirs));
+        if is_believed {
+            assert_eq!(home.ls()[0]["transport"], "native");
+        }
+    }
+}
+
+#[test]
 fn a_key_that_the_server_takes_keeps_the_host_from_ssh() {
     let server = sshd().start().unwrap();
     let home = Home::new();
