@@ -14,8 +14,8 @@ use crate::fault::Fault;
 const BLOCKING_THREADS: usize = 32;
 
 /// By how much the engine's threads give way to the program's own, of which the event loop's is one (nice(2)). On two cores that
-/// servers and client fill, 4, 8 and 20 streams then add 5.7, 6.0 and 9.1 ms to the event loop's delay (p99) where they add 7.8, 9.3
-/// and 14.7 without it (medians of three to eight runs in turns; 644, 664 and 721 MB/s, and 678, 721 and 668). 10 gives no more.
+/// servers and client fill, 4, 8 and 20 streams add 6.0, 5.9 and 9.1 ms to the event loop's delay (p99), 8.0, 9.4 and 11.8 without
+/// it, and carry 697, 676 and 660 MB/s, 675, 772 and 782 without it (medians of three runs in turns). 10 gives no more.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 5;
 

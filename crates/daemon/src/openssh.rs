@@ -340,7 +340,7 @@ pub(crate) async fn session(
         () = time_is_up => Ok(failed(
             ErrorKind::Timeout,
             format!(
-                "the command on {name}: no answer within {} s",
+                "the command on {name} did not end within {} s",
                 limit.unwrap_or_default().as_secs_f64()
             ),
         )),

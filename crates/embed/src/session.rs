@@ -220,8 +220,8 @@ async fn out_of_time(control: &Control, end: &mut End, limit: Duration) -> Failu
 
 /// A command's time is up.
 pub(crate) fn timed_out(limit: Duration) -> Error {
-    Error::Timeout {
-        doing: "the command".into(),
+    Error::TimeUp {
+        command: "the command".into(),
         after: limit,
     }
 }

@@ -56,6 +56,14 @@ pub enum Error {
         /// The bound that was hit.
         after: Duration,
     },
+    /// A command has not ended in the time that it was given.
+    #[error("{command} did not end within {}", seconds(.after))]
+    TimeUp {
+        /// Which: "the command on web1".
+        command: String,
+        /// The time that it was given.
+        after: Duration,
+    },
     /// The protocol failed.
     #[error("{host}: {source}")]
     Protocol {
@@ -332,7 +340,7 @@ impl Error {
             | Self::Closed { .. }
             | Self::NotConnected { .. }
             | Self::SystemSsh { .. } => ErrorKind::Network,
-            Self::Timeout { .. } => ErrorKind::Timeout,
+            Self::Timeout { .. } | Self::TimeUp { .. } => ErrorKind::Timeout,
             Self::Protocol {
                 source: trunkline_proto::Error::Local(_),
                 ..
@@ -580,7 +588,7 @@ impl From<Error> for io::Error {
                 StatusCode::EOF => io::ErrorKind::UnexpectedEof,
                 _ => io::ErrorKind::Other,
             },
-            Error::Timeout { .. } => io::ErrorKind::TimedOut,
+            Error::Timeout { .. } | Error::TimeUp { .. } => io::ErrorKind::TimedOut,
             Error::Local { source, .. } => source.kind(),
             error if error.kind() == ErrorKind::Network => io::ErrorKind::ConnectionReset,
             _ => io::ErrorKind::Other,

@@ -22,7 +22,13 @@ pub(crate) fn failures(results: &[HostResult], width: Option<u16>) -> String {
         let (command, error) = match &outcome {
             Outcome::Failed {
                 message, execution, ..
-            } => (execution.to_string(), printable(message)),
+            } => {
+                let command = execution.to_string();
+                // The column before says it.
+                let error = message.strip_suffix(&format!("; the command {command}"));
+                let error = printable(error.unwrap_or(message));
+                (command, error)
+            }
             Outcome::Exited(_) | Outcome::Signaled { .. } => ("finished".to_owned(), String::new()),
         };
         table.row([fold::fold(names), printable(&outcome.to_string()), command, error]);
@@ -136,7 +142,7 @@ mod tests {
         };
         let lost = failed(
             "timeout",
-            "no answer for 30 s;\nthe connection was given up",
+            "no answer for 30 s;\nthe connection was given up; the command may have started",
             Execution::MayHaveStarted,
         );
         let mut cold = result("db1", lost, "");

@@ -145,8 +145,8 @@ impl Deadline {
             return std::future::pending().await;
         };
         tokio::time::sleep_until(at).await;
-        Error::Timeout {
-            doing: format!("the command on {host}"),
+        Error::TimeUp {
+            command: format!("the command on {host}"),
             after: limit,
         }
     }
@@ -249,7 +249,7 @@ pub(crate) async fn pump(
         return Err(stopped.with_execution(Execution::DidNotStart));
     }
     control.signal("TERM");
-    let timed_out = matches!(stopped, Error::Timeout { .. });
+    let timed_out = matches!(stopped, Error::TimeUp { .. });
     match tokio::time::timeout(GRACE, &mut whole).await {
         // How it ended is the better answer, but for the one that time was up.
         Ok((written, (), status)) if !timed_out => return settled(written, status),
