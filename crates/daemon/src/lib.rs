@@ -4,6 +4,7 @@
 //! [`place`] where they meet.
 
 pub mod claim;
+mod deadline;
 mod installed;
 mod mux;
 mod observed;

@@ -20,6 +20,7 @@ use trunkline::config::{HostConfig, SharingKey, World};
 use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
 use trunkline::{Engine, Error, ErrorKind};
 
+use crate::deadline::Deadline;
 use crate::place::{Place, make_private};
 use crate::protocol::{
     Escapes, Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest,
@@ -309,15 +310,9 @@ pub(crate) async fn session(
         })
         .await;
     let feeding = feed(child.stdin.take(), inputs);
-    let limit = request.limit;
     let name = &request.host.destination.host;
     let failed = |kind, message: String| Reply::Failed(Failure::new(kind, message).after_start());
-    let time_is_up = async {
-        match limit {
-            Some(limit) => tokio::time::sleep(limit).await,
-            None => std::future::pending().await,
-        }
-    };
+    let time_is_up = Deadline::wait(request.limit.map(Deadline::after), name);
     tokio::select! {
         status = carry(&mut child, replies) => {
             let status = status.map_err(|source| Error::local("waiting for ssh", source))?;
@@ -337,13 +332,7 @@ pub(crate) async fn session(
             ErrorKind::Local,
             format!("ssh was ended; its command on {name} may still be running"),
         )),
-        () = time_is_up => Ok(failed(
-            ErrorKind::Timeout,
-            format!(
-                "the command on {name} did not end within {} s",
-                limit.unwrap_or_default().as_secs_f64()
-            ),
-        )),
+        error = time_is_up => Ok(failed(error.kind(), error.to_string())),
     }
 }
 

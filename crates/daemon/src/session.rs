@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use trunkline::config::{HostConfig, Listen, LocalCommand, LogLevel, Reason, RequestTty, SessionType, World};
 use trunkline::{ChannelStream, Command, Engine, Error, Host, Interaction, Printable, Pty};
 
+use crate::deadline::Deadline;
 use crate::observed::recording::Recordings;
 use crate::openssh::Masters;
 use crate::protocol::{
@@ -27,9 +28,7 @@ use crate::protocol::{
 use forwards::Forwards;
 use listening::Waiting;
 use log::Log;
-use streams::{
-    Deadline, Streams, TERMINATED, Terms, as_told, begun, closed, hold, pump, terminal_size, tunnel,
-};
+use streams::{Streams, TERMINATED, Terms, as_told, begun, closed, hold, pump, terminal_size, tunnel};
 use trunkline_audit::Entry;
 
 /// Who wants a session, and can be spoken to.

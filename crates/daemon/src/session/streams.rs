@@ -20,6 +20,7 @@ use trunkline::{
 use trunkline_audit::Entry;
 
 use super::forwards::Forwards;
+use crate::deadline::Deadline;
 use crate::observed::recording::Recording;
 use crate::protocol::{Escapes, Exit, Reply, Request, Stdio};
 use crate::stdio::{Input, Output};
@@ -121,34 +122,6 @@ impl Terms<'_> {
     fn detached(self) -> bool {
         self.detached
             .is_some_and(|detached| detached.load(Ordering::Relaxed))
-    }
-}
-
-/// When a session must be over.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline {
-    at: tokio::time::Instant,
-    limit: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn after(limit: Duration) -> Self {
-        Self {
-            at: tokio::time::Instant::now() + limit,
-            limit,
-        }
-    }
-
-    /// Waits until time is up, if it ever is.
-    pub(crate) async fn wait(deadline: Option<Self>, host: &str) -> Error {
-        let Some(Self { at, limit }) = deadline else {
-            return std::future::pending().await;
-        };
-        tokio::time::sleep_until(at).await;
-        Error::TimeUp {
-            command: format!("the command on {host}"),
-            after: limit,
-        }
     }
 }
 

@@ -612,8 +612,8 @@ impl PartFile {
 impl Drop for PartFile {
     fn drop(&mut self) {
         // Nothing is resumed from an empty one.
-        let is_kept = self.keep && self.file.metadata().is_ok_and(|found| found.len() > 0);
-        if let Some(part) = self.part.as_ref().filter(|_| !is_kept) {
+        let is_kept = || self.keep && self.file.metadata().is_ok_and(|found| found.len() > 0);
+        if let Some(part) = self.part.as_ref().filter(|_| !is_kept()) {
             let _ = rustix::fs::unlinkat(&*self.parent, part, AtFlags::empty());
         }
     }
