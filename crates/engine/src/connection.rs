@@ -198,7 +198,7 @@ impl Connection {
         tokio::spawn(async move {
             let host = handshake.host.clone();
             let life = Life::begin(&host);
-            let (end, mut ops) = handshake::run(
+            let (end, untold) = handshake::run(
                 handshake,
                 ops_rx,
                 counters.clone(),
@@ -209,12 +209,9 @@ impl Connection {
             )
             .await;
             life.over(info.get(), &counters, &end);
-            // Before nothing is taken any more: whoever is refused then looks here for the reason.
+            // First: whoever is told of the end, or is refused from then on, finds it here.
             state_tx.send_replace(State::Ended(end.clone()));
-            ops.close();
-            while let Some(op) = ops.try_recv() {
-                channel::refuse(op, &end);
-            }
+            untold.tell(&end);
             incoming.clear();
         });
         Self {

@@ -145,12 +145,9 @@ impl Driver {
         self.unverified = unverified;
     }
 
-    /// Gives the queue back, and whether operations were taken from it: everyone who waits has been told `error` then.
-    pub(crate) fn into_ops(mut self, error: &Error) -> (queue::Receiver<Op>, bool) {
-        if self.takes_ops {
-            self.finish(error);
-        }
-        (self.ops, self.takes_ops)
+    /// Whether operations were taken from the queue, so that something may have been asked of the server.
+    pub(crate) fn is_touched(&self) -> bool {
+        self.takes_ops
     }
 
     /// Drives the connection until the handshake has something to decide.
@@ -160,30 +157,26 @@ impl Driver {
         question.ok_or_else(|| self.closed("all work on it was done"))
     }
 
-    /// Drives the authenticated connection to its end, and tells everyone who waits. Returns why it ended, and the queue, whose
-    /// operations are to be refused for the same reason.
-    pub(crate) async fn run(mut self: Box<Self>) -> (Error, queue::Receiver<Op>) {
-        let end = match std::future::poll_fn(|cx| self.poll(cx, false)).await {
+    /// Drives the authenticated connection to its end, and returns why it ended. Nobody has been told yet.
+    pub(crate) async fn run(&mut self) -> Error {
+        match std::future::poll_fn(|cx| self.poll(cx, false)).await {
             Ok(_) => self.closed("all work on it was done"),
             Err(error) => error,
-        };
-        self.finish(&end);
-        (end, self.ops)
+        }
     }
 
-    /// Ends every channel and request with `error`; those whose command may have begun are told so.
-    fn finish(&mut self, error: &Error) {
-        while let Some(op) = self.ops.try_recv() {
-            refuse(op, error);
-        }
+    /// Gives the queue back, nothing of which was taken.
+    pub(crate) fn into_ops(self) -> queue::Receiver<Op> {
+        self.ops
+    }
+
+    /// Ends every channel and request with `error`; those whose command may have begun are told so. Gives the queue back.
+    pub(crate) fn finish(mut self, error: &Error) -> queue::Receiver<Op> {
         for (id, mut port) in self.ports.drain() {
             let execution = execution(self.proto.started(id));
             end_port(&mut port, error, execution);
         }
-        self.closing.clear();
-        self.globals.clear();
-        self.pings.clear();
-        self.rooms.clear();
+        self.ops
     }
 
     // The loop.

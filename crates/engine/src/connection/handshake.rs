@@ -21,7 +21,7 @@ use crate::config::{HostConfig, StrictHostKeyChecking, WeakCryptoWarning};
 use crate::connection::SessionBinding;
 use crate::connection::authentication::Authentication;
 use crate::connection::authentication::identities::Identities;
-use crate::connection::channel::Op;
+use crate::connection::channel::{Op, refuse};
 use crate::connection::dial::Dialed;
 use crate::connection::driver::{Driver, Offer};
 use crate::connection::incoming::Incoming;
@@ -71,6 +71,28 @@ pub(crate) struct Gate {
     pub(crate) server: Arc<Semaphore>,
 }
 
+/// Who is yet to be told of a connection's end.
+pub(crate) enum Untold {
+    /// Those whom it was driven for.
+    Driven(Box<Driver>),
+    /// Those who have asked; nothing was taken.
+    Asked(queue::Receiver<Op>),
+}
+
+impl Untold {
+    /// Ends everything with `error`. Nothing is asked for from then on.
+    pub(crate) fn tell(self, error: &Error) {
+        let mut ops = match self {
+            Self::Driven(driver) => driver.finish(error),
+            Self::Asked(ops) => ops,
+        };
+        ops.close();
+        while let Some(op) = ops.try_recv() {
+            refuse(op, error);
+        }
+    }
+}
+
 /// Connects, authenticates, and drives the connection to its end, which it returns.
 pub(crate) async fn run(
     handshake: Handshake,
@@ -80,7 +102,7 @@ pub(crate) async fn run(
     info: &OnceLock<ConnectionInfo>,
     incoming: &Arc<Incoming>,
     abandoned: &CancellationToken,
-) -> (Error, queue::Receiver<Op>) {
+) -> (Error, Untold) {
     let mut ops = ops;
     let begun = Instant::now();
     let engine_metrics = handshake.engine_metrics.clone();
@@ -96,32 +118,27 @@ pub(crate) async fn run(
             &handshake, attempt, ops, offers_tx, &metrics, info, abandoned,
         ))
         .await;
-        let error = match established {
-            Ok(Established { driver, updates }) => {
+        let (error, untold) = match established {
+            Ok(Established { mut driver, updates }) => {
                 engine_metrics.handshake("ok", begun.elapsed());
                 state.send_replace(State::Ready);
-                return tokio::select! {
+                let end = tokio::select! {
                     end = driver.run() => end,
                     never = serve_offers(offers, incoming, updates) => match never {},
                 };
+                return (end, Untold::Driven(driver));
             }
             Err(Failed {
                 error,
-                ops: taken,
-                is_touched: true,
+                untold: Untold::Driven(driver),
                 ..
-            }) => {
-                ops = taken;
-                error
-            }
+            }) => (error, Untold::Driven(driver)),
             Err(Failed {
                 error,
-                ops: untouched,
-                is_touched: false,
+                untold: Untold::Asked(untouched),
                 greeting,
             }) => {
-                ops = untouched;
-                match handshake.next_attempt(attempt, &error, &greeting) {
+                let error = match handshake.next_attempt(attempt, &error, &greeting) {
                     Some((next, delay)) => {
                         tracing::debug!(%error, ?delay, "trying again");
                         let again = format!("{error}; trying again");
@@ -129,17 +146,19 @@ pub(crate) async fn run(
                         let pause = tokio::time::sleep(delay);
                         if abandoned.run_until_cancelled(pause).await.is_some() {
                             attempt = next;
+                            ops = untouched;
                             continue;
                         }
                         handshake.closed()
                     }
                     None => error.greeted(&greeting),
-                }
+                };
+                (error, Untold::Asked(untouched))
             }
         };
         engine_metrics.handshake(error.kind().as_str(), begun.elapsed());
         handshake.learn_from(&error);
-        return (error, ops);
+        return (error, untold);
     }
 }
 
@@ -308,9 +327,7 @@ struct Established {
 /// A failed attempt.
 struct Failed {
     error: Error,
-    ops: queue::Receiver<Op>,
-    /// Some of them were taken, and something may have been asked of the server.
-    is_touched: bool,
+    untold: Untold,
     /// What the server said instead of an identification.
     greeting: Printable,
 }
@@ -320,8 +337,7 @@ impl Failed {
     fn unasked(error: Error, ops: queue::Receiver<Op>) -> Self {
         Self {
             error,
-            ops,
-            is_touched: false,
+            untold: Untold::Asked(ops),
             greeting: Printable::default(),
         }
     }
@@ -329,11 +345,13 @@ impl Failed {
     /// It had reached the server.
     fn logging_in(error: Error, driver: Box<Driver>) -> Self {
         let greeting = driver.proto.greeting().clone();
-        let (ops, is_touched) = driver.into_ops(&error);
+        let untold = match driver.is_touched() {
+            true => Untold::Driven(driver),
+            false => Untold::Asked(driver.into_ops()),
+        };
         Self {
             error,
-            ops,
-            is_touched,
+            untold,
             greeting,
         }
     }

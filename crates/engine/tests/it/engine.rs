@@ -1,10 +1,14 @@
 //! The engine against stock servers: what a program that uses it sees.
 
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use trunkline::memory::HostId;
-use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Settings};
+use trunkline::{
+    Command, Connection, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Settings,
+};
 use trunkline_testkit::hostile::{Misbehaviour, RawServer};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
@@ -202,6 +206,69 @@ async fn whoever_asks_in_the_moment_of_the_end_is_told_its_reason() {
             assert_eq!(error, "connecting to 127.0.0.1 port 1: Connection refused");
         }
     }
+}
+
+/// Looks, whenever it is woken, whether a connection is still open.
+struct Looks {
+    connection: Connection,
+    found_open: Mutex<Vec<bool>>,
+}
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        self.found_open.lock().unwrap().push(self.connection.is_open());
+    }
+}
+
+/// What is found by whoever waits for `waiting` and looks at the connection in the moment that it is told.
+async fn found_when_told(
+    connection: &Connection,
+    waiting: impl Future<Output: std::fmt::Debug>,
+) -> Vec<bool> {
+    let looks = Arc::new(Looks {
+        connection: connection.clone(),
+        found_open: Mutex::default(),
+    });
+    let waker = Waker::from(looks.clone());
+    let mut waiting = std::pin::pin!(waiting);
+    assert!(
+        waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    connection.ended().await;
+    waiting.await;
+    std::mem::take(&mut looks.found_open.lock().unwrap())
+}
+
+#[tokio::test]
+async fn whoever_is_told_of_the_end_finds_the_connection_ended() {
+    let sshd = Sshd::start_default().unwrap();
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
+    let engine = engine();
+    let relayed = request(&config, "relayed", &[]);
+    let host = engine.host_for(&relayed, &Interaction::none()).await.unwrap();
+
+    let connection = host.connection();
+    connection.ready().await.unwrap();
+    let mut running = connection.start(&Command::exec("sleep 1000"));
+    running.started().await.unwrap();
+    let (found, ()) = tokio::join!(found_when_told(&connection, running.wait()), async {
+        relay.reset()
+    });
+    assert_eq!(found, [false]);
+
+    // Asked for with a log-in that fails.
+    let mut keyless = relayed;
+    keyless
+        .ssh_args
+        .extend(["-o".into(), "PreferredAuthentications=password".into()]);
+    let host = engine.host_for(&keyless, &Interaction::none()).await.unwrap();
+    let connection = host.connection();
+    let mut asked = connection.start(&Command::exec("true"));
+    assert_eq!(found_when_told(&connection, asked.started()).await, [false]);
 }
 
 #[tokio::test]
