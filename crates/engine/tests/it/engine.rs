@@ -256,7 +256,7 @@ async fn whoever_is_told_of_the_end_finds_the_connection_ended() {
     let mut running = connection.start(&Command::exec("sleep 1000"));
     running.started().await.unwrap();
     let (found, ()) = tokio::join!(found_when_told(&connection, running.wait()), async {
-        relay.reset()
+        relay.reset();
     });
     assert_eq!(found, [false]);
 
