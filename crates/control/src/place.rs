@@ -24,6 +24,9 @@ pub enum PlaceError {
     /// Neither TRUNKLINE_DIR nor a home.
     #[error("no directory is available for trunkline's sockets: set TRUNKLINE_DIR, XDG_RUNTIME_DIR or HOME")]
     Nowhere,
+    /// TRUNKLINE_DIR would be another folder in each directory.
+    #[error("TRUNKLINE_DIR is {0}: it must be an absolute path")]
+    Relative(PathBuf),
     /// A folder belongs to somebody else, or others may use it.
     #[error("{0} belongs to somebody else or is open to others: it must be yours, with mode 0700")]
     NotPrivate(PathBuf),
@@ -45,16 +48,20 @@ impl Place {
     /// /run/user/UID or ~/.cache.
     ///
     /// # Errors
-    /// [`PlaceError::Nowhere`].
+    /// [`PlaceError::Nowhere`], [`PlaceError::Relative`].
     pub fn find(var: impl Fn(&str) -> Option<PathBuf>) -> Result<Self, PlaceError> {
-        let var = |name: &str| var(name).filter(|path| path.is_absolute());
-        if let Some(dir) = var("TRUNKLINE_DIR") {
+        if let Some(dir) = var("TRUNKLINE_DIR").filter(|dir| !dir.as_os_str().is_empty()) {
+            if dir.is_relative() {
+                return Err(PlaceError::Relative(dir));
+            }
             return Ok(Self {
                 state: dir.join("state"),
                 config: dir.join("config.toml"),
                 runtime: dir,
             });
         }
+        // Relative ones are to be ignored (XDG Base Directory Specification).
+        let var = |name: &str| var(name).filter(|path| path.is_absolute());
         let home = var("HOME");
         let under_home = |path: &str| home.as_ref().map(|home| home.join(path));
         let run_user = || {

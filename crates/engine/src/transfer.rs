@@ -22,6 +22,7 @@ mod compression;
 mod delete;
 mod down;
 mod filter;
+mod finish;
 mod folder;
 mod list;
 mod part;
@@ -52,13 +53,14 @@ use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 use compression::Flow;
 use delete::Deletion;
 use filter::Filters;
+use finish::Finish;
 use part::Tag;
-use path::{folder_and_name, shown};
+use path::{Expanded, folder_and_name, shown};
 use reason::{Reason, STOPPED};
 use sessions::Sessions;
 pub(crate) use sessions::{NEAR, SESSIONS_A_CONNECTION};
 pub use stream::Stream;
-use tree::Tree;
+use tree::{HeldNames, Tree};
 
 /// One end of a copy.
 #[derive(Debug, Clone)]
@@ -262,13 +264,14 @@ pub async fn copy_at(
         plenty: Plenty::default(),
         looked_at: Mutex::default(),
         tree: Tree::default(),
+        names: HeldNames::default(),
+        finish: Finish::default(),
         over: AtomicBool::new(false),
         gives_back: AtomicBool::new(false),
         rest: OnceLock::new(),
     });
-    let several = sources.len() > 1 || is_pattern(sources);
     let (top, ()) = tokio::try_join!(
-        Top::find(&job, &to, target, several),
+        Top::find(&job, &to, target, sources),
         job.open_ahead(&to, target, sources)
     )?;
     if let (Some(_), false, [source]) = (&top.name, options.mkdir, sources)
@@ -282,6 +285,19 @@ pub async fn copy_at(
     for group in &groups {
         refuse_into_itself(&job, &group.place, &group.paths, &to, &top).await?;
     }
+    let copied = copy_groups(&job, groups, &to, &top).await;
+    let deleted = match &copied {
+        Ok(()) => delete::delete(&job, &to, &top.root).await,
+        Err(_) => Ok(()),
+    };
+    // Whatever happened: a directory that the user can only read is writable until then.
+    let finished = finish::directories(&job, &to, &top.root).await;
+    copied.and(deleted).and(finished)?;
+    Ok(progress.ended())
+}
+
+async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) -> Result<(), Error> {
+    let (options, progress) = (&job.options, &job.progress);
     let last = groups.len();
     for (nth, group) in groups.into_iter().enumerate() {
         if job.is_over() {
@@ -289,30 +305,30 @@ pub async fn copy_at(
         }
         let (items, found) = mpsc::channel(QUEUE);
         let names = async {
-            list::names(&job, &group.place, &group.paths, &top, items).await?;
+            list::names(job, &group.place, &group.paths, to, top, items).await?;
             progress.counted.store(nth + 1 == last, Ordering::Relaxed);
             Ok(())
         };
         let work = async {
-            match (&group.place, &to) {
+            match (&group.place, to) {
                 (Place::Local, Place::Local) => Err(Error::Invalid(
                     "no host is named: use cp(1) for local copies".into(),
                 )),
                 (Place::Server(sessions), Place::Local) => {
                     let root = PathBuf::from(path::os(&top.root));
-                    match down::Down::new(&job, sessions, &root) {
+                    match down::Down::new(job, sessions, &root) {
                         Ok(down) if options.dry_run => down.only_tell(found).await,
                         Ok(down) => down.run(found).await,
                         // `mkdir` would make it, and there is nothing in it.
                         Err(_) if options.dry_run => {
-                            list::only_tell(&job, found).await;
+                            list::only_tell(job, found).await;
                             Ok(())
                         }
                         Err(error) => Err(error),
                     }
                 }
                 (from, Place::Server(sessions)) => {
-                    let up = up::Up::new(&job, from, sessions, &top.root);
+                    let up = up::Up::new(job, from, sessions, &top.root);
                     match options.dry_run {
                         true => up.only_tell(found).await,
                         false => up.run(found).await,
@@ -321,9 +337,9 @@ pub async fn copy_at(
             }
         };
         let adapting = async {
-            match (&group.place, &to) {
-                (Place::Server(sessions), Place::Local) => compression::adapt(&job, sessions, false).await,
-                (Place::Local, Place::Server(sessions)) => compression::adapt(&job, sessions, true).await,
+            match (&group.place, to) {
+                (Place::Server(sessions), Place::Local) => compression::adapt(job, sessions, false).await,
+                (Place::Local, Place::Server(sessions)) => compression::adapt(job, sessions, true).await,
                 // Which of two servers' links is the slow one cannot be told.
                 _ => std::future::pending().await,
             }
@@ -332,15 +348,14 @@ pub async fn copy_at(
             done = async { tokio::try_join!(names, work) } => done?,
             never = adapting => match never {},
         };
-        for place in [&group.place, &to] {
+        for place in [&group.place, to] {
             if let Place::Server(sessions) = place {
                 let most = sessions.most() as u64;
                 progress.streams.fetch_max(most, Ordering::Relaxed);
             }
         }
     }
-    delete::delete(&job, &to, &top.root).await?;
-    Ok(progress.ended())
+    Ok(())
 }
 
 /// Names that may be found before they are copied: 4,096 paths of a hundred bytes are less than a megabyte.
@@ -425,7 +440,7 @@ impl Source {
     }
 }
 
-/// A folder that is copied into itself would be copied without end.
+/// A folder that is copied into itself would be copied without end. What a pattern matches is looked at when it is found.
 async fn refuse_into_itself(
     job: &Job,
     from: &Place,
@@ -433,8 +448,32 @@ async fn refuse_into_itself(
     to: &Place,
     top: &Top,
 ) -> Result<(), Error> {
+    for source in sources.iter().filter(|source| source.stream.is_none()) {
+        let (path, typed) = match from {
+            Place::Local => (source.path.clone(), source.path.clone()),
+            Place::Server(sessions) => {
+                let expanded = Expanded::of(&sessions.first(), &source.path).await?;
+                (expanded.path(), expanded.typed)
+            }
+        };
+        let name = list::target(&typed, top);
+        if let Some(message) = into_itself(job, from, &path, to, (&top.root, &name)).await? {
+            return Err(Error::Invalid(message));
+        }
+    }
+    Ok(())
+}
+
+/// Says so where a folder at `path` is copied into itself: to a name below a target that is in the folder.
+async fn into_itself(
+    job: &Job,
+    from: &Place,
+    path: &Bytes,
+    to: &Place,
+    (root, name): (&Bytes, &Bytes),
+) -> Result<Option<String>, Error> {
     if !job.options.recursive || job.options.dry_run {
-        return Ok(());
+        return Ok(None);
     }
     let absolute = async |place: &Place, path: &Bytes| match place {
         Place::Local => {
@@ -444,30 +483,16 @@ async fn refuse_into_itself(
         }
         Place::Server(sessions) => sessions.first().realpath(path).await.ok(),
     };
-    let mut target = None;
-    for source in sources.iter().filter(|source| source.stream.is_none()) {
-        if target.is_none() {
-            target = absolute(to, &top.root).await;
-        }
-        let Some(target) = &target else { return Ok(()) };
-        let Some(path) = absolute(from, &source.path).await else {
-            continue;
-        };
-        let name = list::target(&source.path, top);
-        let into = path::in_root(target, &name);
-        let inside = |path: &[u8]| match into.strip_prefix(path) {
-            Some(rest) => rest.starts_with(b"/") && !rest[1..].is_empty() || path == b"/",
-            None => false,
-        };
-        if inside(&path) && to.shows_what_is_made_at(from, target).await? {
-            return Err(Error::Invalid(format!(
-                "{} cannot be copied into itself, {}",
-                shown(&path),
-                shown(&into)
-            )));
-        }
-    }
-    Ok(())
+    let (Some(target), Some(path)) = (absolute(to, root).await, absolute(from, path).await) else {
+        return Ok(None);
+    };
+    let into = path::in_root(&target, name);
+    let is_inside = match into.strip_prefix(&path[..]) {
+        Some(rest) => rest.starts_with(b"/") && !rest[1..].is_empty() || path == "/",
+        None => false,
+    };
+    let loops = is_inside && to.shows_what_is_made_at(from, &target).await?;
+    Ok(loops.then(|| format!("{} cannot be copied into itself, {}", shown(&path), shown(&into))))
 }
 
 impl Place {
@@ -529,10 +554,16 @@ async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
     Ok(groups)
 }
 
-fn is_pattern(sources: &[Location]) -> bool {
-    sources.iter().any(|source| {
-        !matches!(source, Location::Local(_) | Location::Stream(_)) && path::is_pattern(&source.path())
-    })
+/// Whether there is more than one source, as far as that matters to the target's name.
+async fn are_several(job: &Job, sources: &[Location]) -> Result<bool, Error> {
+    let [source] = sources else { return Ok(true) };
+    let path = source.path();
+    match Place::of(source).await? {
+        Place::Server(sessions) if path::is_pattern(&path) => {
+            Ok(list::count(job, &sessions, &path).await? > 1)
+        }
+        _ => Ok(false),
+    }
 }
 
 /// What the target is: the directory that everything goes into, and the name there.
@@ -543,7 +574,7 @@ struct Top {
 }
 
 impl Top {
-    async fn find(job: &Job, place: &Place, target: &Location, several: bool) -> Result<Self, Error> {
+    async fn find(job: &Job, place: &Place, target: &Location, sources: &[Location]) -> Result<Self, Error> {
         let path = match target.path() {
             empty if empty.is_empty() => Bytes::from_static(b"."),
             path => path,
@@ -579,7 +610,7 @@ impl Top {
             });
         }
         let mkdir = job.options.mkdir && kind.is_none();
-        let into = several || path.ends_with(b"/");
+        let into = path.ends_with(b"/") || are_several(job, sources).await?;
         if into && !mkdir {
             let more = match kind {
                 None => "; --mkdir creates it",
@@ -625,9 +656,9 @@ impl Place {
             let typed = path.clone();
             let expand = |sftp: Sftp| {
                 let typed = typed.clone();
-                async move { path::expand(&sftp, &typed).await }
+                async move { path::Expanded::of(&sftp, &typed).await }
             };
-            *path = sessions.with(expand).await?;
+            *path = sessions.with(expand).await?.path();
         }
         Ok(expanded)
     }
@@ -700,6 +731,8 @@ struct Job {
     /// What there is on the server under names that were looked at ahead; `None` for nothing. Each is used once.
     looked_at: Mutex<HashMap<Bytes, Option<FileAttributes>>>,
     tree: Tree,
+    names: HeldNames,
+    finish: Finish,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
     /// A large file was begun of which nothing stays where it fails: a disk that it filled has room again.

@@ -547,8 +547,11 @@ impl Tuning<'_> {
             return Ok(());
         }
         let host = self.host(None)?;
-        let there = host.run(&Command::exec("command -v rsync")).await;
-        if !there.is_ok_and(|output| output.status.success()) {
+        let there = match host.start(&Command::exec("command -v rsync")).await {
+            Ok(looking) => looking.output_within(None, 64 * 1024).await,
+            Err(error) => Err(error),
+        };
+        if !there.is_ok_and(|output| output.is_some_and(|output| output.status.success())) {
             self.note("rsync: the server has none, or runs no commands");
             return Ok(());
         }

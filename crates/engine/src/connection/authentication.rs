@@ -567,14 +567,21 @@ impl<'a> Authentication<'a> {
             .await
     }
 
-    /// The public key algorithm to use a key with: the best that it, the configuration and the server allow.
+    /// The public key algorithm to use a key with: the best that it, the configuration and, of RSA's, the server allow.
+    ///
+    /// As in ssh, what a server says only helps to choose among RSA's: another key has one, which the server may well take
+    /// though it does not name it (the server of npm's ssh2 leaves a comma out of its list).
     fn algorithm(&self, driver: &Driver, candidate: &Candidate) -> Option<String> {
         let accepted = &self.host.pubkey_accepted_algorithms;
-        let server = driver.proto.ext_info().server_sig_algs.as_deref();
-        keys::public_key_algorithms(&candidate.key_type)
+        let algorithms = keys::public_key_algorithms(&candidate.key_type);
+        let server = match algorithms.len() {
+            0 | 1 => None,
+            _ => driver.proto.ext_info().server_sig_algs.as_deref(),
+        };
+        algorithms
             .into_iter()
             .filter(|algorithm| accepted.iter().any(|name| name == algorithm))
-            // A server that says nothing is asked: RFC 8308 only helps to choose among RSA's two.
+            // A server that says nothing is asked.
             .find(|algorithm| {
                 server.is_none_or(|names| {
                     names

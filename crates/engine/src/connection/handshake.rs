@@ -914,7 +914,10 @@ fn lead_as_the_server_did(preferences: &mut Preferences, facts: &HostFacts, trus
 
 /// Makes the first packet of the most wanted method, off everybody's way, where it is likely to be used.
 fn first_packet(config: &mut Config, facts: &HostFacts) -> Result<(), Error> {
-    let method = config.preferences.kex[0];
+    // Without any, the key exchange says so.
+    let Some(&method) = config.preferences.kex.first() else {
+        return Ok(());
+    };
     let same_kex = facts.kex_first.as_deref() == Some(method.name());
     let guess_is_right = same_kex && facts.host_key_first.as_ref() == config.preferences.host_keys.first();
     // A server that led with something else last time will not agree to it.

@@ -247,6 +247,16 @@ impl Session {
     /// # Errors
     /// As [`Self::wait`].
     pub async fn output(self, input: Option<Bytes>) -> Result<Output, Error> {
+        let output = self.output_within(input, usize::MAX).await?;
+        output.ok_or(Error::Bug("output without a limit was over it"))
+    }
+
+    /// The same for a command whose streams are of so many bytes at most; `None` as soon as one has more.
+    pub(crate) async fn output_within(
+        self,
+        input: Option<Bytes>,
+        most: usize,
+    ) -> Result<Option<Output>, Error> {
         let Self {
             mut stdin,
             mut stdout,
@@ -258,15 +268,23 @@ impl Session {
             // A command that does not read its input is not an error.
             let _ = stdin.send(input.unwrap_or_default()).await;
             stdin.finish();
-            stdin
+            Ok(stdin)
         };
-        let (_stdin, stdout, stderr, status) =
-            tokio::join!(feed, collect(&mut stdout), collect(&mut stderr), end.wait());
-        Ok(Output {
+        let ended = async { Ok(end.wait().await) };
+        let collected = tokio::try_join!(
+            feed,
+            collect(&mut stdout, most),
+            collect(&mut stderr, most),
+            ended
+        );
+        let Ok((_stdin, stdout, stderr, status)) = collected else {
+            return Ok(None);
+        };
+        Ok(Some(Output {
             status: status?,
             stdout,
             stderr,
-        })
+        }))
     }
 
     /// The parts, to be used by different tasks.
@@ -376,12 +394,18 @@ impl SessionEnd {
     }
 }
 
-async fn collect(reader: &mut ChannelReader) -> Vec<u8> {
+/// More output than was allowed.
+struct TooMuch;
+
+async fn collect(reader: &mut ChannelReader, most: usize) -> Result<Vec<u8>, TooMuch> {
     let mut all = Vec::new();
     while let Some(chunk) = reader.chunk().await {
+        if chunk.len() > most - all.len() {
+            return Err(TooMuch);
+        }
         all.extend_from_slice(&chunk);
     }
-    all
+    Ok(all)
 }
 
 /// Signals and terminal changes for a session.

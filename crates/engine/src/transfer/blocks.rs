@@ -173,7 +173,16 @@ fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
 async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option<Vec<Hashes>> {
     // The script comes as input, so that only a POSIX shell ever reads it, whatever the user's login shell is.
     let session = host.start(&Command::exec("exec sh")).await.ok()?;
-    let output = session.output(Some(script(files, own))).await.ok()?;
+    let count: u64 = files.iter().map(|(_, count)| count + 1).sum();
+    // What sha256 programs print is within 80 bytes, and a login script may say something.
+    let most = usize::try_from(count)
+        .ok()?
+        .saturating_mul(80)
+        .saturating_add(64 * 1024);
+    let output = session
+        .output_within(Some(script(files, own)), most)
+        .await
+        .ok()??;
     if !output.status.success() {
         let words = shown(&output.stderr);
         tracing::debug!(

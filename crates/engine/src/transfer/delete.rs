@@ -14,6 +14,7 @@ use trunkline_sftp::transfer::LeftOut;
 use super::folder::Folder;
 use super::path::{self, shown};
 use super::sessions::Sessions;
+use super::tree::HeldNames;
 use super::{CopyEvent, Job, Place, Reason, blocking};
 use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
@@ -48,6 +49,11 @@ impl Deletion {
             wanted,
             ..Self::default()
         }
+    }
+
+    /// Whether paths are kept, to compare them with the target's.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted
     }
 
     /// Notes that a source has a directory.
@@ -158,7 +164,7 @@ struct Extraneous<'a> {
 
 impl Extraneous<'_> {
     async fn delete(&self) -> Result<(), Error> {
-        let there = match self.target.names(self.directory).await {
+        let there = match self.target.names(self.directory, &self.job.names).await {
             Ok(there) => there,
             // What a dry run has not made is not there.
             Err(_) if self.job.options.dry_run => return Ok(()),
@@ -218,7 +224,7 @@ impl Extraneous<'_> {
                 left_out
             }
         };
-        let found = match self.target.tree(&root, left_out).await {
+        let found = match self.target.tree(&root, &self.job.names, left_out).await {
             Ok(found) => found,
             Err(reason) => {
                 self.job.progress.failed(root, reason);
@@ -261,7 +267,7 @@ fn is_protected(job: &Job, sources: &HashSet<Bytes>, path: &[u8], is_directory: 
 
 impl Target {
     /// The names in a directory, and which of them are directories.
-    async fn names(&self, directory: &Bytes) -> Result<Vec<(Bytes, bool)>, Reason> {
+    async fn names(&self, directory: &Bytes, held: &HeldNames) -> Result<Vec<(Bytes, bool)>, Reason> {
         match self {
             Self::Local(folder) => {
                 let (folder, directory) = (folder.clone(), directory.clone());
@@ -276,6 +282,7 @@ impl Target {
                 let mut names = Vec::new();
                 while let Some(entry) = listing.next().await {
                     let entry = entry?;
+                    held.hold(entry.path.len())?;
                     let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
                     names.push((entry.path, is_directory));
                 }
@@ -288,6 +295,7 @@ impl Target {
     async fn tree(
         &self,
         top: &Bytes,
+        held: &HeldNames,
         left_out: impl Fn(&[u8], bool) -> bool + Send + Sync + 'static,
     ) -> Result<Vec<(Bytes, bool)>, Reason> {
         let mut found = vec![(top.clone(), true)];
@@ -320,6 +328,7 @@ impl Target {
                 let mut walk = sessions.first().walk_without(there, LeftOut::new(left_out));
                 while let Some(entry) = walk.next().await {
                     let entry = entry?;
+                    held.hold(top.len() + entry.path.len())?;
                     let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
                     found.push((path::join(top, &entry.path), is_directory));
                 }

@@ -68,7 +68,7 @@ impl Down {
             self.small(small_items),
             self.large(large_items)
         )?;
-        self.finish_directories(directories).await;
+        self.job.finish.add(directories);
         Ok(())
     }
 
@@ -320,25 +320,6 @@ impl Down {
     fn words(&self, item: &Item, error: &io::Error) -> Reason {
         self.unwritten(item, error, 0)
     }
-
-    async fn finish_directories(&self, mut directories: Vec<Item>) {
-        // What is deepest first: setting a directory's times must come behind the last change in it.
-        directories.reverse();
-        let (job, folder) = (self.job.clone(), self.folder.clone());
-        blocking(move || {
-            for item in directories {
-                let looks = Looks {
-                    mode: Some(job.local_mode(item.mode, 0o777)),
-                    times: item.times.filter(|_| job.options.preserve),
-                    preserve: job.options.preserve,
-                };
-                if let Err(error) = folder.finish_directory(&item.target, looks) {
-                    job.failed(item.target.clone(), unwritten(&folder, &item, &error, 0));
-                }
-            }
-        })
-        .await;
-    }
 }
 
 fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
@@ -350,7 +331,7 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
 }
 
 /// Why something could not be written, of which so many bytes stay.
-fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: u64) -> Reason {
+pub(super) fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: u64) -> Reason {
     let path = folder.shown(&item.target);
     let parent = path.parent().map_or_else(String::new, |parent| {
         super::shown(parent.as_os_str().as_encoded_bytes())

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -44,6 +44,17 @@ pub(super) struct Looks {
     pub(super) preserve: bool,
 }
 
+/// A name in a folder.
+fn checked(name: &[u8]) -> io::Result<&OsStr> {
+    if matches!(name, b"" | b"." | b"..") || name.contains(&0) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a name that leads outside the directory",
+        ));
+    }
+    Ok(OsStr::from_bytes(name))
+}
+
 impl Folder {
     /// A folder that the user named, through links if that is what it is.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
@@ -54,6 +65,10 @@ impl Folder {
             root: Arc::new(root),
             open: Mutex::new(LruCache::new(KEPT_OPEN)),
         })
+    }
+
+    fn open_folders(&self) -> MutexGuard<'_, LruCache<Vec<u8>, Arc<OwnedFd>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A name in it, for people.
@@ -70,13 +85,7 @@ impl Folder {
             Some(at) => (self.directory(&path[..at])?, &path[at + 1..]),
             None => (self.root.clone(), path),
         };
-        if matches!(name, b"" | b"." | b"..") || name.contains(&0) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a name that leads outside the directory",
-            ));
-        }
-        Ok((parent, OsStr::from_bytes(name)))
+        Ok((parent, checked(name)?))
     }
 
     /// Where a file is to be. A link under a name that the user gave leads on, as with cp(1) and scp(1), whether anything
@@ -109,18 +118,31 @@ impl Folder {
         Err(Errno::LOOP.into())
     }
 
+    /// A directory, opened name by name from the nearest one that is open.
     fn directory(&self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = open.get(path) {
-            return Ok(found.clone());
-        }
-        drop(open);
-        let (parent, name) = self.parent(path)?;
+        let (mut found, mut end) = self.nearest(path);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = Arc::new(rustix::fs::openat(&*parent, name, flags, Mode::empty())?);
-        open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.put(path.to_vec(), found.clone());
+        while end < path.len() {
+            let begin = if end == 0 { 0 } else { end + 1 };
+            let slash = path[begin..].iter().position(|byte| *byte == b'/');
+            end = slash.map_or(path.len(), |at| begin + at);
+            let name = checked(&path[begin..end])?;
+            found = Arc::new(rustix::fs::openat(&*found, name, flags, Mode::empty())?);
+            self.open_folders().put(path[..end].to_vec(), found.clone());
+        }
         Ok(found)
+    }
+
+    /// The last directory on a path that is open, and where its own path ends.
+    fn nearest(&self, path: &[u8]) -> (Arc<OwnedFd>, usize) {
+        let mut open = self.open_folders();
+        let slashes = (0..path.len()).rev().filter(|at| path[*at] == b'/');
+        for end in std::iter::once(path.len()).chain(slashes) {
+            if let Some(found) = open.get(&path[..end]) {
+                return (found.clone(), end);
+            }
+        }
+        (self.root.clone(), 0)
     }
 
     /// Makes a directory, writable for its owner while it is filled. Whether it was made now; one that is there stays as
@@ -134,9 +156,12 @@ impl Folder {
         }
     }
 
-    /// Sets what a directory is to look like, when all is in it.
+    /// Sets what a directory, or itself, is to look like, when all is in it.
     pub(super) fn finish_directory(&self, path: &[u8], looks: Looks) -> io::Result<()> {
-        let (parent, name) = self.parent(path)?;
+        let (parent, name) = match path {
+            b"" => (self.root.clone(), OsStr::new(".")),
+            path => self.parent(path)?,
+        };
         if let Some(mode) = looks.mode {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let directory = rustix::fs::openat(&*parent, name, flags, Mode::empty())?;

@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use trunkline_sftp::transfer::LeftOut;
 
-use super::path::{expand, folder_and_name, is_pattern, join, os, shown};
+use super::path::{Expanded, folder_and_name, is_pattern, join, os, shown};
 use super::pattern::{Names, Part, matches_itself};
 use super::sessions::Sessions;
 use super::tree::NameClaim;
-use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking};
+use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, into_itself};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 
@@ -24,13 +24,14 @@ pub(super) async fn names(
     job: &Arc<Job>,
     place: &Place,
     sources: &[Source],
+    to: &Place,
     top: &Top,
     items: mpsc::Sender<Item>,
 ) -> Result<(), Error> {
     for source in sources {
         match place {
             Place::Local => local(job, source, top, &items).await,
-            Place::Server(sessions) => remote(job, sessions, &source.path, top, &items).await?,
+            Place::Server(sessions) => remote(job, sessions, &source.path, to, top, &items).await?,
         }
     }
     Ok(())
@@ -97,7 +98,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         }
         let below = item.target.clone();
         if send(&job, &items, nth, b"", item).is_ok() && found.is_dir() {
-            let _ = local_directory(&job, nth, &path, &below, b"", &items);
+            let _ = local_directory(&job, nth, &path, &below, &items);
         }
     })
     .await;
@@ -120,55 +121,68 @@ fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
 /// The copy is over: nobody takes names any more.
 struct Over;
 
+/// What is in a directory and below: each directory before what is in it.
 fn local_directory(
     job: &Job,
     nth: u32,
-    path: &[u8],
-    target: &[u8],
-    below: &[u8],
+    path: &Bytes,
+    target: &Bytes,
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Over> {
+    struct Directory {
+        path: Bytes,
+        target: Bytes,
+        /// The path from the source.
+        below: Bytes,
+    }
+    // A list, and not a function that calls itself: somebody else may have nested the directories, as deep as paths go.
+    let mut waiting = vec![Directory {
+        path: path.clone(),
+        target: target.clone(),
+        below: Bytes::new(),
+    }];
     let failed = |path: &[u8], error: &std::io::Error| {
         job.failed(Bytes::copy_from_slice(path), Reason::local(path, error));
     };
-    let entries = match std::fs::read_dir(Path::new(os(path))) {
-        Ok(entries) => entries,
-        Err(error) => {
-            failed(path, &error);
-            return Ok(());
-        }
-    };
-    for entry in entries {
-        let entry = match entry {
-            Ok(entry) => entry,
+    while let Some(directory) = waiting.pop() {
+        let entries = match std::fs::read_dir(Path::new(os(&directory.path))) {
+            Ok(entries) => entries,
             Err(error) => {
-                failed(path, &error);
-                return Ok(());
-            }
-        };
-        let name = entry.file_name();
-        let (name, below) = (name.as_bytes(), join(below, name.as_bytes()));
-        let (path, target) = (join(path, name), join(target, name));
-        // Of the link itself, which is what is copied.
-        let found = match entry.metadata() {
-            Ok(found) => found,
-            Err(error) => {
-                failed(&path, &error);
+                failed(&directory.path, &error);
                 continue;
             }
         };
-        if job.filters.leave_out(&below, found.is_dir()) {
-            continue;
-        }
-        send(
-            job,
-            items,
-            nth,
-            &below,
-            local_item(path.clone(), target.clone(), &found),
-        )?;
-        if found.is_dir() {
-            local_directory(job, nth, &path, &target, &below, items)?;
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    failed(&directory.path, &error);
+                    break;
+                }
+            };
+            let name = entry.file_name();
+            let within = |folder: &Bytes| join(folder, name.as_bytes());
+            let found_at = Directory {
+                path: within(&directory.path),
+                target: within(&directory.target),
+                below: within(&directory.below),
+            };
+            // Of the link itself, which is what is copied.
+            let found = match entry.metadata() {
+                Ok(found) => found,
+                Err(error) => {
+                    failed(&found_at.path, &error);
+                    continue;
+                }
+            };
+            if job.filters.leave_out(&found_at.below, found.is_dir()) {
+                continue;
+            }
+            let item = local_item(found_at.path.clone(), found_at.target.clone(), &found);
+            send(job, items, nth, &found_at.below, item)?;
+            if found.is_dir() {
+                waiting.push(found_at);
+            }
         }
     }
     Ok(())
@@ -233,8 +247,15 @@ fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item) -> bool {
         job.failed(item.source.clone(), message);
         return false;
     }
-    // The target's root is there.
+    // The target's root, which is there.
     if item.target.is_empty() {
+        match item.kind {
+            Kind::Directory => job.finish.root(item),
+            _ => job.failed(
+                item.source.clone(),
+                format!("{} is not a directory", shown(&item.source)),
+            ),
+        }
         return false;
     }
     match job.tree.tell(&item.target, nth, item.kind == Kind::Directory) {
@@ -260,83 +281,163 @@ fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item) -> bool {
 
 async fn remote(
     job: &Job,
-    sessions: &Sessions,
+    sessions: &Arc<Sessions>,
     path: &Bytes,
+    to: &Place,
     top: &Top,
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Error> {
-    let sftp = &sessions.first();
-    let path = match path {
-        empty if empty.is_empty() => Bytes::from_static(b"."),
-        path => expand(sftp, path).await?,
+    let Sources { typed, meant } = Sources::of(job, sessions, path).await?;
+    let from = From {
+        job,
+        sessions,
+        to,
+        top,
+        items,
     };
-    let stat = |sftp: Sftp| {
-        let path = path.clone();
-        async move { sftp.stat(path).await }
-    };
-    match sessions.with(stat).await {
-        // A name may have brackets in it: where it is there and the pattern would leave it out, it is what is meant.
-        Ok(found) if !matches_itself(&path) => {
-            remote_source(job, sessions, path, found, top, items, true).await
+    let sftp = sessions.first();
+    match meant {
+        Meant::Itself { path, found } => {
+            let name = target(&typed, top);
+            from.source(path, name, found, true).await
         }
-        found @ (Ok(_) | Err(Error::File { .. })) if is_pattern(&path) || path.contains(&b'\\') => {
-            let mut any = false;
-            for path in matching(job, sftp, &path).await? {
-                any = true;
-                match sftp.stat(&path).await {
-                    Ok(found) => remote_source(job, sessions, path, found, top, items, false).await?,
-                    Err(error) => job.go_on_after(path, error)?,
-                }
+        Meant::Matching(paths) => {
+            if paths.is_empty() {
+                let message = format!("{}: {} matches nothing", sftp.host(), shown(path));
+                job.failed(path.clone(), message);
             }
-            match found {
-                _ if any => {}
-                Err(error) if !is_pattern(&path) => job.go_on_after(path, error)?,
-                _ => {
-                    let message = format!("{}: {} matches nothing", sftp.host(), shown(&path));
-                    job.failed(path, message);
+            for path in paths {
+                match sftp.stat(&path).await {
+                    Ok(found) => {
+                        let name = target(&path, top);
+                        from.source(path, name, found, false).await?;
+                    }
+                    Err(error) => job.go_on_after(path, error)?,
                 }
             }
             Ok(())
         }
-        Ok(found) => remote_source(job, sessions, path, found, top, items, true).await,
-        Err(error) => job.go_on_after(path, error),
+        Meant::Nothing(path, error) => job.go_on_after(path, error),
     }
 }
 
-async fn remote_source(
-    job: &Job,
-    sessions: &Sessions,
-    path: Bytes,
-    found: FileAttributes,
-    top: &Top,
-    items: &mpsc::Sender<Item>,
-    named: bool,
-) -> Result<(), Error> {
-    let nth = job.tree.source();
-    let mut item = remote_item(path.clone(), target(&path, top), &found);
-    item.named = named;
-    if is_left_out(job, &item) {
-        return Ok(());
+/// How many sources a server's path names, where it may be a pattern; at least one, which will tell what is wrong with it.
+pub(super) async fn count(job: &Job, sessions: &Sessions, path: &Bytes) -> Result<usize, Error> {
+    Ok(match Sources::of(job, sessions, path).await?.meant {
+        Meant::Matching(paths) => paths.len(),
+        Meant::Itself { .. } | Meant::Nothing(..) => 1,
+    })
+}
+
+/// What a server's path names.
+struct Sources {
+    /// The path without its `~`.
+    typed: Bytes,
+    meant: Meant,
+}
+
+enum Meant {
+    Itself {
+        path: Bytes,
+        found: FileAttributes,
+    },
+    /// What its pattern matches.
+    Matching(Vec<Bytes>),
+    Nothing(Bytes, Error),
+}
+
+impl Sources {
+    async fn of(job: &Job, sessions: &Sessions, path: &Bytes) -> Result<Self, Error> {
+        let sftp = &sessions.first();
+        let expanded = match path {
+            empty if empty.is_empty() => Expanded::of(sftp, &Bytes::from_static(b".")).await?,
+            path => Expanded::of(sftp, path).await?,
+        };
+        let (path, typed) = (expanded.path(), &expanded.typed);
+        let stat = |sftp: Sftp| {
+            let path = path.clone();
+            async move { sftp.stat(path).await }
+        };
+        let meant = match sessions.with(stat).await {
+            // A name may have brackets in it: where it is there and the pattern would leave it out, it is what is meant.
+            Ok(found) if !matches_itself(typed) => Meant::Itself { path, found },
+            found @ (Ok(_) | Err(Error::File { .. })) if is_pattern(typed) || typed.contains(&b'\\') => {
+                match (matching(job, sftp, &expanded).await?, found) {
+                    (none, Err(error)) if none.is_empty() && !is_pattern(typed) => {
+                        Meant::Nothing(path, error)
+                    }
+                    (paths, _) => Meant::Matching(paths),
+                }
+            }
+            Ok(found) => Meant::Itself { path, found },
+            Err(error) => Meant::Nothing(path, error),
+        };
+        Ok(Self {
+            typed: expanded.typed,
+            meant,
+        })
     }
-    let (kind, below) = (item.kind, item.target.clone());
-    if kind == Kind::Directory && !job.options.recursive {
-        let host = sessions.first();
-        let reason = is_directory(format!("{}: {}", host.host(), shown(&path)));
-        job.failed(path, reason);
-        return Ok(());
+}
+
+/// A server that sources come from.
+struct From<'a> {
+    job: &'a Job,
+    sessions: &'a Arc<Sessions>,
+    to: &'a Place,
+    top: &'a Top,
+    items: &'a mpsc::Sender<Item>,
+}
+
+impl From<'_> {
+    /// Finds a source and everything below; `name` is its path below the target.
+    async fn source(
+        &self,
+        path: Bytes,
+        name: Bytes,
+        found: FileAttributes,
+        named: bool,
+    ) -> Result<(), Error> {
+        let Self {
+            job,
+            sessions,
+            to,
+            top,
+            items,
+        } = *self;
+        let nth = job.tree.source();
+        let mut item = remote_item(path.clone(), name, &found);
+        item.named = named;
+        if is_left_out(job, &item) {
+            return Ok(());
+        }
+        let (kind, below) = (item.kind, item.target.clone());
+        if kind == Kind::Directory && !job.options.recursive {
+            let host = sessions.first();
+            let reason = is_directory(format!("{}: {}", host.host(), shown(&path)));
+            job.failed(path, reason);
+            return Ok(());
+        }
+        // Of others that is known before.
+        if kind == Kind::Directory && !named {
+            let from = Place::Server(sessions.clone());
+            if let Some(message) = into_itself(job, &from, &path, to, (&top.root, &below)).await? {
+                job.failed(path, message);
+                return Ok(());
+            }
+        }
+        if is_copied(job, nth, b"", &item) && items.send(item).await.is_err() || kind != Kind::Directory {
+            return Ok(());
+        }
+        // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
+        let walk = Walk {
+            job,
+            path: &path,
+            below: &below,
+            items,
+            nth,
+        };
+        sessions.with(|sftp| walk.on(sftp)).await
     }
-    if is_copied(job, nth, b"", &item) && items.send(item).await.is_err() || kind != Kind::Directory {
-        return Ok(());
-    }
-    // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
-    let walk = Walk {
-        job,
-        path: &path,
-        below: &below,
-        items,
-        nth,
-    };
-    sessions.with(|sftp| walk.on(sftp)).await
 }
 
 /// A walk through a server's directory. A session that is lost on the way begins it anew on another one: what was told
@@ -362,6 +463,8 @@ impl Walk<'_> {
                     continue;
                 }
             };
+            let is_kept = self.job.deletion.is_wanted();
+            self.job.names.hold(if is_kept { entry.path.len() } else { 0 })?;
             let item = remote_item(
                 join(self.path, &entry.path),
                 join(self.below, &entry.path),
@@ -408,11 +511,18 @@ const LISTINGS: usize = 32;
 
 /// The paths that a pattern matches, part by part. They are matched here: a server says what there is, not what was
 /// asked for.
-async fn matching(job: &Job, sftp: &Sftp, path: &Bytes) -> Result<Vec<Bytes>, Error> {
-    let root = if path.starts_with(b"/") { &b"/"[..] } else { b"" };
-    let mut found = vec![Bytes::from_static(root)];
+async fn matching(job: &Job, sftp: &Sftp, path: &Expanded) -> Result<Vec<Bytes>, Error> {
+    let root = match path.typed.starts_with(b"/") && path.home.is_empty() {
+        true => Bytes::from_static(b"/"),
+        false => path.home.clone(),
+    };
+    let mut found = vec![root];
     let mut unseen = false;
-    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+    for part in path
+        .typed
+        .split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty())
+    {
         let pattern = match Part::new(part)? {
             Part::Name(name) => {
                 unseen = true;
@@ -455,7 +565,9 @@ async fn matching_in(job: &Job, sftp: &Sftp, folder: Bytes, pattern: &Names) -> 
     while let Some(entry) = listing.next().await {
         match entry {
             Ok(entry) if pattern.matches(&entry.path) => {
-                paths.push(join(&folder, &entry.path));
+                let path = join(&folder, &entry.path);
+                job.names.hold(path.len())?;
+                paths.push(path);
             }
             Ok(_) => {}
             // What is not a directory has nothing in it.

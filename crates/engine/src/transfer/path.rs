@@ -52,12 +52,34 @@ pub(super) fn is_pattern(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// `~` at the beginning, which shells would expand.
-pub(super) async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
-    match &path[..] {
-        b"~" => Ok(Bytes::from_static(b".")),
-        [b'~', b'/', rest @ ..] => Ok(join(b".", rest)),
-        [b'~', ..] => sftp.expand_path(path).await,
-        _ => Ok(path.clone()),
+/// A server's path whose `~` at the beginning, which shells would expand, is expanded.
+pub(super) struct Expanded {
+    /// The user's home, in the server's words; empty where the path has no `~`.
+    pub(super) home: Bytes,
+    /// What was typed behind it. Patterns are only here, and so are names for this side: a server may call a home anything.
+    pub(super) typed: Bytes,
+}
+
+impl Expanded {
+    pub(super) async fn of(sftp: &Sftp, path: &Bytes) -> Result<Self, Error> {
+        if !path.starts_with(b"~") {
+            return Ok(Self {
+                home: Bytes::new(),
+                typed: path.clone(),
+            });
+        }
+        let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+        let home = match &path[..end] {
+            b"~" => Bytes::from_static(b"."),
+            user => sftp.expand_path(user).await?,
+        };
+        Ok(Self {
+            home,
+            typed: path.slice((end + 1).min(path.len())..),
+        })
+    }
+
+    pub(super) fn path(&self) -> Bytes {
+        join(&self.home, &self.typed)
     }
 }

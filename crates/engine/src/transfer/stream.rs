@@ -167,7 +167,7 @@ pub(super) async fn copy_to(
             ));
         }
     };
-    let path = path::expand(&sftp, &path).await?;
+    let path = path::Expanded::of(&sftp, &path).await?.path();
     progress
         .streams
         .fetch_max(1, std::sync::atomic::Ordering::Relaxed);

@@ -7,7 +7,37 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::Error;
+
+/// How much memory the names that servers tell take up in a copy: a server may make up names without end.
+#[derive(Debug, Default)]
+pub(super) struct HeldNames {
+    bytes: AtomicUsize,
+}
+
+/// For some twenty million names, of which a hash is kept.
+const MOST_HELD: usize = 1 << 30;
+/// What a name takes beside its path, in tables that grow by doubling.
+const A_NAME: usize = 48;
+
+impl HeldNames {
+    /// Counts one more name, with so many bytes of a path where that is kept.
+    ///
+    /// # Errors
+    /// All names together take more than a copy may.
+    pub(super) fn hold(&self, path: usize) -> Result<(), Error> {
+        match self.bytes.fetch_add(path + A_NAME, Ordering::Relaxed) {
+            held if held < MOST_HELD => Ok(()),
+            _ => Err(Error::Invalid(
+                "there are more names than one copy keeps in memory (1 GiB): copy the directories one by one"
+                    .into(),
+            )),
+        }
+    }
+}
 
 /// Names and folders below the target, as hashes of their paths. The keys are random: nobody can choose two paths of one
 /// hash.

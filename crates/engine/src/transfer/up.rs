@@ -103,8 +103,8 @@ impl<'a> Up<'a> {
             self.small(small_items),
             self.large(large_items)
         )?;
-        self.remove_lost_parts().await?;
-        self.finish_directories(directories).await
+        self.job.finish.add(directories);
+        self.remove_lost_parts().await
     }
 
     /// Says what would be copied and what is there already.
@@ -491,53 +491,6 @@ impl<'a> Up<'a> {
         Ok(())
     }
 
-    async fn finish_directories(&self, directories: Vec<Item>) -> Result<(), Error> {
-        // What is deepest first, in order on one session.
-        let setting = futures_util::stream::iter(directories.into_iter().rev())
-            .map(|item| async {
-                let (path, looks) = (self.path(&item.target), self.looks(&item));
-                let set = |sftp: Sftp| {
-                    let (path, looks) = (path.clone(), looks.clone());
-                    async move {
-                        // Of the folder itself, should a link have taken its place.
-                        match sftp.lsetstat(&path, looks.clone()).await {
-                            Err(Error::File { .. }) => sftp.setstat(path, looks).await,
-                            result => result,
-                        }
-                    }
-                };
-                let result = self.sessions.with(set).await;
-                (item, result)
-            })
-            .buffered(AT_ONCE);
-        let mut setting = std::pin::pin!(setting);
-        while let Some((item, result)) = setting.next().await {
-            if let Err(error) = result {
-                self.job.go_on_after(item.target, error)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What a file or directory is to look like at last.
-    fn looks(&self, item: &Item) -> FileAttributes {
-        let preserve = self.job.options.preserve;
-        let is_directory = item.kind == Kind::Directory;
-        let mode = item.mode.filter(|_| preserve || is_directory);
-        let bits = if preserve { KEPT_BITS } else { 0o777 };
-        let own = mode.map(|mode| mode & bits);
-        // What is written where it is keeps what it has.
-        let existing = item.there.existing.filter(|_| !item.there.in_place);
-        FileAttributes {
-            permissions: own.or(existing.map(|existing| existing.mode)).map(Permissions),
-            times: item
-                .times
-                .filter(|_| preserve)
-                .map(|(accessed, modified)| Times { accessed, modified }),
-            ..FileAttributes::default()
-        }
-    }
-
     // Small files.
 
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
@@ -764,7 +717,7 @@ impl<'a> Up<'a> {
         let mut options = UploadOptions::new(if in_place { path.clone() } else { part.clone() });
         options.size = Some(item.size).filter(|_| item.stream.is_none());
         options.create = self.new_mode(item);
-        options.attributes = self.looks(item);
+        options.attributes = looks(self.job, item);
         options.sync = self.job.options.sync;
         options.memory = self.job.memory();
         let alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
@@ -1061,6 +1014,25 @@ impl<'a> Up<'a> {
             _ => return Ok(None),
         };
         blocks::same_as_own(&end, self.sessions, part, item.size).await
+    }
+}
+
+/// What a file or directory is to look like at last.
+pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {
+    let preserve = job.options.preserve;
+    let is_directory = item.kind == Kind::Directory;
+    let mode = item.mode.filter(|_| preserve || is_directory);
+    let bits = if preserve { KEPT_BITS } else { 0o777 };
+    let own = mode.map(|mode| mode & bits);
+    // What is written where it is keeps what it has.
+    let existing = item.there.existing.filter(|_| !item.there.in_place);
+    FileAttributes {
+        permissions: own.or(existing.map(|existing| existing.mode)).map(Permissions),
+        times: item
+            .times
+            .filter(|_| preserve)
+            .map(|(accessed, modified)| Times { accessed, modified }),
+        ..FileAttributes::default()
     }
 }
 

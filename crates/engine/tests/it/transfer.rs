@@ -1138,11 +1138,13 @@ async fn where_nothing_can_be_written_each_file_is_named() {
     // Whoever asks, root too: nobody makes files in /proc.
     let nowhere = Path::new("/proc/self");
     let contents = source.join(".");
+    let mut options = recursive();
+    options.preserve = false;
     for (from, to) in [
         (here(&contents), there(&host, nowhere)),
         (there(&host, &contents), here(nowhere)),
     ] {
-        let (result, failures) = run(&from, &to, &recursive()).await;
+        let (result, failures) = run(&from, &to, &options).await;
         assert_eq!(result.unwrap().failed, 3, "{failures:?}");
         for name in ["small", "large", "link"] {
             assert!(
@@ -1281,6 +1283,119 @@ async fn a_folder_is_not_copied_into_itself_through_a_server_either() {
         assert!(error.contains("into itself"), "{error}");
         assert_eq!(std::fs::read_dir(&into).unwrap().count(), 0);
     }
+}
+
+#[tokio::test]
+async fn what_a_pattern_matches_is_not_copied_into_itself_either() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    for up in [false, true] {
+        let data = place.path().join(format!("data-{up}"));
+        let into = data.join("into");
+        std::fs::create_dir_all(&into).unwrap();
+        std::fs::create_dir(data.join("other")).unwrap();
+        std::fs::write(data.join("other/f"), "f").unwrap();
+        std::fs::write(into.join("mine"), "m").unwrap();
+        let to = if up { there(&host, &into) } else { here(&into) };
+        let (result, failures) = run(&there(&host, &data.join("*")), &to, &recursive()).await;
+        assert_eq!(result.unwrap().failed, 1, "{failures:?}");
+        assert!(failures[0].contains("into itself"), "{failures:?}");
+        assert_eq!(std::fs::read(into.join("other/f")).unwrap(), b"f");
+        assert!(!into.join("into").exists());
+    }
+}
+
+#[tokio::test]
+async fn one_match_of_a_pattern_takes_the_targets_name() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    let source = |name: &str| there(&host, &place.path().join(name));
+    for name in ["x[1].txt", "only.log", "one.txt", "other.txt"] {
+        std::fs::write(place.path().join(name), name).unwrap();
+    }
+    let options = CopyOptions::default();
+    for (pattern, name) in [
+        ("x[1].txt", "x[1].txt"),
+        (r"x\[1\].txt", "x[1].txt"),
+        ("on*.log", "only.log"),
+    ] {
+        let new = place.path().join("new");
+        copied(&source(pattern), &here(&new), &options).await;
+        assert_eq!(std::fs::read_to_string(&new).unwrap(), name, "{pattern}");
+        std::fs::remove_file(new).unwrap();
+    }
+    let (result, _) = run(&source("o*.txt"), &here(&place.path().join("new")), &options).await;
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("is not a directory"), "{error}");
+}
+
+#[tokio::test]
+async fn directories_look_like_their_sources_at_last_and_so_does_the_target() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let source = place.path().join("source");
+    std::fs::create_dir_all(source.join("inner")).unwrap();
+    for directory in [source.join("inner"), source.clone()] {
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o710)).unwrap();
+        std::fs::File::open(&directory)
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
+    }
+    let mut options = recursive();
+    options.delete = true;
+    for up in [false, true] {
+        let target = place.path().join(format!("target-{up}"));
+        std::fs::create_dir_all(target.join("inner")).unwrap();
+        // Deleting it changes its directory.
+        std::fs::write(target.join("inner/extra"), "").unwrap();
+        let (from, to) = ends(&host, up, &source.join("."), &target);
+        copied(&from, &to, &options).await;
+        for directory in [target.join("inner"), target] {
+            let found = std::fs::metadata(&directory).unwrap();
+            assert_eq!(found.mode() & 0o7777, 0o710, "{directory:?}");
+            assert_eq!(found.modified().unwrap(), old, "{directory:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn directories_nested_as_deep_as_paths_go_are_copied_to_their_end() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    let deep = "d/".repeat(1500);
+    let source = place.path().join("source");
+    std::fs::create_dir_all(source.join(&deep)).unwrap();
+    std::fs::write(source.join(&deep).join("leaf"), "leaf").unwrap();
+    let mut options = recursive();
+    options.delete = true;
+    for up in [false, true] {
+        let target = place.path().join(format!("target-{up}"));
+        std::fs::create_dir_all(target.join(&deep)).unwrap();
+        std::fs::write(target.join(&deep).join("extra"), "").unwrap();
+        let (from, to) = ends(&host, up, &source.join("."), &target);
+        copied(&from, &to, &options).await;
+        let names = std::fs::read_dir(target.join(&deep)).unwrap();
+        let names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+        assert_eq!(names, ["leaf"]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_hashing_without_end_is_given_up_there() {
+    let sshd = Sshd::builder()
+        .config("ForceCommand case $SSH_ORIGINAL_COMMAND in 'exec sh') exec cat /dev/zero;; *) exec /usr/lib/openssh/sftp-server;; esac")
+        .start()
+        .unwrap();
+    let (host, place) = (Site::of(&sshd).await, tempfile::tempdir().unwrap());
+    let (source, target) = (place.path().join("source"), place.path().join("target"));
+    std::fs::write(&source, noise(3_000_000, 1)).unwrap();
+    std::fs::write(&target, noise(3_000_000, 2)).unwrap();
+    let mut options = CopyOptions::default();
+    options.checksum = true;
+    copied(&here(&source), &there(&host, &target), &options).await;
+    assert_eq!(std::fs::read(&target).unwrap(), noise(3_000_000, 1));
 }
 
 /// Cuts a copy in its middle; the part that it leaves.

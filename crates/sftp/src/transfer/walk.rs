@@ -49,11 +49,11 @@ impl fmt::Debug for LeftOut {
 }
 
 impl WalkOptions {
-    /// All of a tree, to a depth of 1,024 directories, which is deeper than paths of 4,096 bytes usually reach.
+    /// All of a tree. What is nested more than 2,048 deep cannot be reached by a path of 4,096 bytes, and fails.
     pub fn new(root: impl Into<Bytes>) -> Self {
         Self {
             root: root.into(),
-            depth: 1024,
+            depth: usize::MAX,
             left_out: None,
         }
     }
@@ -101,6 +101,8 @@ pub struct Walk {
     options: WalkOptions,
     /// Directories to read: the last found is read first, so that few wait at once.
     waiting: Vec<Directory>,
+    /// What they take.
+    waiting_bytes: usize,
     open: HashMap<u64, Open>,
     next_open: u64,
     /// Open directories that may be read further.
@@ -118,6 +120,12 @@ pub struct Walk {
 struct Directory {
     path: Bytes,
     depth: usize,
+}
+
+impl Directory {
+    fn held(&self) -> usize {
+        self.path.len() + A_DIRECTORY
+    }
 }
 
 struct Open {
@@ -155,9 +163,13 @@ const MOST_AHEAD: usize = 16;
 const FULL_BATCH: usize = 100;
 /// Events that may wait before nothing more is asked for.
 const MOST_EVENTS: usize = 16 * 1024;
-/// Directories that may wait, and the longest path: a server that makes up a tree without end must not fill the memory.
-const MOST_WAITING: usize = 1 << 20;
+/// A server that makes up a tree without end must not fill the memory: what the paths of waiting directories may take, each
+/// counted with [`A_DIRECTORY`] more; the longest path; how deep; and how many names a directory may have.
+const MOST_WAITING: usize = 256 * 1024 * 1024;
+const A_DIRECTORY: usize = 128;
 const LONGEST_PATH: usize = 32 * 1024;
+const DEEPEST: usize = 2048;
+const MOST_NAMES: usize = 1 << 24;
 
 impl Walk {
     /// A walk that begins when it is driven.
@@ -169,6 +181,7 @@ impl Walk {
         Self {
             options,
             waiting: vec![root],
+            waiting_bytes: A_DIRECTORY,
             open: HashMap::new(),
             next_open: 0,
             readable: Vec::new(),
@@ -204,6 +217,7 @@ impl Plan for Walk {
             let Some(directory) = self.waiting.pop() else {
                 break;
             };
+            self.waiting_bytes -= directory.held();
             self.open(directory, client, now);
         }
         if !self.finished && self.open.is_empty() && self.asked.is_empty() && self.waiting.is_empty() {
@@ -247,6 +261,7 @@ impl Plan for Walk {
             open.handle.into_iter().for_each(|handle| client.close(handle));
         }
         self.waiting.clear();
+        self.waiting_bytes = 0;
         self.events.clear();
         self.finished = true;
     }
@@ -337,6 +352,17 @@ impl Walk {
         open.ahead = if full { (open.ahead * 2).min(MOST_AHEAD) } else { 1 };
         open.batch = entries.len();
         let directory = open.directory.clone();
+        if open.listed.len() > MOST_NAMES && !open.ended {
+            open.ended = true;
+            let status = Status::local(
+                StatusCode::FAILURE,
+                "the directory has more than 16,777,216 names",
+            );
+            self.events.push_back(WalkEvent::Failed {
+                directory: open.directory.path.clone(),
+                status,
+            });
+        }
         // A name that comes twice, as a link and then as a directory, would have files written through the link.
         let new: Vec<bool> = entries
             .iter()
@@ -405,20 +431,29 @@ impl Walk {
             attributes,
             longname,
         });
-        if enter && self.waiting.len() < MOST_WAITING {
-            self.waiting.push(Directory {
-                path,
-                depth: depth + 1,
-            });
-        } else if enter {
-            let status = Status::local(
-                StatusCode::FAILURE,
-                "more than a million directories wait to be read",
-            );
-            self.events.push_back(WalkEvent::Failed {
-                directory: path,
-                status,
-            });
+        if !enter {
+            return;
+        }
+        let directory = Directory {
+            path,
+            depth: depth + 1,
+        };
+        let why = if depth >= DEEPEST {
+            Some("directories are nested more than 2,048 deep")
+        } else if self.waiting_bytes + directory.held() > MOST_WAITING {
+            Some("the directories that wait to be read take more than 256 MiB")
+        } else {
+            None
+        };
+        match why {
+            None => {
+                self.waiting_bytes += directory.held();
+                self.waiting.push(directory);
+            }
+            Some(why) => self.events.push_back(WalkEvent::Failed {
+                directory: directory.path,
+                status: Status::local(StatusCode::FAILURE, why),
+            }),
         }
     }
 }

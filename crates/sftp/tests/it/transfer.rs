@@ -917,6 +917,23 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
+fn a_tree_that_is_nested_deeper_than_paths_reach_is_not_taken_for_whole() {
+    let disk = disk();
+    let mut path = b"r".to_vec();
+    for _ in 0..2100 {
+        let names = vec![(b"d".to_vec(), 0o040_755)];
+        disk.borrow_mut().directories.insert(path.clone(), names);
+        path.extend_from_slice(b"/d");
+    }
+    let start = Instant::now();
+    let mut session = Session::new(&disk, Manner::default(), 1, start);
+    let (events, _) = walk(WalkOptions::new("r"), &mut session, start);
+    let failed = events.iter().filter(|event| matches!(event, WalkEvent::Failed { .. }));
+    assert_eq!(failed.count(), 1);
+    assert_eq!(events.len(), 2048 + 2);
+}
+
+#[test]
 fn a_wide_tree_is_walked_in_a_few_round_trips() {
     let disk = disk();
     let root = (0..300)

@@ -8,8 +8,8 @@ use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Pla
 
 use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
 use super::super::{Item, Place, Reason, part, path::shown};
-use super::Up;
 use super::source::open;
+use super::{Up, looks};
 use crate::sftp::{self, Sftp, Status};
 
 /// The small files on one session.
@@ -69,7 +69,7 @@ impl Work for SmallUp<'_> {
         file.opening = Opening::Exclusive;
         file.owner = item.there.existing.and_then(|existing| existing.owner);
         file.create = up.new_mode(&item);
-        file.attributes = up.looks(&item);
+        file.attributes = looks(up.job, &item);
         file.sync = up.job.options.sync;
         file.rename_to = Some(path);
         let id = self.files.shared.plan().add(file);

@@ -1,0 +1,123 @@
+//! [`Finish`]: directories get their permissions and times when nothing changes in them any more.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+
+use super::folder::{Folder, Looks};
+use super::path::{self, os};
+use super::sessions::Sessions;
+use super::{Item, Job, Place, blocking, down, up};
+use crate::error::Error;
+use crate::sftp::Sftp;
+
+/// The directories that want to be finished.
+#[derive(Debug, Default)]
+pub(super) struct Finish {
+    /// Guards the lists for as long as it takes to add to them.
+    directories: Mutex<Directories>,
+}
+
+#[derive(Debug, Default)]
+struct Directories {
+    /// Each before what is in it.
+    made: Vec<Item>,
+    /// What is copied into the target itself, whose directory that is.
+    root: Option<Item>,
+}
+
+/// Requests for single names in flight.
+const AT_ONCE: usize = 256;
+
+impl Finish {
+    pub(super) fn add(&self, made: Vec<Item>) {
+        self.directories().made.extend(made);
+    }
+
+    /// A source whose names go into the target itself; the first one counts.
+    pub(super) fn root(&self, source: &Item) {
+        self.directories().root.get_or_insert_with(|| source.clone());
+    }
+
+    /// What is deepest first: setting a directory's times must come behind the last change in it.
+    fn take(&self, job: &Job) -> Vec<Item> {
+        let Directories { made, root } = std::mem::take(&mut *self.directories());
+        let root = root.filter(|_| job.options.preserve && !job.options.dry_run);
+        root.into_iter().chain(made).rev().collect()
+    }
+
+    fn directories(&self) -> MutexGuard<'_, Directories> {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Finishes the directories of a copy.
+pub(super) async fn directories(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
+    let directories = job.finish.take(job);
+    if directories.is_empty() {
+        return Ok(());
+    }
+    match to {
+        Place::Local => {
+            let (job, root) = (job.clone(), PathBuf::from(os(root)));
+            blocking(move || here(&job, &root, directories)).await
+        }
+        Place::Server(sessions) => there(job, sessions, root, directories).await,
+    }
+}
+
+fn here(job: &Job, root: &std::path::Path, directories: Vec<Item>) -> Result<(), Error> {
+    let folder = Folder::open(root)
+        .map_err(|error| Error::local(format!("opening the folder {}", root.display()), error))?;
+    for item in directories {
+        let looks = Looks {
+            mode: Some(job.local_mode(item.mode, 0o777)),
+            times: item.times.filter(|_| job.options.preserve),
+            preserve: job.options.preserve,
+        };
+        if let Err(error) = folder.finish_directory(&item.target, looks) {
+            let reason = down::unwritten(&folder, &item, &error, 0);
+            job.failed(item.target, reason);
+        }
+    }
+    Ok(())
+}
+
+async fn there(job: &Job, sessions: &Sessions, root: &Bytes, directories: Vec<Item>) -> Result<(), Error> {
+    // In order on one session.
+    let setting = futures_util::stream::iter(directories)
+        .map(|item| async {
+            let is_root = item.target.is_empty();
+            let path = if is_root {
+                root.clone()
+            } else {
+                path::in_root(root, &item.target)
+            };
+            let looks = up::looks(job, &item);
+            let set = |sftp: Sftp| {
+                let (path, looks) = (path.clone(), looks.clone());
+                async move {
+                    if is_root {
+                        return sftp.setstat(path, looks).await;
+                    }
+                    // Of the folder itself, should a link have taken its place.
+                    match sftp.lsetstat(&path, looks.clone()).await {
+                        Err(Error::File { .. }) => sftp.setstat(path, looks).await,
+                        result => result,
+                    }
+                }
+            };
+            let result = sessions.with(set).await;
+            (item, result)
+        })
+        .buffered(AT_ONCE);
+    let mut setting = std::pin::pin!(setting);
+    while let Some((item, result)) = setting.next().await {
+        if let Err(error) = result {
+            job.go_on_after(item.target, error)?;
+        }
+    }
+    Ok(())
+}
