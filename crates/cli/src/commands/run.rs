@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{BufWriter, IsTerminal as _, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -299,6 +299,18 @@ impl Done {
     }
 }
 
+/// Fails where a file cannot be written, and leaves it as it is.
+fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let is_there = path.exists();
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.append(true).create(!is_there).open(path);
+    opened.with_context(|| format!("writing {}", path.display()))?;
+    if !is_there {
+        std::fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// What becomes of a host whose output cannot be written to its files. Where it failed by itself, that is its failure.
 fn unwritten(outcome: &Outcome, error: &OutputError) -> Outcome {
     let message = match outcome {
@@ -336,6 +348,9 @@ impl Run<'_> {
         let names = numbered().map(|(number, target)| (host_of(target, number).name, number));
         let files = args.output.as_deref().map(|path| OutputFiles::plan(path, names));
         let files = files.transpose()?;
+        if let Some(path) = &args.failed {
+            check_writable(path)?;
+        }
         let (interrupt, interrupted) = watch::channel(false);
         let common = Common {
             backend: self.backend,

@@ -98,6 +98,12 @@ impl Fields {
         self.all(keyword, read).into_iter().next()
     }
 
+    /// A string in which "none" is a name like any other.
+    pub(crate) fn name(&mut self, keyword: &str) -> Option<String> {
+        self.parse(keyword, |value| Some(value.to_owned()))
+            .filter(|value| !value.is_empty())
+    }
+
     /// A string; "none" counts as absent.
     pub(crate) fn text(&mut self, keyword: &str) -> Option<String> {
         self.parse(keyword, |value| Some(value.to_owned()))

@@ -11,8 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::World;
 use super::account::Account;
+use super::dump::Directive;
+use super::{ForwardAgent, HostConfig, World};
 
 /// What was found in the files that `ssh -G` reads.
 ///
@@ -30,6 +31,10 @@ pub(crate) struct Sources {
     /// A command of the user's took part in the answer, or may have: a foreign `Match exec`, or files that were not looked
     /// into.
     pub(crate) runs_commands: bool,
+    /// `ForwardAgent no`, or `-a`, is said somewhere.
+    pub(crate) refuses_agent: bool,
+    /// A forwarding to a host called `socks` is asked for somewhere.
+    pub(crate) forwards_to_socks: bool,
     /// Names of `Host` lines that are neither patterns nor negated, in the order of the files.
     pub(crate) aliases: Vec<String>,
     /// What `ControlPath` is set to, as written, in the order of the files.
@@ -131,7 +136,30 @@ impl Sources {
     pub(crate) fn note_argument(&mut self, argument: &OsStr) {
         let text = argument.to_string_lossy();
         note_variables(&text, &mut self.variables);
-        self.volatile |= text.to_ascii_lowercase().contains("canonicalizehostname");
+        let lower = text.to_ascii_lowercase();
+        self.volatile |= lower.contains("canonicalizehostname");
+        let says_no = lower.contains("forwardagent") && (lower.contains("no") || lower.contains("false"));
+        self.refuses_agent |= says_no || has_flag(&text, 'a');
+        self.forwards_to_socks |= text.contains(SOCKS);
+    }
+
+    /// The directives that `ssh -G` printed as if nothing else was said. readconf.c keeps whether the agent is forwarded and its
+    /// path apart, and prints the path alone; and it prints a forwarding to a host called `socks` as a dynamic one.
+    pub(crate) fn ambiguous(&self, config: &HostConfig) -> Vec<Directive> {
+        let mut ambiguous = Vec::new();
+        let mut add = |keyword: &str, value: String| {
+            ambiguous.push(Directive {
+                keyword: keyword.into(),
+                value,
+            });
+        };
+        if let (true, ForwardAgent::Socket(path)) = (self.refuses_agent, &config.forward_agent) {
+            add("forwardagent", path.display().to_string());
+        }
+        if let (true, [listen, ..]) = (self.forwards_to_socks, &*config.dynamic_forwards) {
+            add("dynamicforward", listen.to_string());
+        }
+        ambiguous
     }
 
     fn read(&mut self, path: &Path, origin: Origin, account: &Account, world: &World, depth: u32) {
@@ -175,6 +203,13 @@ impl Sources {
                 Some(Foreign::Addresses) => self.volatile = true,
                 None => {}
             },
+            "forwardagent" => {
+                let says_no = |value: &String| matches!(value.to_ascii_lowercase().as_str(), "no" | "false");
+                self.refuses_agent |= arguments.first().is_some_and(says_no);
+            }
+            "localforward" => {
+                self.forwards_to_socks |= arguments.iter().any(|argument| argument.contains(SOCKS));
+            }
             "canonicalizehostname" => self.volatile |= arguments.first().is_some_and(|value| value != "no"),
             "include" => {
                 for pattern in arguments {
@@ -221,11 +256,17 @@ impl Sources {
                 continue;
             };
             let name = name.to_string_lossy();
+            // Classes and escapes are read by ssh only.
+            if name.contains('\\') || name.contains("[:") {
+                self.leave_unread();
+                return Vec::new();
+            }
             if !name.contains(WILD) {
                 found.iter_mut().for_each(|path| path.push(&*name));
                 continue;
             }
             let Ok(wanted) = glob::Pattern::new(&name) else {
+                self.leave_unread();
                 return Vec::new();
             };
             let mut deeper = Vec::new();
@@ -247,6 +288,19 @@ impl Sources {
         }
         found
     }
+}
+
+/// What a forwarding to a host called `socks` has in it.
+const SOCKS: &str = "socks:";
+
+/// Whether an argument is one of ssh's options that take no value, or several in one, with this one among them.
+fn has_flag(argument: &str, flag: char) -> bool {
+    const FLAGS: &str = "46AaCfGgKkMNnqsTtVvXxYy";
+    let Some(options) = argument.strip_prefix('-') else {
+        return false;
+    };
+    let flags = options.chars().take_while(|option| FLAGS.contains(*option));
+    flags.into_iter().any(|option| option == flag)
 }
 
 /// Whose file: it decides where a relative `Include` begins.
@@ -352,7 +406,10 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     let keyword_end = line
         .find(|c: char| c.is_ascii_whitespace() || c == '=' || c == '"')
         .unwrap_or(line.len());
-    let (keyword, rest) = line.split_at(keyword_end);
+    let (keyword, rest) = match line.strip_prefix('"') {
+        Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+        None => line.split_at(keyword_end),
+    };
     if keyword.is_empty() || keyword.starts_with('#') {
         return Vec::new();
     }
@@ -497,6 +554,26 @@ mod tests {
         assert_eq!(sources.aliases, ["a", "one", "tilde", "quoted"]);
         assert!(!sources.volatile && sources.unchanged());
         assert!(sources.variables.contains("WHERE"));
+    }
+
+    #[test]
+    fn what_only_ssh_can_read_makes_an_answer_short_lived() {
+        for line in [
+            "Include [[:alpha:]]*",
+            "Include a\\.conf",
+            "Include [a",
+            "Include a**",
+            "\"Match\" exec x",
+        ] {
+            let home = Home::new();
+            home.write("config", line);
+            let sources = home.scan();
+            assert!(sources.volatile && sources.runs_commands, "{line}");
+        }
+        let home = Home::new();
+        home.write("config", "\"Include\" other\n");
+        home.write("other", "Host other\n");
+        assert_eq!(home.scan().aliases, ["other"]);
     }
 
     #[test]

@@ -230,6 +230,8 @@ pub struct HostConfig {
     pub log_level: LogLevel,
     /// Lines with a known keyword and a value that is not understood; each is a reason for the system's ssh.
     pub not_understood: Vec<Directive>,
+    /// Directives beside which the files or the command line say something that `ssh -G` does not print.
+    pub ambiguous: Vec<Directive>,
     /// Lines with an unknown keyword; each is a reason for the system's ssh.
     pub unknown: Vec<Directive>,
     /// Lines of which a master of the system's ssh goes by its own, whatever the ssh that uses it was told. In one piece: each
@@ -377,14 +379,14 @@ impl HostConfig {
             .collect();
         let mut fields = Fields::new(directives);
         let f = &mut fields;
-        let hostname = f.text("hostname").ok_or(None)?;
-        let user = f.text("user").ok_or(None)?;
+        let hostname = f.name("hostname").ok_or(None)?;
+        let user = f.name("user").ok_or(None)?;
         let port: u16 = f
             .parse("port", |value| value.parse().ok())
             .filter(|&port| port != 0)
             .ok_or(None)?;
-        let original_host = f.text("host").unwrap_or_else(|| around.original_host.to_owned());
-        let host_key_alias = f.text("hostkeyalias");
+        let original_host = f.name("host").unwrap_or_else(|| around.original_host.to_owned());
+        let host_key_alias = f.name("hostkeyalias");
         let tokens = Tokens {
             world: around.world,
             account: around.account,
@@ -452,8 +454,8 @@ impl HostConfig {
             address_family: f
                 .parse("addressfamily", AddressFamily::parse)
                 .unwrap_or(AddressFamily::Any),
-            bind_address: f.text("bindaddress"),
-            bind_interface: f.text("bindinterface"),
+            bind_address: f.name("bindaddress"),
+            bind_interface: f.name("bindinterface"),
             connect_timeout: seconds(f, "connecttimeout"),
             connection_attempts: f.number("connectionattempts", 1).max(1),
             // "all" (OpenSSH 10.6) is for the sockets of forwardings, too.
@@ -531,7 +533,7 @@ impl HostConfig {
             kbd_interactive_authentication: f.flag("kbdinteractiveauthentication", true)
                 // The name before OpenSSH 8.7, which only says so where it says no.
                 && f.flag("challengeresponseauthentication", true),
-            kbd_interactive_devices: f.text("kbdinteractivedevices"),
+            kbd_interactive_devices: f.name("kbdinteractivedevices"),
             hostbased_authentication: f.flag("hostbasedauthentication", false),
             gssapi_authentication: f.flag("gssapiauthentication", false),
             gssapi_key_exchange: f.flag("gssapikeyexchange", false),
@@ -589,6 +591,7 @@ impl HostConfig {
             port,
             user: user.clone(),
             not_understood: Vec::new(),
+            ambiguous: Vec::new(),
             unknown: Vec::new(),
             fixed_by_master: fixed_by_master.join("\n").into(),
             has_master: false,

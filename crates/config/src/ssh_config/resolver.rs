@@ -449,6 +449,7 @@ impl Resolver {
         let variables = names
             .map(|name| (name.clone(), request.world.var(&name).map(OsStr::to_owned)))
             .collect();
+        config.ambiguous = sources.ambiguous(&config);
         config.remarks = remarks;
         // A file that ssh misses may be there the next time.
         let misses_a_file = config

@@ -202,7 +202,11 @@ impl HostConfig {
                 .map(|(_, value)| value);
             (name, values.collect::<Vec<_>>().join(" "))
         });
-        let unknown = self.unknown.iter().chain(&self.not_understood);
+        let unknown = self
+            .unknown
+            .iter()
+            .chain(&self.not_understood)
+            .chain(&self.ambiguous);
         let unknown: Vec<_> = unknown
             .map(|line| format!("{} {}", line.keyword, line.value))
             .collect();

@@ -246,6 +246,10 @@ impl HostConfig {
             let why = "unknown value";
             add(&directive.keyword, directive.value.clone(), why);
         }
+        for directive in &self.ambiguous {
+            let why = "only ssh knows what this means beside another one, which it does not print";
+            add(&directive.keyword, directive.value.clone(), why);
+        }
         for directive in &self.unknown {
             add(&directive.keyword, directive.value.clone(), "unknown directive");
         }

@@ -928,7 +928,9 @@ fn a_tree_that_is_nested_deeper_than_paths_reach_is_not_taken_for_whole() {
     let start = Instant::now();
     let mut session = Session::new(&disk, Manner::default(), 1, start);
     let (events, _) = walk(WalkOptions::new("r"), &mut session, start);
-    let failed = events.iter().filter(|event| matches!(event, WalkEvent::Failed { .. }));
+    let failed = events
+        .iter()
+        .filter(|event| matches!(event, WalkEvent::Failed { .. }));
     assert_eq!(failed.count(), 1);
     assert_eq!(events.len(), 2048 + 2);
 }

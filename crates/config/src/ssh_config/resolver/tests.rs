@@ -462,3 +462,51 @@ async fn what_a_variable_brings_into_the_dump_is_one_line_or_refused() {
         .insert("BASH_FUNC_f%%".into(), "() {\n true\n}".into());
     assert!(Resolver::new().resolve(&place.request("db")).await.is_ok());
 }
+
+#[tokio::test]
+async fn an_agent_that_is_refused_somewhere_and_a_host_called_socks_are_left_to_ssh() {
+    let path = "ForwardAgent /agent";
+    for (config, arguments, directive) in [
+        (format!("Host *\n {path}\n"), &[][..], None),
+        (
+            format!("Host db\n ForwardAgent no\nHost *\n {path}\n"),
+            &[],
+            Some("forwardagent"),
+        ),
+        (format!("Host *\n {path}\n"), &["-Ta"], Some("forwardagent")),
+        (
+            format!("Host *\n {path}\n"),
+            &["-o", "forwardagent=no"],
+            Some("forwardagent"),
+        ),
+        ("Host db\n ForwardAgent no\n".to_owned(), &[], None),
+        (String::new(), &["-D", "9558"], None),
+        (String::new(), &["-L", "9558:socks:22"], Some("dynamicforward")),
+        (
+            "Host db\n LocalForward 9558 socks:22\n".to_owned(),
+            &[],
+            Some("dynamicforward"),
+        ),
+    ] {
+        let place = Place::new(&config);
+        let mut request = place.request("db");
+        request.ssh_args.extend(arguments.iter().map(Into::into));
+        let config = Resolver::new().resolve(&request).await.unwrap();
+        let reasons = config.needs_system_ssh();
+        let directives = reasons.iter().map(|reason| reason.directive.as_str());
+        assert_eq!(
+            directives.collect::<Vec<_>>(),
+            Vec::from_iter(directive),
+            "{arguments:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_host_a_user_and_an_alias_may_be_called_none() {
+    let place = Place::new("Host db\n HostName none\n User none\n HostKeyAlias none\n BindAddress none\n");
+    let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
+    assert_eq!((config.hostname.as_str(), config.user.as_str()), ("none", "none"));
+    assert_eq!(config.host_key_alias.as_deref(), Some("none"));
+    assert_eq!(config.bind_address.as_deref(), Some("none"));
+}

@@ -146,3 +146,18 @@ fn times_may_have_units() {
         describe(&output)
     );
 }
+
+#[test]
+fn nothing_runs_where_the_names_of_those_that_failed_could_not_be_kept() {
+    let fleet = Fleet::of(1);
+    let ran = fleet.home.path("ran");
+    let options = ["-H", "box1", "--failed", "/nowhere/failed"];
+    let output = fleet.run(&options, &format!("touch {}; exit 1", ran.display()));
+    assert_status(&output, 255);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("writing /nowhere/failed: No such file or directory"),
+        "{said}"
+    );
+    assert!(!ran.exists());
+}
