@@ -73,12 +73,12 @@ impl Target {
 
 /// Why a target, or an input, cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{doing}: {}", words_of(.source))]
+#[error("{doing}: {}", words_of(.error))]
 pub struct SinkError {
     /// What was being done, with the path.
     pub doing: String,
     /// What the system said.
-    pub source: Arc<io::Error>,
+    pub error: Arc<io::Error>,
 }
 
 /// An open target. Dropping it ends what readers get.
@@ -119,9 +119,9 @@ impl Sink {
             Target::File(path) => blocking(path, open_file).await.map(Self::other),
             Target::Path(path) => Self::open_path(path).await,
         };
-        opened.map_err(|source| SinkError {
+        opened.map_err(|error| SinkError {
             doing: format!("{doing} {}", path.display()),
-            source: Arc::new(source),
+            error: Arc::new(error),
         })
     }
 
@@ -184,9 +184,9 @@ pub async fn open_input(path: &Path) -> Result<OwnedFd, SinkError> {
         Ok(_) => blocking(path, open).await,
         Err(error) => Err(error),
     };
-    opened.map_err(|source| SinkError {
+    opened.map_err(|error| SinkError {
         doing: format!("opening {}", path.display()),
-        source: Arc::new(source),
+        error: Arc::new(error),
     })
 }
 

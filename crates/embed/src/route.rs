@@ -185,6 +185,6 @@ fn unusable(error: &std::io::Error) -> Failure {
 }
 
 /// A FIFO, socket or file that cannot be opened.
-fn not_opened(SinkError { doing, source }: SinkError) -> Failure {
-    Error::Local { doing, source }.into()
+fn not_opened(SinkError { doing, error }: SinkError) -> Failure {
+    Error::Local { doing, source: error }.into()
 }

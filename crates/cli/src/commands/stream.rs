@@ -18,7 +18,7 @@ use trunkline_control::descriptors::raise_limit;
 use trunkline_control::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
 use trunkline_control::sink::{Sink, Target};
 use trunkline_request::hosts::Target as Host;
-use trunkline_request::{Backoff, World};
+use trunkline_request::{Backoff, World, words_of};
 
 use crate::backend::{Backend, runtime};
 use crate::commands::run::{ManyHosts, colours};
@@ -338,7 +338,7 @@ impl Follower<'_> {
     async fn follow(self) -> bool {
         let outcome = self.try_follow().await;
         if let Err(error) = &outcome {
-            let reason = format!("{error:#}");
+            let reason = words_of(format_args!("{error:#}"));
             self.view.tell(&self.host.name, Event::Failed { reason: &reason });
         }
         outcome.unwrap_or(false)

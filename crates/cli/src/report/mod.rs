@@ -8,6 +8,7 @@ use std::fmt::{self, Display};
 use std::time::{Duration, SystemTime};
 use trunkline_request::destination::Destination;
 pub(crate) use trunkline_request::failure::Execution;
+use trunkline_request::words_of;
 use trunkline_text::Printable;
 
 use crate::terminal;
@@ -37,7 +38,7 @@ pub(crate) fn tell(text: impl Display) {
 
 /// What [`tell`] prints, for a terminal of this width. Has no newline at its end.
 fn told(text: impl Display, width: Option<u16>) -> String {
-    let text = Printable::text(format!("trunkline: {text}")).to_string();
+    let text = Printable::text(words_of(format_args!("trunkline: {text}"))).to_string();
     let lines: Vec<_> = text.lines().map(|line| grid::wrapped(line, 2, width)).collect();
     lines.join("\n")
 }
