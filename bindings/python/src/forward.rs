@@ -114,7 +114,7 @@ impl Forward {
         let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(Operation::new(process, async move {
             match handle {
-                Some(handle) if abort => handle.abort(),
+                Some(handle) if abort => handle.abort().await,
                 Some(handle) => handle.close().await,
                 None => {}
             }

@@ -346,6 +346,9 @@ impl Prepared<'_> {
             forwards.abort().await;
         } else if stays_with_client {
             terminated.run_until_cancelled(Box::pin(forwards.finish())).await;
+        } else {
+            // Before the client hears of the end: its next command may ask for the same addresses.
+            forwards.end().await;
         }
         ended
     }

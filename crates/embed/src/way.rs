@@ -367,8 +367,8 @@ impl Forwarding {
     }
 
     /// As [`ForwardHandle::abort`].
-    pub fn abort(self) {
-        self.handle.abort();
+    pub async fn abort(self) {
+        self.handle.abort().await;
     }
 }
 

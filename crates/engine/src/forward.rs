@@ -30,7 +30,7 @@ mod socks;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -202,15 +202,23 @@ impl ForwardHandle {
 
     /// Ends the listening, and returns when sockets are closed and the server has been told. Connections that are
     /// being carried continue.
-    pub async fn close(mut self) {
+    pub async fn close(self) {
+        self.shared.waits.store(true, Ordering::Relaxed);
+        self.end().await;
+    }
+
+    /// Ends the listening, and returns when this side takes no new connection: whoever asks the server for the same address from now
+    /// on gets it. Does not wait for the server's word. Connections that are being carried continue.
+    pub async fn end(mut self) {
         self.shared.stop.cancel();
         // A panic in it would have been its end as well.
         let _ = (&mut self.task).await;
     }
 
-    /// Ends everything: listening, and connections that are being carried.
-    pub fn abort(self) {
+    /// Ends everything: the listening, as [`Self::end`], and connections that are being carried.
+    pub async fn abort(self) {
         self.shared.abort.cancel();
+        self.end().await;
     }
 }
 
@@ -308,6 +316,8 @@ struct Shared {
     stop: CancellationToken,
     /// No connections at all.
     abort: CancellationToken,
+    /// Whether the end of the listening waits for the server's word.
+    waits: AtomicBool,
 }
 
 impl Shared {
@@ -321,6 +331,7 @@ impl Shared {
             events: broadcast::channel(EVENTS).0,
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
+            waits: AtomicBool::new(false),
         })
     }
 

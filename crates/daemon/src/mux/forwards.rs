@@ -85,7 +85,7 @@ impl Forwards {
     /// Ends all of them, with what they carry.
     pub(super) async fn abort(&self) {
         for ended in self.standing.lock().await.drain(..) {
-            ended.handle.abort();
+            ended.handle.abort().await;
         }
     }
 }

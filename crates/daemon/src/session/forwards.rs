@@ -105,10 +105,17 @@ impl<'a> Forwards<'a> {
         }
     }
 
+    /// Ends the listening of all of them; what they carry continues.
+    pub(crate) async fn end(&self) {
+        for ended in self.standing.lock().await.drain(..) {
+            ended.handle.end().await;
+        }
+    }
+
     /// Ends all of them, with what they carry.
     pub(crate) async fn abort(&self) {
         for ended in self.standing.lock().await.drain(..) {
-            ended.handle.abort();
+            ended.handle.abort().await;
         }
     }
 

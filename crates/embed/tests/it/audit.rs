@@ -166,7 +166,7 @@ async fn tunnels_forwardings_files_and_copies_are_recorded() {
     let client = UnixStream::connect(&socket).await.unwrap();
     drop(target.accept().await.unwrap());
     drop(client);
-    forwarding.abort();
+    forwarding.abort().await;
 
     let file = folder.path().join("file");
     let sftp = way.sftp().await.unwrap();

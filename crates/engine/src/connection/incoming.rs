@@ -111,6 +111,13 @@ impl Incoming {
         self.settled.notify_waiters();
     }
 
+    /// The server is told to listen no more: whoever asks for the address from now on waits until it is forgotten.
+    pub(crate) fn ends(&self, key: &ListenKey) {
+        if let Some(listener) = self.table().handlers.get_mut(key) {
+            listener.granted = false;
+        }
+    }
+
     /// Holds connections to ports that nobody knows of, until the returned value is dropped or settled.
     pub(crate) fn expect_port(self: &Arc<Self>) -> Unsettled {
         self.table().unsettled += 1;

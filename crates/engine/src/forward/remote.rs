@@ -1,6 +1,7 @@
 //! Remote forwarding: clients on the server's side, targets here.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_request::Backoff;
 
@@ -84,7 +85,12 @@ impl Keeper {
         loop {
             let error = tokio::select! {
                 error = standing.connection.ended() => error,
-                () = self.shared.stop.cancelled() => return standing.listening.cancel().await,
+                () = self.shared.stop.cancelled() => {
+                    if self.shared.waits.load(Ordering::Relaxed) {
+                        standing.listening.cancel().await;
+                    }
+                    return;
+                }
             };
             drop(standing);
             self.shared.tell(ForwardEvent::Lost { error });
@@ -413,6 +419,7 @@ impl Listening {
     /// Ends it, and waits for the server's word.
     async fn cancel(mut self) {
         if let Some(request) = self.cancellation() {
+            self.incoming.ends(&self.key);
             self.incoming.global(request).await;
         }
     }
@@ -433,10 +440,11 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.incoming.forget(&self.key);
+        // Before anybody else may ask for the address: the server takes one after the other.
         if let Some(request) = self.cancellation() {
             self.incoming.global_unanswered(request);
         }
+        self.incoming.forget(&self.key);
     }
 }
 

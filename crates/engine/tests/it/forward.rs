@@ -337,7 +337,7 @@ async fn closing_ends_the_listening_and_aborting_ends_all() {
         running.write_all(b"x").await.unwrap();
         assert_eq!(running.read_u8().await.unwrap(), b'x');
         if abort {
-            handle.abort();
+            handle.abort().await;
             assert!(
                 tokio::time::timeout(PATIENCE, running.read_u8())
                     .await
