@@ -77,6 +77,8 @@ class Channel:
         self._over = False
         self._closed = False
         self.eof_sent = False
+        #: Whether ``shutdown`` has ended reading, which ``eof_received`` then tells.
+        self._feigns_end = False
         self.logger = logging.getLogger(transport.get_log_channel())
         self.ultra_debug = False
         self._output = _Output()
@@ -154,6 +156,7 @@ class Channel:
     def _begin(self, session: _native.Session) -> None:
         self._session = session
         self._output.begin(session)
+        self.transport.carry(self)
         self._begun.set()
 
     def _has_begun(self, limit: float | None) -> bool:
@@ -242,18 +245,28 @@ class Channel:
     @property
     def eof_received(self) -> bool:
         """Whether the other side has ended what it sends, all of which need not have been read."""
-        return self._session is not None and self._session.has_heard_end()
+        return self._feigns_end or (self._session is not None and self._session.has_heard_end())
+
+    def keep_output(self) -> None:
+        """Takes what has come and was not read, which can still be read when the connection is closed."""
+        self._output.keep()
+
+    def end_output(self) -> None:
+        """Nothing more comes."""
+        self._output.end()
 
     def close(self) -> None:
-        """Closes it. sshd sends SIGHUP to a command on a terminal; another finds its streams closed."""
+        """Closes it. sshd sends SIGHUP to a command on a terminal; another finds its streams closed. What has come can still
+        be read."""
         if self._closed:
             return
         self._knows_status(0)
         self._closed = True
         self._begun.set()
         if self._session is not None:
+            self.keep_output()
             self._session.close()
-        self._output.end()
+        self.end_output()
 
     def shutdown(self, how: int) -> None:
         """As for a socket: 0 ends reading, 1 writing, 2 both."""
@@ -263,8 +276,8 @@ class Channel:
             self.shutdown_write()
 
     def shutdown_read(self) -> None:
-        """Takes no more than has come."""
-        self._output.end()
+        """Has ``eof_received`` tell of an end. As with Paramiko, what has come and what still comes can be read."""
+        self._feigns_end = True
 
     def shutdown_write(self) -> None:
         """Ends what is written: the command finds the end of its input."""
@@ -448,6 +461,8 @@ class _Output:
         self._data = (bytearray(), bytearray())
         self._ended = [False, False]
         self._watch: _Watch | None = None
+        #: Whether the session is about to be closed: nothing is read ahead any more.
+        self._is_ending = False
 
     def begin(self, session: _native.Session) -> None:
         """From now on it is this session's."""
@@ -483,6 +498,22 @@ class _Output:
         """Whether taking would not wait."""
         return bool(self._data[which]) or self._ended[which]
 
+    def keep(self) -> None:
+        """Takes what has come, as much as a window of Paramiko's holds: the session is about to be closed."""
+        if self._session is None:
+            return
+        with self._lock:
+            self._is_ending = True
+        if self._watch is not None:
+            self._watch.wait(0)
+            with self._lock:
+                self._add(0, self._watch.read(), True)
+        for which in (0,) if self.combined else (0, 1):
+            before = -1
+            while before < len(self._data[which]) < _AHEAD and not self._ended[which]:
+                before = len(self._data[which])
+                self._fetch(which, 0)
+
     def end(self) -> None:
         """No more than what is here already."""
         with self._lock:
@@ -501,14 +532,14 @@ class _Output:
         """Waits for more; whether it has come, or the end."""
         if self._session is None:
             return False
-        if self._watch is not None:
+        if self._watch is not None and not self._is_ending:
             with self._lock:
                 # What waits on the other stream does not keep this one from being read, as long as that is not much.
                 if not self.is_readable(which) and (timeout != 0 or len(self._data[1 - which]) < _AHEAD):
                     self._watch.begin(self._session)
             self._watch.wait(timeout)
             with self._lock:
-                return self._add(which, self._watch.read())
+                return self._add(which, self._watch.read(), True)
         try:
             if self.combined:
                 came = self._session.read_either(timeout).wait()
@@ -519,15 +550,15 @@ class _Output:
             # Of a connection that is lost, the status tells.
             came = which + 1, b""
         with self._lock:
-            return self._add(which, came)
+            return self._add(which, came, self.combined)
 
-    def _add(self, which: int, came: tuple[int, bytes] | None) -> bool:
-        """Keeps what has come; whether there was anything, for this stream."""
+    def _add(self, which: int, came: tuple[int, bytes] | None, of_both: bool) -> bool:
+        """Keeps what has come, for one stream or ``of_both``; whether there was anything, for this stream."""
         if came is None:
             return self.is_readable(which)
         stream, data = came
         self._data[0 if self.combined else stream - 1].extend(data)
-        if not data and (self.combined or self._watch is not None):
+        if not data and of_both:
             self._ended = [True, True]
         elif not data:
             self._ended[which] = True
@@ -539,7 +570,7 @@ class _Output:
         if self._watch is not None:
             ready = any(self.is_readable(which) for which in (0, 1))
             self._watch.tell(ready)
-            if not ready and self._session is not None:
+            if not (ready or self._is_ending) and self._session is not None:
                 self._watch.begin(self._session)
 
 

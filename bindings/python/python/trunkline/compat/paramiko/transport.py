@@ -135,6 +135,8 @@ class Transport:
         self._listeners: dict[tuple[str, int], _native.Listener] = {}
         self._incoming: queue.Queue[Channel] = queue.Queue()
         self._channels = itertools.count()
+        #: What the connection carries.
+        self._carried: weakref.WeakSet[Channel] = weakref.WeakSet()
 
     # The other side: what serves is a transport of Paramiko's own.
 
@@ -181,6 +183,10 @@ class Transport:
     def next_channel(self) -> int:
         """A number for a channel."""
         return next(self._channels)
+
+    def carry(self, channel: Channel) -> None:
+        """Takes a channel that was opened: what has come over it outlasts the connection."""
+        self._carried.add(channel)
 
     def over(self, sock: Channel | ProxyCommand | Stream) -> None:
         """Talks over this instead of connecting to the address, which remains the host's name."""
@@ -723,9 +729,14 @@ class Transport:
     def close(self) -> None:
         """Ends the connection and everything on it."""
         self._closed = True
+        channels = list(self._carried)
+        for channel in channels:
+            channel.keep_output()
         for host in (self._host, self._lending_host):
             if host is not None:
                 host.close()
+        for channel in channels:
+            channel.end_output()
         if self._over is not None:
             self._over.close()
 
