@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import select
 import time
+from collections.abc import Callable
 from typing import Any
 
-from .programs_paramiko import Program, See, _client
+from .programs_paramiko import Program, See, _client, kind
 
 #: Long enough for what is on its way to arrive, in seconds.
 _ARRIVAL = 0.5
@@ -58,8 +60,89 @@ def ended_reading(paramiko: Any, see: See, about: Any) -> None:
     client.close()
 
 
+def late_output(paramiko: Any, see: See, about: Any) -> None:
+    """What a read that took too long had read already, the next one has."""
+    client = _client(paramiko, about)
+
+    def begun(command: str) -> Any:
+        return client.exec_command(command, timeout=_ARRIVAL)[1]
+
+    late = f"printf abcdef; sleep {3 * _ARRIVAL}; echo ghi"
+    stdout = begun(late)
+    see(kind(lambda: stdout.read(10)))
+    time.sleep(3 * _ARRIVAL)
+    see(stdout.read(10), stdout.tell())
+    stdout, buffer = begun(late), bytearray(10)
+    see(kind(lambda: stdout.readinto(buffer)), bytes(buffer))
+    time.sleep(3 * _ARRIVAL)
+    see(stdout.readinto(buffer), bytes(buffer))
+    stdout = begun(f"printf 'one\\ntwo'; sleep {3 * _ARRIVAL}; echo; echo three")
+    see(stdout.readline(), kind(lambda: stdout.read(4)))
+    time.sleep(3 * _ARRIVAL)
+    see(list(stdout))
+    client.close()
+
+
+def places(paramiko: Any, see: See, about: Any) -> None:
+    """Where files are, in all modes."""
+    client = _client(paramiko, about)
+    sftp = client.open_sftp()
+    path = f"{about['folder']}/places"
+    for mode in ("r", "r+", "w", "w+", "a", "a+", "rU", "rw", "wx"):
+        # With a buffer, Paramiko writes behind what it has read ahead.
+        for bufsize in (-1, 0) if mode == "r+" else (-1, 0, 1, 64):
+            sftp.putfo(io.BytesIO(b"abcdef\r\nghi\rjkl\nmno"), path)
+            if mode == "wx":
+                sftp.remove(path)
+            seen: list[Any] = []
+            with sftp.open(path, mode, bufsize) as file:
+                seen += [file.tell(), returned(lambda: file.read(2)), file.tell()]
+                file.seek(3)
+                seen += [file.tell(), returned(lambda: file.write("XY")), returned(file.flush), file.tell()]
+                seen += [
+                    returned(lambda: file.read(2)),
+                    file.tell(),
+                    returned(lambda: file.write("Z")),
+                    returned(file.flush),
+                ]
+                file.seek(0)
+                seen += [file.tell(), returned(file.readline), returned(lambda: file.readline(2))]
+                if mode != "rU":
+                    file.seek(2, file.SEEK_CUR)
+                seen += [returned(lambda: file.read(3)), returned(lambda: file.write("+")), returned(file.flush)]
+                # Paramiko counts a line's end as one, whatever it was.
+                seen.append(None if mode == "rU" else file.tell())
+                file.seek(-3, file.SEEK_END)
+                seen += [file.tell(), returned(file.readlines), returned(file.read), file.tell(), file.newlines]
+            see(mode, bufsize, *seen, file.tell())
+            with sftp.open(path) as file:
+                see(file.read())
+    file = client.get_transport().open_session()
+    stdin, stdout, _ = client.exec_command("cat")
+    see(stdin.tell(), stdin.write("hello"), stdin.tell(), stdin.write(b"\n"), stdin.tell())
+    see(stdout.readline(), stdout.tell())
+    for text in ("a\\r\\nb\\n", "a\\rb\\r\\nc\\r\\r\\nd"):
+        for size in (None, 0, 1, 2, 3):
+            channel = client.get_transport().open_session()
+            channel.exec_command(f"printf '{text}'")
+            time.sleep(_ARRIVAL / 10)
+            file = channel.makefile("rU")
+            see(file.readline(size), file.tell(), file.newlines, file.readline(), file.newlines, file.read(), file.newlines)
+    client.close()
+
+
+def returned(call: Callable[[], object]) -> object:
+    """What a call gives or raises."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__
+
+
 on_openssh: dict[str, Program] = {
     "channels that are closed": closed_channels,
     "endless output": endless_output,
     "reading that is ended": ended_reading,
+    "late output": late_output,
+    "places in files": places,
 }

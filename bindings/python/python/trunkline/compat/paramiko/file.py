@@ -19,7 +19,8 @@ _PIECE = 256 * 1024
 
 
 class BufferedFile:
-    """A file with one buffer, for reading; what is written leaves at once unless ``bufsize`` is above 1."""
+    """A file with one buffer, for reading, which keeps what has come when a read fails: the next one has it. What is written
+    leaves at once unless ``bufsize`` is above 1."""
 
     SEEK_SET, SEEK_CUR, SEEK_END = 0, 1, 2
 
@@ -28,15 +29,19 @@ class BufferedFile:
 
     #: What is below the buffers, and these.
     _raw: io.RawIOBase
-    _reader: io.BufferedReader | io.BufferedRandom | None = None
-    _writer: io.RawIOBase | io.BufferedWriter | io.BufferedRandom | None = None
+    _reads = False
+    _writer: io.RawIOBase | io.BufferedWriter | None = None
 
     def __init__(self, raw: io.RawIOBase | None = None, mode: str = "r", bufsize: int = -1) -> None:
         """A class of one's own, which has ``_read`` and ``_write``, gives no ``raw`` and calls ``_set_mode``."""
         #: The ends of lines that were found in universal newline mode: one, or several as a tuple.
         self.newlines: bytes | tuple[bytes, ...] | None = None
-        #: What was read, where it cannot be asked.
+        #: What was read and nobody has taken.
+        self._kept = bytearray()
+        #: How much was read and written, where there is no other place; and where it was closed.
         self._place = 0
+        #: Whether something was read or sought since the end of what is appended to was the place.
+        self._is_elsewhere = False
         #: Whether the last line ended with a carriage return, of which a line feed is a part.
         self._after_return = False
         if raw is not None:
@@ -58,19 +63,16 @@ class BufferedFile:
         self._raw = raw
         self._text = "b" not in mode
         self._universal = "U" in mode
+        self._appends = "a" in mode
         self._by_lines = bufsize == 1
+        self._size = bufsize if bufsize > 1 else io.DEFAULT_BUFFER_SIZE
         both = "+" in mode or {"r", "w"} <= set(mode)
-        size = bufsize if bufsize > 1 else io.DEFAULT_BUFFER_SIZE
-        if raw.seekable() and both:
-            self._reader = self._writer = io.BufferedRandom(raw, size)
-        else:
-            if both or "r" in mode or "U" in mode:
-                self._reader = io.BufferedReader(raw, size)
-            if both or set(mode) & set("wax"):
-                self._writer = io.BufferedWriter(raw, size) if bufsize >= 1 else raw
+        self._reads = both or "r" in mode or "U" in mode
+        if both or set(mode) & set("wax"):
+            self._writer = io.BufferedWriter(raw, self._size) if bufsize >= 1 else raw
 
     def readable(self) -> bool:
-        return self._reader is not None
+        return self._reads
 
     def writable(self) -> bool:
         return self._writer is not None
@@ -84,17 +86,17 @@ class BufferedFile:
 
     def read(self, size: int | None = None) -> bytes:
         """As many bytes as are asked for, or all; fewer only at the end."""
-        reader = self._reading()
-        if size is None or size < 0 or self._raw.seekable():
-            data = reader.read(-1 if size is None else size) or b""
-        else:
+        self._reading()
+        if size is None or size < 0:
+            while self._more(_PIECE):
+                pass
+            return self._taken(len(self._kept))
+        while len(self._kept) < size:
             # Not more than is wanted: who reads from the channel itself finds the rest there.
-            pieces = bytearray()
-            while len(pieces) < size and (piece := reader.read1(size - len(pieces))):
-                pieces += piece
-            data = bytes(pieces)
-        self._place += len(data)
-        return data
+            wanted = size - len(self._kept)
+            if not self._more(max(wanted, self._size) if self.seekable() else wanted):
+                break
+        return self._taken(size)
 
     def readinto(self, buff: bytearray) -> int:
         data = self.read(len(buff))
@@ -107,30 +109,58 @@ class BufferedFile:
 
     def readline(self, size: int | None = None) -> str | bytes:
         """One line with its end; nothing at the file's end."""
-        limit = -1 if size is None else size
-        reader = self._reading()
-        line = self._universal_line(reader, limit) if self._universal else reader.readline(limit)
-        self._place += len(line)
+        self._reading()
+        if size is None and not self._universal and (end := self._kept.find(b"\n") + 1):
+            # There may be very many of them.
+            line = self._kept[:end]
+            del self._kept[:end]
+            self._place += end
+            return line.decode() if self._text else bytes(line)
+        return self._line(-1 if size is None else size)
+
+    def _line(self, limit: int) -> str | bytes:
+        """A line that may be longer than what is here."""
+        looked = 0
+        while True:
+            looked, end = self._end_of_line(looked)
+            if 0 <= limit < (end or len(self._kept) + 1):
+                line = self._taken(limit)
+                break
+            if end or not self._more(self._size if limit < 0 else min(self._size, limit - len(self._kept))):
+                line = self._taken(end or len(self._kept))
+                break
+        if self._universal:
+            line = self._ended(line)
         return line.decode() if self._text else line
 
-    def _universal_line(self, reader: io.BufferedReader | io.BufferedRandom, limit: int) -> bytes:
+    def _end_of_line(self, looked: int) -> tuple[int, int]:
+        """How far was looked for a line's end, and where it is; 0 if it is not there."""
+        self._skip_feed()
+        ends = [self._kept.find(b"\n", looked)]
+        if self._universal:
+            ends.append(self._kept.find(b"\r", looked))
+        found = min((end for end in ends if end >= 0), default=-1)
+        return len(self._kept), found + 1
+
+    def _ended(self, line: bytes) -> bytes:
         """A line that ends as it likes, with a line feed as its end."""
-        line = bytearray()
-        while len(line) != limit and (byte := reader.read(1)):
-            if self._after_return:
-                self._after_return = False
-                self._found(b"\r\n" if byte == b"\n" else b"\r")
-                if byte == b"\n":
-                    continue
-            if byte == b"\r":
-                self._after_return = True
-                line += b"\n"
-                break
-            line += byte
-            if byte == b"\n":
-                self._found(byte)
-                break
-        return bytes(line)
+        if line.endswith(b"\n"):
+            self._found(b"\n")
+        if not line.endswith(b"\r"):
+            return line
+        # The line feed behind it may not have come yet.
+        self._after_return = True
+        self._skip_feed()
+        return line[:-1] + b"\n"
+
+    def _skip_feed(self) -> None:
+        """Leaves out the line feed behind a carriage return that has ended a line."""
+        if self._after_return and self._kept:
+            self._after_return = False
+            is_pair = self._kept.startswith(b"\n")
+            self._found(b"\r\n" if is_pair else b"\r")
+            if is_pair:
+                del self._kept[:1]
 
     def _found(self, end: bytes) -> None:
         """Remembers an end of a line."""
@@ -145,11 +175,17 @@ class BufferedFile:
         """All lines, or as many as ``sizehint`` bytes are reached with."""
         lines: list[str | bytes] = []
         length = 0
-        for line in self:
-            lines.append(line)
-            length += len(line)
-            if sizehint is not None and length >= sizehint:
-                break
+        try:
+            for line in self:
+                lines.append(line)
+                length += len(line)
+                if sizehint is not None and length >= sizehint:
+                    break
+        except OSError:
+            taken = b"".join(line.encode() if isinstance(line, str) else line for line in lines)
+            self._kept[:0] = taken
+            self._place -= len(taken)
+            raise
         return lines
 
     def __iter__(self) -> Self:
@@ -170,14 +206,26 @@ class BufferedFile:
         if self._writer is None:
             raise OSError("File not open for writing")
         content = data.encode() if isinstance(data, str) else bytes(memoryview(data))
-        if not self._by_lines:
+        self._go_to_write()
+        if self._by_lines:
+            whole, end, rest = content.rpartition(b"\n")
+            self._writer.write(whole + end)
+            if end:
+                self._writer.flush()
+            self._writer.write(rest)
+        else:
             self._writer.write(content)
+        self._place += len(content)
+
+    def _go_to_write(self) -> None:
+        """Before something is written: behind what was read, or at the end of what is appended to."""
+        if not self.seekable():
             return
-        whole, end, rest = content.rpartition(b"\n")
-        self._writer.write(whole + end)
-        if end:
-            self._writer.flush()
-        self._writer.write(rest)
+        if self._appends and self._is_elsewhere:
+            self._go(0, self.SEEK_END)
+            self._is_elsewhere = False
+        elif self._kept:
+            self._go(-len(self._kept), self.SEEK_CUR)
 
     def writelines(self, sequence: Iterable[str | bytes]) -> None:
         for line in sequence:
@@ -187,17 +235,29 @@ class BufferedFile:
         if not self.seekable():
             raise OSError("File does not support seeking.")
         self.flush()
-        (self._reader or self._raw).seek(offset, whence)
+        self._go(offset - len(self._kept) if whence == self.SEEK_CUR else offset, whence)
+
+    def _go(self, offset: int, whence: int) -> None:
+        """What was read ahead is not where the file goes on."""
+        self._kept.clear()
+        self._raw.seek(offset, whence)
+        self._is_elsewhere = True
 
     def tell(self) -> int:
-        return (self._reader or self._raw).tell() if self.seekable() else self._place
+        """Where the next read begins; of what cannot be sought in, how much was read and written."""
+        if self.closed or not self.seekable():
+            return self._place
+        return (self._writer or self._raw).tell() - len(self._kept)
 
     def flush(self) -> None:
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
-        (self._writer or self._reader or self._raw).close()
+        if self.seekable() and not self.closed:
+            with contextlib.suppress(Exception):
+                self._place = self.tell()
+        (self._writer or self._raw).close()
 
     def __del__(self) -> None:
         # At the end of the interpreter everything ends by itself.
@@ -205,12 +265,32 @@ class BufferedFile:
             with contextlib.suppress(Exception):
                 self.close()
 
-    def _reading(self) -> io.BufferedReader | io.BufferedRandom:
+    def _reading(self) -> None:
+        """Before something is read."""
         if self.closed:
             raise OSError("File is closed")
-        if self._reader is None:
+        if not self._reads:
             raise OSError("File is not open for reading")
-        return self._reader
+        if self._writer is not None and self.seekable():
+            # What was written is read.
+            self.flush()
+
+    def _more(self, size: int) -> bool:
+        """Keeps more of what comes, up to so many bytes; whether there was any."""
+        self._is_elsewhere = True
+        piece = self._raw.read(size)
+        if not piece:
+            return False
+        self._kept += piece
+        return True
+
+    def _taken(self, count: int) -> bytes:
+        """So many bytes of what is kept."""
+        with memoryview(self._kept) as kept:
+            taken = bytes(kept[:count])
+        del self._kept[:count]
+        self._place += len(taken)
+        return taken
 
     def __enter__(self) -> Self:
         return self
@@ -239,20 +319,11 @@ class _Overridden(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def read(self, size: int = -1) -> bytes:
         try:
-            data = self._file._read(len(buffer))
+            return self._file._read(size) or b""
         except EOFError:
-            return 0
-        buffer[: len(data)] = data
-        return len(data)
-
-    def readall(self) -> bytes:
-        content = bytearray()
-        with contextlib.suppress(EOFError):
-            while data := self._file._read(_PIECE):
-                content += data
-        return bytes(content)
+            return b""
 
     def write(self, data: Any) -> int:
         rest = bytes(memoryview(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +29,9 @@ class Raw(RemoteFile):
         self._sftp = sftp
         #: Whether what is written may arrive later, and errors be told later.
         self.pipelined = False
+
+    def read(self, size: int = -1) -> bytes:
+        return self._done(self._native.read(size))
 
     def write(self, data: Any) -> int:
         length = super().write(data)
@@ -78,10 +80,9 @@ class SFTPFile(BufferedFile):
             if self._pending:
                 raise
 
-    def _reading(self) -> io.BufferedReader | io.BufferedRandom:
-        reader = super()._reading()
+    def _reading(self) -> None:
+        super()._reading()
         self._check()
-        return reader
 
     def _check(self) -> None:
         """Raises where the session has ended."""
