@@ -140,6 +140,30 @@ def by_handle(paramiko: Any, see: See, about: Any) -> None:
     client.close()
 
 
+def paths(paramiko: Any, see: See, about: Any) -> None:
+    """Empty paths, and paths below the folder of ``chdir``."""
+    client = _client(paramiko, about)
+    sftp, folder = client.open_sftp(), about["folder"]
+    os.makedirs(f"{folder}/deep/below")
+    for cwd in (None, f"{folder}/deep", f"{folder}/deep/", "/"):
+        sftp.chdir(cwd)
+        for path in ("", b"", ".", "below", "..", "/", "//", "none", "below/", f"{folder}/deep"):
+            see(cwd, path, sftp.getcwd())
+            calls: list[tuple[str, ...]] = [(name,) for name in ("stat", "lstat", "listdir_attr", "readlink", "normalize")]
+            if (not path and cwd != "/") or (cwd not in (None, "/") and path in ("below", "none", "below/")):
+                # What makes something does so below the folder.
+                calls += [("mkdir",), ("open", "w"), ("remove",), ("rename", ""), ("posix_rename", ""), ("open",)]
+            for name, *more in calls:
+                see(name, raised(lambda: str(getattr(sftp, name)(path, *more)), "errno"))  # noqa: B023
+            see(raised(lambda: sftp.listdir_iter(path)), raised(lambda: next(sftp.listdir_iter(path))))  # noqa: B023
+    sftp.chdir(None)
+    see(raised(lambda: sftp.symlink("", f"{folder}/empty"))[0], raised(lambda: sftp.chmod("", 0o700), "errno"))
+    see(raised(lambda: sftp.utime("", None), "errno"), raised(lambda: sftp.chown("", 0, 0), "errno"))
+    see(raised(lambda: sftp.rmdir(""), "errno"), raised(lambda: sftp.chdir(""), "errno"))
+    see(raised(lambda: sftp.put(about["key"], ""), "errno"), raised(lambda: sftp.get("", f"{folder}/x"), "errno"))
+    client.close()
+
+
 on_openssh: dict[str, Program] = {
     "files by their handles": by_handle,
     "log-ins with what is given in other forms": log_ins,
@@ -148,4 +172,5 @@ on_openssh: dict[str, Program] = {
     "commands of other types": commands,
     "files in the middle of being written": files,
     "progress": progress,
+    "paths": paths,
 }

@@ -108,7 +108,11 @@ class SFTPClient:
     def listdir_attr(self, path: str = ".") -> list[SFTPAttributes]:
         """The names in a directory, with what the server tells of each."""
         listed = []
-        for name, about, longname in self.asked(self.native.names(self._path(path), False)):
+        folder = self._path(path)
+        if not folder:
+            # The engine would list the user's home: the server says what is wrong.
+            self.stat(path)
+        for name, about, longname in self.asked(self.native.names(folder, False)):
             attributes = SFTPAttributes.from_stat(told(about), text(name))
             if longname:
                 attributes.longname = text(longname)
@@ -116,8 +120,8 @@ class SFTPClient:
         return sorted(listed, key=lambda attributes: attributes.filename)
 
     def listdir_iter(self, path: str = ".", read_aheads: int = 50) -> Iterator[SFTPAttributes]:
-        """As ``listdir_attr``, one by one."""
-        return iter(self.listdir_attr(path))
+        """As ``listdir_attr``, one by one. The server is asked for the first."""
+        yield from self.listdir_attr(path)
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:
         self.asked(self.native.mkdir(self._path(path), mode))
@@ -162,7 +166,7 @@ class SFTPClient:
 
     def symlink(self, source: str, dest: str) -> None:
         """Makes ``dest`` a symbolic link that says ``source``."""
-        self.asked(self.native.symlink(remote(source), self._path(dest)))
+        self.asked(self.native.symlink(_named(source), self._path(dest)))
 
     def readlink(self, path: str) -> str | None:
         """What a symbolic link says."""
@@ -263,7 +267,7 @@ class SFTPClient:
         return about
 
     def _path(self, path: str | bytes) -> bytes:
-        return remote(posixpath.join(os.fsencode(self._cwd or ""), os.fsencode(path)))
+        return _named(posixpath.join(os.fsencode(self._cwd or ""), os.fsencode(path)))
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +278,11 @@ class SFTPClient:
 
 class SFTP(SFTPClient):
     """The same, by an older name."""
+
+
+def _named(path: str | bytes) -> bytes:
+    """A path in the server's bytes. An empty one leads nowhere, as with Paramiko, and not to the user's home."""
+    return remote(path) if path else b""
 
 
 def _flags(mode: str) -> int:
