@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import io
 import os
 import select
@@ -644,3 +645,26 @@ def test_questions_of_the_server_are_answered_by_the_handler() -> None:
         assert [echo for _, echo in asked] == [False]
     finally:
         bed.close()
+
+
+def test_text_is_sent_by_characters_when_the_window_is_full(transport: paramiko.Transport) -> None:
+    channel = transport.open_session()
+    channel.exec_command("sleep 0.3; cat | md5sum")
+    text = rest = "a" + 1_500_000 * "€"
+    while rest:
+        rest = rest[channel.send(rest) :]
+    channel.shutdown_write()
+    assert channel.makefile("rb").read()[:32].decode() == hashlib.md5(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("read", ["read", "readline", "readlines"])
+def test_what_came_before_a_timeout_is_kept(client: paramiko.SSHClient, read: str) -> None:
+    # Paramiko loses what these have read.
+    _, stdout, _ = client.exec_command("printf 'one\\ntwo'; sleep 1; echo three", timeout=0.3)
+    if read == "readline":
+        assert stdout.readline() == "one\n"
+    with pytest.raises(socket.timeout):
+        getattr(stdout, read)()
+    stdout.channel.settimeout(20)
+    whole = {"read": b"one\ntwothree\n", "readline": "twothree\n", "readlines": ["one\n", "twothree\n"]}
+    assert getattr(stdout, read)() == whole[read]

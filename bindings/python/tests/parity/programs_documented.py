@@ -174,6 +174,19 @@ def let_go(paramiko: Any, see: See, about: Any) -> None:
     see(_client(paramiko, about).open_sftp().open(words.name).read())
 
 
+def counted(paramiko: Any, see: See, about: Any) -> None:
+    """How much was sent: bytes, or characters of text."""
+    client = _client(paramiko, about)
+    channel = client.get_transport().open_session()
+    channel.exec_command("cat")
+    for text in ("äöü", "", "a€b", "😀😀", "äöü".encode(), b""):
+        see(channel.send(text))
+    channel.sendall("ä€😀")
+    channel.shutdown_write()
+    see(channel.makefile("rb").read().decode())
+    client.close()
+
+
 def sizes(paramiko: Any, see: See, about: Any) -> None:
     client = _client(paramiko, about)
     channel = client.get_transport().open_session()
@@ -186,6 +199,15 @@ def sizes(paramiko: Any, see: See, about: Any) -> None:
     channel.sendall("\n")
     # Behind the echo.
     see(output.read().split(b"\r\n")[-2:], channel.recv_exit_status())
+    # Before there is a command.
+    channel = client.get_transport().open_session()
+    channel.get_pty("xterm", 90, 30)
+    see(channel.resize_pty(91, 31), channel.exec_command("stty size"), channel.makefile("rb").read())
+    channel = client.get_transport().open_session()
+    see(channel.resize_pty(91, 31), channel.get_pty("xterm", 90, 30), channel.exec_command("stty size"))
+    see(channel.makefile("rb").read())
+    channel = client.get_transport().open_session()
+    see(channel.resize_pty(91, 31), channel.exec_command("test -t 0 || echo none"), channel.makefile("rb").read())
     client.close()
 
 
@@ -236,6 +258,7 @@ on_openssh: dict[str, Program] = {
     "full windows": full_windows,
     "sessions before their start": before_the_start,
     "what is let go": let_go,
+    "what is counted": counted,
     "sizes of terminals": sizes,
     "slow answers": slow_answers,
     "a deaf server": deaf_server,

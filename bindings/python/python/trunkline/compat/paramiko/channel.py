@@ -102,7 +102,11 @@ class Channel:
         """Tells of the terminal's new size."""
         if self.closed:
             raise SSHException("Channel is not open")
-        self._opened().resize(width, height, width_pixels, height_pixels)
+        if self._session is not None:
+            self._session.resize(width, height, width_pixels, height_pixels)
+        elif self._terminal is not None:
+            # Which is asked for together with the command.
+            self._terminal = Terminal(self._terminal.term, width, height, width_pixels, height_pixels)
 
     def update_environment(self, environment: Mapping[str | bytes, str | bytes]) -> None:
         """Asks for environment variables; servers take those that their AcceptEnv names."""
@@ -340,11 +344,20 @@ class Channel:
         return before
 
     def send(self, s: str | bytes) -> int:
-        """Writes as much of it as the server takes, once it takes some, and returns how many bytes. ``socket.timeout``
-        if it takes nothing for ``settimeout``'s seconds."""
+        """Writes as much of it as the server takes, once it takes some, and returns how many bytes, or characters of text,
+        which are not divided. ``socket.timeout`` if it takes nothing for ``settimeout``'s seconds."""
         if self.eof_sent and not self.closed:
             return 0
-        return self._send(_bytes(s))
+        data = _bytes(s)
+        written = self._send(data)
+        if not isinstance(s, str):
+            return written
+        rest = data[written:]
+        # In UTF-8 a character goes on with 10xxxxxx.
+        while rest and rest[0] >> 6 == 0b10:
+            size = self._send(rest[:1])
+            rest = rest[size:]
+        return len(s) - len(rest.decode())
 
     def sendall(self, s: str | bytes) -> None:
         """Writes everything; it is on its way when this returns. As after ``send``, ``socket.timeout`` tells of a command
