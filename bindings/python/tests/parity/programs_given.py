@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import io
 import os
+import shutil
 import socket
+import subprocess
+from pathlib import Path
 from typing import Any
 
 from .programs_paramiko import Program, See, _client, kind, raised
@@ -164,6 +167,42 @@ def paths(paramiko: Any, see: See, about: Any) -> None:
     client.close()
 
 
+def default_keys(paramiko: Any, see: See, about: Any) -> None:
+    """Keys in the user's home, an agent's, and passwords: of several that lead nowhere the last one tells."""
+    home, folder = os.environ.get("HOME", ""), Path(about["folder"])
+    os.environ["HOME"] = str(folder)
+    (folder / ".ssh").mkdir()
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", folder / "s"], stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    # It listens once it has said where.
+    agent.stdout.readline()
+    os.environ["SSH_AUTH_SOCK"] = str(folder / "s")
+
+    def log_in(look_for_keys: bool = True, **more: Any) -> None:
+        client = paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+        # Servers let few wait who are not logged in.
+        with client:
+            client.connect(about["address"], about["port"], about["user"], look_for_keys=look_for_keys, **more)
+
+    try:
+        for beside in (None, about["encrypted"], about["other_key"]):
+            if beside is not None:
+                shutil.copy(beside, folder / ".ssh/id_ed25519")
+            for more in ({}, {"key_filename": about["encrypted"]}, {"key_filename": about["other_key"]}):
+                for password in (None, "wrong"):
+                    see(beside, more, password, kind(lambda: log_in(password=password, **more)))  # noqa: B023
+        see(raised(lambda: log_in(look_for_keys=False)))
+        subprocess.run(["ssh-add", "-q", about["other_key"]], check=True, capture_output=True)
+        see(raised(lambda: log_in(look_for_keys=False)))
+        see(kind(lambda: log_in(look_for_keys=False, key_filename=about["encrypted"])))
+    finally:
+        os.environ["HOME"] = home
+        del os.environ["SSH_AUTH_SOCK"]
+        agent.terminate()
+        agent.wait()
+
+
 on_openssh: dict[str, Program] = {
     "files by their handles": by_handle,
     "log-ins with what is given in other forms": log_ins,
@@ -173,4 +212,5 @@ on_openssh: dict[str, Program] = {
     "files in the middle of being written": files,
     "progress": progress,
     "paths": paths,
+    "default keys": default_keys,
 }

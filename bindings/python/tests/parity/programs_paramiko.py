@@ -741,6 +741,21 @@ def what_a_server_says(paramiko: Any, see: See, about: Any) -> None:
     transport.close()
 
 
+def hung_up(paramiko: Any, see: See, about: Any) -> None:
+    """A server that ends the connection during authentication."""
+    where = {"port": about["paramiko"], "allow_agent": False, "look_for_keys": False}
+    key = paramiko.Ed25519Key.from_private_key_file(about["key"])
+    for user in ("gone", "enough"):
+        for login in ({"password": "x"}, {"pkey": key}):
+            client = paramiko.SSHClient()
+            client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+            see(user, list(login), raised(lambda: client.connect("127.0.0.1", username=user, **where, **login)))  # noqa: B023
+        transport = _transport(paramiko, about)
+        see(raised(lambda: transport.auth_password(user, "x")))  # noqa: B023
+        transport = _transport(paramiko, about)
+        see(raised(lambda: transport.auth_publickey(user, key)))  # noqa: B023
+
+
 def slow_log_ins(paramiko: Any, see: See, about: Any) -> None:
     transport = _transport(paramiko, about)
     transport.auth_timeout = 0.3
@@ -763,6 +778,7 @@ on_paramiko: dict[str, Program] = {
     "questions": questions,
     "log-ins in steps": steps,
     "what a server says": what_a_server_says,
+    "servers that hang up": hung_up,
     "slow log-ins": slow_log_ins,
     "events": events,
 }

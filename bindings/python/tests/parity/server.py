@@ -82,10 +82,12 @@ class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
 
 class Judge(paramiko.ServerInterface):  # type: ignore[misc]
-    """Lets people in by their names: ``me`` by a password, ``asked`` by a question, ``two`` by a key and a password."""
+    """Lets people in by their names: ``me`` by a password, ``asked`` by a question, ``two`` by a key and a password.
+    It hangs up on ``gone``, and on ``enough`` with a reason."""
 
-    def __init__(self, over: threading.Event) -> None:
+    def __init__(self, over: threading.Event, transport: paramiko.Transport) -> None:
         self._over = over
+        self._transport = transport
         self.user = ""
 
     def get_allowed_auths(self, username: str) -> str:
@@ -96,10 +98,24 @@ class Judge(paramiko.ServerInterface):  # type: ignore[misc]
     def check_auth_password(self, username: str, password: str) -> int:
         if username == "slow":
             self._over.wait(30)
+        self._hang_up(username)
         self.user = username
         return int(paramiko.AUTH_SUCCESSFUL if password == "sesame" else paramiko.AUTH_FAILED)
 
+    def _hang_up(self, username: str) -> None:
+        """Ends the connection, with a message or without."""
+        if username == "enough":
+            message = paramiko.Message()
+            message.add_byte(bytes([paramiko.common.MSG_DISCONNECT]))
+            message.add_int(2)
+            message.add_string("Too many authentication failures")
+            message.add_string("")
+            self._transport._send_message(message)
+        if username in ("enough", "gone"):
+            self._transport.close()
+
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        self._hang_up(username)
         return int(paramiko.AUTH_PARTIALLY_SUCCESSFUL if username == "two" else paramiko.AUTH_FAILED)
 
     def check_auth_interactive(self, username: str, submethods: str) -> Any:
@@ -149,7 +165,7 @@ def main() -> None:
                 transport.add_server_key(key)
                 transport.set_subsystem_handler("sftp", paramiko.SFTPServer, Files)
                 # With an event it waits for nobody.
-                transport.start_server(threading.Event(), Judge(over))
+                transport.start_server(threading.Event(), Judge(over, transport))
 
         threading.Thread(target=serve, daemon=True).start()
         print(server.getsockname()[1], flush=True)

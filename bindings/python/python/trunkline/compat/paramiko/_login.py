@@ -27,6 +27,10 @@ from .ssh_exception import (
 Handler = Callable[[str, str, Sequence["tuple[str, bool]"]], Sequence[str]]
 
 
+#: What Paramiko says when the server ends the connection during authentication.
+_HUNG_UP = "Authentication failed: transport shut down or saw EOF"
+
+
 class _Met(Exception):
     """The host key is what was wanted."""
 
@@ -97,6 +101,9 @@ class Login:
             if self._refused:
                 raise self._refused.pop() from None
             cause = error.__context__
+            if isinstance(cause, _errors.AuthenticationError) and not cause.allowed:
+                # It named no way to go on: it has ended the connection.
+                raise AuthenticationException(_HUNG_UP) from None
             if isinstance(cause, _errors.NetworkError):
                 raise self._unreachable(cause) from None
             raise
@@ -132,10 +139,11 @@ class Login:
         if cause.address is not None:
             number = cause.errno or errno.EIO
             return NoValidConnectionsError({cause.address: OSError(number, os.strerror(number))})
-        if self.shown is None:
-            # Servers close a connection before they introduce themselves when too many log in at once.
-            text = f"Error reading SSH protocol banner: {text}"
-        return SSHException(text)
+        if self.shown is not None:
+            # As servers do who have seen enough wrong passwords.
+            return AuthenticationException(_HUNG_UP)
+        # Servers close a connection before they introduce themselves when too many log in at once.
+        return SSHException(f"Error reading SSH protocol banner: {text}")
 
     def _judge(self, host: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:
         """An opinion on the host key, of which known_hosts have said what they have against it."""

@@ -10,10 +10,11 @@ import weakref
 from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ... import _errors
 from ._stream import Stream
+from .agent import Agent
 from .channel import Channel, ChannelFile, ChannelStderrFile, ChannelStdinFile
 from .hostkeys import HostKeys
 from .pkey import PKey
@@ -195,21 +196,26 @@ class SSHClient:
             return auth_strategy.authenticate(transport=transport)
         passphrase = passphrase if passphrase is not None else password
         files = [key_filename] if isinstance(key_filename, (str, os.PathLike)) else list(key_filename or ())
-        locked: list[Exception] = []
-        keys = [] if pkey is None else [pkey]
-        keys += _keys(files, passphrase, locked)
-        if look_for_keys:
-            beside = (os.path.expanduser(f"~/.ssh/{name}") for name in _DEFAULT_KEYS)
-            keys += _keys([path for path in beside if os.path.isfile(path)], passphrase, [])
+        given = [*([] if pkey is None else [pkey]), *_opened(files, passphrase)]
+        beside = (os.path.expanduser(f"~/.ssh/{name}") for name in _DEFAULT_KEYS)
+        found = _opened([path for path in beside if os.path.isfile(path)], passphrase) if look_for_keys else []
+        keys = [key for key in (*given, *found) if isinstance(key, PKey)]
         agent = os.environ.get("SSH_AUTH_SOCK") if allow_agent else None
         user = getpass.getuser() if username is None else username
         try:
             transport.log_in(user, keys=keys, password=password, agent=agent, timeout=timeout)
         except AuthenticationException as error:
-            if locked:
-                raise locked[-1] from None
-            if not keys and agent is None and password is None:
+            # In Paramiko's order; it tells what became of the last one.
+            shown = [
+                *given,
+                *(_agents_keys() if agent is not None else ()),
+                *found,
+                *(() if password is None else (password,)),
+            ]
+            if not shown:
                 raise SSHException("No authentication methods available") from None
+            if isinstance(shown[-1], Exception):
+                raise shown[-1] from None
             cause = error.__context__
             allowed = list(cause.allowed) if isinstance(cause, _errors.AuthenticationError) else []
             # A password is what Paramiko shows last.
@@ -307,24 +313,30 @@ class SSHClient:
         self.close()
 
 
-def _keys(paths: Iterable[str | os.PathLike[str]], passphrase: str | None, failures: list[Any]) -> list[PKey]:
-    """The keys that can be opened."""
-    keys = []
-    for path in paths:
-        try:
-            path = os.path.expanduser(path)
-            certificate = None
-            if os.fspath(path).endswith(_CERTIFICATE):
-                # The key stands beside it.
-                certificate, path = path, os.fspath(path)[: -len(_CERTIFICATE)]
-            key = PKey.from_path(path, passphrase)
-            if certificate is not None:
-                key.load_certificate(os.fspath(certificate))
-            keys.append(key)
-        except (SSHException, OSError) as error:
-            failures.append(
-                PasswordRequiredException(f"{os.fspath(path)}: {error}")
-                if isinstance(error, PasswordRequiredException)
-                else error
-            )
-    return keys
+def _opened(paths: Iterable[str | os.PathLike[str]], passphrase: str | None) -> list[PKey | Exception]:
+    """The keys in the files, and what is wrong with those that cannot be opened."""
+    return [_key_of(os.path.expanduser(path), passphrase) for path in paths]
+
+
+def _key_of(path: str, passphrase: str | None) -> PKey | Exception:
+    certificate = None
+    if path.endswith(_CERTIFICATE):
+        # The key stands beside it.
+        certificate, path = path, path[: -len(_CERTIFICATE)]
+    try:
+        key = PKey.from_path(path, passphrase)
+        if certificate is not None:
+            key.load_certificate(certificate)
+    except PasswordRequiredException as error:
+        return PasswordRequiredException(f"{path}: {error}")
+    except (SSHException, OSError) as error:
+        return error
+    return key
+
+
+def _agents_keys() -> Sequence[PKey]:
+    """What the agent has, which may have ended."""
+    try:
+        return Agent().get_keys()
+    except (SSHException, OSError):
+        return ()
