@@ -308,6 +308,19 @@ def files_of_one(pssh: Any, see: See, about: Any) -> None:
         ]
     )
     see(Path(folder, "scptree/inner/file").read_text())
+    for mode in (0o600, 0o755, 0o640):
+        os.chmod(f"{folder}/source", mode)
+        for before in (None, 0o600, 0o644, 0o700):
+            for copy in (one.scp_send, one.copy_file, one.copy_remote_file, one.scp_recv):
+                target = Path(folder, "target")
+                target.unlink(missing_ok=True)
+                if before is not None:
+                    target.touch()
+                    target.chmod(before)
+                elif copy != one.scp_send:
+                    continue
+                copy(f"{folder}/source", str(target))
+                see(mode, before, copy.__name__, target.stat().st_mode, target.read_text())
     see(raised(lambda: one.copy_remote_file(f"{folder}/none", f"{folder}/x")))
     see(
         raised(lambda: one.copy_file(f"{folder}/tree", f"{folder}/x")),

@@ -9,13 +9,14 @@ import logging
 import os
 import posixpath
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..... import _errors, _native
-from ....._files import copied, copying, remote
+from ....._files import attributes, copied, copying, remote
 from ....._private import Explicit
 from ....._result import Terminal, wanted
 from ..._jobs import Pool, Steps
@@ -218,8 +219,11 @@ class BaseSSHClient:
         channel = yield from self.started(Channel(self), line, pty)
         return self._output(channel, encoding, read_timeout, line)
 
-    def copied(self, source: str, target: str, recurse: bool, upload: bool, makes_folders: bool = True) -> Steps[None]:
-        """Copies a file or a tree; folders that it goes to are made."""
+    def copied(
+        self, source: str, target: str, recurse: bool, upload: bool, makes_folders: bool = True, sends_mode: bool = False
+    ) -> Steps[None]:
+        """Copies a file or a tree; folders that it goes to are made. A file that is there gets the source's mode if it
+        ``sends_mode``."""
         if upload and os.path.isdir(source) and not recurse:
             raise ValueError("Recurse must be true if local_file is a directory.")
         host = yield from self.connected()
@@ -240,8 +244,11 @@ class BaseSSHClient:
                     names = yield sftp.names(remote(source), False)
                     sources = [posixpath.join(source, os.fsdecode(name)) for name, _, _ in names]
             if sources:
+                mode = (yield from self._mode_sent(sftp, source, target)) if sends_mode else None
                 copy = sftp.copy([remote(each) for each in sources], remote(target), upload, copying(recursive=recurse))
                 copied((yield copy))
+                if mode is not None:
+                    yield sftp.setstat(remote(target), attributes(mode=mode))
         except _errors.NoSuchFileError as error:
             raise self._no_such_file(error, source, upload) from error
         except _errors.FileError as error:
@@ -252,6 +259,20 @@ class BaseSSHClient:
         except _errors.Error as error:
             raise SSHError(str(error), self.host) from error
 
+    def _mode_sent(self, sftp: _native.Sftp, source: str, target: str) -> Steps[int | None]:
+        """The mode that a file is to have which is there, if it has another one. Who is not to read what comes cannot from
+        now on."""
+        try:
+            found = (yield sftp.stat(remote(target), True))[3] or 0
+            mode = os.stat(source).st_mode & 0o777
+        except OSError:
+            # A new file has the source's mode; of one that is not there, the copy tells.
+            return None
+        if not stat.S_ISREG(found) or found & 0o777 == mode:
+            return None
+        yield sftp.setstat(remote(target), attributes(mode=found & (mode | 0o600)))
+        return mode
+
     def copied_by_scp(self, source: str, target: str, recurse: bool, upload: bool) -> Steps[None]:
         """As ``copied``, with SCP's way of naming and its exceptions."""
         if upload and os.path.isdir(source) and not recurse:
@@ -259,7 +280,8 @@ class BaseSSHClient:
         if target.endswith("/") and not recurse:
             target += source.rpartition("/")[2]
         try:
-            yield from self.copied(source, target, recurse, upload, makes_folders=recurse or not upload)
+            sends_mode = upload and not os.path.isdir(source)
+            yield from self.copied(source, target, recurse, upload, recurse or not upload, sends_mode)
         except (SFTPError, SSHError, ValueError) as error:
             cause = error.__cause__ or error
             if upload:
