@@ -174,7 +174,38 @@ def cut_off(paramiko: Any, see: See, about: Any) -> None:
     client.close()
 
 
+def closed_files(paramiko: Any, see: See, about: Any) -> None:
+    """One file is closed, its session goes on."""
+    client = _client(paramiko, about)
+    sftp = client.open_sftp()
+    for mode in ("r", "w+", "a"):
+        file = sftp.open(f"{about['folder']}/closed", "w")
+        file.write("some words")
+        file.close()
+        file = sftp.open(f"{about['folder']}/closed", mode)
+        file.readable() and file.read(3)
+        file.writable() and file.write("more")
+        file.close()
+        calls: tuple[tuple[Any, ...], ...] = (
+            *((name,) for name in ("tell", "stat", "flush", "readable", "writable", "seekable", "read", "readline")),
+            *((name,) for name in ("readlines", "prefetch", "close", "xreadlines", "gettimeout", "__iter__")),
+            ("write", "x"),
+            ("writelines", ["x"]),
+            ("chmod", 0o600),
+            ("chown", 0, 0),
+            ("utime", None),
+            ("truncate", 1),
+            ("seek", 1),
+            ("readinto", bytearray(1)),
+            ("set_pipelined",),
+        )
+        each(see, file, *(call for call in calls if file.readable() or not call[0].startswith("read")))
+        see(file.closed, raised(lambda: list(file.readv([(0, 1)])))[0])  # noqa: B023
+    client.close()
+
+
 on_openssh: dict[str, Program] = {
+    "files that are closed": closed_files,
     "clients that are closed": clients,
     "channels that are closed": channels,
     "transports that are closed": transports,

@@ -203,6 +203,31 @@ def default_keys(paramiko: Any, see: See, about: Any) -> None:
         agent.wait()
 
 
+def sizes_of_keys(paramiko: Any, see: See, about: Any) -> None:
+    for bits in (-1, 0, 100, 1023, 1024, 1100):
+        see(bits, raised(lambda: paramiko.RSAKey.generate(bits)))  # noqa: B023
+    for bits in (0, 128, 256, 384, 521, 999):
+        see(bits, raised(lambda: paramiko.ECDSAKey.generate(bits=bits)))  # noqa: B023
+
+
+def names_in_attributes(paramiko: Any, see: See, about: Any) -> None:
+    """Only what was listed has a name."""
+    client = _client(paramiko, about)
+    sftp, path = client.open_sftp(), f"{about['folder']}/file"
+    with sftp.open(path, "w") as file:
+        found = [
+            file.stat(),
+            sftp.stat(path),
+            sftp.lstat(path),
+            paramiko.SFTPAttributes(),
+            *sftp.listdir_attr(about["folder"]),
+        ]
+    found += [paramiko.SFTPAttributes.from_stat(os.stat(path), name) for name in (None, "", "name")]
+    for attributes in found:
+        see([getattr(attributes, name, "missing") for name in ("filename", "longname")], str(attributes).split(" ")[-1])
+    client.close()
+
+
 on_openssh: dict[str, Program] = {
     "files by their handles": by_handle,
     "log-ins with what is given in other forms": log_ins,
@@ -212,5 +237,7 @@ on_openssh: dict[str, Program] = {
     "files in the middle of being written": files,
     "progress": progress,
     "paths": paths,
+    "sizes of keys": sizes_of_keys,
+    "names in attributes": names_in_attributes,
     "default keys": default_keys,
 }

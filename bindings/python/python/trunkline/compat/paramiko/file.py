@@ -173,6 +173,7 @@ class BufferedFile:
 
     def readlines(self, sizehint: int | None = None) -> list[str | bytes]:
         """All lines, or as many as ``sizehint`` bytes are reached with."""
+        self._reading()
         lines: list[str | bytes] = []
         length = 0
         try:
@@ -234,6 +235,8 @@ class BufferedFile:
     def seek(self, offset: int, whence: int = 0) -> None:
         if not self.seekable():
             raise OSError("File does not support seeking.")
+        if self.closed:
+            return
         self.flush()
         self._go(offset - len(self._kept) if whence == self.SEEK_CUR else offset, whence)
 

@@ -193,13 +193,15 @@ class PKey:
         """A new key, made by ssh-keygen."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "key")
-            size = ["-b", str(bits)] if bits else []
+            size = [] if bits is None else ["-b", str(bits)]
             comment = f"{getpass.getuser()}@{os.uname().nodename}"
-            subprocess.run(
+            done = subprocess.run(
                 ["ssh-keygen", "-q", "-t", cls._algorithm, *size, "-N", "", "-C", comment, "-f", path],
-                check=True,
                 stdin=subprocess.DEVNULL,
+                capture_output=True,
             )
+            if done.returncode:
+                raise ValueError(done.stderr.decode(errors="backslashreplace").strip())
             with open(path) as file:
                 return cls(file_obj=file)
 
@@ -377,6 +379,8 @@ class RSAKey(PKey):
     @classmethod
     def generate(cls, bits: int, progress_func: object = None) -> Self:
         """A new key, made by ssh-keygen."""
+        if bits < 1024:
+            raise ValueError("key_size must be at least 1024-bits.")
         return cls._generated(bits)
 
     @classmethod
@@ -395,6 +399,8 @@ class ECDSAKey(PKey):
     @classmethod
     def generate(cls, curve: Any = None, progress_func: object = None, bits: int | None = None) -> Self:
         """A new key, made by ssh-keygen; ``curve`` is one of the package cryptography's."""
+        if bits not in (None, 256, 384, 521):
+            raise ValueError(f"Unsupported key length: {bits}")
         return cls._generated(bits if bits is not None else getattr(curve, "key_size", 256))
 
     @classmethod

@@ -13,13 +13,15 @@ from .message import Message
 class SFTPAttributes:
     """By the names of ``os.stat_result``; ``None`` for what is not known."""
 
+    #: Of one that was listed.
+    filename: str
+    longname: str
+
     FLAG_SIZE, FLAG_UIDGID, FLAG_PERMISSIONS, FLAG_AMTIME, FLAG_EXTENDED = 1, 2, 4, 8, 2**31
 
     def __init__(self) -> None:
         #: What is known, in a message.
         self._flags = 0
-        self.filename = ""
-        self.longname = ""
         #: Extended attributes.
         self.attr: dict[bytes, bytes] = {}
         self.st_size: int | None = None
@@ -37,7 +39,6 @@ class SFTPAttributes:
             setattr(made, name, int(getattr(obj, name)))
         if filename is not None:
             made.filename = filename
-            made.longname = str(made)
         return made
 
     # As servers of Paramiko's read and write them (draft-ietf-secsh-filexfer-02, section 5).
@@ -96,7 +97,7 @@ class SFTPAttributes:
             when = time.strftime("%d %b %H:%M" if recent else "%d %b %Y", time.localtime(self.st_mtime))
         numbers = (0 if value is None else value for value in (self.st_uid, self.st_gid, self.st_size))
         uid, gid, size = numbers
-        return f"{mode}   1 {uid:<8} {gid:<8} {size:>8} {when:<12} {self.filename or '?'}"
+        return f"{mode}   1 {uid:<8} {gid:<8} {size:>8} {when:<12} {getattr(self, 'filename', '?')}"
 
     def asbytes(self) -> bytes:
         return str(self).encode()

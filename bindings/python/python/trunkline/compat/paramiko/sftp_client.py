@@ -114,8 +114,7 @@ class SFTPClient:
             self.stat(path)
         for name, about, longname in self.asked(self.native.names(folder, False)):
             attributes = SFTPAttributes.from_stat(told(about), text(name))
-            if longname:
-                attributes.longname = text(longname)
+            attributes.longname = text(longname)
             listed.append(attributes)
         return sorted(listed, key=lambda attributes: attributes.filename)
 

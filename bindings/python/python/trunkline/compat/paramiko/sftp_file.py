@@ -88,9 +88,16 @@ class SFTPFile(BufferedFile):
         """Raises where the session has ended."""
         _ = self.sftp.native
 
-    def stat(self) -> SFTPAttributes:
+    def _opened(self) -> None:
+        """Before the open file itself is asked for something."""
+        if self.closed:
+            # As a server says of a handle that it does not know.
+            raise OSError("Failure")
         self._check()
         self.flush()
+
+    def stat(self) -> SFTPAttributes:
+        self._opened()
         return SFTPAttributes.from_stat(self._file.stat())
 
     def chmod(self, mode: int) -> None:
@@ -104,13 +111,13 @@ class SFTPFile(BufferedFile):
         self._set(times=(int(accessed), int(modified)))
 
     def truncate(self, size: int) -> None:
-        self.flush()
+        self._opened()
         self._file.truncate(size)
 
     def _set(
         self, *, mode: int | None = None, owner: tuple[int, int] | None = None, times: tuple[int, int] | None = None
     ) -> None:
-        self.flush()
+        self._opened()
         self._file._setstat(attributes(mode=mode, owner=owner, times=times))
 
     def readv(
@@ -123,6 +130,7 @@ class SFTPFile(BufferedFile):
 
     def prefetch(self, file_size: int | None = None, max_concurrent_requests: int | None = None) -> None:
         """Nothing: reading reads ahead."""
+        self._opened()
 
     @property
     def pipelined(self) -> bool:
