@@ -228,6 +228,53 @@ def names_in_attributes(paramiko: Any, see: See, about: Any) -> None:
     client.close()
 
 
+def algorithms(paramiko: Any, see: See, about: Any) -> None:
+    """Algorithms chosen by the names that recipes use."""
+    key = paramiko.Ed25519Key.from_private_key_file(about["key"])
+    chosen = {
+        "_preferred_ciphers": ("aes256-ctr",),
+        "_preferred_macs": ["hmac-sha2-512"],
+        "_preferred_keys": ("ssh-ed25519",),
+        "_preferred_kex": ("ecdh-sha2-nistp384",),
+    }
+
+    def log_in(kind: Any, **more: Any) -> None:
+        transport = kind((about["address"], about["port"]))
+        for name, names in more.items():
+            setattr(transport, name, names)
+        options, names = transport.get_security_options(), {*more, *(() if kind is paramiko.Transport else vars(kind))}
+        see(options.compression, [list(getattr(transport, name[1:])) for name in chosen if name in names])
+        see(list(options.ciphers) == chosen["_preferred_ciphers"], list(options.kex) == chosen["_preferred_kex"])
+        try:
+            transport.start_client()
+            transport.auth_publickey(about["user"], key)
+            see("_preferred_ciphers" not in names or transport.remote_cipher, transport.host_key_type)
+        finally:
+            transport.close()
+
+    log_in(paramiko.Transport, **chosen)
+    log_in(type("Mine", (paramiko.Transport,), chosen))
+    see(kind(lambda: log_in(paramiko.Transport, _preferred_ciphers=["aes128-cbc"])))
+    see(kind(lambda: log_in(paramiko.Transport, _preferred_kex=("diffie-hellman-group1-sha1",))))
+    see(kind(lambda: log_in(type("Old", (paramiko.Transport,), {"_preferred_keys": ("ecdsa-sha2-nistp521",)}))))
+    before = paramiko.Transport._preferred_ciphers
+    paramiko.Transport._preferred_ciphers = ("aes192-ctr",)
+    try:
+        client = _client(paramiko, about)
+        see(client.get_transport().remote_cipher)
+        client.close()
+    finally:
+        paramiko.Transport._preferred_ciphers = before
+    transport = paramiko.Transport(
+        (about["address"], about["port"]), disabled_algorithms={"ciphers": ["aes128-ctr"], "kex": ["ecdh-sha2-nistp256"]}
+    )
+    see("aes128-ctr" in transport.preferred_ciphers, "aes256-ctr" in transport.preferred_ciphers)
+    see("ecdh-sha2-nistp256" in transport.preferred_kex, transport.preferred_compression)
+    for compress in (True, False):
+        transport.use_compression(compress)
+        see(transport.get_security_options().compression, transport._preferred_compression)
+
+
 on_openssh: dict[str, Program] = {
     "files by their handles": by_handle,
     "log-ins with what is given in other forms": log_ins,
@@ -237,6 +284,7 @@ on_openssh: dict[str, Program] = {
     "files in the middle of being written": files,
     "progress": progress,
     "paths": paths,
+    "algorithms by private names": algorithms,
     "sizes of keys": sizes_of_keys,
     "names in attributes": names_in_attributes,
     "default keys": default_keys,

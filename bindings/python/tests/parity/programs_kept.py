@@ -140,7 +140,7 @@ def returned(call: Callable[[], object]) -> object:
 
 
 on_openssh: dict[str, Program] = {
-    "channels that are closed": closed_channels,
+    "output of closed channels": closed_channels,
     "endless output": endless_output,
     "reading that is ended": ended_reading,
     "late output": late_output,

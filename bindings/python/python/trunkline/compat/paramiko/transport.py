@@ -39,6 +39,7 @@ from .ssh_exception import (
     BadAuthenticationType,
     BadHostKeyException,
     ChannelException,
+    IncompatiblePeer,
     NoValidConnectionsError,
     ProxyCommandFailure,
     SSHException,
@@ -55,6 +56,17 @@ ForwardHandler = Callable[[Channel, "tuple[str, int]", "tuple[str, int]"], objec
 
 #: How long, in seconds, the server's first line may take, if nothing else is said.
 _BANNER_TIMEOUT = 15
+
+
+#: The engine's algorithms by their kinds, and what Paramiko's transports call those that they may use.
+_ALGORITHMS: Mapping[str, tuple[str, ...]] = _native.algorithms()
+_PREFERRED = {
+    "ciphers": "_preferred_ciphers",
+    "digests": "_preferred_macs",
+    "key_types": "_preferred_keys",
+    "kex": "_preferred_kex",
+    "compression": "_preferred_compression",
+}
 
 
 class Transport:
@@ -108,7 +120,6 @@ class Transport:
         self._failure: Exception | None = None
         #: What has led a part of the way in.
         self._so_far: list[dict[str, Any]] = []
-        self._security = SecurityOptions(self)
         if isinstance(sock, str):
             host, _, port = sock.partition(":")
             self._address = (host, int(port or 22))
@@ -124,7 +135,6 @@ class Transport:
         # same names may be shown.
         disabled = (disabled_algorithms or {}).items()
         self._disabled = [name for kind, names in disabled if kind != "pubkeys" for name in names]
-        self._compress = False
         self._keepalive = 0.0
         self._closed = False
         self._host: _native.PrivateHost | None = None
@@ -171,6 +181,9 @@ class Transport:
         )
         if "local_version" in vars(self):
             original.local_version = self.local_version
+        for name in _PREFERRED.values():
+            if getattr(self, name) is not getattr(Transport, name):
+                setattr(original, name, tuple(getattr(self, name)))
         vars(self).clear()
         vars(self)["original"] = original
         self.__class__ = ServerTransport
@@ -421,6 +434,9 @@ class Transport:
         if host == "" and over is None:
             # The engine would take it for this machine.
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        disabled = [*self._disabled, *self._left_out()]
+        if set(_ALGORITHMS["kex"]) <= set(disabled):
+            raise IncompatiblePeer("Incompatible ssh peer (no acceptable kex algorithm)")
         met = self._met
 
         def as_met(key: PKey) -> None:
@@ -434,7 +450,7 @@ class Transport:
             "port": port,
             "user": _text(username),
             "timeout": timeout,
-            "compress": self._compress,
+            "compress": self._compresses,
             "agent": agent or next((key.agent_socket for key in keys if key.agent_socket), None),
             "given_keys_only": agent is None,
             "forward_agent": False,
@@ -442,7 +458,7 @@ class Transport:
             "certificates": [key.certificate for key in keys if key.certificate],
             "known_hosts": list(self._known_hosts),
             "known_types": list(self._known_types),
-            "disabled": [*self._disabled, *self._security.left_out()],
+            "disabled": disabled,
         }
         return Login(explicit, keys, None if password is None else _text(password), handler, as_met, over)
 
@@ -581,29 +597,54 @@ class Transport:
 
     def get_security_options(self) -> SecurityOptions:
         """The algorithms that may be used, which can be changed before the log-in."""
-        return self._security
+        return SecurityOptions(self)
+
+    # What programs set, of one transport, of their own class or of all. The engine has its own order, and signs with what
+    # the server takes.
+    _preferred_ciphers: Sequence[str] = _ALGORITHMS["ciphers"]
+    _preferred_macs: Sequence[str] = _ALGORITHMS["digests"]
+    _preferred_keys: Sequence[str] = _ALGORITHMS["key_types"]
+    _preferred_pubkeys: Sequence[str] = _ALGORITHMS["key_types"]
+    _preferred_kex: Sequence[str] = _ALGORITHMS["kex"]
+    _preferred_compression: Sequence[str] = ("none",)
+
+    def _left_out(self) -> list[str]:
+        """What is not to be used."""
+        preferred = {kind: getattr(self, name) for kind, name in _PREFERRED.items() if kind != "compression"}
+        return [name for kind, names in preferred.items() for name in _ALGORITHMS[kind] if name not in names]
+
+    @property
+    def _compresses(self) -> bool:
+        return not {"zlib", "zlib@openssh.com"}.isdisjoint(self._preferred_compression)
+
+    def _filter_algorithm(self, type_: str) -> tuple[str, ...]:
+        disabled = self.disabled_algorithms.get(type_, ())
+        return tuple(name for name in getattr(self, f"_preferred_{type_}") if name not in disabled)
 
     @property
     def preferred_ciphers(self) -> tuple[str, ...]:
-        return self._security.ciphers
+        return self._filter_algorithm("ciphers")
 
     @property
     def preferred_macs(self) -> tuple[str, ...]:
-        return self._security.digests
+        return self._filter_algorithm("macs")
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
-        return self._security.key_types
+        names = self._filter_algorithm("keys")
+        return (*names, *(f"{name}-cert-v01@openssh.com" for name in names))
 
-    preferred_pubkeys = preferred_keys
+    @property
+    def preferred_pubkeys(self) -> tuple[str, ...]:
+        return self._filter_algorithm("pubkeys")
 
     @property
     def preferred_kex(self) -> tuple[str, ...]:
-        return self._security.kex
+        return self._filter_algorithm("kex")
 
     @property
     def preferred_compression(self) -> tuple[str, ...]:
-        return self._security.compression
+        return self._filter_algorithm("compression")
 
     def global_request(self, kind: str, data: Iterable[Any] | None = None, wait: bool = True) -> None:
         """Nothing: the engine makes those that are needed."""
@@ -679,7 +720,7 @@ class Transport:
     @property
     def remote_compression(self) -> str:
         """Whether it was asked for."""
-        return "zlib@openssh.com" if self._compress else "none"
+        return "zlib@openssh.com" if self._compresses else "none"
 
     local_compression = remote_compression
 
@@ -712,7 +753,7 @@ class Transport:
 
     def use_compression(self, compress: bool = True) -> None:
         """Whether to ask for compression; before the log-in."""
-        self._compress = bool(compress)
+        self._preferred_compression = ("zlib@openssh.com", "zlib", "none") if compress else ("none",)
 
     def renegotiate_keys(self) -> None:
         """Exchanges keys anew."""
@@ -818,26 +859,18 @@ _PARAMIKOS = {
 class SecurityOptions:
     """The algorithms that a transport may use, in order; those that are left out are not used."""
 
-    _ALL: Mapping[str, tuple[str, ...]] = _native.algorithms()
-
     def __init__(self, transport: Transport) -> None:
-        self._transport = weakref.ref(transport)
-        self._chosen: dict[str, tuple[str, ...]] = {}
-
-    def left_out(self) -> list[str]:
-        """What is not to be used."""
-        chosen = self._chosen.items()
-        return [name for kind, names in chosen for name in self._ALL[kind] if name not in names and kind != "compression"]
+        self._transport = transport
 
     def _of(self, kind: str) -> tuple[str, ...]:
-        return self._chosen.get(kind, self._ALL[kind])
+        return tuple(getattr(self._transport, _PREFERRED[kind]))
 
     def _choose(self, kind: str, names: Iterable[str]) -> None:
         names = tuple(names)
         for name in names:
-            if name not in self._ALL[kind] and name not in _PARAMIKOS[kind]:
+            if name not in _ALGORITHMS[kind] and name not in _PARAMIKOS[kind]:
                 raise ValueError("unknown cipher")
-        self._chosen[kind] = names
+        setattr(self._transport, _PREFERRED[kind], names)
 
     @property
     def ciphers(self) -> tuple[str, ...]:
@@ -878,11 +911,9 @@ class SecurityOptions:
     @compression.setter
     def compression(self, names: Iterable[str]) -> None:
         self._choose("compression", names)
-        if (transport := self._transport()) is not None:
-            transport.use_compression(not {"zlib", "zlib@openssh.com"}.isdisjoint(self._chosen["compression"]))
 
     def __repr__(self) -> str:
-        return f"<paramiko.SecurityOptions for {self._transport()!r}>"
+        return f"<paramiko.SecurityOptions for {self._transport!r}>"
 
 
 class ServiceRequestingTransport(Transport):
