@@ -140,7 +140,7 @@ class Transport:
         self._host: _native.PrivateHost | None = None
         self._lending_host: _native.PrivateHost | None = None
         self._login: Login | None = None
-        # Guards the tables of what the server listens on.
+        # Guards the tables of what the server listens on and of what the connection carries.
         self._lock = threading.Lock()
         self._listeners: dict[tuple[str, int], _native.Listener] = {}
         self._incoming: queue.Queue[Channel] = queue.Queue()
@@ -199,7 +199,8 @@ class Transport:
 
     def carry(self, channel: Channel) -> None:
         """Takes a channel that was opened: what has come over it outlasts the connection."""
-        self._carried.add(channel)
+        with self._lock:
+            self._carried.add(channel)
 
     def over(self, sock: Channel | ProxyCommand | Stream) -> None:
         """Talks over this instead of connecting to the address, which remains the host's name."""
@@ -770,7 +771,8 @@ class Transport:
     def close(self) -> None:
         """Ends the connection and everything on it."""
         self._closed = True
-        channels = list(self._carried)
+        with self._lock:
+            channels = list(self._carried)
         for channel in channels:
             channel.keep_output()
         for host in (self._host, self._lending_host):
