@@ -28,7 +28,7 @@ def closed_channels(paramiko: Any, see: See, about: Any) -> None:
             if how == "begun":
                 see(how, channel.recv(2))
             channels.append(channel)
-            see(how, -1 if how == "much" else channel.recv_exit_status())
+            see(how, channel.recv_exit_status())
         time.sleep(_ARRIVAL)
         for closed in {"channel": channels, "transport": [client.get_transport()], "client": [client]}[end]:
             closed.close()
@@ -56,7 +56,7 @@ def ended_reading(paramiko: Any, see: See, about: Any) -> None:
             _, stdout, stderr = client.exec_command(command)
             channel = stdout.channel
             (channel.shutdown_read if how is None else lambda: channel.shutdown(how))()  # noqa: B023
-            see(bool(channel.eof_received), channel.closed, stdout.read(), stderr.read(), channel.recv_exit_status())
+            see(bool(channel.eof_received), stdout.read(), stderr.read(), channel.recv_exit_status())
     client.close()
 
 
