@@ -215,6 +215,7 @@ def names_in_attributes(paramiko: Any, see: See, about: Any) -> None:
     client = _client(paramiko, about)
     sftp, path = client.open_sftp(), f"{about['folder']}/file"
     with sftp.open(path, "w") as file:
+        file.utime((1_000_000_000, 1_000_000_000))
         found = [
             file.stat(),
             sftp.stat(path),
