@@ -65,6 +65,11 @@ impl AllowList {
         subject: Option<&str>,
     ) -> Option<String> {
         let host = destination.host.to_ascii_lowercase();
+        // Read again, it might be another host, or name a user that no rule was asked about.
+        let is_ambiguous = |c: char| "@/".contains(c) || c.is_whitespace() || c.is_control();
+        if host.is_empty() || host.contains(is_ambiguous) {
+            return Some(format!("node {node} reaches no host of the name {host:?}"));
+        }
         let mut rules: Vec<&Rule> = self.allow.iter().collect();
         // Who asks is told the first thing for which no rule is left.
         let mut narrow = |fits: &dyn Fn(&Rule) -> bool| {
@@ -151,6 +156,34 @@ mod tests {
         assert!(refused("UB", "web1.eu", None).contains("takes nothing from UB"));
         assert!(refused("UA", "web1.eu", Some("metrics")).contains("to the subject metrics"));
         assert!(refusal(&[], "UA", "a", None).is_some());
+    }
+
+    #[test]
+    fn a_user_in_the_host_s_name_fits_nothing() {
+        let list = AllowList {
+            allow: vec![Rule {
+                hosts: vec!["*".into()],
+                users: vec!["*".into()],
+                ..rule(&[], &[])
+            }],
+            cancel: Vec::new(),
+        };
+        for host in [
+            "root@web1.eu",
+            "ssh://web1.eu",
+            "web1.eu/",
+            "web1.eu b",
+            "web1\n.eu",
+            "",
+        ] {
+            let destination = Destination {
+                user: None,
+                host: host.into(),
+                port: None,
+            };
+            let why = list.refuses("n", "UA", &destination, None).unwrap();
+            assert!(why.contains("no host of the name"), "{why}");
+        }
     }
 
     #[test]

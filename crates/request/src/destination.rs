@@ -234,12 +234,13 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), DestinationError> {
     }
 }
 
-/// ssh.c `valid_hostname`, the answer to CVE-2023-51385: the name reaches shells through `%h`.
+/// ssh.c `valid_hostname`, the answer to CVE-2023-51385: the name reaches shells through `%h`. Nor `@`, which ends the user's name
+/// wherever a destination is read again: an escaped one in a URI would make a user of what was a part of the host.
 fn check_host(host: &str) -> Result<(), DestinationError> {
     if host.is_empty() {
         return Err(DestinationError::NoHost);
     }
-    let refused = |c: char| "'`\"$\\;&<>|(){}".contains(c) || c.is_ascii_whitespace() || c.is_control();
+    let refused = |c: char| "'`\"$\\;&<>|(){}@".contains(c) || c.is_ascii_whitespace() || c.is_control();
     if host.starts_with('-') || host.contains(refused) {
         return Err(DestinationError::Host(host.into()));
     }
@@ -377,6 +378,8 @@ mod tests {
             "ssh://-h",
             "ssh://h?x",
             "ssh://h%3bid",
+            "ssh://root%40h",
+            "ssh://u@root%40h:22",
         ] {
             assert!(text.parse::<Destination>().is_err(), "{text:?} was accepted");
         }
