@@ -3,6 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+/// The longest time that is taken, with a leap day: sums of times and clocks do not overflow by it.
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
+
 /// Reads seconds, or numbers with the units of ssh_config(5), TIME FORMATS, and `ms`. Never zero.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time such as 30, 1.5, 5m or 1h30m");
@@ -28,6 +31,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         rest = next;
     }
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if duration > YEAR {
+        return Err(format!("{text:?} is longer than a year"));
+    }
     if duration.is_zero() {
         return Err(format!("{text:?} is not longer than 0"));
     }
@@ -76,6 +82,8 @@ mod tests {
             "inf",
             "5 m",
             "99999999999999999999w",
+            "367d",
+            "10000000000000000000",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

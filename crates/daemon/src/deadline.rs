@@ -7,21 +7,22 @@ use trunkline::Error;
 /// When a session must be over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    at: tokio::time::Instant,
+    /// `None` where it is later than clocks go.
+    at: Option<tokio::time::Instant>,
     limit: Duration,
 }
 
 impl Deadline {
     pub(crate) fn after(limit: Duration) -> Self {
         Self {
-            at: tokio::time::Instant::now() + limit,
+            at: tokio::time::Instant::now().checked_add(limit),
             limit,
         }
     }
 
     /// Waits until time is up, if it ever is.
     pub(crate) async fn wait(deadline: Option<Self>, host: &str) -> Error {
-        let Some(Self { at, limit }) = deadline else {
+        let Some(Self { at: Some(at), limit }) = deadline else {
             return std::future::pending().await;
         };
         tokio::time::sleep_until(at).await;
@@ -29,5 +30,18 @@ impl Deadline {
             command: format!("the command on {host}"),
             after: limit,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_time_that_no_clock_reaches_is_never_up() {
+        let deadline = Deadline::after(Duration::MAX);
+        let waiting = Deadline::wait(Some(deadline), "h");
+        let waited = tokio::time::timeout(Duration::from_millis(10), waiting).await;
+        assert!(waited.is_err());
     }
 }
