@@ -22,7 +22,7 @@ use trunkline_text::Printable;
 use crate::state::{Entry, Key, Terms, Value, Written, Zones};
 
 /// The version of what fleets write. Nodes do nothing in a fleet of another one.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// How long an answer of NATS is waited for. What has none by then may still be done.
 const ANSWER: Duration = Duration::from_secs(3);

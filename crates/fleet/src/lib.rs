@@ -16,4 +16,5 @@ pub mod signed;
 pub mod state;
 pub mod streaming;
 pub mod submitting;
+mod waiting;
 pub mod watching;

@@ -1,16 +1,20 @@
 //! An order of a job or of a stream: what its submitter signs with an nkey, and what everybody reads.
+//!
+//! Its name is made from what is signed, the submitter's key among it: whatever else is written to its place is not it, and who
+//! knows a job's name is told of that job or of none.
 
 pub mod job;
 pub mod stream;
 
 use std::fmt;
+use std::time::Duration;
 
 use nkeys::KeyPair;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trunkline_request::destination::Destination;
 
-use crate::bucket::{Charter, PROTOCOL, decode, encode};
+use crate::bucket::{Charter, PROTOCOL, decode, encode, random};
 use crate::signed::{Purpose, Signed, digest_of};
 
 /// How many hosts are in one value of the bucket: some 100 KB, where NATS takes 1 MB.
@@ -18,6 +22,15 @@ const HOSTS_IN_A_PART: usize = 1000;
 
 /// The most hosts of one job or stream.
 pub const MOST_HOSTS: usize = 100_000;
+
+/// The most parts of a list of hosts.
+pub(crate) const MOST_PARTS: usize = MOST_HOSTS / HOSTS_IN_A_PART;
+
+/// The longest time that an order may name: a year.
+pub const LONGEST_TIME: Duration = Duration::from_secs(366 * 86_400);
+
+/// How many letters and digits a name has.
+const NAME: usize = 24;
 
 /// How far a submitter's clock may be from the server's, in seconds: an order that somebody kept is not taken again later.
 const CLOCKS_APART: u64 = 600;
@@ -59,10 +72,13 @@ impl fmt::Display for Kind {
 /// What holds for all hosts of an order.
 pub trait OrderTerms: Clone + Serialize + DeserializeOwned {
     /// The order's name.
-    type Id: Clone + PartialEq + Serialize + DeserializeOwned;
+    type Id: Clone + PartialEq + From<String> + Serialize + DeserializeOwned;
 
     /// What it is of.
     const KIND: Kind;
+
+    /// Takes times that are longer than [`LONGEST_TIME`] for that.
+    fn bound(&mut self);
 }
 
 /// A job or a stream, without its hosts.
@@ -73,8 +89,8 @@ pub struct Order<T: OrderTerms> {
     pub protocol: u32,
     /// [`Charter::id`]: it is none of another fleet's.
     pub fleet: u64,
-    /// Its name.
-    pub id: T::Id,
+    /// A random number: two orders of the same have two names.
+    pub nonce: u64,
     /// The submitter's public nkey.
     pub submitter: String,
     /// Seconds since 1970, by the submitter's clock.
@@ -102,11 +118,9 @@ pub struct OrderedHost {
 
 /// What every version of an order has.
 #[derive(Debug, Deserialize)]
-#[serde(bound = "I: DeserializeOwned")]
-struct Header<I> {
+struct Header {
     protocol: u32,
     fleet: u64,
-    id: I,
     submitter: String,
     hosts: u32,
 }
@@ -139,6 +153,9 @@ pub enum OrderError {
         /// How many hosts it has.
         hosts: u32,
     },
+    /// Of another name.
+    #[error("what stands in the place of the {0} is another one: somebody has replaced it")]
+    Replaced(Kind),
     /// Not by the one whose name it has.
     #[error("the {kind} is not signed by {submitter}, whose name it has")]
     Signature {
@@ -176,7 +193,9 @@ pub enum OrderError {
 
 /// An order as it is written: signed, and the parts of its list of hosts.
 #[derive(Debug)]
-pub struct Written {
+pub struct Written<I> {
+    /// Its name.
+    pub id: I,
     /// Of [`Signed`].
     pub order: Vec<u8>,
     /// Each of at most `HOSTS_IN_A_PART`.
@@ -190,11 +209,10 @@ pub struct Written {
 pub fn sign<T: OrderTerms>(
     key: &KeyPair,
     charter: &Charter,
-    id: &T::Id,
     at: u64,
     hosts: &[OrderedHost],
     terms: T,
-) -> Result<Written, OrderError> {
+) -> Result<Written<T::Id>, OrderError> {
     check_count(T::KIND, hosts.len())?;
     let malformed = |_| OrderError::Malformed(T::KIND);
     let parts: Result<Vec<_>, _> = hosts.chunks(HOSTS_IN_A_PART).map(|part| encode(&part)).collect();
@@ -202,16 +220,18 @@ pub fn sign<T: OrderTerms>(
     let order = Order {
         protocol: PROTOCOL,
         fleet: charter.id,
-        id: id.clone(),
+        nonce: random(),
         submitter: key.public_key(),
         at,
         hosts: u32::try_from(hosts.len()).unwrap_or(u32::MAX),
         digest: digest_of(&parts),
         terms,
     };
-    let signed = signed(key, T::KIND.order(), encode(&order).map_err(malformed)?)?;
+    let text = encode(&order).map_err(malformed)?;
+    let id = name_of(T::KIND, &text).into();
+    let signed = signed(key, T::KIND.order(), text)?;
     let order = encode(&signed).map_err(malformed)?;
-    Ok(Written { order, parts })
+    Ok(Written { id, order, parts })
 }
 
 /// Reads an order that NATS got at this time (seconds since 1970, by its clock), and checks who says so.
@@ -224,9 +244,12 @@ pub(crate) fn read<T: OrderTerms>(
     let kind = T::KIND;
     let malformed = |_| OrderError::Malformed(kind);
     let signed: Signed = decode(bytes).map_err(malformed)?;
-    let header: Header<T::Id> = decode(&signed.text).map_err(malformed)?;
-    // First of all: what nobody has signed says nothing, not even its version.
-    if header.id != *id || !signed.is_by(&header.submitter, kind.order()) {
+    // First of all: what is another one, or nobody has signed, says nothing, not even its version.
+    if T::Id::from(name_of(kind, &signed.text)) != *id {
+        return Err(OrderError::Replaced(kind));
+    }
+    let header: Header = decode(&signed.text).map_err(malformed)?;
+    if !signed.is_by(&header.submitter, kind.order()) {
         let submitter = header.submitter;
         return Err(OrderError::Signature { kind, submitter });
     }
@@ -240,7 +263,8 @@ pub(crate) fn read<T: OrderTerms>(
             hosts: header.hosts,
         });
     }
-    let order: Order<T> = decode(&signed.text).map_err(malformed)?;
+    let mut order: Order<T> = decode(&signed.text).map_err(malformed)?;
+    order.terms.bound();
     let apart = order.at.abs_diff(got);
     if apart > CLOCKS_APART {
         return Err(OrderError::Time { kind, apart });
@@ -301,6 +325,25 @@ pub(crate) fn is_cancel<T: OrderTerms>(charter: &Charter, id: &T::Id, who: &str,
         && cancel.is_by(who, T::KIND.end())
 }
 
+/// The name of what is signed: 120 bits of its SHA-256, in the letters and digits of base32 (RFC 4648 section 6), which are lower-case
+/// here.
+pub fn name_of(kind: Kind, text: &[u8]) -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let digest = kind.order().digest(text);
+    let bits = |number: usize| {
+        let two = [0, 1].map(|next| digest.get(number * 5 / 8 + next).copied().unwrap_or_default());
+        usize::from(u16::from_be_bytes(two) >> (11 - number * 5 % 8) & 31)
+    };
+    (0..NAME)
+        .map(|number| char::from(LETTERS[bits(number)]))
+        .collect()
+}
+
+/// Whether it can be the name of a job or a stream.
+pub fn is_name(text: &str) -> bool {
+    text.len() == NAME && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
+}
+
 fn signed(key: &KeyPair, purpose: Purpose, text: Vec<u8>) -> Result<Signed, OrderError> {
     Signed::new(key, purpose, text).map_err(|error| OrderError::Key(error.to_string()))
 }
@@ -314,8 +357,6 @@ fn check_count(kind: Kind, hosts: usize) -> Result<(), OrderError> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::order::job::JobTerms;
     use crate::order::stream::StreamTerms;
@@ -344,15 +385,13 @@ pub(crate) mod tests {
         }
     }
 
-    fn an_order_is_taken_from_its_signer_in_its_time_and_its_fleet<T: OrderTerms>(
-        id: fn(&str) -> T::Id,
-        terms: &T,
-    ) {
+    fn an_order_is_taken_from_its_signer_in_its_time_and_its_fleet<T: OrderTerms>(terms: &T) {
         let (key, charter) = (KeyPair::new_user(), charter());
-        let sign = |hosts: &[OrderedHost]| sign(&key, &charter, &id("j"), 1000, hosts, terms.clone());
+        let sign = |hosts: &[OrderedHost]| sign(&key, &charter, 1000, hosts, terms.clone());
         let written = sign(&[host("a")]).unwrap();
+        let id = &written.id;
         let read = |id: &T::Id, bytes: &[u8], got| read::<T>(&charter, id, bytes, got);
-        let order = read(&id("j"), &written.order, 1100).unwrap();
+        let order = read(id, &written.order, 1100).unwrap();
         assert_eq!(order.read_hosts(&written.parts).unwrap(), [host("a")]);
         let other_list = vec![encode(&[host("b")].as_slice()).unwrap()];
         assert!(matches!(
@@ -360,33 +399,28 @@ pub(crate) mod tests {
             Err(OrderError::Signature { .. })
         ));
 
-        let late = read(&id("j"), &written.order, 5000);
+        let late = read(id, &written.order, 5000);
         assert!(matches!(late, Err(OrderError::Time { apart: 4000, .. })));
-        let of_other_name = read(&id("k"), &written.order, 1000);
-        assert!(matches!(of_other_name, Err(OrderError::Signature { .. })));
-        let elsewhere = super::read::<T>(&self::charter(), &id("j"), &written.order, 1000);
+        let of_other_name = read(&sign(&[host("a")]).unwrap().id, &written.order, 1000);
+        assert!(matches!(of_other_name, Err(OrderError::Replaced(_))));
+        let by_another =
+            super::sign(&KeyPair::new_user(), &charter, 1000, &[host("a")], terms.clone()).unwrap();
+        let by_another = read(id, &by_another.order, 1000);
+        assert!(matches!(by_another, Err(OrderError::Replaced(_))));
+        let elsewhere = super::read::<T>(&self::charter(), id, &written.order, 1000);
         assert!(matches!(elsewhere, Err(OrderError::Fleet(_))));
         let mut forged: Signed = decode(&written.order).unwrap();
         forged.signature[3] ^= 1;
-        let forged = read(&id("j"), &encode(&forged).unwrap(), 1000);
+        let forged = read(id, &encode(&forged).unwrap(), 1000);
         assert!(matches!(forged, Err(OrderError::Signature { .. })));
-        assert!(matches!(
-            read(&id("j"), b"x", 1000),
-            Err(OrderError::Malformed(_))
-        ));
+        assert!(matches!(read(id, b"x", 1000), Err(OrderError::Malformed(_))));
         assert!(matches!(sign(&[]), Err(OrderError::Hosts { hosts: 0, .. })));
     }
 
     #[test]
     fn an_order_of_either_kind_is_taken_from_its_signer_in_its_time_and_its_fleet() {
-        an_order_is_taken_from_its_signer_in_its_time_and_its_fleet(
-            |id| JobId(id.into()),
-            &JobTerms::default(),
-        );
-        an_order_is_taken_from_its_signer_in_its_time_and_its_fleet(
-            |id| StreamId(id.into()),
-            &stream_terms(None),
-        );
+        an_order_is_taken_from_its_signer_in_its_time_and_its_fleet(&JobTerms::default());
+        an_order_is_taken_from_its_signer_in_its_time_and_its_fleet(&stream_terms(None));
     }
 
     /// An order as its submitter may sign it with a program of its own.
@@ -394,42 +428,84 @@ pub(crate) mod tests {
         change: impl FnOnce(&mut Order<T>),
         charter: &Charter,
         key: &KeyPair,
-        id: &T::Id,
         terms: T,
-    ) -> Vec<u8> {
-        let written = sign(key, charter, id, 1000, &[host("a")], terms).unwrap();
-        let mut order = read::<T>(charter, id, &written.order, 1000).unwrap();
+    ) -> (T::Id, Vec<u8>) {
+        let written = sign(key, charter, 1000, &[host("a")], terms).unwrap();
+        let mut order = read::<T>(charter, &written.id, &written.order, 1000).unwrap();
         change(&mut order);
-        let signed = signed(key, T::KIND.order(), encode(&order).unwrap()).unwrap();
-        encode(&signed).unwrap()
+        let text = encode(&order).unwrap();
+        let id = name_of(T::KIND, &text).into();
+        (id, encode(&signed(key, T::KIND.order(), text).unwrap()).unwrap())
     }
 
-    fn no_more_hosts_are_read_than_an_order_can_have<T: OrderTerms>(id: &T::Id, terms: T) {
+    fn no_more_hosts_are_read_than_an_order_can_have<T: OrderTerms>(terms: T) {
         let (key, charter) = (KeyPair::new_user(), charter());
         for hosts in [0, 100_001, u32::MAX] {
-            let bytes = signed_order(|order| order.hosts = hosts, &charter, &key, id, terms.clone());
-            let read = read::<T>(&charter, id, &bytes, 1000).map(|order| order.hosts);
+            let (id, bytes) = signed_order(|order| order.hosts = hosts, &charter, &key, terms.clone());
+            let read = read::<T>(&charter, &id, &bytes, 1000).map(|order| order.hosts);
             assert!(matches!(read, Err(OrderError::Hosts { .. })), "{hosts}: {read:?}");
         }
         // More hosts in its list than it says.
         let list = vec![encode(&[host("a"), host("b")].as_slice()).unwrap()];
         let digest = digest_of(&list);
-        let bytes = signed_order(|order| order.digest = digest, &charter, &key, id, terms);
-        let order = read::<T>(&charter, id, &bytes, 1000).unwrap();
+        let (id, bytes) = signed_order(|order| order.digest = digest, &charter, &key, terms);
+        let order = read::<T>(&charter, &id, &bytes, 1000).unwrap();
         assert!(matches!(order.read_hosts(&list), Err(OrderError::Malformed(_))));
     }
 
     #[test]
     fn no_more_hosts_are_read_than_a_job_or_a_stream_can_have() {
-        no_more_hosts_are_read_than_an_order_can_have(&JobId("j".into()), JobTerms::default());
-        no_more_hosts_are_read_than_an_order_can_have(&StreamId("s".into()), stream_terms(None));
+        no_more_hosts_are_read_than_an_order_can_have(JobTerms::default());
+        no_more_hosts_are_read_than_an_order_can_have(stream_terms(None));
+    }
+
+    #[test]
+    fn no_time_is_longer_than_a_year() {
+        let (key, charter) = (KeyPair::new_user(), charter());
+        let mut terms = stream_terms(None);
+        (terms.resuming.first, terms.resuming.longest) = (Duration::from_secs(5), Duration::MAX);
+        let written = sign(&key, &charter, 1000, &[host("a")], terms).unwrap();
+        let order = read::<StreamTerms>(&charter, &written.id, &written.order, 1000).unwrap();
+        let resuming = order.terms.resuming;
+        assert_eq!(
+            (resuming.first, resuming.longest),
+            (Duration::from_secs(5), LONGEST_TIME)
+        );
+        let terms = JobTerms {
+            limit: Some(Duration::MAX),
+            ..JobTerms::default()
+        };
+        let written = sign(&key, &charter, 1000, &[host("a")], terms).unwrap();
+        let order = read::<JobTerms>(&charter, &written.id, &written.order, 1000).unwrap();
+        assert_eq!(order.terms.limit, Some(LONGEST_TIME));
+    }
+
+    #[test]
+    fn a_name_is_short_and_is_made_of_all_bits() {
+        let names: Vec<String> = (0..200_u8).map(|text| name_of(Kind::Job, &[text])).collect();
+        assert!(names.iter().all(|name| is_name(name)));
+        for place in 0..NAME {
+            let seen: std::collections::BTreeSet<_> =
+                names.iter().map(|name| name.as_bytes()[place]).collect();
+            assert!(seen.len() > 20, "{place}: {seen:?}");
+        }
+        for other in [
+            "",
+            "*",
+            "a b",
+            "3bab295123b9",
+            "abcdefghijklmnopqrstuvw1",
+            "ABCDEFGHIJKLMNOPQRSTUVWX",
+        ] {
+            assert!(!is_name(other), "{other}");
+        }
     }
 
     #[test]
     fn a_version_is_believed_only_where_it_is_signed() {
-        let (key, charter, job) = (KeyPair::new_user(), charter(), JobId("j".into()));
+        let (key, charter) = (KeyPair::new_user(), charter());
         let later = |order: &mut Order<JobTerms>| order.protocol = PROTOCOL + 1;
-        let bytes = signed_order(later, &charter, &key, &job, JobTerms::default());
+        let (job, bytes) = signed_order(later, &charter, &key, JobTerms::default());
         let error = read::<JobTerms>(&charter, &job, &bytes, 1000).unwrap_err();
         assert!(matches!(error, OrderError::Protocol { hosts: 1, .. }), "{error}");
         let mut forged: Signed = decode(&bytes).unwrap();
@@ -441,13 +517,22 @@ pub(crate) mod tests {
     #[test]
     fn a_job_is_no_stream_and_a_stream_no_job() {
         let (key, charter) = (KeyPair::new_user(), charter());
-        let (job, stream) = (JobId("x".into()), StreamId("x".into()));
-        let of_job = sign(&key, &charter, &job, 1000, &[host("a")], JobTerms::default()).unwrap();
-        let of_stream = sign(&key, &charter, &stream, 1000, &[host("a")], stream_terms(None)).unwrap();
-        let read_as_stream = read::<StreamTerms>(&charter, &stream, &of_job.order, 1000);
-        assert!(matches!(read_as_stream, Err(OrderError::Signature { .. })));
-        let read_as_job = read::<JobTerms>(&charter, &job, &of_stream.order, 1000);
-        assert!(matches!(read_as_job, Err(OrderError::Signature { .. })));
+        let of_job = sign(&key, &charter, 1000, &[host("a")], JobTerms::default()).unwrap();
+        let of_stream = sign(&key, &charter, 1000, &[host("a")], stream_terms(None)).unwrap();
+        let as_stream = |id| read::<StreamTerms>(&charter, &StreamId(id), &of_job.order, 1000);
+        let as_job = |id| read::<JobTerms>(&charter, &JobId(id), &of_stream.order, 1000);
+        assert!(matches!(
+            as_stream(of_job.id.0.clone()),
+            Err(OrderError::Replaced(_))
+        ));
+        assert!(matches!(
+            as_job(of_stream.id.0.clone()),
+            Err(OrderError::Replaced(_))
+        ));
+        // Nor is it where the name is made as that of the other.
+        let text = decode::<Signed>(&of_job.order).unwrap().text;
+        let as_named = as_stream(name_of(Kind::Stream, &text));
+        assert!(matches!(as_named, Err(OrderError::Signature { .. })));
     }
 
     #[test]
@@ -467,7 +552,7 @@ pub(crate) mod tests {
         };
         assert!(!ends(&me, &forged));
         // An order of the same one is signed, too, and cancels nothing.
-        let written = sign(&key, &charter, &job, 1000, &[host("a")], JobTerms::default()).unwrap();
+        let written = sign(&key, &charter, 1000, &[host("a")], JobTerms::default()).unwrap();
         assert!(!ends(&me, &decode(&written.order).unwrap()));
         // A job and a stream of one name are two things.
         let of_stream = sign_cancel::<StreamTerms>(&key, &charter, &stream).unwrap();

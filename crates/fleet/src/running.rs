@@ -1,6 +1,6 @@
 //! A node at work: the state machine, NATS, the log of intents, and whoever executes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -24,13 +24,14 @@ use crate::input::Input;
 use crate::intents::{Change, IntentLog, LogError};
 use crate::metrics::{Metrics, Observer};
 use crate::order::job::{JobOrder, JobTerms, OrderedInput, plan_of_other_version};
-use crate::order::{self, OrderError, OrderedHost};
+use crate::order::{self, MOST_PARTS, OrderError, OrderedHost};
 use crate::signed::Signed;
 use crate::state::{
     Action, Entry, Exit, Holder, Intended, Intent, JobId, Key, Node, NodeSettings, Returned, Time, Token,
     Value, Written,
 };
 use crate::streaming::{self, Outlet, StreamEvent, StreamWork, Streaming};
+use crate::waiting::{MOST_CANCELS, Waiting};
 
 /// How often the state machine is told the time.
 const TICK: Duration = Duration::from_millis(250);
@@ -429,6 +430,8 @@ struct Reading {
     order: Option<JobOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
+    /// Who has signed that it is to end, and may not say so, or not before its order or another allow list is there.
+    cancels: BTreeMap<String, Signed>,
     /// What its commands read, once it was needed here.
     input: Arc<OnceCell<Arc<Input>>>,
 }
@@ -452,6 +455,8 @@ struct Running {
     disk: blocking::Sender<Change>,
     streaming: Streaming,
     jobs: HashMap<JobId, Reading>,
+    /// Those of them that are not whole.
+    waiting: Waiting<JobId>,
     cancels: HashMap<(JobId, u32), Arc<Cancellation>>,
     observer: Observer,
     progress: Progress,
@@ -516,6 +521,7 @@ impl Running {
             executor,
             events,
             jobs: HashMap::new(),
+            waiting: Waiting::default(),
             cancels: HashMap::new(),
             observer: Observer::new(metrics, bucket.client.statistics()),
             progress: Progress::default(),
@@ -538,11 +544,11 @@ impl Running {
                 Operation::Delete | Operation::Purge => None,
             };
             let revision = entry.revision;
-            let is_said = match (&key, &value) {
-                (Key::Cancel(job, who), Some(Value::Cancel(cancel))) => self.may_cancel(job, who, cancel),
-                _ => true,
-            };
-            let value = value.filter(|_| is_said);
+            // Who says so is looked at first.
+            if let (Key::Cancel(job, who), Some(Value::Cancel(cancel))) = (&key, &value) {
+                self.cancel(node, job, who, cancel);
+            }
+            let value = value.filter(|value| !matches!(value, Value::Cancel(_)));
             return node.handle_entry(now(), Entry { key, revision, value });
         }
         let mut words = entry.key.split('.');
@@ -555,19 +561,20 @@ impl Running {
         if node.is_done(&job) {
             return;
         }
-        let reading = self.jobs.entry(job.clone());
-        let reading = reading.or_insert_with(|| Reading {
-            since: now(),
-            order: None,
-            parts: HashMap::new(),
-            hosts: None,
-            input: Arc::default(),
-        });
+        if entry.operation != Operation::Put {
+            return;
+        }
         match (what, part.and_then(|part| part.parse().ok())) {
             ("order", None) => {
                 let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
-                match order::read(&self.bucket.charter, &job, &entry.value, got) {
-                    Ok(order) => reading.order = Some(order),
+                match order::read::<JobTerms>(&self.bucket.charter, &job, &entry.value, got) {
+                    // Of this name there is one.
+                    Ok(_) if self.reading(&job).order.is_some() => return,
+                    Ok(order) => {
+                        self.reading(&job).order = Some(order);
+                        self.wait_for(&job, entry.value.len());
+                        self.judge_cancels(node, &job);
+                    }
                     Err(error) => {
                         tracing::warn!("job {job}: {error}");
                         if let OrderError::Protocol { hosts, .. } = &error {
@@ -580,30 +587,90 @@ impl Running {
                     }
                 }
             }
-            ("hosts", Some(part)) => {
-                reading.parts.insert(part, entry.value.to_vec());
+            ("hosts", Some(part)) if part < MOST_PARTS => {
+                let reading = self.reading(&job);
+                if reading.hosts.is_some() {
+                    return;
+                }
+                if let Some(before) = reading.parts.insert(part, entry.value.to_vec()) {
+                    self.waiting.replaced(&job, before.len());
+                }
+                self.wait_for(&job, entry.value.len());
             }
             _ => return,
         }
         self.plan(node, job);
     }
 
-    /// Whether a job ends because this one says so.
-    fn may_cancel(&self, job: &JobId, who: &str, cancel: &Signed) -> bool {
-        let order = self.jobs.get(job).and_then(|reading| reading.order.as_ref());
-        let is_own = order.is_some_and(|order| order.submitter == who);
-        let is_let = || {
-            let allowed = self.options.allow.current();
-            allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
-        };
-        let is_said = order::is_cancel::<JobTerms>(&self.bucket.charter, job, who, cancel);
-        let may = is_said && (is_own || is_let());
-        if !may {
+    fn reading(&mut self, job: &JobId) -> &mut Reading {
+        let reading = self.jobs.entry(job.clone());
+        reading.or_insert_with(|| Reading {
+            since: now(),
+            order: None,
+            parts: HashMap::new(),
+            hosts: None,
+            cancels: BTreeMap::new(),
+            input: Arc::default(),
+        })
+    }
+
+    /// So many bytes are kept of a job that is not whole, for which older ones may have to go.
+    fn wait_for(&mut self, job: &JobId, bytes: usize) {
+        if self.jobs.get(job).is_some_and(|reading| reading.hosts.is_some()) {
+            return;
+        }
+        for job in self.waiting.add(job, bytes) {
+            self.jobs.remove(&job);
             tracing::warn!(
-                "job {job} goes on: it is not for {who} to cancel it, or {who} has not signed that"
+                "what there was of job {job} is let go of: too much waits for the rest of its job"
             );
         }
-        may
+    }
+
+    /// Somebody wants a job to end. It is remembered where that one may not say so yet: the order may come later, and the allow
+    /// list may change.
+    fn cancel(&mut self, node: &mut Node, job: &JobId, who: &str, cancel: &Signed) {
+        if node.is_done(job) {
+            return;
+        }
+        if !order::is_cancel::<JobTerms>(&self.bucket.charter, job, who, cancel) {
+            return tracing::warn!("job {job}: {who} has not signed that it is to end");
+        }
+        let is_let = self.lets_cancel(who);
+        let reading = self.reading(job);
+        let is_own = reading.order.as_ref().map(|order| order.submitter == who);
+        let is_known = reading.cancels.contains_key(who);
+        if !is_known && (is_own == Some(true) || is_let || reading.cancels.len() < MOST_CANCELS) {
+            reading.cancels.insert(who.to_owned(), cancel.clone());
+            self.wait_for(job, cancel.text.len() + cancel.signature.len());
+        }
+        if is_own == Some(false) && !is_let {
+            tracing::warn!(
+                "job {job} does not end for {who}, who has not submitted it and is not in `cancel` here"
+            );
+        }
+        self.judge_cancels(node, job);
+    }
+
+    /// Whether the allow list lets this one end what others have submitted.
+    fn lets_cancel(&self, who: &str) -> bool {
+        let allowed = self.allowed.as_ref();
+        allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
+    }
+
+    /// Ends a job if somebody has said so who may.
+    fn judge_cancels(&self, node: &mut Node, job: &JobId) {
+        let Some(reading) = self.jobs.get(job) else { return };
+        let Some(order) = &reading.order else { return };
+        let may = |who: &str| order.submitter == who || self.lets_cancel(who);
+        if let Some((who, cancel)) = reading.cancels.iter().find(|(who, _)| may(who)) {
+            let entry = Entry {
+                key: Key::Cancel(job.clone(), who.clone()),
+                revision: 0,
+                value: Some(Value::Cancel(cancel.clone())),
+            };
+            node.handle_entry(now(), entry);
+        }
     }
 
     /// Judges all jobs again where the allow list has changed.
@@ -626,6 +693,7 @@ impl Running {
                 allow::refuses(&self.allowed, name, submitter, &host.destination, None)
             });
             node.handle_judged(job, refused.collect());
+            self.judge_cancels(node, job);
         }
         self.streaming.judge(node, &self.allowed);
     }
@@ -638,8 +706,14 @@ impl Running {
     /// Lets go of what has never become a job.
     fn tidy(&mut self) {
         let keep = self.bucket.charter.keep;
-        self.jobs
-            .retain(|_, reading| reading.hosts.is_some() || keep.is_zero() || now() < reading.since + keep);
+        let waiting = &mut self.waiting;
+        self.jobs.retain(|job, reading| {
+            let is_kept = reading.hosts.is_some() || keep.is_zero() || now() < reading.since + keep;
+            if !is_kept {
+                waiting.remove(job);
+            }
+            is_kept
+        });
     }
 
     /// Hands a job over, once all of it is there.
@@ -661,6 +735,7 @@ impl Running {
                 let plan = order.plan(&hosts, zones, &self.options.name, &self.allowed);
                 reading.hosts = Some(Arc::new(hosts));
                 reading.parts.clear();
+                self.waiting.remove(&job);
                 node.handle_job(now(), job, plan);
             }
             Err(error) => tracing::warn!("job {job}: {error}"),
@@ -749,7 +824,10 @@ impl Running {
                 }
             }
             Action::Execute(intent) => self.execute(intent),
-            Action::Forget(job) => drop(self.jobs.remove(&job)),
+            Action::Forget(job) => {
+                self.waiting.remove(&job);
+                self.jobs.remove(&job);
+            }
             Action::Stream(action) => self.streaming.act(action),
         }
         None

@@ -18,6 +18,11 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// SHA-256 over a text and what it is.
+    pub(crate) fn digest(self, text: &[u8]) -> Vec<u8> {
+        digest(&SHA256, &self.message(text)).as_ref().to_vec()
+    }
+
     fn message(self, text: &[u8]) -> Vec<u8> {
         let name = match self {
             Self::Job => "job",

@@ -18,11 +18,12 @@ use crate::allow::{AllowSource, Allowed};
 use crate::bucket::markers::Markers;
 use crate::bucket::{Bucket, BucketError, decode, encode, is_plain};
 use crate::order::stream::{StreamOrder, StreamTerms};
-use crate::order::{self, OrderedHost};
+use crate::order::{self, MOST_PARTS, OrderedHost};
 use crate::signed::Signed;
 use crate::state::{
     Exit, Node, Run, RunEnd, RunNumber, StreamAction, StreamEnd, StreamId, StreamShare, Time,
 };
+use crate::waiting::{MOST_CANCELS, Waiting};
 
 /// How long after a message that NATS did not take it is sent again. Its name is the same: one that had arrived counts once.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -224,11 +225,20 @@ struct Reading {
     order: Option<StreamOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
-    /// What people have said about its end, by their public nkeys.
+    /// Who has signed that it is to end, by their public nkeys, whether they may say so or not.
     cancels: BTreeMap<String, Signed>,
     /// How many hosts have ended, and when the last one had, by NATS's clock.
     ended: BTreeMap<u32, u64>,
     told: Told,
+}
+
+impl Reading {
+    /// Whether it was read, and has not ended on all hosts.
+    fn is_under_way(&self) -> bool {
+        self.hosts
+            .as_ref()
+            .is_some_and(|hosts| self.ended.len() < hosts.len())
+    }
 }
 
 /// What this node tells of a stream.
@@ -250,6 +260,8 @@ pub(crate) struct Streaming {
     execute: Execute,
     events: Events,
     streams: BTreeMap<StreamId, Reading>,
+    /// Those of them that are not whole.
+    waiting: Waiting<StreamId>,
     /// The streams that were removed.
     markers: Markers,
     stops: HashMap<Run, Arc<Notify>>,
@@ -280,6 +292,7 @@ impl Streaming {
             execute,
             events,
             streams: BTreeMap::new(),
+            waiting: Waiting::default(),
             markers: Markers::default(),
             stops: HashMap::new(),
             asked: None,
@@ -299,15 +312,14 @@ impl Streaming {
         }
         let stream = StreamId(stream.to_owned());
         let at = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
-        if what == "order" {
-            self.markers.see(&stream, entry.operation, at);
-        }
         if entry.operation != Operation::Put {
             if what == "order" {
-                self.streams.remove(&stream);
-                node.handle_stream_gone(&stream);
+                self.removed(node, stream, entry.operation, at);
             }
             return;
+        }
+        if what == "order" {
+            self.markers.see(&stream, entry.operation, at);
         }
         let reading = self.streams.entry(stream.clone()).or_default();
         reading.written = at;
@@ -317,19 +329,29 @@ impl Streaming {
         }
         match (what, last, last.map(str::parse::<u32>)) {
             ("order", None, _) => match order::read(&self.bucket.charter, &stream, &entry.value, at) {
-                Ok(order) => reading.order = Some(order),
+                // Of this name there is one.
+                Ok(_) if reading.order.is_some() => return,
+                Ok(order) => {
+                    reading.order = Some(order);
+                    self.wait_for(&stream, entry.value.len());
+                }
                 Err(error) => return tracing::warn!("stream {stream}: {error}"),
             },
-            ("hosts", _, Some(Ok(part))) => {
-                reading
-                    .parts
-                    .insert(usize::try_from(part).unwrap_or(usize::MAX), entry.value.to_vec());
+            ("hosts", _, Some(Ok(part))) if usize::try_from(part).is_ok_and(|part| part < MOST_PARTS) => {
+                if reading.hosts.is_some() {
+                    return;
+                }
+                let part = usize::try_from(part).unwrap_or(usize::MAX);
+                if let Some(before) = reading.parts.insert(part, entry.value.to_vec()) {
+                    self.waiting.replaced(&stream, before.len());
+                }
+                self.wait_for(&stream, entry.value.len());
             }
             ("cancel", Some(who), _) => {
-                if let Ok(cancel) = decode(&entry.value) {
-                    reading.cancels.insert(who.to_owned(), cancel);
-                }
-                return self.cancel(node, &stream);
+                let Ok(cancel) = decode::<Signed>(&entry.value) else {
+                    return;
+                };
+                return self.cancelled(node, &stream, who, cancel);
             }
             ("end", _, Some(Ok(host))) => {
                 reading.ended.insert(host, at);
@@ -338,6 +360,61 @@ impl Streaming {
             _ => return,
         }
         self.plan(now, node, &stream, allowed);
+    }
+
+    /// The order of a stream stands in the bucket no more. A node removes it when the stream has ended everywhere; of a stream that
+    /// runs it is somebody else who has, without having signed that it is to end.
+    fn removed(&mut self, node: &mut Node, stream: StreamId, operation: Operation, at: u64) {
+        if self.streams.get(&stream).is_some_and(Reading::is_under_way) {
+            return tracing::warn!(
+                "stream {stream} goes on: its order was removed from the bucket, which does not end it"
+            );
+        }
+        self.markers.see(&stream, operation, at);
+        self.streams.remove(&stream);
+        self.waiting.remove(&stream);
+        node.handle_stream_gone(&stream);
+    }
+
+    /// So many bytes are kept of a stream that is not whole, for which older ones may have to go.
+    fn wait_for(&mut self, stream: &StreamId, bytes: usize) {
+        if self
+            .streams
+            .get(stream)
+            .is_some_and(|reading| reading.hosts.is_some())
+        {
+            return;
+        }
+        for stream in self.waiting.add(stream, bytes) {
+            self.streams.remove(&stream);
+            tracing::warn!(
+                "what there was of stream {stream} is let go of: too much waits for the rest of its stream"
+            );
+        }
+    }
+
+    /// Somebody wants a stream to end. It is remembered where that one may not say so yet: the order may come later, and the allow
+    /// list may change.
+    fn cancelled(&mut self, node: &mut Node, stream: &StreamId, who: &str, cancel: Signed) {
+        if !order::is_cancel::<StreamTerms>(&self.bucket.charter, stream, who, &cancel) {
+            return tracing::warn!("stream {stream}: {who} has not signed that it is to end");
+        }
+        let is_let = lets_cancel(&*self.allow, who);
+        let reading = self.streams.entry(stream.clone()).or_default();
+        let is_own = reading.order.as_ref().map(|order| order.submitter == who);
+        let is_known = reading.cancels.contains_key(who);
+        let is_under_way = reading.is_under_way();
+        if !is_known && (is_own == Some(true) || is_let || reading.cancels.len() < MOST_CANCELS) {
+            let bytes = cancel.text.len() + cancel.signature.len();
+            reading.cancels.insert(who.to_owned(), cancel);
+            self.wait_for(stream, bytes);
+        }
+        if is_own == Some(false) && !is_let && is_under_way {
+            tracing::warn!(
+                "stream {stream} does not end for {who}, who has not submitted it and is not in `cancel` here"
+            );
+        }
+        self.cancel(node, stream);
     }
 
     /// What a node does for a stream.
@@ -407,6 +484,7 @@ impl Streaming {
                 let plan = order.plan(&hosts, &self.bucket.charter.zones, refused);
                 reading.hosts = Some(Arc::new(hosts));
                 reading.parts.clear();
+                self.waiting.remove(stream);
                 node.handle_stream(now, stream.clone(), plan);
                 self.cancel(node, stream);
             }
@@ -423,18 +501,10 @@ impl Streaming {
         else {
             return;
         };
-        for (who, cancel) in &reading.cancels {
-            let is_let = || {
-                let allowed = self.allow.current();
-                allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
-            };
-            let is_said = order::is_cancel::<StreamTerms>(&self.bucket.charter, stream, who, cancel);
-            if is_said && (order.submitter == *who || is_let()) {
-                return node.handle_stream_cancelled(stream);
-            }
-            tracing::warn!(
-                "stream {stream} goes on: it is not for {who} to cancel it, or {who} has not signed that"
-            );
+        // Each was signed.
+        let mut all = reading.cancels.keys();
+        if all.any(|who| order.submitter == *who || lets_cancel(&*self.allow, who)) {
+            node.handle_stream_cancelled(stream);
         }
     }
 
@@ -634,7 +704,7 @@ impl Streaming {
             }
             let (bucket, key) = (self.bucket.clone(), order_key(stream));
             tokio::spawn(async move {
-                if let Err(error) = bucket.streams.purge(&key).await {
+                if let Err(error) = bucket.streams.delete(&key).await {
                     tracing::debug!("removing {key}: {error}");
                 }
             });
@@ -653,6 +723,12 @@ impl Streaming {
             }
         });
     }
+}
+
+/// Whether an allow list lets this one end what others have submitted.
+fn lets_cancel(allow: &dyn AllowSource, who: &str) -> bool {
+    let allowed = allow.current();
+    allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
 }
 
 /// Where it stands in the bucket what was ordered.

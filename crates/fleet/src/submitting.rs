@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use async_nats::jetstream::consumer::push;
+use async_nats::jetstream::consumer::{pull, push};
 use async_nats::jetstream::kv::Store;
 use futures_util::StreamExt as _;
 use nkeys::KeyPair;
 use tokio::sync::mpsc;
 
-use crate::bucket::{Access, Bucket, BucketError, decode, random};
+use crate::bucket::{Access, Bucket, BucketError, decode};
 use crate::order::job::{JobOrder, JobTerms};
 use crate::order::{self, OrderError, OrderedHost};
 use crate::running::Stream;
@@ -17,6 +17,9 @@ use crate::state::{Fate, JobId, Key, Limits, Member, Value, Written};
 
 /// How long output that was announced may take to come once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
+
+/// How long nothing may come of what stands in a bucket before it is known not to be all.
+const PROGRESS: Duration = Duration::from_secs(10);
 
 /// What is told of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +58,17 @@ pub enum SubmitError {
          put that right, and make the fleet anew (`trunkline fleet init --anew`)"
     )]
     Lost(JobId),
+    /// It is somebody else's.
+    #[error(
+        "job {job} is not this machine's: {submitter} has submitted it, and only there it is run again (`--retry-unknown` signs \
+         its commands anew)"
+    )]
+    NotOwn {
+        /// Its name.
+        job: JobId,
+        /// The public nkey of who submitted it.
+        submitter: String,
+    },
     /// There is no such job, or no more.
     #[error("there is no job {0}, or it is older than what the fleet keeps")]
     NoJob(JobId),
@@ -89,9 +103,9 @@ pub async fn submit_with(
     hosts: &[OrderedHost],
     terms: JobTerms,
 ) -> Result<JobId, SubmitError> {
-    let job = JobId(format!("{:012x}", random() >> 16));
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let written = order::sign(key, &bucket.charter, &job, since.as_secs(), hosts, terms)?;
+    let written = order::sign(key, &bucket.charter, since.as_secs(), hosts, terms)?;
+    let job = written.id;
     for (number, part) in written.parts.into_iter().enumerate() {
         let put = bucket
             .state
@@ -150,6 +164,21 @@ pub async fn order_of(bucket: &Bucket, job: &JobId) -> Result<JobOrder, SubmitEr
     let entry = entry.ok_or_else(|| SubmitError::NoJob(job.clone()))?;
     let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
     Ok(order::read(&bucket.charter, job, &entry.value, got)?)
+}
+
+/// A job that the one with this public nkey has submitted, without its hosts.
+///
+/// # Errors
+/// Where there is no such job, or it is somebody else's.
+pub async fn own_order(bucket: &Bucket, who: &str, job: &JobId) -> Result<JobOrder, SubmitError> {
+    let order = order_of(bucket, job).await?;
+    match order.submitter == who {
+        true => Ok(order),
+        false => Err(SubmitError::NotOwn {
+            job: job.clone(),
+            submitter: order.submitter,
+        }),
+    }
 }
 
 /// The hosts of a job, in their order.
@@ -253,22 +282,34 @@ impl Following {
     }
 }
 
+/// What has become of a job's hosts by now, by their places; those without were not taken by any node.
+///
+/// # Errors
+/// Where NATS does not tell all of it.
+pub async fn fates_of(bucket: &Bucket, job: &JobId) -> Result<BTreeMap<u32, Fate>, SubmitError> {
+    let entries = standing(&bucket.state, &format!("job.{job}.fate.*")).await?;
+    let fates = entries
+        .into_iter()
+        .filter_map(|entry| match (entry.key.parse(), decode(&entry.value)) {
+            (Ok(Key::Fate(_, host)), Ok(Value::Fate(fate))) => Some((host, fate)),
+            _ => None,
+        });
+    Ok(fates.collect())
+}
+
 /// The hosts of a job of which it is not known whether the command ran, in their order.
 ///
 /// # Errors
 /// Where there is no such job, or NATS does not answer.
 pub async fn unknown_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>, SubmitError> {
     let hosts = hosts_of(bucket, job).await?;
-    let mut unknown = Vec::new();
-    for entry in standing(&bucket.state, &format!("job.{job}.fate.>")).await? {
-        if let (Ok(Key::Fate(_, host)), Ok(Value::Fate(Fate::Unknown { .. }))) =
-            (entry.key.parse(), decode(&entry.value))
-        {
-            unknown.push(host);
-        }
-    }
-    unknown.sort_unstable();
-    let places = unknown.into_iter().filter_map(|host| usize::try_from(host).ok());
+    let fates = fates_of(bucket, job).await?;
+    let unknown = fates
+        .into_iter()
+        .filter(|(_, fate)| matches!(fate, Fate::Unknown { .. }));
+    let places = unknown
+        .map(|(host, _)| host)
+        .filter_map(|host| usize::try_from(host).ok());
     Ok(places.filter_map(|place| hosts.get(place).cloned()).collect())
 }
 
@@ -387,6 +428,70 @@ pub async fn status(bucket: &Bucket) -> Result<FleetStatus, BucketError> {
     Ok(status)
 }
 
+/// Why no node takes a host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// Nothing is started in the whole fleet, for this reason. What runs goes on.
+    Frozen(String),
+    /// There is no node, of the host's site where it has one.
+    NoNode(Option<String>),
+    /// There are only drained ones.
+    Drained(Option<String>),
+}
+
+impl std::fmt::Display for Wait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Frozen(why) => write!(f, "the fleet is frozen: {why}"),
+            Self::NoNode(None) => f.write_str("no node of the fleet is there (`trunkline fleet join`)"),
+            Self::NoNode(Some(site)) => write!(f, "no node of the site {site} is there"),
+            Self::Drained(None) => f.write_str("all nodes are drained"),
+            Self::Drained(Some(site)) => write!(f, "all nodes of the site {site} are drained"),
+        }
+    }
+}
+
+/// Why no node takes each of some hosts, where that is so.
+///
+/// # Errors
+/// Where NATS does not answer.
+pub async fn waits(bucket: &Bucket, hosts: &[OrderedHost]) -> Result<Vec<Option<Wait>>, BucketError> {
+    let frozen = bucket.frozen().await?.map(Wait::Frozen);
+    let (ttl, zones) = (bucket.charter.terms.ttl.as_secs(), &bucket.charter.zones);
+    let time = bucket.time().await?;
+    let mut live = BTreeMap::new();
+    for entry in standing(&bucket.state, "member.*").await? {
+        let age = u64::try_from(time - entry.created.unix_timestamp()).unwrap_or_default();
+        if let Ok(Value::Member(member)) = decode(&entry.value)
+            && let Some(holder) = member.holder.clone().filter(|_| age < ttl)
+        {
+            live.insert(holder, member);
+        }
+    }
+    let mut owners = HashMap::new();
+    for entry in standing(&bucket.state, "lease.>").await? {
+        if let (Ok(Key::Lease(unit)), Ok(Value::Lease(lease))) = (entry.key.parse(), decode(&entry.value)) {
+            owners.extend(lease.holder.map(|holder| (unit, holder)));
+        }
+    }
+    let why = |host: &OrderedHost| {
+        let unit = zones.unit_of(&host.destination.host);
+        let is_owned = owners.get(&unit).is_some_and(|owner| live.contains_key(owner));
+        if frozen.is_some() || is_owned {
+            return frozen.clone();
+        }
+        let is_of_site = |member: &&Member| unit.site.is_none() || member.site == unit.site;
+        let of_site: Vec<&Member> = live.values().filter(is_of_site).collect();
+        match of_site.iter().all(|member| member.draining) {
+            true if of_site.is_empty() => Some(Wait::NoNode(unit.site)),
+            true => Some(Wait::Drained(unit.site)),
+            // It takes them in a moment.
+            false => None,
+        }
+    };
+    Ok(hosts.iter().map(why).collect())
+}
+
 /// Removes the fleet of this name, with its jobs, their results and their output; nothing where there is none.
 ///
 /// # Errors
@@ -413,25 +518,41 @@ pub async fn remove(access: &Access) -> Result<(), BucketError> {
     Bucket::remove(access).await
 }
 
-/// What stands at keys at this moment.
+/// All that stands at keys at this moment.
+///
+/// # Errors
+/// Where it cannot be read, or not to its end.
 async fn standing(
     store: &Store,
     pattern: &str,
 ) -> Result<Vec<async_nats::jetstream::kv::Entry>, BucketError> {
     let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
+    // Where nothing stands, a watch tells nothing, and not that this was all.
+    let counting = pull::Config {
+        filter_subject: format!("{}{pattern}", store.prefix),
+        inactive_threshold: Duration::from_secs(5),
+        ..pull::Config::default()
+    };
+    let counting = store.stream.create_consumer(counting).await;
+    if counting.map_err(|error| nats(&error))?.cached_info().num_pending == 0 {
+        return Ok(Vec::new());
+    }
     let mut watch = store
         .watch_with_history(pattern)
         .await
         .map_err(|error| nats(&error))?;
     let mut entries = Vec::new();
-    // Where nothing stands, nothing comes.
-    while let Ok(Some(entry)) = tokio::time::timeout(Duration::from_millis(500), watch.next()).await {
+    loop {
+        let next = tokio::time::timeout(PROGRESS, watch.next()).await;
+        let Ok(Some(entry)) = next else {
+            let words = format!("not all of {pattern} has come within {} s", PROGRESS.as_secs());
+            return Err(BucketError::Nats(words));
+        };
         let entry = entry.map_err(|error| nats(&error))?;
         let is_last = entry.delta == 0;
         entries.push(entry);
         if is_last {
-            break;
+            return Ok(entries);
         }
     }
-    Ok(entries)
 }

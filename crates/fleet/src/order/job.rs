@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::allow::{Allowed, refuses};
-use crate::order::{Kind, MOST_HOSTS, Order, OrderTerms, OrderedHost};
+use crate::order::{Kind, LONGEST_TIME, MOST_HOSTS, Order, OrderTerms, OrderedHost};
 use crate::state::{JobId, Limits, Plan, PlannedHost, Zones};
 
 /// A job, without its hosts.
@@ -28,6 +28,10 @@ impl OrderTerms for JobTerms {
     type Id = JobId;
 
     const KIND: Kind = Kind::Job;
+
+    fn bound(&mut self) {
+        self.limit = self.limit.map(|limit| limit.min(LONGEST_TIME));
+    }
 }
 
 /// An input that NATS has.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allow::{self, Allowed};
-use crate::order::{Kind, Order, OrderTerms, OrderedHost};
+use crate::order::{Kind, LONGEST_TIME, Order, OrderTerms, OrderedHost};
 use crate::state::{PlannedHost, Resuming, StreamId, StreamPlan, Zones};
 
 /// A stream, without its hosts.
@@ -22,6 +22,12 @@ impl OrderTerms for StreamTerms {
     type Id = StreamId;
 
     const KIND: Kind = Kind::Stream;
+
+    fn bound(&mut self) {
+        let Resuming { first, longest, .. } = &mut self.resuming;
+        *first = (*first).min(LONGEST_TIME);
+        *longest = (*longest).min(LONGEST_TIME);
+    }
 }
 
 impl StreamOrder {
@@ -101,11 +107,11 @@ mod tests {
 
     #[test]
     fn a_stream_writes_to_the_subjects_that_a_rule_names() {
-        let (key, charter, stream) = (KeyPair::new_user(), charter(), StreamId("s".into()));
+        let (key, charter) = (KeyPair::new_user(), charter());
         let order = |subject| {
             let terms = stream_terms(subject);
-            let written = sign(&key, &charter, &stream, 1000, &[host("a.eu")], terms).unwrap();
-            read::<StreamTerms>(&charter, &stream, &written.order, 1000).unwrap()
+            let written = sign(&key, &charter, 1000, &[host("a.eu")], terms).unwrap();
+            read::<StreamTerms>(&charter, &written.id, &written.order, 1000).unwrap()
         };
         let rule = |subjects: &[&str]| Rule {
             submitters: vec![key.public_key()],

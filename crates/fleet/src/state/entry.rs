@@ -27,9 +27,15 @@ pub struct Holder {
     pub incarnation: u64,
 }
 
-/// The name of a job: lower-case letters and digits.
+/// The name of a job: lower-case letters and digits, made from its order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub String);
+
+impl From<String> for JobId {
+    fn from(name: String) -> Self {
+        Self(name)
+    }
+}
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

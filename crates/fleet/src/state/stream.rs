@@ -18,9 +18,15 @@ use super::shard::Unit;
 /// How long after a write of which nothing is known another one is tried.
 const AGAIN: Time = Time::from_secs(1);
 
-/// The name of a stream: lower-case letters and digits.
+/// The name of a stream: lower-case letters and digits, made from its order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(pub String);
+
+impl From<String> for StreamId {
+    fn from(name: String) -> Self {
+        Self(name)
+    }
+}
 
 impl std::fmt::Display for StreamId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -308,8 +314,9 @@ impl Streams {
             None if is_stopping || is_over => Phase::Idle(now),
             None => {
                 // Hosts that were lost together do not come back together: less a part of up to half.
-                let part = f64::from(u32::try_from(run.number.count * 37 % 100).unwrap_or_default()) / 200.0;
-                Phase::Idle(now + backoff.after(host.failures).mul_f64(1.0 - part))
+                let part = u32::try_from(run.number.count.wrapping_mul(37) % 100).unwrap_or_default();
+                let pause = backoff.after(host.failures);
+                Phase::Idle(now.saturating_add(pause - pause / 200 * part))
             }
         };
     }

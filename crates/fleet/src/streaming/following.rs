@@ -12,7 +12,7 @@ use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::bucket::{Bucket, BucketError, decode, encode, random};
+use crate::bucket::{Bucket, BucketError, decode, encode};
 use crate::order::stream::{StreamOrder, StreamTerms};
 use crate::order::{self, OrderError, OrderedHost};
 use crate::state::{Resuming, RunNumber, StreamEnd, StreamId, StreamShare};
@@ -62,13 +62,13 @@ pub async fn submit(
     resuming: Resuming,
     subject: Option<&str>,
 ) -> Result<StreamId, StreamError> {
-    let stream = StreamId(format!("{:012x}", random() >> 16));
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let terms = StreamTerms {
         resuming,
         subject: subject.map(str::to_owned),
     };
-    let written = order::sign(key, &bucket.charter, &stream, since.as_secs(), hosts, terms)?;
+    let written = order::sign(key, &bucket.charter, since.as_secs(), hosts, terms)?;
+    let stream: StreamId = written.id;
     for (number, part) in written.parts.into_iter().enumerate() {
         let put = bucket
             .streams

@@ -174,13 +174,15 @@ async fn a_job_by_a_wrong_clock_is_not_taken_and_its_submitter_is_told() {
     );
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
-    let (early, one) = (JobId("early".into()), hosts(&numbered("web", 1)));
+    let one = hosts(&numbered("web", 1));
     let charter = &bucket.charter;
-    let written = order::sign(&key, charter, &early, 1_000_000_000, &one, JobTerms::default()).unwrap();
+    let written = order::sign(&key, charter, 1_000_000_000, &one, JobTerms::default()).unwrap();
     let client = async_nats::connect(nats.access().servers).await.unwrap();
     let state = async_nats::jetstream::new(client);
     let state = state.get_key_value("test-state").await.unwrap();
-    state.put("job.early.order", written.order.into()).await.unwrap();
+    let early: JobId = written.id;
+    let place = format!("job.{early}.order");
+    state.put(place, written.order.into()).await.unwrap();
     let error = order_of(&bucket, &early).await.unwrap_err();
     assert!(matches!(error, SubmitError::Order(_)), "{error}");
     assert!(error.to_string().contains("set the submitter's clock"), "{error}");

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trunkline_fleet::allow::{AllowList, AllowSource, Rule};
 use trunkline_fleet::bucket::{Bucket, BucketError, PROTOCOL};
-use trunkline_fleet::order::OrderedHost;
+use trunkline_fleet::order::{self, OrderedHost};
 use trunkline_fleet::running::{Executor, Instruction, NodeError, NodeOptions, Stream, Work, run};
 use trunkline_fleet::signed::{Purpose, Signed};
 use trunkline_fleet::state::{Exit, Fate, Limits, Value};
@@ -432,7 +432,6 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
 struct LaterOrder {
     protocol: u32,
     fleet: u64,
-    id: String,
     submitter: String,
     hosts: u32,
     novelty: &'static str,
@@ -449,12 +448,12 @@ async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
     let order = rmp_serde::to_vec_named(&LaterOrder {
         protocol: PROTOCOL + 1,
         fleet: fleet.charter.id,
-        id: "later".into(),
         submitter: key.public_key(),
         hosts: 3,
         novelty: "x",
     })
     .unwrap();
+    let job = order::name_of(order::Kind::Job, &order);
     let signed = Signed::new(&key, Purpose::Job, order).unwrap();
     let signed = rmp_serde::to_vec_named(&signed).unwrap();
     let client = async_nats::connect(nats.access().servers).await.unwrap();
@@ -462,10 +461,13 @@ async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
         .get_key_value("test-state")
         .await
         .unwrap();
-    state.put("job.later.order", signed.into()).await.unwrap();
+    state
+        .put(format!("job.{job}.order"), signed.into())
+        .await
+        .unwrap();
     for host in 0..3 {
         let fate = loop {
-            match state.get(format!("job.later.fate.{host}")).await.unwrap() {
+            match state.get(format!("job.{job}.fate.{host}")).await.unwrap() {
                 Some(fate) => break rmp_serde::from_slice(&fate).unwrap(),
                 None => tokio::time::sleep(Duration::from_millis(50)).await,
             }

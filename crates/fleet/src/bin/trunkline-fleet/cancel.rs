@@ -2,10 +2,12 @@
 
 use trunkline_control::place::Place;
 use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::order::is_name;
 use trunkline_fleet::state::{JobId, StreamId};
 use trunkline_fleet::streaming::following::{self, StreamError};
 use trunkline_fleet::submitting::{self, SubmitError};
 
+use crate::converse::not_a_name;
 use crate::settings::Settings;
 
 /// Arguments of `trunkline fleet cancel`.
@@ -17,6 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
+    anyhow::ensure!(is_name(&args.id), not_a_name(&args.id));
     let settings = Settings::of_member(place)?;
     let (key, me) = (settings.key(place)?, settings.key(place)?.public_key());
     let bucket = Bucket::open(&settings.access(place)?).await?;

@@ -13,11 +13,11 @@ use trunkline_control::protocol::Exit as SessionExit;
 use trunkline_control::socket::{FrameReader, FrameWriter, split};
 use trunkline_fleet::bucket::{Bucket, BucketError};
 use trunkline_fleet::input;
-use trunkline_fleet::order::OrderedHost;
 use trunkline_fleet::order::job::{JobTerms, OrderedInput};
+use trunkline_fleet::order::{OrderedHost, is_name};
 use trunkline_fleet::running::Stream;
 use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Returned, StreamId};
-use trunkline_fleet::submitting::{self, JobEvent, SubmitError};
+use trunkline_fleet::submitting::{self, JobEvent, SubmitError, Wait};
 use trunkline_request::failure::{ErrorKind, Execution, Failure};
 
 use crate::settings::Settings;
@@ -80,11 +80,12 @@ async fn talk(
             }
             FleetRequest::Attach(job) => {
                 is_new = false;
-                break JobId(job);
+                break named(job)?;
             }
             FleetRequest::RetryUnknown(job) => {
-                let job = JobId(job);
-                let order = submitting::order_of(&bucket, &job)
+                let job = named(job)?;
+                let me = settings.key(place).map_err(local)?.public_key();
+                let order = submitting::own_order(&bucket, &me, &job)
                     .await
                     .map_err(|error| of_submit(&error))?;
                 hosts = submitting::unknown_of(&bucket, &job)
@@ -105,7 +106,7 @@ async fn talk(
                 return crate::stream::converse(place, &settings, &bucket, &stream, requests, replies).await;
             }
             FleetRequest::AttachStream(stream) => {
-                let stream = StreamId(stream);
+                let stream = StreamId(named(stream)?.0);
                 return crate::stream::converse(place, &settings, &bucket, &stream, requests, replies).await;
             }
             FleetRequest::Cancel | FleetRequest::Follow { .. } | FleetRequest::Leave => return Ok(()),
@@ -133,7 +134,22 @@ async fn talk(
             .map(|host| (host.name.clone(), host.destination.clone()));
         tell(replies, FleetReply::Hosts(part.collect())).await?;
     }
-    follow(&bucket, &job, hosts, &canceller, requests, replies).await
+    follow(&bucket, &job, &all, &canceller, requests, replies).await
+}
+
+/// A job by what somebody has typed.
+fn named(job: String) -> Result<JobId, Failure> {
+    match is_name(&job) {
+        true => Ok(JobId(job)),
+        false => Err(Failure::new(ErrorKind::Configuration, not_a_name(&job))),
+    }
+}
+
+/// What is to be said where something is not the name of a job or a stream.
+pub(crate) fn not_a_name(typed: &str) -> String {
+    format!(
+        "{typed:?} is not the name of a job or a stream, which is 24 letters and digits: `trunkline fleet status` lists them"
+    )
 }
 
 /// Hands an input over, if there is one, unless the client does not want that any more.
@@ -188,7 +204,7 @@ async fn submit(
 async fn follow(
     bucket: &Bucket,
     job: &JobId,
-    hosts: u32,
+    hosts: &[OrderedHost],
     canceller: &Canceller,
     requests: &mut FrameReader,
     replies: &FrameWriter,
@@ -198,11 +214,9 @@ async fn follow(
         let (bucket, job) = (bucket.clone(), job.clone());
         async move { submitting::follow(&bucket, &job, sender).await }
     });
-    let asking = tokio::spawn({
-        let bucket = bucket.clone();
-        async move { without_nodes(&bucket).await }
-    });
-    let mut asking = Some(asking);
+    let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + WAITING, WAITING);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut is_told, mut is_cancelled) = (false, false);
     let mut telling = Telling::default();
     loop {
         let event = tokio::select! {
@@ -214,12 +228,11 @@ async fn follow(
                         tell(replies, FleetReply::Notice(error.to_string())).await?;
                     } else if let Some(notice) = canceller.is_other() {
                         tell(replies, FleetReply::Notice(notice)).await?;
-                    } else if without_nodes(bucket).await.is_some() {
-                        // Nobody is there to say so, and whoever comes finds the job cancelled.
-                        for reply in telling.given_up(hosts) {
-                            tell(replies, reply).await?;
+                    } else {
+                        is_cancelled = true;
+                        if give_up(bucket, job, hosts, &mut telling, replies).await? {
+                            return Ok(());
                         }
-                        return Ok(());
                     }
                     continue;
                 }
@@ -227,9 +240,16 @@ async fn follow(
                 // The client has gone; the job goes on.
                 Ok(None) | Err(_) => return Ok(()),
             },
-            Some(Ok(notice)) = async { Some(asking.as_mut()?.await) }, if asking.is_some() => {
-                asking = None;
-                if let Some(notice) = notice {
+            _ = looks.tick(), if is_cancelled || !is_told => {
+                if is_cancelled && give_up(bucket, job, hosts, &mut telling, replies).await? {
+                    return Ok(());
+                }
+                if !is_told
+                    && !is_cancelled
+                    && let Ok(waits) = submitting::waits(bucket, hosts).await
+                    && let Some(notice) = telling.waiting(hosts, &waits)
+                {
+                    is_told = true;
                     tell(replies, FleetReply::Notice(notice)).await?;
                 }
                 continue;
@@ -250,6 +270,37 @@ async fn follow(
         let words = format!("{error}; the job goes on, and `trunkline fleet attach {job}` shows it");
         Failure::new(ErrorKind::Network, words).after_start()
     })
+}
+
+/// Of a job that its submitter has cancelled, tells that hosts did not start which no node has taken and none takes: whoever comes
+/// later finds it cancelled. Whether all is told by that.
+async fn give_up(
+    bucket: &Bucket,
+    job: &JobId,
+    hosts: &[OrderedHost],
+    telling: &mut Telling,
+    replies: &FrameWriter,
+) -> Result<bool, Failure> {
+    let Ok(waits) = submitting::waits(bucket, hosts).await else {
+        return Ok(false);
+    };
+    if waits.iter().all(Option::is_none) {
+        return Ok(false);
+    }
+    // After that: what has no fate by now is claimed by nobody who does not know that it is cancelled.
+    let Ok(fates) = submitting::fates_of(bucket, job).await else {
+        return Ok(false);
+    };
+    for reply in telling.given_up(&waits, &fates) {
+        tell(replies, reply).await?;
+    }
+    if !telling.is_over(&waits) {
+        return Ok(false);
+    }
+    for reply in std::mem::take(telling).rest() {
+        tell(replies, reply).await?;
+    }
+    Ok(true)
 }
 
 /// Who may say that the job is to end.
@@ -281,6 +332,9 @@ struct Telling {
     unknown: BTreeMap<u32, String>,
     /// Which a node has taken, or done with.
     taken: BTreeSet<u32>,
+    /// Of which nothing more is to come, and those of them that no node has taken.
+    settled: BTreeSet<u32>,
+    given_up: BTreeSet<u32>,
 }
 
 impl Telling {
@@ -303,6 +357,12 @@ impl Telling {
             }
             JobEvent::Fate(host, fate) => {
                 self.taken.insert(host);
+                if fate.is_settled() {
+                    self.settled.insert(host);
+                }
+                if self.given_up.contains(&host) {
+                    return Vec::new();
+                }
                 self.fate(host, fate)
             }
         }
@@ -330,11 +390,51 @@ impl Telling {
         }
     }
 
-    /// What is to be told of a job that was cancelled when no node was there.
-    fn given_up(self, hosts: u32) -> Vec<FleetReply> {
-        let free = (0..hosts).filter(|host| !self.taken.contains(host));
-        let free = free.map(|host| FleetReply::NotStarted(host, "cancelled, and no node was there".into()));
-        free.collect::<Vec<_>>().into_iter().chain(self.rest()).collect()
+    /// What is to be told of a job that is cancelled, where these hosts wait and these fates are all that there are.
+    fn given_up(&mut self, waits: &[Option<Wait>], fates: &BTreeMap<u32, Fate>) -> Vec<FleetReply> {
+        let mut replies = Vec::new();
+        for (host, why) in (0..).zip(waits) {
+            let is_free = !self.taken.contains(&host) && !fates.contains_key(&host);
+            if let Some(why) = why
+                && is_free
+                && self.given_up.insert(host)
+            {
+                self.settled.insert(host);
+                replies.push(FleetReply::NotStarted(host, format!("cancelled, and {why}")));
+            }
+        }
+        replies
+    }
+
+    /// Whether nothing more is to come of any host: those that are not settled wait for a node, which would only say that the last
+    /// one was lost.
+    fn is_over(&self, waits: &[Option<Wait>]) -> bool {
+        let is_over = |(host, why): (u32, &Option<Wait>)| match why {
+            _ if self.settled.contains(&host) => true,
+            Some(Wait::Frozen(_)) | None => false,
+            Some(Wait::NoNode(_) | Wait::Drained(_)) => true,
+        };
+        self.ended.is_empty() && (0..).zip(waits).all(is_over)
+    }
+
+    /// What is to be said of hosts that no node takes.
+    fn waiting(&self, hosts: &[OrderedHost], waits: &[Option<Wait>]) -> Option<String> {
+        let mut by_reason: BTreeMap<&Wait, Vec<&str>> = BTreeMap::new();
+        for ((host, ordered), why) in (0..).zip(hosts).zip(waits) {
+            if let Some(why) = why.as_ref().filter(|_| !self.taken.contains(&host)) {
+                by_reason.entry(why).or_default().push(&ordered.name);
+            }
+        }
+        let reasons = by_reason.into_iter().map(|(why, names)| {
+            let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+            let more = match names.len().saturating_sub(SHOWN) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("{first}{more}: {why}")
+        });
+        let reasons: Vec<String> = reasons.collect();
+        (!reasons.is_empty()).then(|| format!("the job waits for a node: {}", reasons.join("; ")))
     }
 
     /// The end of a host whose output is all there.
@@ -359,6 +459,12 @@ impl Telling {
         ended.chain(unknown)
     }
 }
+
+/// How long a job goes on before it is looked for hosts that no node takes, and how often.
+const WAITING: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// How many hosts that wait are named.
+const SHOWN: usize = 5;
 
 fn end(host: u32, returned: Returned) -> FleetReply {
     match returned.exit {
@@ -420,5 +526,68 @@ fn of_submit(error: &SubmitError) -> Failure {
     Failure {
         execution,
         ..Failure::new(ErrorKind::Configuration, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_fleet::state::{Claim, Holder};
+
+    use super::*;
+
+    fn claimed() -> Fate {
+        let holder = Holder {
+            node: "a".into(),
+            incarnation: 1,
+        };
+        Fate::Claimed(Claim {
+            holder,
+            intent: 1,
+            fence: 1,
+        })
+    }
+
+    #[test]
+    fn what_no_node_has_taken_by_all_that_is_known_did_not_start() {
+        let mut telling = Telling::default();
+        telling.take(JobEvent::Fate(0, claimed()));
+        let drained = Some(Wait::Drained(None));
+        // The claim of the second has not been told, but is known.
+        let (waits, fates) = (
+            vec![drained.clone(); 4],
+            BTreeMap::from([(0, claimed()), (1, claimed())]),
+        );
+        let replies = telling.given_up(&waits, &fates);
+        assert_eq!(replies.len(), 2, "{replies:?}");
+        for (reply, wanted) in replies.iter().zip([2, 3]) {
+            assert!(
+                matches!(reply, FleetReply::NotStarted(host, why) if *host == wanted && why.contains("all nodes are drained")),
+                "{reply:?}"
+            );
+        }
+        assert!(telling.given_up(&waits, &fates).is_empty(), "each is told once");
+        assert!(telling.is_over(&waits));
+        assert!(!telling.is_over(&[None, drained.clone(), drained.clone(), drained]));
+        // What runs in a frozen fleet ends.
+        assert!(!telling.is_over(&[Some(Wait::Frozen("x".into()))]));
+    }
+
+    #[test]
+    fn hosts_that_wait_are_named_by_reason() {
+        let names = ["a", "b", "c"].map(|name| OrderedHost {
+            name: name.into(),
+            destination: trunkline_request::destination::Destination::parse_hop(name).unwrap(),
+            command: Vec::new(),
+        });
+        let mut telling = Telling::default();
+        let of_site = Some(Wait::NoNode(Some("eu".into())));
+        assert_eq!(telling.waiting(&names, &[None, None, None]), None);
+        let waits = [of_site.clone(), Some(Wait::Drained(None)), of_site];
+        assert_eq!(
+            telling.waiting(&names, &waits).unwrap(),
+            "the job waits for a node: a, c: no node of the site eu is there; b: all nodes are drained"
+        );
+        telling.take(JobEvent::Fate(1, claimed()));
+        assert!(!telling.waiting(&names, &waits).unwrap().contains("drained"));
     }
 }

@@ -46,7 +46,12 @@ impl Streams {
         };
         let id = StreamId(id.to_owned());
         let Some(bytes) = bytes else {
-            if what == "order" {
+            let is_under_way = |stream: &Stream| {
+                let hosts = stream.order.as_ref().map_or(0, |order| order.hosts);
+                stream.ended.len() < usize::try_from(hosts).unwrap_or(usize::MAX)
+            };
+            // Of one that has not ended, somebody has removed it to whom no node listens.
+            if what == "order" && !self.streams.get(&id).is_some_and(is_under_way) {
                 self.streams.remove(&id);
             }
             return;
@@ -55,8 +60,10 @@ impl Streams {
         match (what, last) {
             ("order", None) => {
                 let got = u64::try_from(created).unwrap_or_default();
-                // What is not an order is none of ours.
-                stream.order = order::read(charter, &id, bytes, got).ok();
+                // What is not an order is none of ours, and of this name there is one.
+                if let Ok(order) = order::read(charter, &id, bytes, got) {
+                    stream.order.get_or_insert(order);
+                }
             }
             ("cancel", Some(who)) => {
                 let said = decode::<Signed>(bytes);
@@ -91,7 +98,7 @@ impl Streams {
         }
         let reports = newest
             .into_iter()
-            .map(|(id, order, stream)| (id.clone(), stream.report(order, &is_there)));
+            .map(|(id, order, stream)| (id.clone(), stream.report(id, order, &is_there)));
         let reports: BTreeMap<StreamId, StreamReport> = reports.collect();
         let changed = reports
             .iter()
@@ -111,7 +118,7 @@ impl Streams {
 }
 
 impl Stream {
-    fn report(&self, order: &StreamOrder, is_there: impl Fn(&str) -> bool) -> StreamReport {
+    fn report(&self, id: &StreamId, order: &StreamOrder, is_there: impl Fn(&str) -> bool) -> StreamReport {
         let here = self
             .shares
             .iter()
@@ -133,7 +140,7 @@ impl Stream {
         nodes.truncate(MOST_NODES);
         let count = |hosts: usize| u32::try_from(hosts).unwrap_or(u32::MAX);
         StreamReport {
-            stream: line(&order.id.0),
+            stream: line(&id.0),
             submitter: line(&order.submitter),
             at: order.at,
             subject: order.terms.subject.as_deref().map(line),

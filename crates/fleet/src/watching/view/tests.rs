@@ -22,6 +22,8 @@ struct Told {
     view: View,
     now: u64,
     heard: u64,
+    /// The name of its stream.
+    stream: String,
 }
 
 impl Told {
@@ -36,6 +38,7 @@ impl Told {
             view: View::new(&charter, "test", "nats://x", 5),
             now: 10_000,
             heard: 0,
+            stream: String::new(),
         }
     }
 
@@ -73,7 +76,7 @@ impl Told {
             incarnation: 1,
             share,
         };
-        self.stream(&format!("s.share.{node}"), &told);
+        self.stream(&format!("{}.share.{node}", self.stream), &told);
     }
 
     fn member(&mut self, node: &str, draining: bool, is_there: bool) {
@@ -216,7 +219,7 @@ fn ended(node: &str, status: u32) -> Fate {
 #[test]
 fn a_job_is_counted_host_by_host_and_goes_when_nats_drops_it() {
     let mut told = Told::new(4);
-    let (key, job) = (KeyPair::new_user(), JobId("j".into()));
+    let key = KeyPair::new_user();
     let host = OrderedHost {
         name: "h".into(),
         destination: Destination::parse_hop("h").unwrap(),
@@ -225,16 +228,16 @@ fn a_job_is_counted_host_by_host_and_goes_when_nats_drops_it() {
     let written = order::sign(
         &key,
         &told.view.charter,
-        &job,
         told.now,
         &vec![host; 4],
         JobTerms::default(),
     )
     .unwrap();
+    let job = written.id;
     // Fates may be seen before their job.
     told.fate(&job, 0, Fate::Claimed(claim("a")));
     assert_eq!(told.update().jobs, []);
-    told.put_bytes("job.j.order", &written.order);
+    told.put_bytes(&format!("job.{job}.order"), &written.order);
     let seen = told.update().jobs.remove(0);
     assert_eq!((seen.hosts, seen.running, seen.state()), (4, 1, "running"));
     told.fate(&job, 0, ended("a", 0));
@@ -268,7 +271,7 @@ fn a_job_is_counted_host_by_host_and_goes_when_nats_drops_it() {
     let seen = told.update().jobs.remove(0);
     assert_eq!((seen.succeeded, seen.unknown, seen.failures.len()), (2, 0, 2));
     told.pass(1000);
-    assert_eq!(told.update().jobs_gone, ["j"]);
+    assert_eq!(told.update().jobs_gone, [job.0]);
 }
 
 #[test]
@@ -293,16 +296,19 @@ fn only_the_newest_jobs_are_told_and_how_many_there_are_besides() {
 #[test]
 fn a_stream_is_what_its_nodes_say_that_are_there() {
     let mut told = Told::new(4);
-    let (key, stream) = (KeyPair::new_user(), StreamId("s".into()));
+    let key = KeyPair::new_user();
     let charter = told.view.charter.clone();
     let hosts = ["a", "b", "c", "d"].map(host);
     let terms = stream_terms(Some("logs.{host}"));
-    let written = order::sign(&key, &charter, &stream, told.now, &hosts, terms).unwrap();
+    let written = order::sign(&key, &charter, told.now, &hosts, terms).unwrap();
+    let stream: StreamId = written.id;
+    told.stream = stream.0.clone();
+    let at = |what: &str| format!("{stream}.{what}");
     // Parts of it may be seen before its order.
     told.share("n1", 2, 0, 3);
     assert_eq!(told.update().streams, []);
     told.view
-        .handle_stream_value("s.order", Some(&written.order), 9_995);
+        .handle_stream_value(&at("order"), Some(&written.order), 9_995);
     let seen = told.update().streams.remove(0);
     assert_eq!(
         (seen.hosts, seen.running, seen.state()),
@@ -333,23 +339,25 @@ fn a_stream_is_what_its_nodes_say_that_are_there() {
     let seen = told.update().streams.remove(0);
     assert_eq!((seen.running, seen.refused, seen.restarts), (0, 1, 4));
 
-    told.stream("s.end.0", &StreamEnd::Ended(Exit::Status(0)));
-    told.stream("s.end.1", &StreamEnd::Ended(Exit::Status(3)));
-    told.stream("s.end.1", &StreamEnd::Ended(Exit::Status(3)));
+    told.stream(&at("end.0"), &StreamEnd::Ended(Exit::Status(0)));
+    told.stream(&at("end.1"), &StreamEnd::Ended(Exit::Status(3)));
+    told.stream(&at("end.1"), &StreamEnd::Ended(Exit::Status(3)));
     let seen = told.update().streams.remove(0);
     assert_eq!((seen.ended, seen.failed, seen.state()), (2, 1, "waiting"));
     let cancel = order::sign_cancel::<StreamTerms>(&key, &charter, &stream).unwrap();
     let who = key.public_key();
-    let job = JobId("s".into());
+    let job = JobId(stream.0.clone());
     let of_job = order::sign_cancel::<JobTerms>(&key, &charter, &job).unwrap();
-    told.stream(&format!("s.cancel.{who}"), &of_job);
+    told.stream(&at(&format!("cancel.{who}")), &of_job);
     assert_eq!(told.update().streams, [], "a job's cancellation is another thing");
-    told.stream(&format!("s.cancel.{who}"), &cancel);
+    told.stream(&at(&format!("cancel.{who}")), &cancel);
     assert_eq!(told.update().streams[0].state(), "cancelled");
+    told.view.handle_stream_value(&at("order"), None, 9_995);
+    assert_eq!(told.update().streams_gone, [""; 0], "it has not ended");
     for number in [2, 3] {
-        told.stream(&format!("s.end.{number}"), &StreamEnd::Cancelled);
+        told.stream(&at(&format!("end.{number}")), &StreamEnd::Cancelled);
     }
     assert_eq!(told.update().streams[0].state(), "ended");
-    told.view.handle_stream_value("s.order", None, 9_995);
-    assert_eq!(told.update().streams_gone, ["s"]);
+    told.view.handle_stream_value(&at("order"), None, 9_995);
+    assert_eq!(told.update().streams_gone, [stream.0]);
 }
