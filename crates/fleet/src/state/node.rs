@@ -230,8 +230,8 @@ impl Node {
         let unheard = || {
             (self.unanswered >= UNHEARD).then(|| {
                 format!(
-                    "NATS does not answer when this node says that it is {name}: where it answers others, its configuration does \
-                     not let this machine's key write member.{name}"
+                    "NATS does not answer when this node says that it is {name}: where it answers others, it has no room left for \
+                     what it keeps, or its configuration does not let this machine's key write member.{name}"
                 )
             })
         };

@@ -52,6 +52,15 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
     drop(Client::connect(&place, Some(&Starter::Installed)).await?);
     let world = World::current().context("reading the environment")?;
     let bucket = Bucket::open(&settings.access(&place)?).await?;
+    let sites = &bucket.charter.zones.sites;
+    if let Some(site) = settings.site.as_ref().filter(|site| !sites.contains_key(*site)) {
+        let known: Vec<&str> = sites.keys().map(String::as_str).collect();
+        let known = match known.is_empty() {
+            true => "it has none".to_owned(),
+            false => format!("it has {}", known.join(", ")),
+        };
+        say(&format!("no site of the fleet is called {site:?}: {known}"));
+    }
     if settings.allow.is_empty() && given.is_empty() {
         say("nobody is allowed anything here: name submitters in fleet.toml, or with --allow");
     }
