@@ -3,6 +3,8 @@
 pub(crate) mod markers;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull;
@@ -62,9 +64,10 @@ fn version_needed() -> String {
     format!("{major}.{minor}")
 }
 
-/// How much of the output of all streams is kept: the oldest goes first, and those who have not read it are told. NATS sets the
-/// room apart at once: less is taken where it has less.
-const STREAMED_BYTES: [i64; 3] = [1 << 30, 1 << 28, 1 << 26];
+/// How much is kept of the output of all jobs, of that of all streams, and of what jobs read, each: the oldest goes first, and those who
+/// have not read it are told. Without a bound one job's output would fill NATS, which then takes no leases. NATS sets the room apart at
+/// once: less is taken where it has less. The longest input fits into the least.
+const ROOM: [i64; 3] = [1 << 30, 1 << 28, 3 << 25];
 
 /// How to get into a fleet.
 #[derive(Debug, Clone)]
@@ -144,6 +147,17 @@ pub enum BucketError {
         servers: String,
         /// What NATS says.
         why: String,
+    },
+    /// Its configuration is one of before each key had answers of its own.
+    #[error(
+        "NATS at {servers} does not let this machine's key read its answers: let it subscribe to \"{inbox}.>\" in the place of \
+         \"_INBOX.>\" in NATS's configuration, as in deploy/nats-fleet.conf"
+    )]
+    Inbox {
+        /// As they were given.
+        servers: String,
+        /// What its answers' subjects begin with.
+        inbox: String,
     },
     /// There is no fleet of this name.
     #[error("there is no fleet {prefix:?} at {servers}; `trunkline fleet init` makes one")]
@@ -248,10 +262,7 @@ impl Bucket {
             num_replicas: replicas,
             ..stream::Config::default()
         };
-        jetstream
-            .create_stream(output)
-            .await
-            .map_err(|error| nats(&error))?;
+        create_bounded(&jetstream, output).await?;
         let input = stream::Config {
             name: input_stream(prefix),
             description: Some("trunkline: what commands read".into()),
@@ -261,10 +272,7 @@ impl Bucket {
             num_replicas: replicas,
             ..stream::Config::default()
         };
-        jetstream
-            .create_stream(input)
-            .await
-            .map_err(|error| nats(&error))?;
+        create_bounded(&jetstream, input).await?;
         let streams = bucket_config(&streams_bucket(prefix), Duration::ZERO, replicas);
         jetstream
             .create_stream(streams)
@@ -278,7 +286,7 @@ impl Bucket {
             num_replicas: replicas,
             ..stream::Config::default()
         };
-        create_streamed(&jetstream, streamed).await?;
+        create_bounded(&jetstream, streamed).await?;
         // Last: a fleet is there when this is.
         let about = bucket_config(&charter_bucket(prefix), Duration::ZERO, replicas);
         jetstream
@@ -428,7 +436,10 @@ impl Bucket {
             Ok(Ok(revision)) => Written::Done(revision),
             Ok(Err(error)) if error.kind() == UpdateErrorKind::WrongLastRevision => self.standing(key).await,
             Ok(Err(error)) => {
-                tracing::debug!("writing {key_text}: {error}");
+                match error.to_string().contains("insufficient resources") {
+                    true => tracing::warn!("NATS has no room left for {key_text}: {error}"),
+                    false => tracing::debug!("writing {key_text}: {error}"),
+                }
                 Written::Lost
             }
             Err(_) => Written::Lost,
@@ -522,10 +533,10 @@ impl Bucket {
     }
 }
 
-/// Makes the stream of streams' output, as large as there is room for.
-async fn create_streamed(jetstream: &Context, config: stream::Config) -> Result<(), BucketError> {
+/// Makes a stream of output or input, as large as there is room for.
+async fn create_bounded(jetstream: &Context, config: stream::Config) -> Result<(), BucketError> {
     let mut failed = None;
-    for max_bytes in STREAMED_BYTES {
+    for max_bytes in ROOM {
         let config = stream::Config {
             max_bytes,
             ..config.clone()
@@ -551,6 +562,20 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
             let failures = attempts.saturating_sub(1);
             RECONNECTING.after(failures.try_into().unwrap_or(u32::MAX))
         });
+    // What NATS answers goes to a subject that no other machine's key may read.
+    let inbox = access.nkey.as_deref().and_then(inbox_of);
+    if let Some(inbox) = &inbox {
+        options = options.custom_inbox_prefix(inbox);
+    }
+    let is_barred = Arc::new(AtomicBool::new(false));
+    let barred = is_barred.clone();
+    options = options.event_callback(move |event| {
+        let words = event.to_string().to_lowercase();
+        if words.contains("permissions violation for subscription") {
+            barred.store(true, Ordering::Relaxed);
+        }
+        async {}
+    });
     if let Some(seed) = &access.nkey {
         options = options.nkey(seed.trim().to_owned());
     }
@@ -573,7 +598,24 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
         });
     }
     let jetstream = jetstream::new(client.clone());
+    // The first answer, which would be waited for in vain.
+    if let Some(inbox) = inbox
+        && jetstream
+            .request::<_, _, serde_json::Value>("INFO", &())
+            .await
+            .is_err()
+        && is_barred.load(Ordering::Relaxed)
+    {
+        let servers = access.servers.clone();
+        return Err(BucketError::Inbox { servers, inbox });
+    }
     Ok((client, jetstream))
+}
+
+/// Where NATS's answers go to the one with this seed.
+fn inbox_of(seed: &str) -> Option<String> {
+    let key = nkeys::KeyPair::from_seed(seed.trim()).ok()?;
+    Some(format!("_INBOX_{}", key.public_key()))
 }
 
 /// Why JetStream cannot be used, where that is so.
@@ -598,14 +640,14 @@ fn is_of(needed: (u64, u64), version: &str) -> bool {
 }
 
 /// A KV bucket as the stream that it is. async-nats makes them only where the server tells more of the account than
-/// nats-server 2.9 does. Without `allow_direct` reads are answered by whoever decides on writes, and never by a copy.
+/// nats-server 2.9 does. Without `allow_direct` reads are answered by whoever decides on writes, and never by a copy. Without
+/// `allow_rollup` a message replaces what stands at its own key and nothing else: all who submit may write messages.
 fn bucket_config(bucket: &str, keep: Duration, replicas: usize) -> stream::Config {
     stream::Config {
         name: format!("KV_{bucket}"),
         subjects: vec![format!("$KV.{bucket}.>")],
         max_messages_per_subject: 1,
         discard: stream::DiscardPolicy::New,
-        allow_rollup: true,
         deny_delete: true,
         max_age: keep,
         num_replicas: replicas,

@@ -8,4 +8,5 @@ mod input;
 mod log;
 mod nats;
 mod permissions;
+mod strangers;
 mod streams;

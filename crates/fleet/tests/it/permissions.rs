@@ -1,7 +1,7 @@
 //! deploy/nats-fleet.conf lets each machine do its part, and nothing else.
 
 use nkeys::KeyPair;
-use trunkline_fleet::bucket::{Access, Bucket, Charter};
+use trunkline_fleet::bucket::{Access, Bucket, BucketError, Charter};
 use trunkline_fleet::input::upload;
 use trunkline_fleet::order::job::JobTerms;
 use trunkline_fleet::state::{Exit, Fate, Limits, Restart, Resuming, StreamEnd, Zones};
@@ -100,7 +100,9 @@ async fn each_machine_can_do_its_part_and_no_other() {
         (&submitter, "job.x.fate.0"),
         (&node, "member.node2"),
     ] {
-        let options = async_nats::ConnectOptions::new().nkey(key.seed().unwrap());
+        let options = async_nats::ConnectOptions::new()
+            .custom_inbox_prefix(format!("_INBOX_{}", key.public_key()))
+            .nkey(key.seed().unwrap());
         let client = options.connect(nats.access().servers).await.unwrap();
         let state = async_nats::jetstream::new(client)
             .get_key_value("trunkline-state")
@@ -108,9 +110,35 @@ async fn each_machine_can_do_its_part_and_no_other() {
             .unwrap();
         assert!(state.put(place, "x".into()).await.is_err(), "{place}");
     }
+    // Nobody reads what NATS answers to others.
+    for inbox in [
+        format!("_INBOX_{}.>", submitter.public_key()),
+        "_INBOX.>".into(),
+        ">".into(),
+    ] {
+        let (refused, mut refusals) = tokio::sync::mpsc::unbounded_channel();
+        let options = async_nats::ConnectOptions::new()
+            .event_callback(move |event| {
+                let _ = refused.send(event.to_string());
+                async {}
+            })
+            .nkey(node.seed().unwrap());
+        let client = options.connect(nats.access().servers).await.unwrap();
+        let _subscription = client.subscribe(inbox.clone()).await.unwrap();
+        while let Some(event) = refusals.recv().await {
+            if event
+                .to_lowercase()
+                .contains("permissions violation for subscription")
+            {
+                break;
+            }
+        }
+    }
     // Tombstones of streams are a node's to remove.
     for (key, may) in [(&submitter, false), (&node, true)] {
-        let options = async_nats::ConnectOptions::new().nkey(key.seed().unwrap());
+        let options = async_nats::ConnectOptions::new()
+            .custom_inbox_prefix(format!("_INBOX_{}", key.public_key()))
+            .nkey(key.seed().unwrap());
         let client = options.connect(nats.access().servers).await.unwrap();
         let mut jetstream = async_nats::jetstream::new(client);
         jetstream.set_timeout(std::time::Duration::from_secs(3));
@@ -118,6 +146,25 @@ async fn each_machine_can_do_its_part_and_no_other() {
         let removing = streams.purge().filter("$KV.trunkline-streams.nothing.order");
         assert_eq!(removing.await.is_ok(), may);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configuration_of_before_inboxes_is_named() {
+    let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
+    let own = format!("_INBOX_{}.>", submitter.public_key());
+    let nats = Nats::start(&installed(&admin, &submitter, &node).replace(&own, "_INBOX.>"));
+    let access = Access {
+        nkey: Some(submitter.seed().unwrap()),
+        prefix: "trunkline".into(),
+        ..nats.access()
+    };
+    let why = loop {
+        match Bucket::open(&access).await.unwrap_err() {
+            BucketError::Connect { .. } => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+            error => break error.to_string(),
+        }
+    };
+    assert!(why.contains(&format!("let it subscribe to \"{own}\"")), "{why}");
 }
 
 /// A stream, which the node runs, and which ends when its submitter says so and nobody else.

@@ -1,0 +1,234 @@
+//! What somebody writes who may write, and whom no node lets do anything.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_nats::jetstream::kv::Store;
+use nkeys::KeyPair;
+use trunkline_fleet::allow::{AllowList, AllowSource};
+use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::order::job::JobTerms;
+use trunkline_fleet::order::{self, OrderError, Written};
+use trunkline_fleet::running::Instruction;
+use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Restart, Resuming};
+use trunkline_fleet::streaming::following;
+use trunkline_fleet::submitting::{SubmitError, Wait, cancel, order_of, own_order, submit, waits};
+
+use crate::bad_input::wait_for_shards;
+use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
+use crate::nats::Nats;
+
+async fn bucket_of(nats: &Nats, name: &str) -> Store {
+    let client = async_nats::connect(nats.access().servers).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    jetstream.get_key_value(format!("test-{name}")).await.unwrap()
+}
+
+/// An order for some hosts, which nobody has handed over.
+fn signed(bucket: &Bucket, key: &KeyPair, names: &[String]) -> Written<JobId> {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    order::sign(key, &bucket.charter, now, &hosts(names), JobTerms::default()).unwrap()
+}
+
+async fn put(state: &Store, job: &JobId, written: &Written<JobId>) {
+    let (parts, order) = (&written.parts, &written.order);
+    let part = state.put(format!("job.{job}.hosts.0"), parts[0].clone().into());
+    part.await.unwrap();
+    let order = state.put(format!("job.{job}.order"), order.clone().into());
+    order.await.unwrap();
+}
+
+fn executed(ledger: &Ledger) -> Vec<String> {
+    ledger.lock().unwrap().keys().cloned().collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_in_the_place_of_another_is_nobody_s() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    // Both may submit: nothing of the other's is taken for the first one's.
+    let mut list = everything(&key);
+    list.allow.extend(everything(&stranger).allow);
+    let job = submit(
+        &bucket,
+        &key,
+        &hosts(&numbered("web", 2)),
+        Limits::default(),
+        None,
+    )
+    .await
+    .unwrap();
+    let other = submit(&bucket, &key, &hosts(&numbered("db", 2)), Limits::default(), None)
+        .await
+        .unwrap();
+    let state = bucket_of(&nats, "state").await;
+    put(&state, &job, &signed(&bucket, &stranger, &numbered("evil", 2))).await;
+    let replaced = order_of(&bucket, &job).await.unwrap_err();
+    assert!(
+        matches!(replaced, SubmitError::Order(OrderError::Replaced(_))),
+        "{replaced}"
+    );
+    cancel(&bucket, &stranger, &other).await.unwrap();
+    // A node that comes now runs what its submitter signed, and nothing of the other.
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start("a", own, &folder, list, &ledger);
+    let (fates, _) = told(&bucket, &other).await;
+    assert!(
+        fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
+        "{fates:?}"
+    );
+    assert_eq!(
+        executed(&ledger),
+        ["db0.test", "db1.test"].map(|name| format!("{other} {name}"))
+    );
+
+    let own = own_order(&bucket, &stranger.public_key(), &other)
+        .await
+        .unwrap_err();
+    assert!(matches!(own, SubmitError::NotOwn { .. }), "{own}");
+    assert!(own_order(&bucket, &key.public_key(), &other).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_was_cancelled_before_its_order_came_does_not_run() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    wait_for_shards(&bucket, "a", |own| own == 4).await;
+    let written = signed(&bucket, &key, &numbered("web", 2));
+    cancel(&bucket, &key, &written.id).await.unwrap();
+    let state = bucket_of(&nats, "state").await;
+    put(&state, &written.id, &written).await;
+    let (fates, _) = told(&bucket, &written.id).await;
+    assert!(
+        fates.values().all(|fate| matches!(fate, Fate::NotStarted { .. })),
+        "{fates:?}"
+    );
+    assert!(executed(&ledger).is_empty());
+}
+
+#[derive(Debug)]
+struct Changing(Mutex<AllowList>);
+
+impl AllowSource for Changing {
+    fn current(&self) -> Result<Arc<AllowList>, String> {
+        Ok(Arc::new(self.0.lock().unwrap().clone()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_let_cancel_later_need_not_say_so_again() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, other, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let list = Arc::new(Changing(Mutex::new(everything(&key))));
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start_with("a", own, &folder, list.clone(), &ledger);
+    let slow = hosts(&numbered("slow", 1));
+    let job = submit(&bucket, &key, &slow, Limits::default(), None)
+        .await
+        .unwrap();
+    while executed(&ledger).is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    cancel(&bucket, &other, &job).await.unwrap();
+    // What is executed after that comes when the node has seen it.
+    let quick = hosts(&numbered("web", 1));
+    let seen = submit(&bucket, &key, &quick, Limits::default(), None)
+        .await
+        .unwrap();
+    told(&bucket, &seen).await;
+    list.0.lock().unwrap().cancel.push(other.public_key());
+    let (fates, _) = told(&bucket, &job).await;
+    assert!(
+        matches!(&fates[&0], Fate::Ended { returned, .. } if returned.exit == Exit::Signal("TERM".into())),
+        "{fates:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_whose_order_somebody_removes_goes_on_until_it_is_cancelled() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let resuming = Resuming {
+        restart: Restart::Lost,
+        first: Duration::MAX,
+        longest: Duration::MAX,
+    };
+    let slow = hosts(&numbered("slow", 1));
+    let stream = following::submit(&bucket, &key, &slow, resuming, None)
+        .await
+        .unwrap();
+    while executed(&ledger).is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let streams = bucket_of(&nats, "streams").await;
+    streams.delete(format!("{stream}.order")).await.unwrap();
+    // It would have been stopped by then: the node has seen what came later.
+    let other = following::submit(&bucket, &key, &hosts(&numbered("slower", 1)), resuming, None)
+        .await
+        .unwrap();
+    while executed(&ledger).len() < 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    following::cancel(&bucket, &key, &other).await.unwrap();
+    following::cancel(&bucket, &key, &stream).await.unwrap();
+    // A stream that was ended by the removal would have no end.
+    for place in [format!("{other}.end.0"), format!("{stream}.end.0")] {
+        while streams.get(&place).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_empties_a_bucket_with_one_message() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let client = async_nats::connect(nats.access().servers).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    for name in ["state", "charter", "streams"] {
+        let stream = jetstream.get_stream(format!("KV_test-{name}")).await.unwrap();
+        let before = stream.cached_info().state.messages;
+        for rollup in ["all", "sub"] {
+            let mut headers = async_nats::HeaderMap::new();
+            headers.insert("Nats-Rollup", rollup);
+            let place = format!("$KV.test-{name}.job.x.hosts.0");
+            let sent = jetstream
+                .publish_with_headers(place, headers, "x".into())
+                .await
+                .unwrap();
+            assert!(sent.await.is_err(), "{name} {rollup}");
+        }
+        let stream = jetstream.get_stream(format!("KV_test-{name}")).await.unwrap();
+        assert_eq!(stream.cached_info().state.messages, before, "{name}");
+    }
+    drop(bucket);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_known_which_hosts_wait_and_why() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let one = hosts(&numbered("web", 1));
+    assert_eq!(waits(&bucket, &one).await.unwrap(), [Some(Wait::NoNode(None))]);
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    wait_for_shards(&bucket, "a", |own| own == 4).await;
+    assert_eq!(waits(&bucket, &one).await.unwrap(), [None]);
+    node.tell.send(Instruction::Drain).await.unwrap();
+    wait_for_shards(&bucket, "a", |own| own == 0).await;
+    assert_eq!(waits(&bucket, &one).await.unwrap(), [Some(Wait::Drained(None))]);
+}
