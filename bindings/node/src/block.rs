@@ -186,10 +186,6 @@ impl Blocks {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Appends `pieces`; `expected`: how much is likely to come together.
     pub(crate) fn append<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>, expected: usize) {
         for mut piece in pieces {

@@ -4,7 +4,6 @@
 //! So nobody is woken for a chunk. Events and streams that have data gather here, one wake-up fetches them all, and after it
 //! unprompted data waits for the rest of [`PACE`] before there is another.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use serde_json::Value;
 
 use crate::block::Block;
 use crate::runtime;
-use crate::stream::Flow;
+use crate::stream::{Flow, Side};
 
 /// The shortest time between two wake-ups for data that nobody waits for: what a log tail can be late, which nobody sees.
 /// Answers, ends and errors do not wait, nor does a flow with more than [`Outbox::PLENTY`]. Of 20 streams with 2,000 lines a
@@ -101,6 +100,14 @@ impl From<Value> for Payload {
 /// A target, what happens to it, and what is told of that.
 pub(crate) type Event = (u32, Kind, Payload);
 
+/// What waits in the queue.
+enum Entry {
+    Told(Event),
+    /// What it has to deliver by then.
+    Data(Arc<Flow>),
+    End(Arc<Flow>, Side),
+}
+
 /// The queue of one environment.
 pub(crate) struct Outbox {
     state: Mutex<State>,
@@ -111,9 +118,8 @@ static OUTBOXES: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Default)]
 struct State {
-    events: Vec<Event>,
-    /// Flows with something to deliver, each at most once.
-    ready: VecDeque<Arc<Flow>>,
+    /// In order. A flow's data is there at most once, and what comes while it is goes with it.
+    queue: Vec<Entry>,
     /// A wake-up is under way: whatever is appended now goes with it.
     woken: bool,
     /// One is planned for later.
@@ -153,22 +159,26 @@ impl Outbox {
 
     /// Appends an event, to be heard at once.
     pub(crate) fn tell(self: &Arc<Self>, target: u32, kind: Kind, value: impl Into<Payload>) {
-        let mut state = self.state();
-        if state.closed {
-            return;
-        }
-        state.events.push((target, kind, value.into()));
-        self.rouse(state, Urgency::Now);
+        self.append(Entry::Told((target, kind, value.into())), Urgency::Now);
     }
 
     /// Appends a flow that has something to deliver and is not in the queue.
     pub(crate) fn offer(self: &Arc<Self>, flow: Arc<Flow>, urgency: Urgency) {
+        self.append(Entry::Data(flow), urgency);
+    }
+
+    /// Appends the end of one of a flow's sides, to be heard at once.
+    pub(crate) fn offer_end(self: &Arc<Self>, flow: Arc<Flow>, side: Side) {
+        self.append(Entry::End(flow, side), Urgency::Now);
+    }
+
+    fn append(self: &Arc<Self>, entry: Entry, urgency: Urgency) {
         let mut state = self.state();
         // A flow holds the queue that it is in: the two would never go.
         if state.closed {
             return;
         }
-        state.ready.push_back(flow);
+        state.queue.push(entry);
         self.rouse(state, urgency);
     }
 
@@ -201,8 +211,7 @@ impl Outbox {
                     tokio::time::sleep(rest).await;
                     let mut state = outbox.state();
                     state.planned = false;
-                    let idle = state.events.is_empty() && state.ready.is_empty();
-                    if !(idle || state.woken || state.closed) {
+                    if !(state.queue.is_empty() || state.woken || state.closed) {
                         state.woken = true;
                         drop(state);
                         outbox.call();
@@ -217,23 +226,22 @@ impl Outbox {
         let _ = self.wake.call((), ThreadsafeFunctionCallMode::NonBlocking);
     }
 
-    /// Takes everything. Events of one target stay in order, behind its data.
+    /// Takes everything, in order.
     pub(crate) fn drain(&self) -> Vec<Event> {
-        let (events, ready) = {
+        let queue = {
             let mut state = self.state();
             state.woken = false;
             state.drained = Some(Instant::now());
-            (
-                std::mem::take(&mut state.events),
-                std::mem::take(&mut state.ready),
-            )
+            std::mem::take(&mut state.queue)
         };
-        let mut told = Vec::with_capacity(events.len() + ready.len());
-        // An end is told behind the last data, and data in front of everything else that came after it.
-        for flow in ready {
-            flow.deliver(&mut told);
+        let mut told = Vec::with_capacity(queue.len());
+        for entry in queue {
+            match entry {
+                Entry::Told(event) => told.push(event),
+                Entry::Data(flow) => flow.deliver(&mut told),
+                Entry::End(flow, side) => flow.deliver_end(side, &mut told),
+            }
         }
-        told.extend(events);
         told
     }
 
@@ -241,10 +249,9 @@ impl Outbox {
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        state.events.clear();
-        let ready = std::mem::take(&mut state.ready);
+        let queue = std::mem::take(&mut state.queue);
         drop(state);
-        drop(ready);
+        drop(queue);
     }
 }
 

@@ -1,22 +1,25 @@
 //! One stream of JavaScript: a session, a tunnel, or the bytes under a connection that JavaScript carries.
 //!
-//! Towards JavaScript a [`Flow`] holds what has come, in one piece, until a Readable asks; what does not fit stays with
+//! Towards JavaScript a [`Flow`] holds what has come, in its order, until a Readable asks; what does not fit stays with
 //! the server, for the channel is then not read. From JavaScript an [`Inlet`] takes bytes as long as there is room.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::unconstrained;
 use tokio_util::sync::CancellationToken;
 use trunkline::ExitStatus;
-use trunkline_embed::{Control, Failure, Input, Output, Reader, Session, Tunnel, Writer};
+use trunkline_embed::{Control, End, Failure, Input, Output, Reader, Session, Tunnel, Writer};
 
-use crate::block::Blocks;
+use crate::block::{Block, Blocks};
 use crate::fault::Fault;
 use crate::outbox::{Event, Kind, Outbox, Payload, Urgency};
 
@@ -30,8 +33,7 @@ pub(crate) struct Stream {
     /// The client that it was opened on; none for the bytes of a client's connection.
     client: Option<u32>,
     outbox: Arc<Outbox>,
-    /// The first stream, and standard error.
-    flows: [Arc<Flow>; 2],
+    flow: Arc<Flow>,
     inlet: Inlet,
     /// Set when a session is open.
     control: OnceLock<Control>,
@@ -55,10 +57,7 @@ impl Stream {
             target,
             client,
             outbox: outbox.clone(),
-            flows: [
-                Flow::new(target, Kind::Data, Kind::End, outbox),
-                Flow::new(target, Kind::ErrorData, Kind::ErrorEnd, outbox),
-            ],
+            flow: Flow::new(target, outbox),
             inlet: Inlet {
                 queue,
                 room: room.clone(),
@@ -81,14 +80,13 @@ impl Stream {
 
     /// JavaScript wants a chunk of the first stream, or of standard error.
     pub(crate) fn read(&self, standard_error: bool) {
-        self.flows[usize::from(standard_error)].want();
+        self.flow
+            .want(if standard_error { Side::Error } else { Side::Output });
     }
 
     /// Takes bytes to be written; `false`: the next [`Kind::Drain`] says when there is room again.
     pub(crate) fn write(&self, data: Bytes) -> bool {
-        for flow in &self.flows {
-            flow.expect_answer();
-        }
+        self.flow.expect_answer();
         self.written.store(true, Ordering::Release);
         self.inlet.write(data)
     }
@@ -151,8 +149,8 @@ impl Stream {
 
     /// Ends it for a reason of this side.
     pub(crate) fn cut_off(&self, fault: &Fault) {
-        for flow in &self.flows {
-            flow.end(false);
+        for side in Side::BOTH {
+            self.flow.end(side, false);
         }
         self.outbox.tell(self.target, Kind::Close, fault.to_json());
     }
@@ -171,16 +169,7 @@ impl Stream {
         }
         let _ = self.control.set(control.clone());
         self.opened(matches!(stdin, Input::Program(_)));
-        let [out, err] = &self.flows;
-        let ended = async {
-            // What is known earlier is told earlier: another process may have the command's output.
-            if let Ok(exit) = end.exited().await {
-                self.exited(exit);
-            }
-            end.wait().await
-        };
-        let work =
-            pin!(async { tokio::join!(out.take(stdout, &control), err.take(stderr, &control), ended) });
+        let work = pin!(self.follow(stdout, stderr, &control, &mut end));
         // That nothing more is written ends no session.
         let feed = async {
             match stdin {
@@ -191,13 +180,66 @@ impl Stream {
                 Input::Routed(routed) => Box::pin(routed.carry()).await,
             }
         };
-        let (written, error_written, outcome) = tokio::select! {
+        let outcome = tokio::select! {
             biased;
             done = work => done,
             never = feed => match never {},
         };
+        self.ended(outcome);
+    }
+
+    /// Takes a session's output, and tells of its exit and its ends in the server's order.
+    async fn follow(
+        &self,
+        stdout: Output,
+        stderr: Output,
+        control: &Control,
+        end: &mut End,
+    ) -> Result<ExitStatus, Failure> {
+        let output = pin!(self.flow.take(Side::Output, stdout, control));
+        let error_output = pin!(self.flow.take(Side::Error, stderr, control));
+        let mut taking = [
+            Taking::new(&self.flow, Side::Output, output),
+            Taking::new(&self.flow, Side::Error, error_output),
+        ];
+        let exit = {
+            let mut exited = pin!(end.exited());
+            poll_fn(|cx| {
+                // The exit is looked for behind each end, in front of which the server may have sent it.
+                taking.iter_mut().for_each(|each| each.poll(cx));
+                let exit = exited.as_mut().poll(cx);
+                if exit.is_pending() {
+                    taking.iter_mut().for_each(Taking::tell_end);
+                }
+                exit
+            })
+            .await
+        };
+        // It is told as soon as it is known, for another process may have the command's output; but behind all that came in
+        // front of it.
+        if let Ok(exit) = exit {
+            self.flow.widen(true);
+            unconstrained(poll_fn(|cx| {
+                taking.iter_mut().for_each(|each| each.poll(cx));
+                Poll::Ready(())
+            }))
+            .await;
+            self.flow.widen(false);
+            self.flow.flush();
+            self.exited(exit);
+        }
+        let rest = poll_fn(|cx| {
+            taking.iter_mut().for_each(|each| each.poll(cx));
+            taking.iter_mut().for_each(Taking::tell_end);
+            match taking.iter().all(|each| each.is_told) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        });
+        let ((), outcome) = tokio::join!(rest, end.wait());
+        let [written, error_written] = taking.map(|each| each.taken.map_or(Ok(()), |taken| taken.map(drop)));
         let written = written.and(error_written).map_err(Failure::after_start);
-        self.ended(outcome.and_then(|exit| written.map(|()| exit)));
+        outcome.and_then(|exit| written.map(|()| exit))
     }
 
     /// Carries a tunnel until it is closed: either side can end its direction before.
@@ -209,11 +251,11 @@ impl Stream {
             control: _control,
             ..
         } = tunnel;
-        let [flow, errors] = &self.flows;
-        errors.end(true);
+        let flow = &self.flow;
+        flow.end(Side::Error, true);
         let fill = async {
-            flow.fill(&mut reader).await;
-            flow.end(reader.is_complete().await);
+            flow.fill(Side::Output, &mut reader).await;
+            flow.end(Side::Output, reader.is_complete().await);
         };
         tokio::join!(fill, outlet.empty(writer));
         self.outbox.tell(self.target, Kind::Close, Value::Null);
@@ -222,10 +264,10 @@ impl Stream {
     /// Carries bytes between JavaScript and the other end of a pipe.
     pub(crate) async fn carry_pipe(&self, pipe: DuplexStream, outlet: Outlet) {
         let (mut reader, writer) = trunkline_embed::pipe(pipe);
-        let [flow, errors] = &self.flows;
-        errors.end(true);
+        let flow = &self.flow;
+        flow.end(Side::Error, true);
         tokio::select! {
-            () = flow.fill(&mut reader) => flow.end(true),
+            () = flow.fill(Side::Output, &mut reader) => flow.end(Side::Output, true),
             () = outlet.empty(writer) => {}
         }
         self.outbox.tell(self.target, Kind::Close, Value::Null);
@@ -253,48 +295,186 @@ impl Stream {
     }
 }
 
-/// One direction towards JavaScript.
+/// One of a session's outputs, until its end is told.
+struct Taking<'a, F> {
+    flow: &'a Arc<Flow>,
+    side: Side,
+    taking: Pin<&'a mut F>,
+    /// How it ended: whether by the server's word.
+    taken: Option<Result<bool, Failure>>,
+    is_told: bool,
+}
+
+impl<'a, F: Future<Output = Result<bool, Failure>>> Taking<'a, F> {
+    fn new(flow: &'a Arc<Flow>, side: Side, taking: Pin<&'a mut F>) -> Self {
+        Self {
+            flow,
+            side,
+            taking,
+            taken: None,
+            is_told: false,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if self.taken.is_none()
+            && let Poll::Ready(taken) = self.taking.as_mut().poll(cx)
+        {
+            self.taken = Some(taken);
+        }
+    }
+
+    fn tell_end(&mut self) {
+        if let Some(taken) = &self.taken
+            && !std::mem::replace(&mut self.is_told, true)
+        {
+            self.flow.end(self.side, matches!(taken, Ok(true)));
+        }
+    }
+}
+
+/// One of the two that a stream gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The first stream.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+impl Side {
+    const BOTH: [Self; 2] = [Self::Output, Self::Error];
+
+    fn data(self) -> Kind {
+        match self {
+            Self::Output => Kind::Data,
+            Self::Error => Kind::ErrorData,
+        }
+    }
+
+    fn end(self) -> Kind {
+        match self {
+            Self::Output => Kind::End,
+            Self::Error => Kind::ErrorEnd,
+        }
+    }
+}
+
+/// What a stream has for JavaScript: both sides, in the order in which it came.
 pub(crate) struct Flow {
     target: u32,
-    data: Kind,
-    end: Kind,
     outbox: Arc<Outbox>,
     state: Mutex<Pending>,
-    /// Woken when JavaScript has taken what was there.
-    room: Notify,
+    /// Woken when JavaScript has taken what was there, by side.
+    room: [Notify; 2],
 }
 
 #[derive(Default)]
 struct Pending {
-    bytes: Blocks,
+    /// What has come: of one side as long as the other gives nothing in between.
+    runs: Vec<(Side, Blocks)>,
+    sides: [Progress; 2],
+    /// In the outbox's queue.
+    listed: bool,
+    /// Its wake-up is under way.
+    hurried: bool,
+    /// All of it goes, asked for or not.
+    flushed: bool,
+    /// What the server had sent by now is taken without regard to the limits.
+    wide: bool,
+}
+
+/// How far one side is.
+#[derive(Default)]
+struct Progress {
+    /// Bytes that wait.
+    len: usize,
+    /// Runs that wait.
+    runs: usize,
     /// How much was taken last time: about as much will come together the next time.
     last: usize,
     /// Nothing more comes.
     ended: bool,
     /// The other side has ended it: it was not cut off.
     complete: bool,
+    /// It is the end's turn, behind what was told before it.
+    end_due: bool,
     told_end: bool,
     /// JavaScript has asked for a chunk.
     wanted: bool,
-    /// In the outbox's queue.
-    listed: bool,
+    /// Bytes that it was given since it asked last, in front of those of the other side.
+    unasked: usize,
     /// JavaScript has written something since the last chunk, and may wait for the answer.
     prompted: bool,
 }
 
+impl Progress {
+    fn is_urgent(&self) -> bool {
+        self.len >= Outbox::PLENTY || self.prompted
+    }
+}
+
+impl Pending {
+    fn of(&mut self, side: Side) -> &mut Progress {
+        &mut self.sides[side as usize]
+    }
+
+    /// Takes the last block away, if there is room in it and it is this side's.
+    fn split_off_open(&mut self, side: Side) -> Blocks {
+        let tail = match self.runs.last_mut() {
+            Some((last, blocks)) if *last == side => blocks.split_off_open(),
+            _ => Blocks::default(),
+        };
+        self.of(side).len -= tail.len();
+        tail
+    }
+
+    fn extend(&mut self, side: Side, tail: Blocks) {
+        self.of(side).len += tail.len();
+        match self.runs.last_mut() {
+            Some((last, blocks)) if *last == side => blocks.extend(tail),
+            _ => {
+                self.of(side).runs += 1;
+                self.runs.push((side, tail));
+            }
+        }
+    }
+
+    fn is_full(&self, side: Side) -> bool {
+        let more = if self.wide { Flow::WINDOW } else { 0 };
+        let Progress { len, runs, .. } = self.sides[side as usize];
+        len >= Flow::LIMIT + more || runs >= Flow::RUNS + more
+    }
+
+    /// Whether a run goes now.
+    fn goes(&mut self, side: Side, len: usize, wanted: bool) -> bool {
+        let flushed = self.flushed;
+        let progress = self.of(side);
+        if flushed || wanted {
+            return true;
+        }
+        progress.unasked += len;
+        progress.unasked <= Block::SIZE
+    }
+}
+
 impl Flow {
-    /// The most that waits for JavaScript here; behind it the channel is not read. Enough that 1 GB/s need not wait for an
-    /// event loop that comes by every half millisecond.
+    /// The most of one side that waits for JavaScript here; behind it the channel is not read. Enough that 1 GB/s need not wait
+    /// for an event loop that comes by every half millisecond.
     pub(crate) const LIMIT: usize = 1024 * 1024;
 
-    fn new(target: u32, data: Kind, end: Kind, outbox: &Arc<Outbox>) -> Arc<Self> {
+    /// The most changes from one side to the other and back.
+    const RUNS: usize = 1024;
+
+    /// The most that a server can have sent without being read: the engine's largest window.
+    const WINDOW: usize = 16 * 1024 * 1024;
+
+    fn new(target: u32, outbox: &Arc<Outbox>) -> Arc<Self> {
         Arc::new(Self {
             target,
-            data,
-            end,
             outbox: outbox.clone(),
             state: Mutex::default(),
-            room: Notify::new(),
+            room: [Notify::new(), Notify::new()],
         })
     }
 
@@ -303,106 +483,155 @@ impl Flow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a session's output to its end.
-    async fn take(self: &Arc<Self>, output: Output, control: &Control) -> Result<(), Failure> {
-        let complete = match output {
+    /// Takes a session's output to its end; returns whether that was the server's word.
+    async fn take(self: &Arc<Self>, side: Side, output: Output, control: &Control) -> Result<bool, Failure> {
+        match output {
             Output::Program(mut reader) => {
-                self.fill(&mut reader).await;
-                reader.is_complete().await
+                self.fill(side, &mut reader).await;
+                Ok(reader.is_complete().await)
             }
             // In a box, as all that few streams need: an idle stream's task would have room for it.
-            Output::Routed(routed) => Box::pin(routed.carry(control)).await.inspect_err(|_| {
-                self.end(false);
-            })?,
-        };
-        self.end(complete);
-        Ok(())
+            Output::Routed(routed) => Box::pin(routed.carry(control)).await,
+        }
     }
 
     /// Reads a source to its end.
-    async fn fill(self: &Arc<Self>, source: &mut Reader) {
+    async fn fill(self: &Arc<Self>, side: Side, source: &mut Reader) {
         let mut pieces = Vec::new();
         while source.chunks(&mut pieces).await > 0 {
-            self.append(&pieces);
+            self.append(side, &pieces);
             pieces.clear();
-            while self.state().bytes.len() >= Self::LIMIT {
-                self.room.notified().await;
+            while self.state().is_full(side) {
+                self.room[side as usize].notified().await;
             }
         }
     }
 
-    fn append(self: &Arc<Self>, pieces: &[Bytes]) {
+    fn append(self: &Arc<Self>, side: Side, pieces: &[Bytes]) {
         // Copied without the lock: JavaScript's thread, which takes it, must not wait for a thread that others keep from its
-        // core in the middle of half a megabyte.
+        // core in the middle of half a megabyte. Both sides are filled by one task, so that nothing comes in between.
         let coming = pieces.iter().map(Bytes::len).sum();
         let (mut tail, expected) = {
             let mut state = self.state();
-            (state.bytes.split_off_open(), state.last.max(coming))
+            (state.split_off_open(side), state.of(side).last.max(coming))
         };
         tail.append(pieces.iter().map(|piece| &**piece), expected);
         let mut state = self.state();
-        let before = state.bytes.len() + tail.len() - coming;
-        state.bytes.extend(tail);
-        let plenty = state.bytes.len() >= Outbox::PLENTY;
-        let urgency = if plenty || state.prompted {
-            Urgency::Now
-        } else {
-            Urgency::Soon
-        };
-        if state.wanted && !state.listed {
-            state.listed = true;
+        state.extend(side, tail);
+        if state.of(side).wanted {
+            self.list(state);
+        }
+    }
+
+    /// Puts it into the outbox's queue.
+    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, Pending>) {
+        let urgent = state.flushed || state.sides.iter().any(|side| side.len > 0 && side.is_urgent());
+        let hurries = urgent && !std::mem::replace(&mut state.hurried, urgent);
+        if !std::mem::replace(&mut state.listed, true) {
             drop(state);
+            let urgency = if urgent { Urgency::Now } else { Urgency::Soon };
             self.outbox.offer(self.clone(), urgency);
-        } else if state.listed && plenty && before < Outbox::PLENTY {
+        } else if hurries {
             drop(state);
             self.outbox.hurry();
         }
     }
 
     /// Nothing more comes; `complete`: that was the server's word.
-    fn end(self: &Arc<Self>, complete: bool) {
+    fn end(self: &Arc<Self>, side: Side, complete: bool) {
         let mut state = self.state();
-        state.ended = true;
-        state.complete = complete;
-        if !std::mem::replace(&mut state.listed, true) {
-            drop(state);
-            self.outbox.offer(self.clone(), Urgency::Now);
+        let progress = state.of(side);
+        if std::mem::replace(&mut progress.ended, true) {
+            return;
         }
+        progress.complete = complete;
+        drop(state);
+        self.outbox.offer_end(self.clone(), side);
     }
 
-    fn want(self: &Arc<Self>) {
+    fn want(self: &Arc<Self>, side: Side) {
         let mut state = self.state();
-        state.wanted = true;
-        if !state.bytes.is_empty() && !state.listed {
-            state.listed = true;
-            let urgency = if state.bytes.len() >= Outbox::PLENTY || state.prompted || state.ended {
-                Urgency::Now
-            } else {
-                Urgency::Soon
-            };
-            drop(state);
-            self.outbox.offer(self.clone(), urgency);
+        let progress = state.of(side);
+        progress.wanted = true;
+        progress.unasked = 0;
+        if progress.len > 0 {
+            // Behind the end there is nothing to wait for.
+            progress.prompted |= progress.ended;
+            self.list(state);
         }
     }
 
     fn expect_answer(&self) {
-        self.state().prompted = true;
+        for progress in &mut self.state().sides {
+            progress.prompted = true;
+        }
     }
 
-    /// Gives what is there to JavaScript, if it was asked for.
+    /// Whether more is taken than [`Self::LIMIT`].
+    fn widen(&self, wide: bool) {
+        self.state().wide = wide;
+        if wide {
+            self.room.iter().for_each(Notify::notify_one);
+        }
+    }
+
+    /// Gives all that is there to JavaScript, in front of what it is told next.
+    fn flush(self: &Arc<Self>) {
+        let mut state = self.state();
+        if !state.runs.is_empty() {
+            state.flushed = true;
+            self.list(state);
+        }
+    }
+
+    /// Gives what is there to JavaScript, if it was asked for. What came before that goes first, as long as it is little: JavaScript
+    /// reads it, and is about to ask, or has nobody who does.
     pub(crate) fn deliver(&self, told: &mut Vec<Event>) {
         let mut state = self.state();
         state.listed = false;
-        if state.wanted && !state.bytes.is_empty() {
-            state.wanted = false;
-            state.prompted = false;
-            state.last = state.bytes.len().min(Self::LIMIT);
-            let blocks = state.bytes.take().into_iter();
-            told.extend(blocks.map(|block| (self.target, self.data, Payload::Bytes(block))));
-            self.room.notify_one();
+        state.hurried = false;
+        let asked = Side::BOTH.map(|side| state.of(side).wanted);
+        let last = (state.runs.iter()).rposition(|(side, _)| state.flushed || asked[*side as usize]);
+        let mut given = [0; 2];
+        let mut kept = Vec::new();
+        for (at, (side, mut blocks)) in std::mem::take(&mut state.runs).into_iter().enumerate() {
+            let (number, len) = (side as usize, blocks.len());
+            if last.is_none_or(|last| at > last) || !state.goes(side, len, asked[number]) {
+                kept.push((side, blocks));
+                continue;
+            }
+            given[number] += len;
+            state.of(side).runs -= 1;
+            let blocks = blocks.take().into_iter();
+            told.extend(blocks.map(|block| (self.target, side.data(), Payload::Bytes(block))));
         }
-        if state.ended && state.bytes.is_empty() && !std::mem::replace(&mut state.told_end, true) {
-            told.push((self.target, self.end, Payload::Value(state.complete.into())));
+        state.runs = kept;
+        state.flushed = false;
+        for side in Side::BOTH {
+            let len = given[side as usize];
+            let progress = state.of(side);
+            if len > 0 {
+                progress.len -= len;
+                progress.wanted = false;
+                progress.prompted = false;
+                progress.last = len.min(Self::LIMIT);
+                self.room[side as usize].notify_one();
+            }
+            self.tell_end(side, progress, told);
+        }
+    }
+
+    /// It is the end's turn.
+    pub(crate) fn deliver_end(&self, side: Side, told: &mut Vec<Event>) {
+        let mut state = self.state();
+        let progress = state.of(side);
+        progress.end_due = true;
+        self.tell_end(side, progress, told);
+    }
+
+    fn tell_end(&self, side: Side, progress: &mut Progress, told: &mut Vec<Event>) {
+        if progress.end_due && progress.len == 0 && !std::mem::replace(&mut progress.told_end, true) {
+            told.push((self.target, side.end(), Payload::Value(progress.complete.into())));
         }
     }
 }

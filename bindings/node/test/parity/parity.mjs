@@ -65,6 +65,15 @@ async function talkative(t, seen, server) {
         const stream = accept();
         stream.write('hello\n');
         stream.stderr.write('there\n');
+        // All of it has gone before the exit.
+        const more = command.startsWith('much') ? 1_500_000 : command === 'some' ? 100_000 : 0;
+        if (more > 0) {
+          const rest = command === 'much on stderr' ? stream.stderr : stream;
+          return rest.write(Buffer.alloc(more), () => {
+            stream.exit(5);
+            stream.end();
+          });
+        }
         if (command.startsWith('signal')) stream.exit('TERM', false, command === 'signal' ? '' : 'why');
         else stream.exit(5);
         stream.end();

@@ -727,6 +727,14 @@ export const onOpenssh = {
     see(stats.size, stats.mode);
     for (const file of [from, to, back]) await called(sftp, 'unlink', file);
   },
+  'exec: output and error output in the server\'s order': async ({ client, see }) => {
+    const [, stream] = await called(client, 'exec', 'for i in 1 2 3 4 5 6; do echo out$i; sleep .015; echo err$i >&2; sleep .015; done');
+    let all = '';
+    stream.on('data', (chunk) => (all += chunk));
+    stream.stderr.on('data', (chunk) => (all += chunk));
+    await closed(stream);
+    see(all);
+  },
   'exec: a child has the output when the command ends': async ({ client, see }) => {
     const [, stream] = await called(client, 'exec', 'sleep 2 & echo out; exit 6');
     const events = [];
@@ -1127,6 +1135,26 @@ export const onOpenssh = {
 
 /** Programs that connect by themselves: to a server of ssh2's, whose `seen` is what it was asked. */
 export const onSsh2 = {
+  'an exit comes behind what was sent before it, and in front of the end': async ({ ssh2, see, where }) => {
+    const made = await connected(ssh2, { ...where, password: 'sesame' });
+    for (const line of [...Array(20).fill('both'), 'much', 'much', 'much on stderr']) {
+      const [, stream] = await called(made, 'exec', line);
+      const order = [];
+      const lengths = { data: 0, error: 0 };
+      const count = (name) => (chunk) => {
+        if (lengths[name] === 0) order.push(name);
+        lengths[name] += chunk.length;
+      };
+      stream.on('data', count('data')).stderr.on('data', count('error'));
+      for (const event of ['exit', 'end', 'close']) stream.on(event, () => order.push(`${event} behind ${lengths.data} and ${lengths.error}`));
+      await closed(stream);
+      see(line, order);
+    }
+    // Who reads nothing hears of the exit all the same.
+    const [, unread] = await called(made, 'exec', 'some');
+    see(await new Promise((resolve) => unread.once('exit', resolve)));
+    made.end();
+  },
   'a password, where no method is named': async ({ ssh2, see, where, seen }) => {
     const { error } = await connected(ssh2, where);
     see(shown(error), seen);
