@@ -61,6 +61,8 @@ class Client extends EventEmitter {
     this._strict = false;
     /** Whether the connection's end is told: not of one that was never made, and not where it is cut off. */
     this._ends = true;
+    /** Whether the program's stream under the connection has failed: that is the error, and there is no second one. */
+    this._failed = false;
     /** The socket as ssh2 has it: the program's own, or a stand-in. @type {any} */
     this._sock = undefined;
     /** Whether 'connect' was told. */
@@ -121,6 +123,7 @@ class Client extends EventEmitter {
     this._config = config;
     this.config = told(config);
     this._ends = true;
+    this._failed = false;
     this._met = false;
     this._ready = false;
     this._ending = false;
@@ -138,12 +141,27 @@ class Client extends EventEmitter {
   _carry(config, id) {
     const sock = /** @type {import('node:stream').Duplex} */ (config.sock);
     const wire = new Channel('sock')._begin(id);
+    let over = false;
     sock.on('error', (error) => {
       this._debug(`the stream under the connection failed: ${error.message}`);
+      // Of what ended together with the connection nobody needs to hear.
+      if (!over && this._sock === sock && this._id !== undefined) {
+        over = true;
+        this._failed = true;
+        this._ends = false;
+        attempt(undefined, () => this.emit('error', Object.assign(error, { level: 'client-socket' })));
+      }
       wire.destroy();
     });
-    sock.once('close', () => wire.end());
-    wire.once('close', () => sock.destroy());
+    sock.once('end', () => (over = true));
+    sock.once('close', () => {
+      if (!over) this._ends = false;
+      wire.end();
+    });
+    wire.once('close', () => {
+      over = true;
+      sock.destroy();
+    });
     wire.pipe(sock).pipe(wire);
   }
 
@@ -160,7 +178,7 @@ class Client extends EventEmitter {
     const id = this._id;
     if (id === undefined) return;
     const unreached = kind === KIND.FAIL && (value.address !== undefined || value.level === 'client-dns');
-    if (!this._met && !unreached && kind !== KIND.CLOSE) this._meet();
+    if (!this._met && !unreached && !this._failed && kind !== KIND.CLOSE) this._meet();
     switch (kind) {
       case KIND.OPEN:
         this._ready = true;
@@ -173,7 +191,7 @@ class Client extends EventEmitter {
       case KIND.FAIL:
         this._debug(value.message);
         if (unreached || isCutOff(value)) this._ends = false;
-        if (value.disconnect?.reason !== BY_APPLICATION) attempt(undefined, () => this.emit('error', this._error(value)));
+        if (value.disconnect?.reason !== BY_APPLICATION && !this._failed) attempt(undefined, () => this.emit('error', this._error(value)));
         break;
       case KIND.CLOSE:
         this._closed(value);
@@ -314,7 +332,7 @@ class Client extends EventEmitter {
     this._lent = undefined;
     // A connection that the server ended in good order is not an error, as for ssh2.
     const clean = fault === null || (wasReady && fault.code === 'ERR_CLOSED') || fault.disconnect?.reason === BY_APPLICATION;
-    const error = clean || this._ending ? undefined : this._error(fault);
+    const error = clean || this._ending || this._failed ? undefined : this._error(fault);
     if (error !== undefined && isCutOff(/** @type {import('./native').Fault} */ (fault))) this._ends = false;
     this._ready = false;
     const { _sock: sock, _ends: ends } = this;

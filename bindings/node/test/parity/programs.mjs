@@ -1135,6 +1135,22 @@ export const onOpenssh = {
 
 /** Programs that connect by themselves: to a server of ssh2's, whose `seen` is what it was asked. */
 export const onSsh2 = {
+  'a stream under the connection that fails': async ({ ssh2, see, where }) => {
+    const fail = (sock) => sock.destroy(new Error('unplugged'));
+    for (const end of [fail, (sock) => sock.destroy(), (sock) => sock.end()]) {
+      const events = [];
+      const sock = connect(where.port, '127.0.0.1');
+      const client = new ssh2.Client();
+      const ended = closed(client);
+      for (const event of ['connect', 'ready', 'end', 'close']) client.on(event, () => events.push(event));
+      client.on('error', (error) => events.push(shown(error)));
+      client.connect({ ...where, sock, password: 'sesame' });
+      await once(client, 'ready');
+      end(sock);
+      await ended;
+      see(events);
+    }
+  },
   'an exit comes behind what was sent before it, and in front of the end': async ({ ssh2, see, where }) => {
     const made = await connected(ssh2, { ...where, password: 'sesame' });
     for (const line of [...Array(20).fill('both'), 'much', 'much', 'much on stderr']) {
@@ -1548,6 +1564,15 @@ export const onSsh2 = {
 
 /** Programs without a server. */
 export const alone = {
+  'a stream under the connection that cannot be connected': async ({ ssh2, see, unused }) => {
+    const events = [];
+    const client = new ssh2.Client();
+    for (const event of ['connect', 'ready', 'end', 'close']) client.on(event, () => events.push(event));
+    client.on('error', (error) => events.push(shown(error, 'code', 'errno', 'syscall', 'port')));
+    client.connect({ sock: connect(unused, '127.0.0.1'), username: 'me', password: 'x' });
+    await closed(client);
+    see(events.map((each) => (Array.isArray(each) ? each.filter((part) => !part.startsWith('port')).map((part) => part.replace(/:\d+$/, '')) : each)));
+  },
   'nobody listens': async ({ ssh2, see, unused }) => {
     const events = [];
     const { client, error } = await connected(ssh2, { host: '127.0.0.1', port: unused, username: 'me' }, (made) => {
