@@ -399,7 +399,7 @@ class Client extends EventEmitter {
     if (options.agentForward ?? /** @type {any} */ (this._config)?.agentForward) this._lent?.listen(this);
     const unable = { exec: 'Unable to exec', shell: 'Unable to open shell', subsystem: `Unable to start subsystem: ${options.text}` };
     const channel = this._made(new Channel('session', streamOptions), unable[options.kind]);
-    if (options.kind !== 'subsystem') channel._subtype = options.kind;
+    channel._subtype = options.kind;
     const id = hub.openSession(this._connected(), options);
     channel._route(options.stdio);
     return channel._begin(id, callback && ((error) => (error ? callback(error) : callback(undefined, channel))));

@@ -48,23 +48,23 @@ function openFlags(flags) {
   return known;
 }
 
-/** Attributes, with fs.Stats' questions. */
+/** Attributes, with fs.Stats' questions. What the server has not sent is undefined. */
 class Stats {
   /** @param {Record<string, number | null>} attributes */
   constructor(attributes) {
-    this.mode = attributes.mode ?? 0;
-    this.uid = attributes.uid ?? 0;
-    this.gid = attributes.gid ?? 0;
-    this.size = attributes.size ?? 0;
-    this.atime = attributes.atime ?? 0;
-    this.mtime = attributes.mtime ?? 0;
+    this.mode = attributes.mode ?? undefined;
+    this.uid = attributes.uid ?? undefined;
+    this.gid = attributes.gid ?? undefined;
+    this.size = attributes.size ?? undefined;
+    this.atime = attributes.atime ?? undefined;
+    this.mtime = attributes.mtime ?? undefined;
     /** What a server adds; ssh2 has it, and nothing is told of it here. */
     this.extended = undefined;
   }
 
   /** @param {number} type */
   _is(type) {
-    return (this.mode & fs.constants.S_IFMT) === type;
+    return ((this.mode ?? 0) & fs.constants.S_IFMT) === type;
   }
 
   isDirectory() { return this._is(fs.constants.S_IFDIR); }
@@ -85,16 +85,17 @@ const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', '
  * @returns {string}
  */
 function longName(name, attributes) {
+  const { mode = 0, uid = 0, gid = 0, size = 0, mtime = 0 } = attributes;
   const types = /** @type {const} */ ([['isDirectory', 'd'], ['isSymbolicLink', 'l'], ['isBlockDevice', 'b'],
     ['isCharacterDevice', 'c'], ['isFIFO', 'p'], ['isSocket', 's']]);
   const type = types.find(([question]) => attributes[question]())?.[1] ?? '-';
   const rights = [6, 3, 0].map((shift) => {
-    const bits = attributes.mode >> shift;
+    const bits = mode >> shift;
     return `${bits & 4 ? 'r' : '-'}${bits & 2 ? 'w' : '-'}${bits & 1 ? 'x' : '-'}`;
   });
-  const time = new Date(attributes.mtime * 1000);
+  const time = new Date(mtime * 1000);
   const day = String(time.getDate()).padStart(2);
-  const numbers = `${String(attributes.uid).padEnd(8)} ${String(attributes.gid).padEnd(8)} ${String(attributes.size).padStart(8)}`;
+  const numbers = `${String(uid).padEnd(8)} ${String(gid).padEnd(8)} ${String(size).padStart(8)}`;
   return `${type}${rights.join('')}    1 ${numbers} ${MONTHS[time.getMonth()]} ${day} ${time.getFullYear()} ${name}`;
 }
 
@@ -778,9 +779,9 @@ function directoryOf(handle) {
 function startOf(sftp, handle, path, flags, otherwise, callback) {
   if (typeof flags !== 'string' || !flags.includes('a')) return callback(undefined, otherwise);
   sftp.fstat(handle, (error, found) => {
-    if (!error) return callback(undefined, found.size);
+    if (!error) return callback(undefined, found.size ?? 0);
     // There are servers without fstat.
-    sftp.stat(path, (unknown, named) => (unknown ? callback(error, 0) : callback(undefined, named.size)));
+    sftp.stat(path, (unknown, named) => (unknown ? callback(error, 0) : callback(undefined, named.size ?? 0)));
   });
 }
 

@@ -12,17 +12,20 @@ const MODES = {
 };
 
 /**
- * Modes as the protocol has them: an opcode and a number each, and a zero byte; nothing for none.
- * @param {import('../index').TerminalModes | null | undefined} modes
+ * Modes as the protocol has them: an opcode and a number each, and a zero byte; nothing for none. Bytes are sent as they are, and
+ * what is not a number is left out.
+ * @param {import('../index').TerminalModes | Uint8Array | number[] | null | undefined} modes
  * @returns {Buffer}
  */
 function encodeModes(modes) {
-  const known = Object.entries(modes ?? {}).filter(([name]) => name in MODES);
+  if (typeof modes !== 'object' || modes === null) return Buffer.alloc(0);
+  if (modes instanceof Uint8Array || Array.isArray(modes)) return Buffer.from(modes);
+  const known = Object.entries(modes).filter(([name, value]) => Object.hasOwn(MODES, name) && Number.isFinite(value));
   if (known.length === 0) return Buffer.alloc(0);
   const encoded = Buffer.alloc(known.length * 5 + 1);
   known.forEach(([name, value], index) => {
     encoded[index * 5] = MODES[name];
-    encoded.writeUInt32BE(Number(value) >>> 0, index * 5 + 1);
+    encoded.writeUInt32BE(value >>> 0, index * 5 + 1);
   });
   return encoded;
 }

@@ -93,6 +93,7 @@ async function talkative(t, seen, server) {
           sftp.status(id, 4);
         });
         hasOneFile(sftp);
+        hasParts(sftp);
       });
     });
   }, { greeting: 'Hello there', banner: 'Be good' });
@@ -112,6 +113,24 @@ function hasOneFile(sftp) {
     if (offset >= content.length) sftp.status(id, 1);
     else sftp.data(id, content.subarray(offset, offset + length));
   }).on('FSTAT', (id) => sftp.attrs(id, attributes())).on('FSETSTAT', (id) => sftp.status(id, 0)).on('CLOSE', (id) => sftp.status(id, 0));
+}
+
+/** Has an SFTP server send a part of the attributes only. */
+function hasParts(sftp) {
+  const parts = { none: {}, size: { size: 5 }, mode: { mode: 0o40755 }, owner: { uid: 5, gid: 6 }, times: { atime: 1, mtime: 2 } };
+  let isListed = false;
+  sftp.on('STAT', (id, path) => {
+    const [, part] = /^\/parts\/(\w+)$/.exec(path) ?? [];
+    if (part in parts) sftp.attrs(id, parts[part]);
+    else sftp.status(id, 8);
+  }).on('OPENDIR', (id) => {
+    isListed = false;
+    sftp.handle(id, Buffer.from('parts'));
+  }).on('READDIR', (id) => {
+    if (isListed) return sftp.status(id, 1);
+    isListed = true;
+    return sftp.name(id, Object.entries(parts).map(([filename, attrs]) => ({ filename, longname: `a line of ${filename}`, attrs: { mode: 0o100644, ...attrs } })));
+  });
 }
 
 /** How many milliseconds a program may take on one implementation. */

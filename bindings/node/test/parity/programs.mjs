@@ -84,9 +84,19 @@ export const onOpenssh = {
     see(stream.type, stream.subtype, stream.server, stream.stdin === stream, stream.stdout === stream, stream.allowHalfOpen);
     stream.resume().end();
     await closed(stream);
+    const [, subsystem] = await called(client, 'subsys', 'sftp');
+    see(subsystem.type, subsystem.subtype, subsystem.server);
+    subsystem.resume().end();
+    await closed(subsystem);
   },
   'exec: a signal': async ({ client, see }) => command(client, see, 'exec', 'kill -TERM $$'),
   'exec: pty': async ({ client, see }) => command(client, see, 'exec', 'stty size; echo $TERM', { pty: { rows: 33, cols: 99, term: 'x' } }),
+  'exec: modes of a terminal': async ({ client, see }) => {
+    // ECHO is 53 (RFC 4254 section 8).
+    for (const modes of [{ ECHO: 0 }, Buffer.from([53, 0, 0, 0, 0, 0]), Buffer.alloc(0), { ECHO: 'x', ISIG: 0 }, { ECHO: NaN, NONSENSE: 1 }, { TTY_OP_END: 1 }, null, 'x']) {
+      await command(client, see, 'exec', "stty -a | tr ' ' '\\n' | grep -E '^-?(echo|isig)$'", { pty: { modes } });
+    }
+  },
   'exec: env': async ({ client, see }) => command(client, see, 'exec', 'echo $LC_PARITY', { env: { LC_PARITY: 'seen' } }),
   'subsys: one that there is not': async ({ client, see }) => command(client, see, 'subsys', 'nonsense'),
   'methods give the client': async ({ client, see, unused }) => {
@@ -1135,6 +1145,18 @@ export const onOpenssh = {
 
 /** Programs that connect by themselves: to a server of ssh2's, whose `seen` is what it was asked. */
 export const onSsh2 = {
+  'sftp: attributes that the server does not send': async ({ ssh2, see, where }) => {
+    const made = await connected(ssh2, { ...where, password: 'sesame' });
+    const [, sftp] = await called(made, 'sftp');
+    const said = ({ mode, uid, gid, size, atime, mtime }) => [mode, uid, gid, size, atime, mtime];
+    for (const part of ['none', 'size', 'mode', 'owner', 'times']) {
+      const [, found] = await called(sftp, 'stat', `/parts/${part}`);
+      see(part, said(found), found.isFile(), found.isDirectory());
+    }
+    const [, list] = await called(sftp, 'readdir', '/parts');
+    see(list.map(({ filename, longname, attrs }) => [filename, longname, said(attrs)]).sort());
+    made.end();
+  },
   'a stream under the connection that fails': async ({ ssh2, see, where }) => {
     const fail = (sock) => sock.destroy(new Error('unplugged'));
     for (const end of [fail, (sock) => sock.destroy(), (sock) => sock.end()]) {
