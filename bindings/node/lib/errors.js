@@ -28,6 +28,11 @@ const DISCONNECT_REASONS = [
   'TOO_MANY_CONNECTIONS', 'AUTH_CANCELED_BY_USER', 'NO_MORE_AUTH_METHODS_AVAILABLE', 'ILLEGAL_USER_NAME',
 ];
 
+/** What ssh2 calls the algorithms that the engine finds none of in common, by its words. @type {Record<string, string>} */
+const ALGORITHMS = {
+  'key exchange': 'key exchange algorithm', 'host key': 'host key format', cipher: 'C->S cipher', MAC: 'C->S MAC', compression: 'C->S compression',
+};
+
 /** SSH_DISCONNECT_BY_APPLICATION: the other side has closed in good order. */
 const BY_APPLICATION = 11;
 
@@ -52,6 +57,8 @@ function toConnectionError(fault, { config, ready }) {
   }
   if (kind === 'authentication') return told('All configured authentication methods failed', { level: 'client-authentication' });
   if (kind === 'host_key' && typeof config?.hostVerifier === 'function') return told('Host denied (verification failed)', {});
+  const lacking = /\bno (key exchange|host key|cipher|MAC|compression) in common with the server/.exec(fault.message)?.[1];
+  if (lacking !== undefined) return told(`Handshake failed: no matching ${ALGORITHMS[lacking]}`, { level: 'handshake' });
   if (kind === 'timeout' && ready) return told('Keepalive timeout', { level: 'client-timeout' });
   if (kind !== 'network' || !config) return toError(fault);
   const host = hostOf(config);

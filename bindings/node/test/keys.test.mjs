@@ -24,6 +24,9 @@ function keys(t) {
     plain: String(privateKey.export({ type: 'pkcs8', format: 'pem' })),
     sealed: {
       'PKCS#8': pem({ type: 'pkcs8', cipher: 'aes-256-cbc' }),
+      'PKCS#8 with a cipher that only OpenSSL reads': pem({ type: 'pkcs8', cipher: 'des-ede3-cbc' }),
+    },
+    old: {
       'PEM': pem({ type: 'pkcs1', cipher: 'aes-128-cbc' }),
       'PEM with a cipher that only OpenSSL reads': pem({ type: 'pkcs1', cipher: 'des-ede3-cbc' }),
     },
@@ -31,8 +34,8 @@ function keys(t) {
   };
 }
 
-test('a key behind a passphrase is opened on the engine’s threads, in every format', async (t) => {
-  const { plain, sealed, openssh } = keys(t);
+test('a key behind a passphrase is opened on the engine’s threads, but for old PEM, which takes no time', async (t) => {
+  const { plain, sealed, old, openssh } = keys(t);
   const wanted = parseKey(plain).getPrivatePEM();
   for (const [format, text] of Object.entries(sealed)) {
     assert.equal(isSealed(text, 'secret'), true, format);
@@ -40,6 +43,11 @@ test('a key behind a passphrase is opened on the engine’s threads, in every fo
     assert.equal(opened.getPrivatePEM(), wanted, format);
     const refused = await openSealed(text, 'wrong');
     assert.match(refused.message, /passphrase/, format);
+  }
+  for (const [format, text] of Object.entries(old)) {
+    assert.equal(isSealed(text, 'secret'), false, format);
+    assert.equal(parseKey(text, 'secret').getPrivatePEM(), wanted, format);
+    assert.match(parseKey(text, 'wrong').message, /passphrase/, format);
   }
   assert.equal(isSealed(openssh, 'secret'), true);
   assert.equal((await openSealed(openssh, 'secret')).getPrivatePEM(), parseKey(openssh, 'secret').getPrivatePEM());

@@ -19,6 +19,12 @@ const OPENSSH = /^-----BEGIN OPENSSH PRIVATE KEY-----\r?\n[\s\S]+\n-----END OPEN
 /** A private key in PEM's older formats. */
 const PEM = /^-----BEGIN (?:RSA |EC |DSA |ENCRYPTED )?PRIVATE KEY-----/;
 
+/** The types that older formats name, */
+const OLD_TYPES = /^-----BEGIN (?:RSA|EC|DSA) PRIVATE KEY-----/;
+
+/** and their header of what has a passphrase (RFC 1421 section 4.6.1.1). */
+const OLD_PEM = /^Proc-Type: 4,ENCRYPTED\r?$/m;
+
 /** A key's encoding is strings with their lengths in front (RFC 4251 section 5). */
 class Reader {
   /** @param {Buffer} data */
@@ -270,13 +276,17 @@ function ofFields(fields) {
 
 /** A private key in PEM's older formats. @param {string} text @param {string | undefined} passphrase */
 function ofPem(text, passphrase) {
-  if (/^Proc-Type: 4,ENCRYPTED|BEGIN ENCRYPTED PRIVATE KEY/m.test(text) && !passphrase) {
-    throw new Error('Encrypted private OpenSSH key detected, but no passphrase given');
+  const isOld = OLD_PEM.test(text);
+  // As ssh2: an empty passphrase is one.
+  if (isOld ? passphrase === undefined : text.startsWith('-----BEGIN ENCRYPTED') && !passphrase) {
+    throw new Error('Encrypted OpenSSH private key detected, but no passphrase given');
   }
   let key;
   try {
     key = crypto.createPrivateKey({ key: text, passphrase });
   } catch {
+    if (isOld) throw new Error('Malformed OpenSSH private key. Bad passphrase?');
+    if (OLD_TYPES.test(text)) throw new Error('Malformed OpenSSH private key');
     throw new Error(passphrase ? 'Malformed private key, or a wrong passphrase' : 'Malformed private key');
   }
   const { asymmetricKeyType: kind, asymmetricKeyDetails: details } = key;
@@ -369,10 +379,11 @@ function parseKey(data, passphrase) {
     return new Error('Passphrase must be a string or Buffer when supplied');
   }
   const text = data.toString().trim();
-  const phrase = passphrase?.toString() || undefined;
+  const given = passphrase?.toString();
+  const phrase = given || undefined;
   try {
     if (OPENSSH.test(text)) return ofFields(opened(`${text}\n`, phrase));
-    if (PEM.test(text)) return ofPem(text, phrase);
+    if (PEM.test(text)) return ofPem(text, given);
     if (text.startsWith('PuTTY-User-Key-File-')) return ofPutty(text, phrase);
     if (text.startsWith('---- BEGIN SSH2 PUBLIC KEY ----')) return ofRfc4716(text);
     const line = /^([a-z0-9@.-]+)\s+([A-Za-z0-9+/=]+)(?:\s+(.*))?$/.exec(text);
@@ -394,7 +405,8 @@ function parseKey(data, passphrase) {
 }
 
 /**
- * Whether a key costs much to open: a private key behind a passphrase. PuTTY's, of which version 2 is read, takes two hashes.
+ * Whether a key costs much to open: a private key behind a passphrase. PuTTY's, of which version 2 is read, takes two hashes, an
+ * old PEM's four at most.
  * @param {unknown} data
  * @param {unknown} passphrase
  * @returns {boolean} false for what parseKey() opens, or refuses, in no time
@@ -403,7 +415,7 @@ function isSealed(data, passphrase) {
   if ((typeof data !== 'string' && !Buffer.isBuffer(data)) || !passphrase) return false;
   const text = data.toString().trim();
   try {
-    return (OPENSSH.test(text) || PEM.test(text)) && native.isSealed(Buffer.from(`${text}\n`));
+    return (OPENSSH.test(text) || (PEM.test(text) && !OLD_PEM.test(text))) && native.isSealed(Buffer.from(`${text}\n`));
   } catch {
     return false;
   }
@@ -425,7 +437,7 @@ function openSealed(data, passphrase) {
       _told(kind, value) {
         detach(id);
         release();
-        // OpenSSL knows more ciphers of old PEM files, whose passphrases cost a hash.
+        // OpenSSL knows more ciphers.
         if (kind === KIND.FAIL && value === null) return resolve(parseKey(data, passphrase));
         if (kind === KIND.FAIL) return resolve(new Error(isPem ? 'Malformed private key, or a wrong passphrase' : value));
         try {

@@ -215,6 +215,8 @@ export async function compare(t, each) {
   }
   const encrypted = join(folder, 'encrypted');
   execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-a', '1', '-N', 'secret', '-C', 'me', '-f', encrypted]);
+  const pem = join(folder, 'pem');
+  execFileSync('ssh-keygen', ['-q', '-t', 'rsa', '-b', '2048', '-m', 'PEM', '-N', 'secret', '-f', pem]);
   const pairs = [['rsa', 2048], ['ecdsa', 256], ['ecdsa', 384], ['ecdsa', 521], ['ed25519', 256]].map(([type, bits]) => {
     const file = join(folder, `${type}-${bits}`);
     execFileSync('ssh-keygen', ['-q', '-t', type, '-b', String(bits), '-N', '', '-f', file]);
@@ -223,7 +225,7 @@ export async function compare(t, each) {
   const fixtures = new URL('../../node_modules/ssh2-original/test/fixtures/', import.meta.url);
   for (const [name, program] of Object.entries(alone)) {
     await each(name, () => both(program, async () => ({
-      unused, key: userKey, pairs, encrypted: readFileSync(encrypted), putty: readFileSync(new URL('id_rsa.ppk', fixtures)),
+      unused, key: userKey, pairs, encrypted: readFileSync(encrypted), pem: readFileSync(pem), putty: readFileSync(new URL('id_rsa.ppk', fixtures)),
     })));
   }
 }

@@ -1145,6 +1145,20 @@ export const onOpenssh = {
 
 /** Programs that connect by themselves: to a server of ssh2's, whose `seen` is what it was asked. */
 export const onSsh2 = {
+  'no algorithm in common': async ({ ssh2, see, original, hostKey, where }) => {
+    const offered = { kex: ['ecdh-sha2-nistp256'], cipher: ['aes256-ctr'], hmac: ['hmac-sha2-512'] };
+    const server = new original.Server({ hostKeys: [hostKey.private], algorithms: offered }, (connection) => connection.on('error', () => {}));
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const wanted = {
+      kex: ['ecdh-sha2-nistp384'], serverHostKey: ['ecdsa-sha2-nistp256'], cipher: ['aes128-ctr'], hmac: ['hmac-sha2-256'],
+    };
+    for (const [kind, names] of Object.entries(wanted)) {
+      const { error } = await connected(ssh2, { ...where, port: server.address().port, password: 'sesame', algorithms: { [kind]: names } });
+      see(kind, shown(error));
+    }
+    server.close();
+  },
   'sftp: attributes that the server does not send': async ({ ssh2, see, where }) => {
     const made = await connected(ssh2, { ...where, password: 'sesame' });
     const [, sftp] = await called(made, 'sftp');
@@ -1586,6 +1600,21 @@ export const onSsh2 = {
 
 /** Programs without a server. */
 export const alone = {
+  'passphrases of old PEM keys': async ({ ssh2, see, pem, unused }) => {
+    for (const passphrase of [undefined, '', 'wrong', 'secret']) {
+      const parsed = ssh2.utils.parseKey(pem, passphrase);
+      see(parsed instanceof Error ? shown(parsed) : parsed.type);
+      const client = new ssh2.Client();
+      client.on('error', () => {});
+      try {
+        client.connect({ host: '127.0.0.1', port: unused, username: 'me', privateKey: pem, passphrase });
+        see('is taken');
+      } catch (error) {
+        see(shown(error));
+      }
+    }
+    see(shown(ssh2.utils.parseKey('-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----')));
+  },
   'a stream under the connection that cannot be connected': async ({ ssh2, see, unused }) => {
     const events = [];
     const client = new ssh2.Client();
