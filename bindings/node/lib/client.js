@@ -65,6 +65,8 @@ class Client extends EventEmitter {
     this._failed = false;
     /** The socket as ssh2 has it: the program's own, or a stand-in. @type {any} */
     this._sock = undefined;
+    /** Whether it keeps the process alive. */
+    this._isHeld = false;
     /** Whether 'connect' was told. */
     this._met = false;
     /** The server's identification. */
@@ -128,7 +130,7 @@ class Client extends EventEmitter {
     this._ready = false;
     this._ending = false;
     attach(/** @type {number} */ (this._id), this);
-    retain();
+    this._hold(true);
     this._debug(`connecting to ${where}`);
     return this;
   }
@@ -231,6 +233,17 @@ class Client extends EventEmitter {
     }
   }
 
+  /**
+   * Has it keep the process alive, or not.
+   * @param {boolean} held
+   */
+  _hold(held) {
+    if (held === this._isHeld) return;
+    this._isHeld = held;
+    if (held) retain();
+    else release();
+  }
+
   /** The first that is heard of a connection shows that there is one. */
   _meet() {
     this._met = true;
@@ -323,7 +336,7 @@ class Client extends EventEmitter {
   _closed(fault) {
     const id = /** @type {number} */ (this._id);
     detach(id);
-    release();
+    this._hold(false);
     this._id = undefined;
     const wasReady = this._ready;
     this._listeners.clear();

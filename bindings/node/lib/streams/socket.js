@@ -90,10 +90,18 @@ class Socket extends EventEmitter {
   }
 
   ref() {
-    return this;
+    return this._keep(true);
   }
 
+  /** The process may end, though the client is connected. */
   unref() {
+    return this._keep(false);
+  }
+
+  /** @param {boolean} held */
+  _keep(held) {
+    const { _client: client } = this;
+    if (!this.destroyed && client._sock === this && client._id !== undefined) client._hold(held);
     return this;
   }
 

@@ -1,11 +1,12 @@
 // Programs for ssh2, each run on ssh2 and on trunkline against the same servers. A program says what it saw with `see`.
 
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { createHash, createPublicKey, generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
 import { appendFileSync, createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
+import { createRequire } from 'node:module';
 import { connect, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
@@ -95,6 +96,19 @@ export const onOpenssh = {
     // ECHO is 53 (RFC 4254 section 8).
     for (const modes of [{ ECHO: 0 }, Buffer.from([53, 0, 0, 0, 0, 0]), Buffer.alloc(0), { ECHO: 'x', ISIG: 0 }, { ECHO: NaN, NONSENSE: 1 }, { TTY_OP_END: 1 }, null, 'x']) {
       await command(client, see, 'exec', "stty -a | tr ' ' '\\n' | grep -E '^-?(echo|isig)$'", { pty: { modes } });
+    }
+  },
+  'a process with a client that does not keep it alive': async ({ ssh2, see, original, config }) => {
+    const module = ssh2.utils === original.utils ? 'ssh2-original' : '../../lib/index.js';
+    const at = JSON.stringify(createRequire(import.meta.url).resolve(module));
+    const { privateKey, knownHosts, keyFile, ...more } = config;
+    const client = `const client = new (require(${at}).Client)();
+      client.on('close', () => console.log('close')).connect({ ...${JSON.stringify({ ...more, knownHosts })}, privateKey: require('fs').readFileSync(${JSON.stringify(keyFile)}) });`;
+    for (const then of ['client._sock.unref();', 'client._sock.unref(); client._sock.unref().ref(); setTimeout(() => client.end(), 100);', 'client.end();']) {
+      const child = spawn(process.execPath, ['-e', `${client} client.on('ready', () => { console.log('ready'); ${then} });`], { timeout: 20_000 });
+      let out = '';
+      child.stdout.on('data', (chunk) => (out += chunk));
+      see(then, await closed(child), out);
     }
   },
   'exec: env': async ({ client, see }) => command(client, see, 'exec', 'echo $LC_PARITY', { env: { LC_PARITY: 'seen' } }),
