@@ -199,7 +199,7 @@ impl SftpSession {
             Some(Ok(Outcome::Bytes(bytes))) => (Kind::Open, Payload::Bytes(Vec::from(bytes).into())),
             Some(Err(fault)) => (Kind::Fail, Payload::Value(fault.to_json())),
             None => {
-                let closed = Fault::usage("No response from server: the SFTP session was closed");
+                let closed = Fault::usage("No response from server");
                 (Kind::Fail, Payload::Value(closed.to_json()))
             }
         };

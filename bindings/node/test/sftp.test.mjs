@@ -141,6 +141,14 @@ test('a session that has ended fails what is asked of it, and lets the client go
   assert.equal((await all(await ask(ssh, 'exec', 'echo on'))).toString(), 'on\n');
 });
 
+test('what an end cuts off has no response', async (t) => {
+  const { client: ssh } = await client(t);
+  const sftp = await ask(ssh, 'sftp');
+  const asked = ask(sftp, 'stat', '/');
+  sftp.end();
+  await assert.rejects(asked, { message: 'No response from server' });
+});
+
 test('ssh2-sftp-client runs on it unchanged', async (t) => {
   const [host] = await servers(t);
   const folder = scratch(t);

@@ -5,6 +5,7 @@
 const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
 const { Readable, Transform, Writable, pipeline } = require('node:stream');
+const { fileURLToPath } = require('node:url');
 const { KIND, hub, attach, attempt, detach } = require('../hub');
 const { checkText, toError, toLocalError } = require('../errors');
 
@@ -154,7 +155,7 @@ function fileOptions(options) {
  */
 function checkPart(buffer, isRead, offset, length, position) {
   if (!Buffer.isBuffer(buffer)) throw new Error('buffer is not a Buffer');
-  if (isRead ? offset >= buffer.length : offset > buffer.length) throw new Error('offset is out of bounds');
+  if (offset < 0 || (isRead ? offset >= buffer.length : offset > buffer.length)) throw new Error('offset is out of bounds');
   if (offset + length > buffer.length) throw new Error('length extends beyond buffer');
   if (position === null) throw new Error('null position currently unsupported');
 }
@@ -609,6 +610,7 @@ class SFTP extends EventEmitter {
    */
   fastGet(remotePath, localPath, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
+    localPath = localText(localPath);
     if (typeof options?.fileSize === 'number' && options.fileSize > 0) {
       checkText(remotePath, localPath);
       return this._copyPart(this.createReadStream(remotePath, { end: options.fileSize - 1 }), fs, localPath, options, callback);
@@ -626,6 +628,7 @@ class SFTP extends EventEmitter {
    */
   fastPut(localPath, remotePath, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
+    localPath = localText(localPath);
     if (typeof options?.fileSize === 'number' && options.fileSize > 0) {
       checkText(remotePath, localPath);
       return this._copyPart(fs.createReadStream(localPath, { end: options.fileSize - 1 }), this, remotePath, options, callback);
@@ -736,6 +739,12 @@ function handleOf(number) {
 /** @param {unknown} handle @param {string} [what] */
 function checkHandle(handle, what = 'handle') {
   if (!Buffer.isBuffer(handle)) throw new Error(`${what} is not a Buffer`);
+}
+
+/** A path of this machine as text, which fs takes in other forms, too. @param {any} path */
+function localText(path) {
+  if (Buffer.isBuffer(path)) return path.toString();
+  return path instanceof URL ? fileURLToPath(path) : path;
 }
 
 /** @param {unknown} ids @param {'uid' | 'gid'} what */

@@ -3,7 +3,7 @@
 import { execFileSync, spawn } from 'node:child_process';
 import { createHash, createPublicKey, generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
-import { appendFileSync, createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { appendFileSync, createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
 import { createRequire } from 'node:module';
@@ -11,6 +11,7 @@ import { connect, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
 import { setTimeout } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
 
 /** What of an error programs look at. */
 export const shown = (error, ...fields) =>
@@ -101,15 +102,41 @@ export const onOpenssh = {
   'a process with a client that does not keep it alive': async ({ ssh2, see, original, config }) => {
     const module = ssh2.utils === original.utils ? 'ssh2-original' : '../../lib/index.js';
     const at = JSON.stringify(createRequire(import.meta.url).resolve(module));
-    const { privateKey, knownHosts, keyFile, ...more } = config;
+    const { knownHosts, keyFile, ...more } = config;
     const client = `const client = new (require(${at}).Client)();
-      client.on('close', () => console.log('close')).connect({ ...${JSON.stringify({ ...more, knownHosts })}, privateKey: require('fs').readFileSync(${JSON.stringify(keyFile)}) });`;
+      client.on('close', () => console.log('close')).connect({ ...${JSON.stringify({ ...more, knownHosts, privateKey: undefined })}, privateKey: require('fs').readFileSync(${JSON.stringify(keyFile)}) });`;
     for (const then of ['client._sock.unref();', 'client._sock.unref(); client._sock.unref().ref(); setTimeout(() => client.end(), 100);', 'client.end();']) {
       const child = spawn(process.execPath, ['-e', `${client} client.on('ready', () => { console.log('ready'); ${then} });`], { timeout: 20_000 });
       let out = '';
       child.stdout.on('data', (chunk) => (out += chunk));
       see(then, await closed(child), out);
     }
+  },
+  'sftp: paths of this machine that are not text': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const [from, to] = [join(folder, 'bytes-from'), join(folder, 'bytes-to')];
+    writeFileSync(from, 'content');
+    for (const path of [Buffer.from(from), pathToFileURL(from)]) {
+      rmSync(to, { force: true });
+      see(await called(sftp, 'fastPut', path, to), readFileSync(to, 'utf8'));
+    }
+    for (const path of [Buffer.from(to), pathToFileURL(to)]) {
+      rmSync(to, { force: true });
+      see(await called(sftp, 'fastGet', from, path), readFileSync(to, 'utf8'));
+    }
+  },
+  'sftp: places outside of the buffer': async ({ client, see, folder }) => {
+    const closes = closed(client).then(() => 'closed');
+    const [, sftp] = await called(client, 'sftp');
+    const [, handle] = await called(sftp, 'open', join(folder, 'places'), 'w+');
+    for (const [method, offset, length] of [['read', -1, 5], ['read', 10, 1], ['read', 0, 11], ['write', 0, 11]]) {
+      try {
+        see(method, await called(sftp, method, handle, Buffer.alloc(10), offset, length, 0));
+      } catch (error) {
+        see(method, error instanceof Error);
+      }
+    }
+    see(await Promise.race([closes, called(sftp, 'fstat', handle).then(([error]) => error)]));
   },
   'exec: env': async ({ client, see }) => command(client, see, 'exec', 'echo $LC_PARITY', { env: { LC_PARITY: 'seen' } }),
   'subsys: one that there is not': async ({ client, see }) => command(client, see, 'subsys', 'nonsense'),
