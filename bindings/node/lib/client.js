@@ -1,5 +1,6 @@
 'use strict';
 
+const { AsyncResource } = require('node:async_hooks');
 const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, attempt, detach, retain, release } = require('./hub');
 const { Channel, Tunnel } = require('./streams/channel');
@@ -71,6 +72,8 @@ class Client extends EventEmitter {
     this._met = false;
     /** The server's identification. */
     this._server = '';
+    /** The asynchronous context of its handlers: connect()'s. */
+    this._scope = new AsyncResource('TRUNKLINE');
     /** Log-ins by number: each connection has one. @type {Map<number, Authentication>} */
     this._logins = new Map();
     /** The program's private key, opened or being so. @type {import('./authentication').OwnKey | undefined} */
@@ -93,7 +96,7 @@ class Client extends EventEmitter {
    */
   connect(config) {
     if (this._id !== undefined) {
-      this.once('close', () => this.connect(config));
+      this.once('close', AsyncResource.bind(() => void this.connect(config)));
       return this.end();
     }
     if ('destination' in config && config.destination !== undefined) {
@@ -129,6 +132,7 @@ class Client extends EventEmitter {
     this._met = false;
     this._ready = false;
     this._ending = false;
+    this._scope = new AsyncResource('TRUNKLINE');
     attach(/** @type {number} */ (this._id), this);
     this._hold(true);
     this._debug(`connecting to ${where}`);
@@ -377,7 +381,7 @@ class Client extends EventEmitter {
     const ended = this._ended;
     this._ended = undefined;
     // Behind the 'close' of the last stream, which comes with the next tick.
-    setImmediate(ended);
+    setImmediate(() => this._scope.runInAsyncScope(ended));
   }
 
   /** @returns {number} */
@@ -819,7 +823,12 @@ class Listener {
   }
 
   /** @param {{ number: number, originator: string }} incoming */
-  _incoming({ number, originator }) {
+  _incoming(incoming) {
+    this.client._scope.runInAsyncScope(this._offer, this, incoming);
+  }
+
+  /** @param {{ number: number, originator: string }} incoming */
+  _offer({ number, originator }) {
     let settled = false;
     const accept = () => {
       if (settled) return undefined;

@@ -3,6 +3,7 @@
 // This environment's end of the native hub: one wake-up fetches everything that has happened, and each target hears its
 // own part.
 
+const { AsyncResource } = require('node:async_hooks');
 const { isMainThread } = require('node:worker_threads');
 
 const native = require('./native');
@@ -23,7 +24,7 @@ const KIND = Object.freeze(/** @type {any} */ (Object.fromEntries(native.kinds()
  * @typedef {{ _threw(error: unknown): void }} Owner
  */
 
-/** @type {Map<number, Target>} */
+/** Targets, and the asynchronous context of whoever made each. @type {Map<number, { target: Target, scope: AsyncResource }>} */
 const targets = new Map();
 
 const hub = new native.Hub(wake);
@@ -73,10 +74,11 @@ function resume() {
     }
     const value = waiting[next + 2];
     next += 3;
-    const target = targets.get(number);
-    if (target === undefined) continue;
+    const found = targets.get(number);
+    if (found === undefined) continue;
     if (kind === KIND.OPEN || kind === KIND.FAIL) fresh.add(number);
-    attempt(target._owner, () => target._told(kind, value));
+    const { target, scope } = found;
+    attempt(target._owner, () => scope.runInAsyncScope(target._told, target, kind, value));
   }
   waiting = [];
   next = 0;
@@ -107,12 +109,13 @@ function rethrow(error) {
 }
 
 /**
- * Lets a target hear of a number.
+ * Lets a target hear of a number, in the present asynchronous context: as of Node's own callbacks, what a program keeps in an
+ * AsyncLocalStorage is there in its handlers.
  * @param {number} number
  * @param {Target} target
  */
 function attach(number, target) {
-  targets.set(number, target);
+  targets.set(number, { target, scope: new AsyncResource('TRUNKLINE') });
 }
 
 /** @param {number} number */

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -291,4 +292,40 @@ test('the connections of a client can be looked at', async (t) => {
   assert.equal(lane.sessions, 1);
   assert.ok(lane.bytesReceived > 0);
   stream.close();
+});
+
+test('callbacks have the asynchronous context of their call, and handlers that of connect()', async (t) => {
+  const [host] = await servers(t);
+  const storage = new AsyncLocalStorage();
+  const made = fresh();
+  const seen = [];
+  const see = (name) => seen.push([name, storage.getStore()]);
+  made.on('ready', () => see('ready')).on('tcp connection', (_, accept) => {
+    see('tcp connection');
+    accept().end();
+  }).on('close', () => see('close'));
+  storage.run('connect', () => made.connect(config(host)));
+  await once(made, 'ready');
+  const within = (name, begin) => new Promise((resolve) => storage.run(name, () => begin((error, value) => {
+    see(name);
+    resolve(error ?? value);
+  })));
+  const stream = await within('exec', (done) => made.exec('echo out; echo err >&2', done));
+  const ended = ending(stream);
+  stream.on('data', () => see('data')).stderr.on('data', () => see('error data'));
+  await ended;
+  const sftp = await within('sftp', (done) => made.sftp(done));
+  await within('stat', (done) => sftp.stat('/', done));
+  const port = await within('forwardIn', (done) => made.forwardIn('127.0.0.1', 0, done));
+  const tunnel = await within('forwardOut', (done) => made.forwardOut('127.0.0.1', 1, '127.0.0.1', port, done));
+  const over = ending(tunnel);
+  tunnel.resume().end();
+  await over;
+  const left = ending(made);
+  storage.run('end', () => made.end());
+  await left;
+  assert.deepEqual(seen.sort(), [
+    ['ready', 'connect'], ['exec', 'exec'], ['data', 'exec'], ['error data', 'exec'], ['sftp', 'sftp'], ['stat', 'stat'],
+    ['forwardIn', 'forwardIn'], ['forwardOut', 'forwardOut'], ['tcp connection', 'connect'], ['close', 'connect'],
+  ].sort());
 });

@@ -1,5 +1,6 @@
 // Programs for ssh2, each run on ssh2 and on trunkline against the same servers. A program says what it saw with `see`.
 
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { execFileSync, spawn } from 'node:child_process';
 import { createHash, createPublicKey, generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
@@ -1186,6 +1187,36 @@ export const onOpenssh = {
 
 /** Programs that connect by themselves: to a server of ssh2's, whose `seen` is what it was asked. */
 export const onSsh2 = {
+  'handlers have the asynchronous context of connect()': async ({ ssh2, see, where }) => {
+    const storage = new AsyncLocalStorage();
+    const seen = (name) => see(name, storage.getStore());
+    const client = new ssh2.Client();
+    for (const event of ['connect', 'banner', 'ready', 'end', 'close']) client.on(event, () => seen(event));
+    const hostVerifier = () => {
+      seen('hostVerifier');
+      return true;
+    };
+    const ended = closed(client);
+    await storage.run('connect', async () => {
+      client.connect({ ...where, password: 'sesame', hostVerifier });
+      await once(client, 'ready');
+      const [, stream] = await new Promise((resolve) => client.exec('both', (...told) => {
+        seen('exec');
+        resolve(told);
+      }));
+      for (const event of ['data', 'exit', 'end', 'close']) stream.on(event, () => seen(event));
+      stream.stderr.on('data', () => seen('error data'));
+      await closed(stream);
+      client.sftp((_, sftp) => {
+        seen('sftp');
+        sftp.stat('/parts/mode', () => {
+          seen('stat');
+          client.end();
+        });
+      });
+    });
+    await ended;
+  },
   'no algorithm in common': async ({ ssh2, see, original, hostKey, where }) => {
     const offered = { kex: ['ecdh-sha2-nistp256'], cipher: ['aes256-ctr'], hmac: ['hmac-sha2-512'] };
     const server = new original.Server({ hostKeys: [hostKey.private], algorithms: offered }, (connection) => connection.on('error', () => {}));
