@@ -593,11 +593,18 @@ impl Flow {
         let asked = Side::BOTH.map(|side| state.of(side).wanted);
         let last = (state.runs.iter()).rposition(|(side, _)| state.flushed || asked[*side as usize]);
         let mut given = [0; 2];
-        let mut kept = Vec::new();
+        let mut kept: Vec<(Side, Blocks)> = Vec::new();
         for (at, (side, mut blocks)) in std::mem::take(&mut state.runs).into_iter().enumerate() {
             let (number, len) = (side as usize, blocks.len());
             if last.is_none_or(|last| at > last) || !state.goes(side, len, asked[number]) {
-                kept.push((side, blocks));
+                // What was between it and the one before may have gone.
+                match kept.last_mut() {
+                    Some((before, joined)) if *before == side => {
+                        joined.extend(blocks);
+                        state.of(side).runs -= 1;
+                    }
+                    _ => kept.push((side, blocks)),
+                }
                 continue;
             }
             given[number] += len;

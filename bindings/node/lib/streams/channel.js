@@ -19,12 +19,14 @@ class StandardError extends Readable {
   constructor(channel) {
     super({ highWaterMark: HIGH_WATER_MARK });
     this._channel = channel;
-    /** Somebody reads it. */
-    this._begun = false;
+  }
+
+  /** Whether somebody reads it. That it wants data does not tell: it may be given some that nobody asked for. */
+  get _isRead() {
+    return this.readableFlowing !== null || this.listenerCount('readable') > 0 || this.readableDidRead;
   }
 
   _read() {
-    this._begun = true;
     const id = this._channel._id;
     if (id !== undefined) hub.read(id, true);
   }
@@ -222,7 +224,7 @@ class Channel extends Duplex {
 
   _closed() {
     const { stderr } = this;
-    if (stderr._begun && !stderr.readableEnded && !stderr.destroyed) {
+    if (stderr._isRead && !stderr.readableEnded && !stderr.destroyed) {
       stderr.once('end', () => this._emitClose());
       stderr.once('close', () => this._emitClose());
     } else {
