@@ -644,7 +644,7 @@ impl Running {
             reading.cancels.insert(who.to_owned(), cancel.clone());
             self.wait_for(job, cancel.text.len() + cancel.signature.len());
         }
-        if is_own == Some(false) && !is_let {
+        if is_own == Some(false) && !is_let && !node.is_settled(job) {
             tracing::warn!(
                 "job {job} does not end for {who}, who has not submitted it and is not in `cancel` here"
             );

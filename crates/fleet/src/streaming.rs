@@ -314,7 +314,7 @@ impl Streaming {
         let at = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
         if entry.operation != Operation::Put {
             if what == "order" {
-                self.removed(node, stream, entry.operation, at);
+                self.removed(node, &stream, entry.operation, at);
             }
             return;
         }
@@ -364,16 +364,16 @@ impl Streaming {
 
     /// The order of a stream stands in the bucket no more. A node removes it when the stream has ended everywhere; of a stream that
     /// runs it is somebody else who has, without having signed that it is to end.
-    fn removed(&mut self, node: &mut Node, stream: StreamId, operation: Operation, at: u64) {
-        if self.streams.get(&stream).is_some_and(Reading::is_under_way) {
+    fn removed(&mut self, node: &mut Node, stream: &StreamId, operation: Operation, at: u64) {
+        if self.streams.get(stream).is_some_and(Reading::is_under_way) {
             return tracing::warn!(
                 "stream {stream} goes on: its order was removed from the bucket, which does not end it"
             );
         }
-        self.markers.see(&stream, operation, at);
-        self.streams.remove(&stream);
-        self.waiting.remove(&stream);
-        node.handle_stream_gone(&stream);
+        self.markers.see(stream, operation, at);
+        self.streams.remove(stream);
+        self.waiting.remove(stream);
+        node.handle_stream_gone(stream);
     }
 
     /// So many bytes are kept of a stream that is not whole, for which older ones may have to go.

@@ -267,6 +267,11 @@ impl Node {
         self.done.contains_key(job)
     }
 
+    /// Whether nothing more happens to any host of a job.
+    pub(crate) fn is_settled(&self, job: &JobId) -> bool {
+        self.is_done(job) || self.jobs.get(job).is_some_and(Job::is_settled)
+    }
+
     /// Whether it holds this unit.
     pub(crate) fn owns(&self, unit: &Unit, now: Time) -> bool {
         self.leases

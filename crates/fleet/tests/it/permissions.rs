@@ -110,30 +110,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
             .unwrap();
         assert!(state.put(place, "x".into()).await.is_err(), "{place}");
     }
-    // Nobody reads what NATS answers to others.
-    for inbox in [
-        format!("_INBOX_{}.>", submitter.public_key()),
-        "_INBOX.>".into(),
-        ">".into(),
-    ] {
-        let (refused, mut refusals) = tokio::sync::mpsc::unbounded_channel();
-        let options = async_nats::ConnectOptions::new()
-            .event_callback(move |event| {
-                let _ = refused.send(event.to_string());
-                async {}
-            })
-            .nkey(node.seed().unwrap());
-        let client = options.connect(nats.access().servers).await.unwrap();
-        let _subscription = client.subscribe(inbox.clone()).await.unwrap();
-        while let Some(event) = refusals.recv().await {
-            if event
-                .to_lowercase()
-                .contains("permissions violation for subscription")
-            {
-                break;
-            }
-        }
-    }
+    inboxes(&nats, &submitter, &node).await;
     // Tombstones of streams are a node's to remove.
     for (key, may) in [(&submitter, false), (&node, true)] {
         let options = async_nats::ConnectOptions::new()
@@ -165,6 +142,33 @@ async fn a_configuration_of_before_inboxes_is_named() {
         }
     };
     assert!(why.contains(&format!("let it subscribe to \"{own}\"")), "{why}");
+}
+
+/// Nobody reads what NATS answers to others.
+async fn inboxes(nats: &Nats, submitter: &KeyPair, node: &KeyPair) {
+    for inbox in [
+        format!("_INBOX_{}.>", submitter.public_key()),
+        "_INBOX.>".into(),
+        ">".into(),
+    ] {
+        let (refused, mut refusals) = tokio::sync::mpsc::unbounded_channel();
+        let options = async_nats::ConnectOptions::new()
+            .event_callback(move |event| {
+                let _ = refused.send(event.to_string());
+                async {}
+            })
+            .nkey(node.seed().unwrap());
+        let client = options.connect(nats.access().servers).await.unwrap();
+        let _subscription = client.subscribe(inbox.clone()).await.unwrap();
+        while let Some(event) = refusals.recv().await {
+            if event
+                .to_lowercase()
+                .contains("permissions violation for subscription")
+            {
+                break;
+            }
+        }
+    }
 }
 
 /// A stream, which the node runs, and which ends when its submitter says so and nobody else.

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use async_nats::jetstream::kv::Store;
 use nkeys::KeyPair;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use trunkline_fleet::allow::{AllowList, AllowSource};
-use trunkline_fleet::bucket::Bucket;
+use trunkline_fleet::bucket::{Access, Bucket};
 use trunkline_fleet::order::job::JobTerms;
 use trunkline_fleet::order::{self, OrderError, Written};
 use trunkline_fleet::running::Instruction;
 use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Restart, Resuming};
 use trunkline_fleet::streaming::following;
-use trunkline_fleet::submitting::{SubmitError, Wait, cancel, order_of, own_order, submit, waits};
+use trunkline_fleet::submitting::{SubmitError, Wait, cancel, jobs, order_of, own_order, submit, waits};
 
 use crate::bad_input::wait_for_shards;
 use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
@@ -214,6 +216,68 @@ async fn nobody_empties_a_bucket_with_one_message() {
         assert_eq!(stream.cached_info().state.messages, before, "{name}");
     }
     drop(bucket);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_kept_of_output_and_input_has_a_bound() {
+    let nats = Nats::start("");
+    let _bucket = nats.fleet(4).await;
+    let client = async_nats::connect(nats.access().servers).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    for name in ["output", "input", "streamed"] {
+        let stream = jetstream.get_stream(format!("test-{name}")).await.unwrap();
+        let most = stream.cached_info().config.max_bytes;
+        assert!((64 << 20..=1 << 30).contains(&most), "{name}: {most}");
+    }
+}
+
+/// Passes on what a client and NATS say, and falls silent for a while, once, before NATS tells of the job's fourth host.
+async fn faltering(nats: &Nats) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let port = nats.port();
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let (mut from_client, mut to_client) = client.split();
+        let (mut from_server, mut to_server) = server.split();
+        let answers = async {
+            let (mut buffer, mut has_faltered) = (vec![0; 1 << 20], false);
+            while let Ok(bytes @ 1..) = from_server.read(&mut buffer).await {
+                let (mut said, word) = (&buffer[..bytes], b".fate.3");
+                let at = said.windows(word.len()).position(|words| words == word);
+                if let Some(at) = at.filter(|_| !std::mem::replace(&mut has_faltered, at.is_some())) {
+                    to_client.write_all(&said[..at]).await.unwrap();
+                    said = &said[at..];
+                    tokio::time::sleep(Duration::from_millis(1500)).await;
+                }
+                to_client.write_all(said).await.unwrap();
+            }
+        };
+        tokio::join!(answers, tokio::io::copy(&mut from_client, &mut to_server))
+    });
+    format!("nats://{address}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_nats_knows_of_a_job_is_waited_for() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let six = hosts(&numbered("web", 6));
+    let job = submit(&bucket, &key, &six, Limits::default(), None)
+        .await
+        .unwrap();
+    told(&bucket, &job).await;
+    let access = Access {
+        servers: faltering(&nats).await,
+        ..nats.access()
+    };
+    let slow = Bucket::open(&access).await.unwrap();
+    assert_eq!(jobs(&slow).await.unwrap()[0].succeeded, 6);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
