@@ -470,11 +470,11 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ("Be a node:", "trunkline fleet join"),
                 (
                     "Follow a job that somebody has begun:",
-                    "trunkline fleet attach 3bab295123b9",
+                    "trunkline fleet attach kq3vmlz7ea2xw5bnty6dcf4s",
                 ),
                 (
                     "Follow a stream into files, from where that was left:",
-                    "trunkline fleet attach 002a54c433d0 --to 'file:{host}.log'",
+                    "trunkline fleet attach w2hn5tqbx7mra4ycjz3kfe6d --to 'file:{host}.log'",
                 ),
             ],
             see_also: &[
