@@ -20,8 +20,9 @@ pub(super) struct HeldNames {
 
 /// For some twenty million names, of which a hash is kept.
 const MOST_HELD: usize = 1 << 30;
-/// What a name takes beside its path, in tables that grow by doubling.
-const A_NAME: usize = 48;
+/// What the hash of a name takes in tables that grow by doubling, and what a path takes beside its bytes.
+const A_HASH: usize = 48;
+const A_PATH: usize = 128;
 
 impl HeldNames {
     /// Counts one more name, with so many bytes of a path where that is kept.
@@ -29,7 +30,8 @@ impl HeldNames {
     /// # Errors
     /// All names together take more than a copy may.
     pub(super) fn hold(&self, path: usize) -> Result<(), Error> {
-        match self.bytes.fetch_add(path + A_NAME, Ordering::Relaxed) {
+        let taken = if path == 0 { A_HASH } else { A_PATH + path };
+        match self.bytes.fetch_add(taken, Ordering::Relaxed) {
             held if held < MOST_HELD => Ok(()),
             _ => Err(Error::Invalid(
                 "there are more names than one copy keeps in memory (1 GiB): copy the directories one by one"
