@@ -474,7 +474,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ),
                 (
                     "Follow a stream into files, from where that was left:",
-                    "trunkline fleet attach w2hn5tqbx7mra4ycjz3kfe6d --to 'file:{host}.log'",
+                    "trunkline fleet attach w2hn5tqbx7mra4ycjz3kfe6d --to 'file:{host}'",
                 ),
             ],
             see_also: &[
