@@ -558,11 +558,12 @@ async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
 async fn are_several(job: &Job, sources: &[Location]) -> Result<bool, Error> {
     let [source] = sources else { return Ok(true) };
     let path = source.path();
+    if !path::is_pattern(&path) {
+        return Ok(false);
+    }
     match Place::of(source).await? {
-        Place::Server(sessions) if path::is_pattern(&path) => {
-            Ok(list::count(job, &sessions, &path).await? > 1)
-        }
-        _ => Ok(false),
+        Place::Server(sessions) => Ok(list::count(job, &sessions, &path).await? > 1),
+        Place::Local => Ok(false),
     }
 }
 
