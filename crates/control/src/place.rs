@@ -208,12 +208,16 @@ mod tests {
     #[test]
     fn relative_folders_are_not_used() {
         let place = find(&[
-            ("TRUNKLINE_DIR", "x"),
+            ("XDG_CONFIG_HOME", "x"),
             ("XDG_STATE_HOME", "/s"),
             ("HOME", "/home/jo"),
         ])
         .unwrap();
         assert_eq!(place.state, Path::new("/s/trunkline"));
+        assert_eq!(place.config, Path::new("/home/jo/.config/trunkline/config.toml"));
+        // Whoever names one wants a daemon of its own.
+        let named = find(&[("TRUNKLINE_DIR", "x"), ("HOME", "/home/jo")]);
+        assert!(matches!(named, Err(PlaceError::Relative(_))), "{named:?}");
     }
 
     #[test]
