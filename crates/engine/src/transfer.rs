@@ -448,6 +448,12 @@ async fn refuse_into_itself(
     to: &Place,
     top: &Top,
 ) -> Result<(), Error> {
+    if !job.options.recursive || job.options.dry_run {
+        return Ok(());
+    }
+    let Some(root) = to.absolute(&top.root).await else {
+        return Ok(());
+    };
     for source in sources.iter().filter(|source| source.stream.is_none()) {
         let (path, typed) = match from {
             Place::Local => (source.path.clone(), source.path.clone()),
@@ -457,45 +463,45 @@ async fn refuse_into_itself(
             }
         };
         let name = list::target(&typed, top);
-        if let Some(message) = into_itself(job, from, &path, to, (&top.root, &name)).await? {
+        if let Some(message) = into_itself(from, &path, to, (&root, &name)).await? {
             return Err(Error::Invalid(message));
         }
     }
     Ok(())
 }
 
-/// Says so where a folder at `path` is copied into itself: to a name below a target that is in the folder.
+/// Says so where a folder at `path` is copied into itself: to a name below a target, an absolute path, that is in the folder.
 async fn into_itself(
-    job: &Job,
     from: &Place,
     path: &Bytes,
     to: &Place,
-    (root, name): (&Bytes, &Bytes),
+    (target, name): (&Bytes, &Bytes),
 ) -> Result<Option<String>, Error> {
-    if !job.options.recursive || job.options.dry_run {
-        return Ok(None);
-    }
-    let absolute = async |place: &Place, path: &Bytes| match place {
-        Place::Local => {
-            let path = PathBuf::from(path::os(path));
-            let found = blocking(move || std::fs::canonicalize(path)).await.ok()?;
-            Some(Bytes::copy_from_slice(found.as_os_str().as_encoded_bytes()))
-        }
-        Place::Server(sessions) => sessions.first().realpath(path).await.ok(),
-    };
-    let (Some(target), Some(path)) = (absolute(to, root).await, absolute(from, path).await) else {
+    let Some(path) = from.absolute(path).await else {
         return Ok(None);
     };
-    let into = path::in_root(&target, name);
+    let into = path::in_root(target, name);
     let is_inside = match into.strip_prefix(&path[..]) {
         Some(rest) => rest.starts_with(b"/") && !rest[1..].is_empty() || path == "/",
         None => false,
     };
-    let loops = is_inside && to.shows_what_is_made_at(from, &target).await?;
+    let loops = is_inside && to.shows_what_is_made_at(from, target).await?;
     Ok(loops.then(|| format!("{} cannot be copied into itself, {}", shown(&path), shown(&into))))
 }
 
 impl Place {
+    /// A path made absolute and without links; `None` where there is nothing.
+    async fn absolute(&self, path: &Bytes) -> Option<Bytes> {
+        match self {
+            Self::Local => {
+                let path = PathBuf::from(path::os(path));
+                let found = blocking(move || std::fs::canonicalize(path)).await.ok()?;
+                Some(Bytes::copy_from_slice(found.as_os_str().as_encoded_bytes()))
+            }
+            Self::Server(sessions) => sessions.first().realpath(path).await.ok(),
+        }
+    }
+
     /// Whether a folder is the same one here and at another place, whatever the places are called: what is made in it
     /// here is seen there.
     async fn shows_what_is_made_at(&self, other: &Self, folder: &Bytes) -> Result<bool, Error> {

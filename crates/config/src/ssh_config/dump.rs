@@ -106,8 +106,7 @@ impl Fields {
 
     /// A string; "none" counts as absent.
     pub(crate) fn text(&mut self, keyword: &str) -> Option<String> {
-        self.parse(keyword, |value| Some(value.to_owned()))
-            .filter(|value| value != "none" && !value.is_empty())
+        self.name(keyword).filter(|value| value != "none")
     }
 
     /// A comma-separated list of names.

@@ -418,9 +418,13 @@ impl From<'_> {
             return Ok(());
         }
         // Of others that is known before.
-        if kind == Kind::Directory && !named {
+        if kind == Kind::Directory
+            && !named
+            && !job.options.dry_run
+            && let Some(root) = to.absolute(&top.root).await
+        {
             let from = Place::Server(sessions.clone());
-            if let Some(message) = into_itself(job, &from, &path, to, (&top.root, &below)).await? {
+            if let Some(message) = into_itself(&from, &path, to, (&root, &below)).await? {
                 job.failed(path, message);
                 return Ok(());
             }
