@@ -55,6 +55,11 @@ pub struct Rule {
 }
 
 impl AllowList {
+    /// Whether this one, by the public nkey, may end what others have submitted.
+    pub fn lets_cancel(&self, who: &str) -> bool {
+        self.cancel.iter().any(|known| known == who)
+    }
+
     /// Why a host is not allowed, where that is so. `subject`: where its output goes in JetStream, where it does. One rule has
     /// to fit all of it.
     pub fn refuses(

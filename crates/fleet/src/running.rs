@@ -654,8 +654,7 @@ impl Running {
 
     /// Whether the allow list lets this one end what others have submitted.
     fn lets_cancel(&self, who: &str) -> bool {
-        let allowed = self.allowed.as_ref();
-        allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
+        self.allowed.as_ref().is_ok_and(|list| list.lets_cancel(who))
     }
 
     /// Ends a job if somebody has said so who may.

@@ -393,13 +393,18 @@ impl Streaming {
         }
     }
 
+    /// Whether the allow list lets this one end what others have submitted.
+    fn lets_cancel(&self, who: &str) -> bool {
+        self.allow.current().is_ok_and(|list| list.lets_cancel(who))
+    }
+
     /// Somebody wants a stream to end. It is remembered where that one may not say so yet: the order may come later, and the allow
     /// list may change.
     fn cancelled(&mut self, node: &mut Node, stream: &StreamId, who: &str, cancel: Signed) {
         if !order::is_cancel::<StreamTerms>(&self.bucket.charter, stream, who, &cancel) {
             return tracing::warn!("stream {stream}: {who} has not signed that it is to end");
         }
-        let is_let = lets_cancel(&*self.allow, who);
+        let is_let = self.lets_cancel(who);
         let reading = self.streams.entry(stream.clone()).or_default();
         let is_own = reading.order.as_ref().map(|order| order.submitter == who);
         let is_known = reading.cancels.contains_key(who);
@@ -503,7 +508,7 @@ impl Streaming {
         };
         // Each was signed.
         let mut all = reading.cancels.keys();
-        if all.any(|who| order.submitter == *who || lets_cancel(&*self.allow, who)) {
+        if all.any(|who| order.submitter == *who || self.lets_cancel(who)) {
             node.handle_stream_cancelled(stream);
         }
     }
@@ -723,12 +728,6 @@ impl Streaming {
             }
         });
     }
-}
-
-/// Whether an allow list lets this one end what others have submitted.
-fn lets_cancel(allow: &dyn AllowSource, who: &str) -> bool {
-    let allowed = allow.current();
-    allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
 }
 
 /// Where it stands in the bucket what was ordered.
