@@ -459,7 +459,7 @@ def test_both_plugins_come_to_the_same(parity: Parity, name: str) -> None:
     core, ours = parity.results[f"core-{name}"], parity.results[f"ours-{name}"]
     about = f"core: {core}\nours: {ours}"
     assert ours[-1].outcome == (case.outcome or core[-1].outcome), about
-    if case.unread and core[-1].message.startswith(NOT_SENT.partition('"')[0]):
+    if case.unread and NOT_SENT.partition('"')[0] in core[-1].message:
         assert core[-1].outcome == "unreachable", about
         return
     assert core[-1].outcome == (case.core or case.outcome or core[-1].outcome), about
