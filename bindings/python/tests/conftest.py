@@ -273,7 +273,9 @@ class Fleet:
         return subprocess.run(command, env=self._env("operator"), capture_output=True, text=True)
 
     def status(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self._ask("status", "--json").stdout)
+        done = self._ask("status", "--json")
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
         return said
 
     def is_idle(self) -> bool:

@@ -4,7 +4,6 @@ pub(crate) mod markers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull;
@@ -14,8 +13,10 @@ use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{self, LastRawMessageError};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions};
+use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
 use trunkline_request::Backoff;
@@ -28,6 +29,12 @@ pub const PROTOCOL: u32 = 4;
 
 /// How long an answer of NATS is waited for. What has none by then may still be done.
 const ANSWER: Duration = Duration::from_secs(3);
+
+/// How long an answer is waited for where nothing has to be decided by then: NATS writes to a disk, which may be busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// After so long without anything of what stands in a bucket it is asked for anew.
+const LAPSE: Duration = Duration::from_secs(2);
 
 /// The pauses before a server is tried again: the time until all nodes see each other's leases again is part of every takeover.
 const RECONNECTING: Backoff = Backoff::new(Duration::from_millis(4), Duration::from_secs(1));
@@ -533,6 +540,50 @@ impl Bucket {
     }
 }
 
+/// All that stands at keys at this moment.
+///
+/// # Errors
+/// Where it cannot be read, or not to its end.
+pub(crate) async fn standing(store: &kv::Store, pattern: &str) -> Result<Vec<kv::Entry>, BucketError> {
+    let late = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(entries) = standing_at_once(store, pattern).await? {
+            return Ok(entries);
+        }
+        if tokio::time::Instant::now() >= late {
+            let words = format!("not all of {pattern} has come within {} s", PATIENCE.as_secs());
+            return Err(BucketError::Nats(words));
+        }
+    }
+}
+
+/// Nothing where no more came, and not that this was all: the last of it may have been removed after it was counted.
+async fn standing_at_once(store: &kv::Store, pattern: &str) -> Result<Option<Vec<kv::Entry>>, BucketError> {
+    let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
+    // Where nothing stands, a watch tells nothing, and not that this was all.
+    let counting = pull::Config {
+        filter_subject: format!("{}{pattern}", store.prefix),
+        inactive_threshold: Duration::from_secs(5),
+        ..pull::Config::default()
+    };
+    let counting = store.stream.create_consumer(counting).await;
+    if counting.map_err(|error| nats(&error))?.cached_info().num_pending == 0 {
+        return Ok(Some(Vec::new()));
+    }
+    let watch = store.watch_with_history(pattern).await;
+    let mut watch = watch.map_err(|error| nats(&error))?;
+    let mut entries = Vec::new();
+    while let Ok(Some(entry)) = tokio::time::timeout(LAPSE, watch.next()).await {
+        let entry = entry.map_err(|error| nats(&error))?;
+        let is_last = entry.delta == 0;
+        entries.push(entry);
+        if is_last {
+            return Ok(Some(entries));
+        }
+    }
+    Ok(None)
+}
+
 /// Makes a stream of output or input, as large as there is room for.
 async fn create_bounded(jetstream: &Context, config: stream::Config) -> Result<(), BucketError> {
     let mut failed = None;
@@ -557,7 +608,7 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
     let mut options = ConnectOptions::new()
         .name("trunkline")
         .connection_timeout(ANSWER)
-        .request_timeout(Some(ANSWER))
+        .request_timeout(Some(PATIENCE))
         .reconnect_delay_callback(|attempts| {
             let failures = attempts.saturating_sub(1);
             RECONNECTING.after(failures.try_into().unwrap_or(u32::MAX))
@@ -567,12 +618,12 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
     if let Some(inbox) = &inbox {
         options = options.custom_inbox_prefix(inbox);
     }
-    let is_barred = Arc::new(AtomicBool::new(false));
-    let barred = is_barred.clone();
+    let barred = Arc::new(Notify::new());
+    let bars = barred.clone();
     options = options.event_callback(move |event| {
         let words = event.to_string().to_lowercase();
         if words.contains("permissions violation for subscription") {
-            barred.store(true, Ordering::Relaxed);
+            bars.notify_one();
         }
         async {}
     });
@@ -598,16 +649,15 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
         });
     }
     let jetstream = jetstream::new(client.clone());
-    // The first answer, which would be waited for in vain.
-    if let Some(inbox) = inbox
-        && jetstream
-            .request::<_, _, serde_json::Value>("INFO", &())
-            .await
-            .is_err()
-        && is_barred.load(Ordering::Relaxed)
-    {
-        let servers = access.servers.clone();
-        return Err(BucketError::Inbox { servers, inbox });
+    if let Some(inbox) = inbox {
+        // The first answer, which would be waited for in vain.
+        tokio::select! {
+            _ = jetstream.request::<_, _, serde_json::Value>("INFO", &()) => {}
+            () = barred.notified() => {
+                let servers = access.servers.clone();
+                return Err(BucketError::Inbox { servers, inbox });
+            }
+        }
     }
     Ok((client, jetstream))
 }

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use async_nats::jetstream::consumer::{pull, push};
-use async_nats::jetstream::kv::Store;
+use async_nats::jetstream::consumer::push;
 use futures_util::StreamExt as _;
 use nkeys::KeyPair;
 use tokio::sync::mpsc;
 
-use crate::bucket::{Access, Bucket, BucketError, decode};
+use crate::bucket::{Access, Bucket, BucketError, decode, standing};
 use crate::order::job::{JobOrder, JobTerms};
 use crate::order::{self, OrderError, OrderedHost};
 use crate::running::Stream;
@@ -17,9 +16,6 @@ use crate::state::{Fate, JobId, Key, Limits, Member, Value, Written};
 
 /// How long output that was announced may take to come once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
-
-/// How long nothing may come of what stands in a bucket before it is known not to be all.
-const PROGRESS: Duration = Duration::from_secs(10);
 
 /// What is told of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -516,43 +512,4 @@ pub async fn remove(access: &Access) -> Result<(), BucketError> {
         Err(error) => return Err(error),
     }
     Bucket::remove(access).await
-}
-
-/// All that stands at keys at this moment.
-///
-/// # Errors
-/// Where it cannot be read, or not to its end.
-async fn standing(
-    store: &Store,
-    pattern: &str,
-) -> Result<Vec<async_nats::jetstream::kv::Entry>, BucketError> {
-    let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
-    // Where nothing stands, a watch tells nothing, and not that this was all.
-    let counting = pull::Config {
-        filter_subject: format!("{}{pattern}", store.prefix),
-        inactive_threshold: Duration::from_secs(5),
-        ..pull::Config::default()
-    };
-    let counting = store.stream.create_consumer(counting).await;
-    if counting.map_err(|error| nats(&error))?.cached_info().num_pending == 0 {
-        return Ok(Vec::new());
-    }
-    let mut watch = store
-        .watch_with_history(pattern)
-        .await
-        .map_err(|error| nats(&error))?;
-    let mut entries = Vec::new();
-    loop {
-        let next = tokio::time::timeout(PROGRESS, watch.next()).await;
-        let Ok(Some(entry)) = next else {
-            let words = format!("not all of {pattern} has come within {} s", PROGRESS.as_secs());
-            return Err(BucketError::Nats(words));
-        };
-        let entry = entry.map_err(|error| nats(&error))?;
-        let is_last = entry.delta == 0;
-        entries.push(entry);
-        if is_last {
-            return Ok(entries);
-        }
-    }
 }

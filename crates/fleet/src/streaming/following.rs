@@ -12,7 +12,7 @@ use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::bucket::{Bucket, BucketError, decode, encode};
+use crate::bucket::{Bucket, BucketError, decode, encode, standing};
 use crate::order::stream::{StreamOrder, StreamTerms};
 use crate::order::{self, OrderError, OrderedHost};
 use crate::state::{Resuming, RunNumber, StreamEnd, StreamId, StreamShare};
@@ -159,36 +159,24 @@ pub async fn streams(bucket: &Bucket) -> Result<Vec<StreamStatus>, BucketError> 
     let mut streams = BTreeMap::new();
     let mut ended: HashMap<StreamId, u32> = HashMap::new();
     let mut shares: HashMap<StreamId, BTreeMap<String, StreamShare>> = HashMap::new();
-    let (_, messages) = extent(bucket).await?;
-    if messages > 0 {
-        let watch = bucket.streams.watch_with_history(">").await;
-        let mut watch = watch.map_err(|error| nats(&error))?;
-        while let Some(entry) = tokio::time::timeout(ANSWER, watch.next())
-            .await
-            .map_err(|error| nats(&error))?
+    for entry in standing(&bucket.streams, ">").await? {
+        let (stream, what) = entry.key.split_once('.').unwrap_or_default();
+        let stream = StreamId(stream.to_owned());
+        if entry.operation != Operation::Put {
+            continue;
+        }
+        if what == "order" {
+            // What is not an order is none of ours.
+            if let Ok(order) = read(bucket, &stream, &entry) {
+                streams.insert(stream, order);
+            }
+        } else if what.starts_with("end.") {
+            *ended.entry(stream).or_default() += 1;
+        } else if let Some(node) = what.strip_prefix("share.")
+            && let Ok(told) = decode::<ToldShare>(&entry.value)
         {
-            let entry = entry.map_err(|error| nats(&error))?;
-            let is_last = entry.delta == 0;
-            let (stream, what) = entry.key.split_once('.').unwrap_or_default();
-            let stream = StreamId(stream.to_owned());
-            if entry.operation == Operation::Put {
-                if what == "order" {
-                    // What is not an order is none of ours.
-                    if let Ok(order) = read(bucket, &stream, &entry) {
-                        streams.insert(stream, order);
-                    }
-                } else if what.starts_with("end.") {
-                    *ended.entry(stream).or_default() += 1;
-                } else if let Some(node) = what.strip_prefix("share.")
-                    && let Ok(told) = decode::<ToldShare>(&entry.value)
-                {
-                    let shares = shares.entry(stream).or_default();
-                    shares.insert(node.to_owned(), told.share);
-                }
-            }
-            if is_last {
-                break;
-            }
+            let shares = shares.entry(stream).or_default();
+            shares.insert(node.to_owned(), told.share);
         }
     }
     let statuses = streams.into_iter().map(|(stream, order)| StreamStatus {
@@ -202,13 +190,6 @@ pub async fn streams(bucket: &Bucket) -> Result<Vec<StreamStatus>, BucketError> 
     let mut statuses: Vec<_> = statuses.collect();
     statuses.sort_by_key(|status| status.at);
     Ok(statuses)
-}
-
-async fn extent(bucket: &Bucket) -> Result<(u64, u64), BucketError> {
-    let stream = bucket.jetstream.get_stream(&bucket.streams.stream_name).await;
-    let stream = stream.map_err(|error| nats(&error))?;
-    let state = &stream.cached_info().state;
-    Ok((state.last_sequence, state.messages))
 }
 
 /// How far somebody has read a host.
