@@ -145,6 +145,7 @@ impl Daemon {
             let request = Request::MuxListen {
                 host,
                 path: Some(path.clone()),
+                client: None,
             };
             client.send(&request).await?;
             match client.next().await? {

@@ -24,7 +24,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -87,6 +87,9 @@ pub enum Request {
         /// [`Place::mux`](crate::place::Place::mux) is made when it is missing. `None` for the host's ControlPath,
         /// which then has to be in that folder, without a ControlMaster.
         path: Option<PathBuf>,
+        /// The process that will come to the socket, by its number, where it is known. It is not served there as a client of a
+        /// host with other settings, to which the same socket may belong by the time it comes.
+        client: Option<u32>,
     },
     /// Whether a host is to be reached over shared connections or not at all: answered by [`Reply::MustShare`].
     MustShare(HostRequest),

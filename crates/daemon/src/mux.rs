@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, test_kill_process};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -79,8 +80,17 @@ struct State {
     listening: Option<Listening>,
     /// Clients that are being served.
     clients: usize,
+    /// Those that were told to come here, by their processes' numbers, for as long as these exist.
+    expected: HashMap<u32, Expected>,
     /// When, and why, the host could not be reached last.
     failed: Option<(Instant, Error)>,
+}
+
+/// Somebody who was told to come to a socket.
+struct Expected {
+    /// Whom it means.
+    host: Arc<HostConfig>,
+    since: Instant,
 }
 
 /// A socket that listens, for people.
@@ -103,6 +113,9 @@ const MAX_PATH: usize = 103;
 /// After a failed connection, stock ssh goes its own way for so long without being kept waiting first.
 /// A host that only a password opens would otherwise fail before each of its commands.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
+/// A socket is not given to other settings for so long after somebody was told to come, who does so at once.
+const EXPECTED: Duration = Duration::from_secs(10);
 
 /// How long a request for a socket waits to hear that the host cannot be reached: `trunkline up` gives up after 180 ms.
 const QUICK_FAILURE: Duration = Duration::from_millis(100);
@@ -134,7 +147,7 @@ impl Sockets {
     }
 
     /// Serves a host's clients at `path`, if they are not served there already, and begins to connect. Without a path,
-    /// its ControlPath has to be one of ours. Where `strictly` is somebody who can be asked, stock ssh must not connect by
+    /// its ControlPath has to be one of ours. `client` is the process that will come, where it is known. Where `strictly` is somebody who can be asked, stock ssh must not connect by
     /// itself: this returns when the connection is made, however long that takes.
     ///
     /// # Errors
@@ -144,6 +157,7 @@ impl Sockets {
         self: &Arc<Self>,
         request: HostRequest,
         path: Option<PathBuf>,
+        client: Option<u32>,
         strictly: Option<&Interaction>,
     ) -> Result<(), Error> {
         let nobody = Interaction::none();
@@ -172,25 +186,16 @@ impl Sockets {
             };
             if stands && theirs.agrees_but_for_login(host.config()) && self.is_connected(theirs.sharing_key())
             {
+                socket.state().expect(client, host.config());
                 return Ok(());
             }
         }
-        let socket = self.claim(request, host.config(), &path)?;
-        if host.is_warm() {
-            return Ok(());
+        let socket = self.claim(request, host.config(), &path, client)?;
+        let begun = socket.begin(&host, strictly.is_some()).await;
+        if let (Err(_), Some(client)) = (&begun, client) {
+            socket.state().expected.remove(&client);
         }
-        if strictly.is_some() {
-            return socket.connect(&host).await;
-        }
-        if let Some(error) = socket.recent_failure() {
-            return Err(error);
-        }
-        let connecting = tokio::spawn(async move { socket.connect(&host).await });
-        // Stock ssh would wait for the connection just as well; but when it is let down then, it complains.
-        match tokio::time::timeout(QUICK_FAILURE, connecting).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Ok(()),
-        }
+        begun
     }
 
     /// The path at which stock ssh will look for a master, where that is ours to serve.
@@ -228,6 +233,7 @@ impl Sockets {
         request: HostRequest,
         host: &Arc<HostConfig>,
         path: &Path,
+        client: Option<u32>,
     ) -> Result<Arc<Socket>, Error> {
         let key = host.sharing_key();
         let mut table = self.table();
@@ -241,6 +247,7 @@ impl Sockets {
                     key,
                     listening: None,
                     clients: 0,
+                    expected: HashMap::new(),
                     failed: None,
                 }),
             })
@@ -248,7 +255,7 @@ impl Sockets {
         let socket = socket.clone();
         let mut state = socket.state();
         if state.key != key {
-            let in_use = state.clients > 0 || self.is_connected(state.key);
+            let in_use = state.clients > 0 || state.expects_others(key) || self.is_connected(state.key);
             if in_use {
                 return Err(Error::Busy(format!(
                     "{} is in use for connections with other settings; `trunkline explain` shows both",
@@ -277,6 +284,7 @@ impl Sockets {
             tokio::spawn(accepting);
             state.listening = Some(listening);
         }
+        state.expect(client, host);
         drop(state);
         Ok(socket)
     }
@@ -395,6 +403,16 @@ impl Socket {
         self.state().host.original_host.clone()
     }
 
+    /// Whether this process was told to come for another host, or for one with other settings, than the socket's is now.
+    fn is_for_another(&self, process: u32, host: &Host) -> bool {
+        let expected = self.state().expected.get(&process).map(|one| one.host.clone());
+        let Some(meant) = expected else { return false };
+        let host_now = host.config();
+        meant.sharing_key() != host_now.sharing_key()
+            // As when it was told to come.
+            && !(host.is_warm() && host_now.agrees_but_for_login(&meant))
+    }
+
     /// Takes no more clients, and removes the socket's file. Those who are there are served to their end.
     fn stop(&self) {
         self.state().listening = None;
@@ -405,6 +423,26 @@ impl Socket {
         let mut state = self.state();
         if !Arc::ptr_eq(&state.host, host) {
             (state.host, state.key) = (host.clone(), host.sharing_key());
+        }
+    }
+
+    /// Begins to connect, in the background unless this is `strict`: then it is waited for.
+    async fn begin(self: &Arc<Self>, host: &Host, strict: bool) -> Result<(), Error> {
+        if host.is_warm() {
+            return Ok(());
+        }
+        if strict {
+            return self.connect(host).await;
+        }
+        if let Some(error) = self.recent_failure() {
+            return Err(error);
+        }
+        let (socket, host) = (self.clone(), host.clone());
+        let connecting = tokio::spawn(async move { socket.connect(&host).await });
+        // Stock ssh would wait for the connection just as well; but when it is let down then, it complains.
+        match tokio::time::timeout(QUICK_FAILURE, connecting).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Ok(()),
         }
     }
 
@@ -426,6 +464,31 @@ impl Socket {
         let (at, error) = state.failed.as_ref()?;
         (at.elapsed() < AFTER_FAILURE).then(|| error.clone())
     }
+}
+
+impl State {
+    /// Notes who was told to come, and forgets who has ended.
+    fn expect(&mut self, client: Option<u32>, host: &Arc<HostConfig>) {
+        self.expected.retain(|process, _| exists(*process));
+        if let Some(process) = client {
+            let (host, since) = (host.clone(), Instant::now());
+            self.expected.insert(process, Expected { host, since });
+        }
+    }
+
+    /// Whether somebody is on the way here to a host with other settings than these.
+    fn expects_others(&self, key: SharingKey) -> bool {
+        let is_other = |(process, expected): (&u32, &Expected)| {
+            expected.since.elapsed() < EXPECTED && expected.host.sharing_key() != key && exists(*process)
+        };
+        self.expected.iter().any(is_other)
+    }
+}
+
+/// Whether there is a process of this number.
+fn exists(process: u32) -> bool {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 /// A client that is being served.

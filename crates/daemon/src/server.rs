@@ -390,7 +390,7 @@ async fn talk(
                 service.metrics.copy(&last);
                 last
             }
-            Request::MuxListen { host, path } if must_share(engine, &host).await => {
+            Request::MuxListen { host, path, client } if must_share(engine, &host).await => {
                 let Some(mux) = &service.mux else {
                     send(replies, Reply::Failed(no_stock_ssh().into())).await?;
                     break;
@@ -400,7 +400,7 @@ async fn talk(
                     replies,
                     (answerer(&host), Duration::ZERO),
                     async |interaction, _| {
-                        mux.listen(host, path, Some(interaction)).await?;
+                        mux.listen(host, path, client, Some(interaction)).await?;
                         Ok(Reply::Done)
                     },
                 );
@@ -510,11 +510,11 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
         }
         Request::Inventory(request) => outcome(lists::inventory(&request).await),
         Request::ConfigFile => outcome(lists::config_file()),
-        Request::MuxListen { host, path } => {
+        Request::MuxListen { host, path, client } => {
             let Some(mux) = mux else {
                 return Some(outcome(Err(no_stock_ssh())));
             };
-            let reply = outcome(mux.listen(host, path, None).await.map(|()| Reply::Done));
+            let reply = outcome(mux.listen(host, path, client, None).await.map(|()| Reply::Done));
             service.count_declined(&reply);
             reply
         }

@@ -96,7 +96,12 @@ fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
     }
     let reply = runtime()?.block_on(async {
         let client = backend.connect_to_shared().await?;
-        client.send(&Request::MuxListen { host, path: None }).await?;
+        let listen = Request::MuxListen {
+            host,
+            path: None,
+            client: caller.process,
+        };
+        client.send(&listen).await?;
         // It asks only where ssh must not connect by itself.
         let mut daemon = Conversation::new(client, backend.questions());
         loop {
@@ -118,6 +123,8 @@ struct Caller {
     args: SshArgs,
     /// Its file, where it was started by its path.
     program: Option<OsString>,
+    /// Its number.
+    process: Option<u32>,
 }
 
 /// What a command line of ssh needs.
@@ -133,7 +140,12 @@ enum Wants {
 impl Caller {
     fn find() -> Result<Self, &'static str> {
         let parent = rustix::process::getppid().ok_or("the calling process has ended")?;
-        Self::from_command_line(asking_process(parent)?)
+        let (process, words) = asking_process(parent)?;
+        let process = u32::try_from(process.as_raw_pid()).ok();
+        Ok(Self {
+            process,
+            ..Self::from_command_line(words)?
+        })
     }
 
     fn from_command_line(words: Vec<OsString>) -> Result<Self, &'static str> {
@@ -148,6 +160,7 @@ impl Caller {
         Ok(Self {
             args,
             program: by_path.then_some(program),
+            process: None,
         })
     }
 
@@ -203,15 +216,16 @@ impl Caller {
     }
 }
 
-/// The command line of the process that had us started: our parent, or its parent where a shell did not replace itself.
-fn asking_process(parent: Pid) -> Result<Vec<OsString>, &'static str> {
+/// The process that had us started, and its command line: our parent, or its parent where a shell did not replace itself.
+fn asking_process(parent: Pid) -> Result<(Pid, Vec<OsString>), &'static str> {
     let words = command_line(parent)?;
     // `sh -c COMMAND`: ssh runs what a Match exec says through the user's shell.
     let is_shell = words.len() == 3 && words[1] == "-c";
     if !is_shell {
-        return Ok(words);
+        return Ok((parent, words));
     }
-    command_line(parent_of(parent)?)
+    let caller = parent_of(parent)?;
+    Ok((caller, command_line(caller)?))
 }
 
 const NOT_SSH: &str =

@@ -165,7 +165,9 @@ impl Client<'_> {
         };
         let connected = async {
             let host = self.door.host().await.map_err(failed)?;
-            if !self.peer.means(host.config(), self.door.sockets.engine.vantage()) {
+            if !self.peer.means(host.config(), self.door.sockets.engine.vantage())
+                || self.peer.is_for_another(self.door.socket, &host)
+            {
                 let error = Error::Invalid("the client might not reach the same host by itself".into());
                 return Err((error, Decline::AnotherHost));
             }

@@ -120,6 +120,55 @@ fn requests_with_other_settings_do_not_share_a_socket_that_is_in_use() {
 }
 
 #[test]
+fn a_client_on_its_way_keeps_the_socket_for_its_settings() {
+    let home = Home::new();
+    // Connections to it are never made: what counts is who was told to come.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = home.path("silent_config");
+    let port = silent.local_addr().unwrap().port();
+    std::fs::write(&config, format!("Host host\nHostName 127.0.0.1\nPort {port}\n")).unwrap();
+    let socket = stock::socket(&home, "host");
+    let mut client = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let first = stock::host(&home, &config, "host", &[]);
+    stock::listen_for(&home, first, &socket, Some(client.id())).unwrap();
+    let other = || stock::host(&home, &config, "host", &["-C"]);
+    // The connection that was begun for it is given up.
+    assert_status(&finish(home.trunkline().args(["close", "--all", "--now"])), 0);
+    let failure = stock::listen(&home, other(), &socket).unwrap_err();
+    assert!(failure.message.contains("other settings"), "{}", failure.message);
+    client.kill().unwrap();
+    client.wait().unwrap();
+    stock::listen(&home, other(), &socket).unwrap();
+}
+
+#[test]
+fn a_client_that_was_told_to_come_for_other_settings_connects_by_itself() {
+    let server = server();
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("config");
+    let text = std::fs::read_to_string(server.ssh_config()).unwrap();
+    std::fs::write(&config, &text).unwrap();
+    let stock = Stock::with_config(server, config.clone());
+    stock.warm();
+    // One that is told where to go, and goes later.
+    let ssh = stock.ssh();
+    let mut late = stock.home.command("sh");
+    late.args(["-c", "read go; exec ssh \"$@\"", "sh"])
+        .args(ssh.get_args());
+    late.args([stock.server.alias(), "true"]);
+    let mut late = late.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let host = stock::host(&stock.home, &config, stock.server.alias(), &[]);
+    stock::listen_for(&stock.home, host, &stock.socket, Some(late.id())).unwrap();
+    std::fs::write(&config, format!("Compression yes\n{text}")).unwrap();
+    stock.listen().unwrap();
+    stock.warm();
+    stock.assert_logins(2);
+    std::io::Write::write_all(&mut late.stdin.take().unwrap(), b"go\n").unwrap();
+    assert_eq!(crate::home::end_of(&mut late, "ssh").code(), Some(0));
+    stock.assert_logins(3);
+}
+
+#[test]
 fn a_changed_configuration_is_followed() {
     let server = server();
     let home = tempfile::tempdir().unwrap();

@@ -123,6 +123,16 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
 
 /// Asks the daemon, which is started if need be, for a socket.
 pub(crate) fn listen(home: &Home, host: HostRequest, path: &Path) -> Result<(), Failure> {
+    listen_for(home, host, path, None)
+}
+
+/// The same, for a process that will come.
+pub(crate) fn listen_for(
+    home: &Home,
+    host: HostRequest,
+    path: &Path,
+    process: Option<u32>,
+) -> Result<(), Failure> {
     let dir = home.trunkline_dir();
     let place = Place::find(|name| (name == "TRUNKLINE_DIR").then(|| dir.clone())).unwrap();
     let starter = Starter::Command(vec![
@@ -143,6 +153,7 @@ pub(crate) fn listen(home: &Home, host: HostRequest, path: &Path) -> Result<(), 
             .send(&Request::MuxListen {
                 host,
                 path: Some(path),
+                client: process,
             })
             .await
             .unwrap();
