@@ -496,7 +496,7 @@ impl Driver {
     // Operations.
 
     fn handle_op(&mut self, cx: &mut Context<'_>, op: Op) -> Result<(), Error> {
-        if let Some(error) = self.disabled(&op).or_else(|| self.too_long(&op)) {
+        if let Some(error) = self.disabled(&op).or_else(|| self.unbearable(&op)) {
             self.turn_down(op, &error);
             return Ok(());
         }
@@ -686,26 +686,44 @@ impl Driver {
     }
 
     /// Why an operation is not done whose text would have the server end the connection, and so everything else that uses it.
-    fn too_long(&self, op: &Op) -> Option<Error> {
-        let longest = |requests: &[ChannelRequest]| requests.iter().map(text_of).max_by_key(|(_, len)| *len);
-        let (what, len) = match op {
-            Op::Open { kind, requests, .. } => longest(requests).unwrap_or(("the target", kind.text_len())),
-            Op::Begin { requests, .. } => longest(requests)?,
-            Op::Request { request, .. } => text_of(request),
-            Op::Global { request, .. } => ("the request", request.text_len()),
+    fn unbearable(&self, op: &Op) -> Option<Error> {
+        let texts: Vec<Text> = match op {
+            Op::Open { kind, requests, .. } => {
+                let target = Text {
+                    what: "the target",
+                    len: kind.text_len(),
+                    is_malformed: kind.is_malformed(),
+                };
+                requests.iter().map(Text::of).chain([target]).collect()
+            }
+            Op::Begin { requests, .. } => requests.iter().map(Text::of).collect(),
+            Op::Request { request, .. } => vec![Text::of(request)],
+            Op::Global { request, .. } => vec![Text {
+                what: "the request",
+                len: request.text_len(),
+                is_malformed: request.is_malformed(),
+            }],
             _ => return None,
         };
-        let limit = self.proto.longest_text();
-        (len > limit).then(|| {
-            let advice = match what {
-                COMMAND => "; a shell reads a longer one from its input (ssh HOST sh < FILE)",
-                _ => "",
+        let host = &self.host;
+        if let Some(Text { what, .. }) = texts.iter().find(|text| text.is_malformed) {
+            let why = match *what {
+                TERMINAL => "have a NUL byte in them, or stop in the middle (RFC 4254, section 8)",
+                _ => "has a NUL byte in it",
             };
-            Error::Invalid(format!(
-                "{}: {what} has {len} bytes, and this server takes at most {limit}{advice}",
-                self.host
-            ))
-        })
+            return Some(Error::Invalid(format!(
+                "{host}: {what} {why}, for which servers end the connection"
+            )));
+        }
+        let limit = self.proto.longest_text();
+        let Text { what, len, .. } = texts.iter().find(|text| text.len > limit)?;
+        let advice = match *what {
+            COMMAND => "; a shell reads a longer one from its input (ssh HOST sh < FILE)",
+            _ => "",
+        };
+        Some(Error::Invalid(format!(
+            "{host}: {what} has {len} bytes, and this server takes at most {limit}{advice}"
+        )))
     }
 
     /// Why an operation is not done with a server that was not verified (sshconnect.c, `check_host_key`); `None` for
@@ -1059,14 +1077,29 @@ impl Driver {
 
 const COMMAND: &str = "the command";
 
-/// What text a request carries, and how many bytes of it.
-fn text_of(request: &ChannelRequest) -> (&'static str, usize) {
-    let what = match request {
-        ChannelRequest::Exec(_) => COMMAND,
-        ChannelRequest::Env { .. } => "a variable of its environment",
-        _ => "the request",
-    };
-    (what, request.text_len())
+const TERMINAL: &str = "the terminal's type and modes";
+
+/// The text that goes to a server with an operation.
+struct Text {
+    what: &'static str,
+    len: usize,
+    is_malformed: bool,
+}
+
+impl Text {
+    fn of(request: &ChannelRequest) -> Self {
+        let what = match request {
+            ChannelRequest::Exec(_) => COMMAND,
+            ChannelRequest::Env { .. } => "a variable of its environment",
+            ChannelRequest::Pty { .. } => TERMINAL,
+            _ => "the request",
+        };
+        Self {
+            what,
+            len: request.text_len(),
+            is_malformed: request.is_malformed(),
+        }
+    }
 }
 
 /// Whether a command would not notice that its channel is closed: sshd closes its pipes, which only shows to one that

@@ -10,7 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use trunkline::config::Request;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
-use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Settings};
+use trunkline::{
+    Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Pty, Settings,
+    TerminalSize,
+};
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
 use trunkline_testkit::{Agent, Dropbear, HostEntry, Sshd, write_ssh_config};
 
@@ -522,6 +525,33 @@ async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
     assert!(!session.control.withdraw());
 }
 
+/// What becomes of texts with NULs, and of modes that stop in the middle.
+async fn malformed(host: &trunkline::Host) -> Vec<Error> {
+    let terminal = |term: &str, modes: &[u8]| Pty {
+        term: term.into(),
+        size: TerminalSize::default(),
+        modes: modes.into(),
+    };
+    let commands = [
+        Command::exec("true\0"),
+        Command::subsystem("sf\0tp"),
+        Command::exec("true").env("LC_\0", "x"),
+        Command::exec("true").env("LC_X", "\0"),
+        Command::exec("true").pty(terminal("vt\0", &[])),
+        Command::exec("true").pty(terminal("vt100", &[53, 0, 0, 0])),
+        Command::exec("true").pty(terminal("vt100", &[53, 0, 0, 0, 1])),
+    ];
+    let mut refused = Vec::new();
+    for command in commands {
+        refused.push(host.run(&command).await.unwrap_err());
+    }
+    let nowhere = host.direct_tcpip("a\0b", 1, ("127.0.0.1", 0)).await;
+    refused.push(nowhere.expect_err("no server takes a NUL"));
+    let nowhere = host.direct_streamlocal("/tmp/\0").await;
+    refused.push(nowhere.expect_err("no server takes a NUL"));
+    refused
+}
+
 /// Text that would have the server end the connection, and the most that it takes.
 async fn long_text(config: &Path, alias: &str, longest: usize) {
     let host = crate::site::Site::at(config, alias).await;
@@ -543,6 +573,11 @@ async fn long_text(config: &Path, alias: &str, longest: usize) {
         is("too long", &error, ErrorKind::Configuration, DidNotStart);
         let limit = format!("this server takes at most {longest}");
         assert!(error.to_string().contains(&limit), "{error}");
+    }
+    for error in malformed(&host).await {
+        is("malformed", &error, ErrorKind::Configuration, DidNotStart);
+        let says = "for which servers end the connection";
+        assert!(error.to_string().contains(says), "{error}");
     }
     // A shell may find it too long; the connection carries it.
     host.run(&Command::exec(padded(longest))).await.unwrap();

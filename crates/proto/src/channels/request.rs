@@ -109,6 +109,22 @@ impl ChannelRequest {
         }
     }
 
+    /// What sshd ends the connection for: a NUL in a text, or terminal modes that stop in the middle.
+    pub fn is_malformed(&self) -> bool {
+        match self {
+            Self::Pty { term, modes, .. } => nul_in(term) || !are_whole(modes),
+            Self::Env { name, value } => nul_in(name) || nul_in(value),
+            Self::Exec(command) => nul_in(command),
+            Self::Subsystem(name) | Self::Signal(name) => nul_in(name),
+            Self::Other { name, .. } => nul_in(name),
+            Self::Shell
+            | Self::WindowChange(_)
+            | Self::Break(_)
+            | Self::AgentForwarding
+            | Self::EndOfWrite => false,
+        }
+    }
+
     /// The message, with the recipient's number left at zero.
     pub(crate) fn encode(&self) -> BytesMut {
         let (name, body) = match self {
@@ -132,6 +148,23 @@ impl ChannelRequest {
             .string(name)
             .bool(self.wants_reply());
         BytesMut::from(message.raw(&body.finish()).finish())
+    }
+}
+
+fn nul_in(text: impl AsRef<[u8]>) -> bool {
+    text.as_ref().contains(&0)
+}
+
+/// Whether encoded terminal modes come to their end (RFC 4254 section 8); none are whole, too.
+fn are_whole(modes: &[u8]) -> bool {
+    let mut rest = modes;
+    loop {
+        rest = match rest {
+            // TTY_OP_END, and what is not defined: what follows is not read.
+            [0 | 160.., ..] => return true,
+            [_, _, _, _, _, rest @ ..] => rest,
+            _ => return modes.is_empty(),
+        };
     }
 }
 
@@ -180,6 +213,15 @@ impl ChannelKind {
             Self::Session => 0,
             Self::DirectTcpip { host, originator, .. } => host.len() + originator.0.len(),
             Self::DirectStreamlocal { path } => path.len(),
+        }
+    }
+
+    /// Whether a NUL is in it, as [`ChannelRequest::is_malformed`].
+    pub fn is_malformed(&self) -> bool {
+        match self {
+            Self::Session => false,
+            Self::DirectTcpip { host, originator, .. } => nul_in(host) || nul_in(&originator.0),
+            Self::DirectStreamlocal { path } => nul_in(path),
         }
     }
 
@@ -284,6 +326,15 @@ impl GlobalRequest {
             Self::StreamlocalForward { path } | Self::CancelStreamlocalForward { path } => path.len(),
             Self::Keepalive => 0,
             Self::HostKeysProve(keys) => keys.len(),
+        }
+    }
+
+    /// Whether a NUL is in it, as [`ChannelRequest::is_malformed`].
+    pub fn is_malformed(&self) -> bool {
+        match self {
+            Self::TcpipForward { address, .. } | Self::CancelTcpipForward { address, .. } => nul_in(address),
+            Self::StreamlocalForward { path } | Self::CancelStreamlocalForward { path } => nul_in(path),
+            Self::Keepalive | Self::HostKeysProve(_) => false,
         }
     }
 
