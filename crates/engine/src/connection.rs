@@ -17,7 +17,6 @@ mod socket;
 pub(crate) mod splice;
 pub(crate) mod timing;
 
-use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -273,15 +272,24 @@ impl Connection {
     }
 
     /// Waits for what only comes when it is made. Where that takes an answer of somebody else's, whoever waits is told so.
-    pub(crate) async fn awaited<T>(&self, interaction: &Interaction, work: impl Future<Output = T>) -> T {
+    ///
+    /// # Errors
+    /// [`Error::Unanswered`] where there is nobody to be told: a command that may ask nobody (BatchMode) fails where ssh would
+    /// have to ask, and stock ssh asks by itself.
+    pub(crate) async fn awaited<T>(
+        &self,
+        interaction: &Interaction,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Error> {
         tokio::select! {
             biased;
-            done = work => done,
-            never = self.tell_of_questions(interaction) => match never {},
+            done = work => Ok(done),
+            waiting = self.tell_of_questions(interaction) => Err(Error::Unanswered(waiting)),
         }
     }
 
-    async fn tell_of_questions(&self, interaction: &Interaction) -> Infallible {
+    /// Returns what is waited for if that cannot be told to anybody.
+    async fn tell_of_questions(&self, interaction: &Interaction) -> Waiting {
         let mut held_up = self.inner.held_up.clone();
         while !self.inner.maker.is(interaction.client()) {
             // Nobody asks any more once it is made.
@@ -302,6 +310,10 @@ impl Connection {
                     kind,
                 },
             };
+            let is_asked = matches!(waiting, Waiting::Question { .. });
+            if is_asked && interaction.prompter().answerer() == Answerer::Nobody {
+                return waiting;
+            }
             let _shown = Shown::new(interaction, &waiting);
             let _ = held_up.wait_for(other).await;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use trunkline_proto::DisconnectReason;
 pub use trunkline_request::failure::{ErrorKind, Execution};
-use trunkline_request::{not_shared, words_of};
+use trunkline_request::{Waiting, not_shared, words_of};
 use trunkline_sftp::StatusCode;
 use trunkline_text::Printable;
 
@@ -93,6 +93,9 @@ pub enum Error {
         /// The configuration lets ssh try what the engine cannot: a key of another type, a signature with SHA-1.
         only_ssh: bool,
     },
+    /// The log-in waits for an answer of somebody else's, and this client has nobody who would wait for that.
+    #[error("{}, and nobody can be asked here", .0.why())]
+    Unanswered(Waiting),
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(Arc<ConfigError>),
@@ -365,7 +368,7 @@ impl Error {
             }
             Self::Protocol { .. } => ErrorKind::Peer,
             Self::HostKey(_) => ErrorKind::HostKey,
-            Self::Authentication { .. } => ErrorKind::Authentication,
+            Self::Authentication { .. } | Self::Unanswered(_) => ErrorKind::Authentication,
             Self::Config(error) => match **error {
                 ConfigError::Start { .. } | ConfigError::NoAccount(_) => ErrorKind::Local,
                 ConfigError::TimedOut(_) => ErrorKind::Timeout,

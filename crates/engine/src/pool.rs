@@ -336,7 +336,7 @@ impl Pool {
                     let _waiting = self.queue.wait();
                     let mut changed = std::pin::pin!(changed(freed, look_again));
                     if let Some(made) = self.connections().into_iter().find(|lane| !lane.is_ready()) {
-                        made.awaited(&caller.interaction, changed).await;
+                        made.awaited(&caller.interaction, changed).await?;
                         continue;
                     }
                     if shown.is_none() {
@@ -451,7 +451,7 @@ impl Pool {
                 () = may_be_over => {}
             }
         };
-        match opened {
+        match opened.flatten() {
             Err(error) if is_further && is_lost(connection, &error) => match connection.ended().await {
                 error @ Error::Closed { .. } => Attempt::Done(Err(error)),
                 _ => Attempt::Elsewhere,

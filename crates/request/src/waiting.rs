@@ -23,8 +23,9 @@ pub enum Waiting {
     },
 }
 
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Waiting {
+    /// Why, without that it is waited for.
+    pub fn why(&self) -> String {
         match self {
             Self::Question { host, kind } => {
                 let what = match kind {
@@ -33,15 +34,16 @@ impl fmt::Display for Waiting {
                     PromptKind::HostKey => "about its host key",
                     PromptKind::KeyboardInteractive | PromptKind::Confirm => "a question",
                 };
-                write!(f, "Waiting for {host}: another command is being asked {what}")
+                format!("{host}: another command is being asked {what}")
             }
-            Self::Session { host } => {
-                write!(
-                    f,
-                    "Waiting for {host}: all sessions that it allows at once are in use"
-                )
-            }
+            Self::Session { host } => format!("{host}: all sessions that it allows at once are in use"),
         }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Waiting for {}", self.why())
     }
 }
 

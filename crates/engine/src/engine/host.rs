@@ -342,7 +342,7 @@ impl Host {
     pub(crate) async fn made(&self, connection: &Connection) -> Result<(), Error> {
         connection
             .awaited(&self.caller.interaction, connection.ready())
-            .await
+            .await?
     }
 
     /// The host's first connection, once it is made.

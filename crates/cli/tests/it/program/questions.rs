@@ -152,6 +152,18 @@ fn who_waits_for_what_another_command_is_asked_is_told_so_on_a_terminal() {
     copying.expect("Waiting for ");
     waiting.expect("Waiting for ");
     waiting.expect("@host1: another command is being asked a question");
+    // ssh's would fail in front of the question, too.
+    let batch = finish(&mut command(
+        &home,
+        &config,
+        &["ssh", "-o", "BatchMode=yes", "host1", "true"],
+    ));
+    assert_status(&batch, 255);
+    let says = text(&batch.stderr);
+    assert!(
+        says.contains("is being asked a question, and nobody can be asked here"),
+        "{says}"
+    );
     asked.send("pw\n");
     asked.expect("one");
     // Erased before anything else is shown.
