@@ -88,6 +88,11 @@ pub enum ConfigError {
     /// for each directive, so that what follows a line feed would be read as another directive.
     #[error("{0} contains a control character, which no value of ssh_config can hold")]
     ControlCharacter(String),
+    /// Among ssh's options is a word that ssh would take for the host, or an option that would take the host for its value.
+    #[error(
+        "{0:?} is not a list of ssh's options: a word in it would be another host, or an option lacks its value"
+    )]
+    NotOptions(String),
     /// `ssh -G` did not finish, most likely because of a `Match exec`.
     #[error("ssh -G did not finish within {0:?}; look for a Match exec that hangs or waits for input")]
     TimedOut(Duration),

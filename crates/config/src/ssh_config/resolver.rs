@@ -556,6 +556,7 @@ impl Resolver {
         breaking: &Breaking,
     ) -> Result<Dump, ConfigError> {
         check_arguments(&request.ssh_args)?;
+        check_options(&request.ssh_args)?;
         let (output, remarks) = match self.run_ssh(program, request, first, &[]).await {
             // `SessionType subsystem` and `ForkAfterAuthentication` want a command even for -G. Any will do, but it
             // is given only then, since with a RemoteCommand ssh refuses one.
@@ -647,6 +648,28 @@ pub(super) fn check_arguments(arguments: &[OsString]) -> Result<(), ConfigError>
         before = Some(argument);
     }
     Ok(())
+}
+
+/// Refuses arguments behind which no more options can stand: the host would not be the one that is asked for.
+///
+/// # Errors
+/// [`ConfigError::NotOptions`].
+fn check_options(arguments: &[OsString]) -> Result<(), ConfigError> {
+    const LAST: u8 = b'G';
+    let all: Vec<OsString> = arguments.iter().cloned().chain(["-G".into()]).collect();
+    let mut options = TypedOptions::from(&all, 0);
+    let mut last = None;
+    for option in &mut options {
+        last = option.ok().map(|typed| typed.option.letter);
+    }
+    if last == Some(LAST) && options.position() == all.len() {
+        return Ok(());
+    }
+    let words: Vec<String> = arguments
+        .iter()
+        .map(|word| Printable::line(word.as_bytes()).to_string())
+        .collect();
+    Err(ConfigError::NotOptions(words.join(" ")))
 }
 
 /// What ends a line, or a value, for whoever reads it.

@@ -444,6 +444,38 @@ proptest! {
     }
 }
 
+#[test]
+fn options_leave_the_host_to_be_the_one_that_is_asked_for() {
+    let check = |line: &str| {
+        let words: Vec<OsString> = line.split_ascii_whitespace().map(Into::into).collect();
+        check_options(&words)
+    };
+    for line in [
+        "",
+        "-4",
+        "-F none -o User=me",
+        "-Jjump -vvC",
+        "-o ProxyCommand=x -p 22",
+        "-F --",
+        "-l -",
+    ] {
+        assert_eq!(check(line), Ok(()), "{line}");
+    }
+    for line in [
+        "other",
+        "-F none other",
+        "other -4",
+        "-4 --",
+        "-- other",
+        "-o",
+        "-vJ",
+        "-F none -p",
+        "-",
+    ] {
+        assert_eq!(check(line), Err(ConfigError::NotOptions(line.into())), "{line}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_variable_brings_into_the_dump_is_one_line_or_refused() {
     let mut place = Place::new("Host db\n HostName db.example\n LocalForward ${PLACE} 127.0.0.1:1\n");
