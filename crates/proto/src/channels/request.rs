@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use super::channel::{ChannelId, MAX_DATA};
 use super::window::INITIAL_WINDOW;
 use crate::message;
-use crate::wire::Writer;
+use crate::wire::{Reader, Writer};
 
 /// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -116,7 +116,7 @@ impl ChannelRequest {
             Self::Env { name, value } => nul_in(name) || nul_in(value),
             Self::Exec(command) => nul_in(command),
             Self::Subsystem(name) | Self::Signal(name) => nul_in(name),
-            Self::Other { name, .. } => nul_in(name),
+            Self::Other { name, body, .. } => nul_in(name) || !is_whole(name, body),
             Self::Shell
             | Self::WindowChange(_)
             | Self::Break(_)
@@ -153,6 +153,23 @@ impl ChannelRequest {
 
 fn nul_in(text: impl AsRef<[u8]>) -> bool {
     text.as_ref().contains(&0)
+}
+
+/// Whether the body of a request that sshd knows has all of its fields, and nothing behind them. Of others it reads nothing.
+fn is_whole(name: &str, body: &[u8]) -> bool {
+    let mut reader = Reader::new(body);
+    let text = |reader: &mut Reader<'_>| reader.string().is_ok_and(|text| !nul_in(text));
+    let size = |reader: &mut Reader<'_>| (0..4).all(|_| reader.u32().is_ok());
+    let has_fields = match name {
+        "pty-req" => text(&mut reader) && size(&mut reader) && reader.string().is_ok_and(are_whole),
+        "env" => text(&mut reader) && text(&mut reader),
+        "exec" | "subsystem" | "signal" => text(&mut reader),
+        "window-change" => size(&mut reader),
+        "break" => reader.u32().is_ok(),
+        "shell" | "auth-agent-req@openssh.com" | "eow@openssh.com" => true,
+        _ => return true,
+    };
+    has_fields && reader.rest().is_empty()
 }
 
 /// Whether encoded terminal modes come to their end (RFC 4254 section 8); none are whole, too.
@@ -363,3 +380,51 @@ impl GlobalRequest {
 /// Tells the answers to global requests apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GlobalRequestId(pub(crate) u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn other(name: &str, body: Writer) -> ChannelRequest {
+        ChannelRequest::Other {
+            name: name.into(),
+            wants_reply: false,
+            body: body.finish(),
+        }
+    }
+
+    #[test]
+    fn what_stops_in_the_middle_or_goes_on_behind_its_end_is_malformed() {
+        let size = |writer: Writer| encode_size(writer, TerminalSize::default());
+        let whole = [
+            other("pty-req", size(Writer::new().string("vt100")).string("")),
+            other(
+                "pty-req",
+                size(Writer::new().string("vt100")).string([53, 0, 0, 0, 1, 0]),
+            ),
+            other("env", Writer::new().string("A").string("b")),
+            other("window-change", size(Writer::new())),
+            other("break", Writer::new().u32(0)),
+            other("signal", Writer::new().string("HUP")),
+            other("eow@openssh.com", Writer::new()),
+            other("what@example.com", Writer::new().raw(b"any\0thing")),
+        ];
+        for request in whole {
+            assert!(!request.is_malformed(), "{request:?}");
+        }
+        let malformed = [
+            other("pty-req", size(Writer::new().string("vt100")).string([53, 0, 0])),
+            other("pty-req", Writer::new().string("vt100")),
+            other("env", Writer::new().string("A")),
+            other("env", Writer::new().string("A").string("\0")),
+            other("window-change", Writer::new().u32(0)),
+            other("break", Writer::new()),
+            other("signal", Writer::new().string("HUP").u32(0)),
+            other("eow@openssh.com", Writer::new().u32(0)),
+            other("what\0", Writer::new()),
+        ];
+        for request in malformed {
+            assert!(request.is_malformed(), "{request:?}");
+        }
+    }
+}
