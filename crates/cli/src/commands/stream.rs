@@ -17,6 +17,7 @@ use trunkline_control::client::ClientError;
 use trunkline_control::descriptors::raise_limit;
 use trunkline_control::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
 use trunkline_control::sink::{Sink, Target};
+use trunkline_request::failure::{self, Execution};
 use trunkline_request::hosts::Target as Host;
 use trunkline_request::{Backoff, World, words_of};
 
@@ -476,7 +477,14 @@ impl Follower<'_> {
                 Ok(Reply::Notice(text)) => self.view.tell(name, Event::Notice { text: &text }),
                 Ok(Reply::Exit(exit)) => break Attempt::Exited(exit),
                 Ok(Reply::Failed(failure)) => {
-                    break match failure.kind.may_pass() {
+                    // A full disk stops the writing of what came: the command is not begun again for that.
+                    let is_unwritten = failure.kind == failure::ErrorKind::Local
+                        && failure.execution != Execution::DidNotStart;
+                    let goes_on = match self.args.restart {
+                        Restart::Always => failure.kind.may_pass(),
+                        Restart::Lost | Restart::Never => failure.kind.may_pass() && !is_unwritten,
+                    };
+                    break match goes_on {
                         true => Attempt::Lost(failure.message),
                         false => Attempt::Failed(failure.message),
                     };

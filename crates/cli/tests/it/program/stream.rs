@@ -243,6 +243,25 @@ fn a_command_that_ends_ends_its_stream_unless_it_is_to_go_on() {
 }
 
 #[test]
+fn a_full_disk_does_not_begin_the_command_again() {
+    let (server, home) = (server(), Home::new());
+    let runs = home.path("runs");
+    let line = format!("echo run >> {}; seq 20000", runs.display());
+    let output = finish(
+        stream(&home, &server.ssh_config())
+            .args(["--retry-min", "0.01", "--to", "file:/dev/full", server.alias()])
+            .args(["--", &line]),
+    );
+    assert!(!output.status.success(), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("No space left on device") && !said.contains("next attempt"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "run\n");
+}
+
+#[test]
 fn ctrl_c_leaves_its_line_to_nobody() {
     let (server, home) = (server(), Home::new());
     let mut command = stream(&home, &server.ssh_config());
