@@ -247,7 +247,7 @@ impl Client {
             wait_until_free(place).await?;
         }
         Err(ClientError::Start {
-            why: "it took the lock but not the socket".into(),
+            why: unreachable_holder(place),
             log: place.log(),
         })
     }
@@ -558,6 +558,19 @@ async fn wait_for_holder(place: &Place) -> bool {
     tokio::select! {
         () = listens => true,
         free = wait_until_free(place) => free.is_ok(),
+    }
+}
+
+/// What is known of a daemon that has the lock, and where nobody listens.
+fn unreachable_holder(place: &Place) -> String {
+    let socket = place.socket();
+    let holder = std::fs::read_to_string(place.lock()).unwrap_or_default();
+    match holder.trim().parse::<u32>() {
+        Ok(pid) => format!(
+            "process {pid} is the daemon, and does not listen on {}; `kill {pid}` ends it",
+            socket.display()
+        ),
+        Err(_) => "it took the lock but not the socket".into(),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! [`protocol`] is what is said, [`socket`] how it travels, [`place`] where the two meet, [`client`] the client's end.
 //! [`program`] finds the daemon's program, [`private`] is a daemon of a program's own.
-//! [`sink`] is where output goes from session to session,
+//! [`own_socket`] is a socket in the file system and its file, [`sink`] where output goes from session to session,
 //! [`stdio`] uses streams that belong to others without changing anything about them, [`terminal`] has what both ends know
 //! of a user's terminal. [`fleet`] is what a client says to the program that works with other machines, [`fleet_view`] what that
 //! tells those who look at a fleet.
@@ -13,6 +13,7 @@ pub mod descriptors;
 pub mod fleet;
 pub mod fleet_view;
 mod message_pack;
+pub mod own_socket;
 pub mod place;
 pub mod private;
 pub mod program;

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, SpliceFlags, splice};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -21,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::AbortOnDropHandle;
 use trunkline_request::words_of;
 
+use crate::own_socket::{self, OwnSocket};
 use crate::stdio::{Output, watched};
 
 /// Where output goes.
@@ -194,9 +194,7 @@ pub async fn open_input(path: &Path) -> Result<OwnedFd, SinkError> {
 #[derive(Debug)]
 pub struct ListeningSocket {
     listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode, so that no other socket's file is removed.
-    own: (u64, u64),
+    file: OwnSocket,
 }
 
 impl ListeningSocket {
@@ -207,18 +205,8 @@ impl ListeningSocket {
     /// What the system says: `AddrInUse` where something has the name.
     pub async fn bind(path: &Path) -> io::Result<Self> {
         remove_stale(path).await;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // Linux makes the file with the socket's own mode: it is not open to others for a moment.
-        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        let found = std::fs::symlink_metadata(path)?;
-        Ok(Self {
-            listener: UnixListener::from_std(socket.into())?,
-            path: path.to_owned(),
-            own: (found.dev(), found.ino()),
-        })
+        let (listener, file) = own_socket::listen(path)?;
+        Ok(Self { listener, file })
     }
 
     /// The next client.
@@ -228,26 +216,14 @@ impl ListeningSocket {
                 Ok((client, _)) => return client,
                 Err(error) => {
                     // Out of descriptors, most likely: others that end give some back.
-                    tracing::warn!("cannot take a client of {}: {error}", self.path.display());
+                    let path = self.file.path().display();
+                    tracing::warn!("cannot take a client of {path}: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
     }
 }
-
-impl Drop for ListeningSocket {
-    fn drop(&mut self) {
-        let is_own =
-            std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.own);
-        if is_own {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Clients that may wait to be taken.
-const BACKLOG: i32 = 128;
 
 /// Removes a socket that a program has left behind: one that refuses connections.
 pub async fn remove_stale(path: &Path) {
@@ -415,7 +391,7 @@ mod tests {
     }
 
     fn mode(path: &Path) -> u32 {
-        std::fs::metadata(path).unwrap().mode() & 0o777
+        std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(path).unwrap()) & 0o777
     }
 
     #[test]

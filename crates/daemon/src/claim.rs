@@ -1,10 +1,11 @@
 //! The daemon's hold on its place, and who may come there.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 
 use tokio::net::{UnixListener, UnixStream};
+use trunkline_control::own_socket::{self, FileId, OwnSocket};
 use trunkline_request::words_of;
 
 use crate::place::{Place, PlaceError};
@@ -47,9 +48,9 @@ pub enum StartError {
 pub struct Claim {
     pub(crate) listener: UnixListener,
     pub(crate) place: Place,
-    /// The socket is a service manager's, which listens on it before and after this process.
-    pub(crate) is_activated: bool,
-    _lock: std::fs::File,
+    /// Its file; `None` where it is a service manager's, which listens on it before and after this process.
+    file: Option<OwnSocket>,
+    lock: std::fs::File,
 }
 
 impl Claim {
@@ -73,6 +74,10 @@ impl Claim {
         if !lock_alone(&lock) {
             return Err(StartError::Running(place.runtime.clone()));
         }
+        // For those who find nobody at the socket.
+        let _ = lock
+            .set_len(0)
+            .and_then(|()| (&lock).write_all(own_pid().as_bytes()));
         let socket = place.socket();
         if let Some(listener) = handed_over {
             let address = listener.local_addr().map_err(failed(socket.clone()))?;
@@ -86,26 +91,51 @@ impl Claim {
             return Ok(Self {
                 listener: listener.map_err(failed(socket))?,
                 place: place.clone(),
-                is_activated: true,
-                _lock: lock,
+                file: None,
+                lock,
             });
         }
-        match std::fs::symlink_metadata(&socket) {
-            Ok(found) if !found.file_type().is_socket() => return Err(StartError::Foreign(socket)),
-            Ok(_) => std::fs::remove_file(&socket).map_err(failed(socket.clone()))?,
-            Err(_) => {}
+        if std::fs::symlink_metadata(&socket).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(StartError::Foreign(socket));
         }
         // The folder's mode keeps others out; the socket's own does so again.
-        let listener = UnixListener::bind(&socket).map_err(failed(socket.clone()))?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&socket, mode).map_err(failed(socket.clone()))?;
+        let (listener, file) = own_socket::listen_anew(&socket).map_err(failed(socket))?;
         Ok(Self {
             listener,
             place: place.clone(),
-            is_activated: false,
-            _lock: lock,
+            file: Some(file),
+            lock,
         })
     }
+
+    /// Whether the socket is a service manager's.
+    pub(crate) fn is_activated(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Listens anew where the socket's file was removed. `false` where the lock's was, too: the place may be another daemon's.
+    pub(crate) fn hold(&mut self) -> bool {
+        let own = FileId::of(&self.lock).ok();
+        if own.is_none() || FileId::at(&self.place.lock()).ok() != own {
+            return false;
+        }
+        let Some(file) = self.file.as_ref().filter(|file| !file.stands()) else {
+            return true;
+        };
+        let path = file.path().to_owned();
+        match own_socket::listen(&path) {
+            Ok((listener, file)) => {
+                tracing::warn!("{} was removed, and is there again", path.display());
+                (self.listener, self.file) = (listener, Some(file));
+            }
+            Err(error) => tracing::warn!("cannot listen on {} again: {error}", path.display()),
+        }
+        true
+    }
+}
+
+fn own_pid() -> String {
+    format!("{}\n", std::process::id())
 }
 
 /// Takes the lock, unless a daemon has it. A client that looks whether it is free shares it for a moment, which is waited out.

@@ -15,7 +15,7 @@ mod wire;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::config::{ControlMaster, HostConfig, SharingKey, World};
 use trunkline::{Engine, Error, Host, Interaction};
+use trunkline_control::own_socket::{self, OwnSocket};
 
 use crate::observed::activities::Activities;
 use crate::observed::metrics::Metrics;
@@ -102,8 +103,7 @@ pub(crate) struct Listed {
 
 /// A socket's file, and the task that accepts its clients. Dropping it ends both.
 struct Listening {
-    path: PathBuf,
-    file: (u64, u64),
+    file: OwnSocket,
     stop: CancellationToken,
 }
 
@@ -181,7 +181,10 @@ impl Sockets {
             // Ansible restricts the ways of logging in, for instance; that is over where there is a connection.
             let (theirs, stands) = {
                 let state = socket.state();
-                let stands = state.listening.as_ref().is_some_and(Listening::stands);
+                let stands = state
+                    .listening
+                    .as_ref()
+                    .is_some_and(|listening| listening.file.stands());
                 (state.host.clone(), stands)
             };
             if stands && theirs.agrees_but_for_login(host.config()) && self.is_connected(theirs.sharing_key())
@@ -266,7 +269,11 @@ impl Sockets {
         }
         // What an earlier request said may mean another host by now.
         (state.request, state.host) = (request, host.clone());
-        if !state.listening.as_ref().is_some_and(Listening::stands) {
+        if !state
+            .listening
+            .as_ref()
+            .is_some_and(|listening| listening.file.stands())
+        {
             state.listening = None;
             if self.stop.asked().is_some() {
                 return Err(Error::Closed {
@@ -507,25 +514,10 @@ impl Drop for Served {
     }
 }
 
-impl Listening {
-    /// Whether the file is still there, and still this socket's.
-    fn stands(&self) -> bool {
-        identity(&self.path).is_ok_and(|file| file == self.file)
-    }
-}
-
 impl Drop for Listening {
     fn drop(&mut self) {
         self.stop.cancel();
-        if self.stands() {
-            let _ = std::fs::remove_file(&self.path);
-        }
     }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let found = path.symlink_metadata()?;
-    Ok((found.dev(), found.ino()))
 }
 
 fn check_path(path: &Path) -> Result<(), Error> {
@@ -580,11 +572,9 @@ fn bind(path: &Path) -> Result<(UnixListener, Listening), Error> {
         Ok(_) => std::fs::remove_file(path).map_err(failed)?,
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let (listener, file) = own_socket::listen(path).map_err(failed)?;
     let listening = Listening {
-        path: path.to_owned(),
-        file: identity(path).map_err(failed)?,
+        file,
         stop: CancellationToken::new(),
     };
     Ok((listener, listening))

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use trunkline::config::{HostConfig, SharingKey};
@@ -16,6 +17,7 @@ use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, HostStatus, Interaction};
+use trunkline_control::own_socket;
 use trunkline_control::private::Connections;
 use trunkline_http::metrics::Metrics as _;
 use zeroize::Zeroizing;
@@ -47,6 +49,10 @@ use trunkline_audit::{Audit, Recorder, Subject};
 
 /// How long running sessions may continue after the daemon was asked to end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
+
+/// How often the daemon looks whether its place is still its own: half of the time for which clients wait for one that holds
+/// the lock.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How long a client may take to introduce itself, which ours do at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -100,7 +106,7 @@ impl Service {
 /// # Errors
 /// The audit trail has to be written, and cannot be.
 pub async fn run(
-    claim: Claim,
+    mut claim: Claim,
     engine: Engine,
     ready: impl FnOnce(),
     shutdown: impl Future<Output = ()>,
@@ -127,15 +133,25 @@ pub async fn run(
     let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
     let port = engine.settings().metrics_port;
     let serving_metrics = {
-        let (metrics, socket) = (metrics.clone(), claim.place.metrics());
-        let serving = async move { trunkline_http::metrics::serve(metrics, &socket, port).await };
+        let metrics = metrics.clone();
+        let (listener, file) = match own_socket::listen_anew(&claim.place.metrics()) {
+            Ok((listener, file)) => (Some(listener), Some(file)),
+            Err(error) => {
+                tracing::warn!("no metrics on {}: {error}", claim.place.metrics().display());
+                (None, None)
+            }
+        };
+        let serving = async move {
+            let _file = file;
+            trunkline_http::metrics::serve(metrics, listener, port).await;
+        };
         AbortOnDropHandle::new(tokio::spawn(serving))
     };
     let service = Service {
         engine: engine.clone(),
         place: claim.place.clone(),
         installed: Some(Arc::new(Installed::find())),
-        is_activated: claim.is_activated,
+        is_activated: claim.is_activated(),
         stop: stop.clone(),
         mux: Some(mux.clone()),
         masters: Some(masters.clone()),
@@ -148,6 +164,8 @@ pub async fn run(
         recordings: recordings.clone(),
     };
     let mut shutdown = std::pin::pin!(shutdown);
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             accepted = claim.listener.accept() => match accepted {
@@ -165,6 +183,11 @@ pub async fn run(
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
+            _ = looks.tick() => if !claim.hold() {
+                let place = claim.place.runtime.display();
+                tracing::warn!("{place} is not this daemon's any more: it ends when its sessions have");
+                break;
+            },
             () = stop.wait() => break,
             () = &mut shutdown => break,
         }
@@ -173,11 +196,7 @@ pub async fn run(
     let at_once = stop.asked().unwrap_or(false);
     stop.ask(at_once);
     mux.close();
-    if !claim.is_activated {
-        let _ = std::fs::remove_file(claim.place.socket());
-    }
     drop(serving_metrics);
-    let _ = std::fs::remove_file(claim.place.metrics());
     drop(claim);
     clients.close();
     let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };

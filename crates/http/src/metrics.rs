@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::task::Context;
 
@@ -28,25 +26,22 @@ pub trait Metrics: Send + Sync + 'static {
     }
 }
 
-/// Serves metrics until it is dropped: on a socket for this user alone, in the place of whatever is there, and on a port of
-/// 127.0.0.1 unless it is 0. What cannot be listened on is told in the log: the work is worth more than numbers about it.
-pub async fn serve(metrics: Arc<dyn Metrics>, socket: &Path, port: u16) {
-    tokio::join!(on_socket(&metrics, socket), async {
+/// Serves metrics until it is dropped: to this user on a socket, where there is one, and on a port of 127.0.0.1 unless it is 0.
+/// What cannot be listened on is told in the log: the work is worth more than numbers about it.
+pub async fn serve(metrics: Arc<dyn Metrics>, socket: Option<UnixListener>, port: u16) {
+    let on_socket = async {
+        if let Some(listener) = socket {
+            on_socket(&metrics, listener).await;
+        }
+    };
+    tokio::join!(on_socket, async {
         if port != 0 {
             on_port(&metrics, port).await;
         }
     });
 }
 
-async fn on_socket(metrics: &Arc<dyn Metrics>, path: &Path) {
-    let _ = std::fs::remove_file(path);
-    let listener = UnixListener::bind(path).and_then(|listener| {
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map(|()| listener)
-    });
-    let listener = match listener {
-        Ok(listener) => listener,
-        Err(error) => return tracing::warn!("no metrics on {}: {error}", path.display()),
-    };
+async fn on_socket(metrics: &Arc<dyn Metrics>, listener: UnixListener) {
     let accept = |cx: &mut Context<'_>| {
         let accepted = listener.poll_accept(cx);
         accepted.map_ok(|(stream, _)| is_ours(&stream).then_some(stream))
@@ -164,20 +159,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_is_this_users_and_answers_one_path_by_two_methods() {
+    async fn the_socket_answers_one_path_by_two_methods() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("metrics.sock");
-        // What a process that was killed has left.
-        std::fs::write(&socket, "").unwrap();
-        let (metrics, path) = (Arc::new(One), socket.clone());
-        let serving = tokio::spawn(async move { serve(metrics, &path, 0).await });
+        let listener = UnixListener::bind(&socket).unwrap();
+        let serving = tokio::spawn(async move { serve(Arc::new(One), Some(listener), 0).await });
         let ask = async |request: &str| {
-            let mut stream = loop {
-                match UnixStream::connect(&socket).await {
-                    Ok(stream) => break stream,
-                    Err(_) => tokio::task::yield_now().await,
-                }
-            };
+            let mut stream = UnixStream::connect(&socket).await.unwrap();
             stream.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();
@@ -192,8 +180,6 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
         let answer = ask("POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
-        let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
         serving.abort();
     }
 }

@@ -9,6 +9,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_control::client::{Client, Starter};
+use trunkline_control::own_socket::{self, OwnSocket};
 use trunkline_control::place::Place;
 use trunkline_fleet::allow::Rule;
 use trunkline_fleet::bucket::Bucket;
@@ -78,7 +79,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         ssh_config: settings.ssh_config.clone(),
     });
     // Before anything that only one node may have is touched.
-    let listener = listen(&place).await?;
+    let (listener, _file) = listen(&place).await?;
     let metrics = Arc::new(Metrics::default());
     let node = tokio::spawn(running::run_counted(
         bucket,
@@ -88,7 +89,17 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         metrics.clone(),
     ));
     let (socket, port) = (place.fleet_metrics(), settings.metrics_port);
-    let serving = tokio::spawn(async move { trunkline_http::metrics::serve(metrics, &socket, port).await });
+    let (metrics_listener, metrics_file) = match own_socket::listen_anew(&socket) {
+        Ok((listener, file)) => (Some(listener), Some(file)),
+        Err(error) => {
+            say(&format!("no metrics on {}: {error}", socket.display()));
+            (None, None)
+        }
+    };
+    let serving = tokio::spawn(async move {
+        let _file = metrics_file;
+        trunkline_http::metrics::serve(metrics, metrics_listener, port).await;
+    });
     say(&format!(
         "node {name} of the fleet {} at {}",
         settings.prefix, settings.url
@@ -125,9 +136,6 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         let _ = tell.send(instruction).await;
     };
     serving.abort();
-    for socket in [place.fleet(), place.fleet_metrics()] {
-        let _ = std::fs::remove_file(socket);
-    }
     ended.context("the node's task")??;
     Ok(())
 }
@@ -186,13 +194,12 @@ fn machine() -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-async fn listen(place: &Place) -> anyhow::Result<UnixListener> {
+async fn listen(place: &Place) -> anyhow::Result<(UnixListener, OwnSocket)> {
     let path = place.fleet();
     if UnixStream::connect(&path).await.is_ok() {
         bail!("a node runs here already; `trunkline fleet leave` ends it");
     }
-    let _ = std::fs::remove_file(&path);
-    UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))
+    own_socket::listen_anew(&path).with_context(|| format!("listening on {}", path.display()))
 }
 
 /// What somebody on this machine wants. The folder of the socket is the user's alone.

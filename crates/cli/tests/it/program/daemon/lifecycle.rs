@@ -101,6 +101,56 @@ fn a_daemon_that_was_killed_while_idle_is_replaced_unnoticed() {
     assert_ne!(home.daemon().unwrap(), first);
 }
 
+#[test]
+fn a_daemon_whose_sockets_file_was_removed_listens_again() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let daemon = home.daemon().unwrap();
+    fs::remove_file(home.socket()).unwrap();
+    assert_status(&home.on(&server, "exit 3"), 3);
+    assert_eq!(home.daemon(), Some(daemon));
+    assert_eq!(server.authentications(), 1);
+}
+
+/// A log-out removes the folder under a daemon that goes on.
+#[test]
+fn a_daemon_that_has_lost_its_place_ends_and_leaves_the_next_one_its_sockets() {
+    let (server, home) = (server(), Home::new());
+    let command = Waiting::start(&home, &server);
+    let first = home.daemon().unwrap();
+    let metrics = home.socket().with_file_name("metrics.sock");
+    for file in [
+        home.socket().with_file_name("daemon.lock"),
+        home.socket(),
+        metrics.clone(),
+    ] {
+        fs::remove_file(file).unwrap();
+    }
+    assert_status(&home.on(&server, "exit 3"), 3);
+    let second = home.daemon().unwrap();
+    assert_ne!(second, first);
+    // Once what runs there has ended.
+    let (status, _) = command.release();
+    assert_eq!(status, Some(11));
+    wait_until("the first has ended", || is_gone(first));
+    assert_eq!(home.daemon(), Some(second));
+    assert!(metrics.exists());
+    assert_status(&home.on(&server, "exit 4"), 4);
+}
+
+#[test]
+fn a_daemon_that_cannot_be_reached_is_named() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let daemon = home.stop_answering();
+    fs::remove_file(home.socket()).unwrap();
+    let output = home.on(&server, "true");
+    assert_status(&output, 255);
+    let says = format!("`kill {}` ends it", daemon.as_raw_pid());
+    assert!(text(&output.stderr).contains(&says), "{output:?}");
+    kill_process(daemon, Signal::KILL).unwrap();
+}
+
 /// One that is killed may lose its socket long before its lock, as on a busy machine.
 #[test]
 fn a_daemon_that_takes_long_to_die_is_waited_for() {

@@ -1,0 +1,116 @@
+//! Sockets in the file system that are this process's own.
+
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::UnixListener;
+
+/// Clients that may wait to be taken.
+const BACKLOG: i32 = 128;
+
+/// The file of a socket that this process has made. Dropping it removes the file, unless another one is in its place: a
+/// folder may have been removed and made anew under a program that went on.
+#[derive(Debug)]
+pub struct OwnSocket {
+    path: PathBuf,
+    file: FileId,
+}
+
+impl OwnSocket {
+    /// Where it is, or was.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file is there, and still this socket's.
+    pub fn stands(&self) -> bool {
+        FileId::at(&self.path).is_ok_and(|found| found == self.file)
+    }
+}
+
+impl Drop for OwnSocket {
+    fn drop(&mut self) {
+        if self.stands() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens at `path`, for this user alone (mode 0600).
+///
+/// # Errors
+/// What the system says: `AddrInUse` where something has the name.
+pub fn listen(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Linux makes the file with the socket's own mode: it is not open to others for a moment.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let own = OwnSocket {
+        path: path.to_owned(),
+        file: FileId::at(path)?,
+    };
+    // Other systems do not.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok((UnixListener::from_std(socket.into())?, own))
+}
+
+/// The same, in the place of whatever is there.
+///
+/// # Errors
+/// What the system says.
+pub fn listen_anew(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    listen(path)
+}
+
+/// Which file it is: its device and its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId(u64, u64);
+
+impl FileId {
+    /// That of what is at a path, without following a link.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let found = path.symlink_metadata()?;
+        Ok(Self(found.dev(), found.ino()))
+    }
+
+    /// That of an open file.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of(file: &std::fs::File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self(found.dev(), found.ino()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_own_file_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let (_first, first) = listen(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let (_second, second) = listen_anew(&path).unwrap();
+        assert!(!first.stands() && second.stands());
+        drop(first);
+        assert!(second.stands());
+        drop(second);
+        assert!(!path.exists());
+    }
+}
