@@ -73,7 +73,11 @@ struct Socket {
 }
 
 struct State {
+    /// The last one.
     request: HostRequest,
+    /// The first one with these settings: what it says of forwardings holds for those who have said nothing themselves, as
+    /// what an OpenSSH master was started with does.
+    made_by: HostRequest,
     /// What the request means, as of its last use.
     host: Arc<HostConfig>,
     key: SharingKey,
@@ -89,6 +93,7 @@ struct State {
 
 /// Somebody who was told to come to a socket.
 struct Expected {
+    request: HostRequest,
     /// Whom it means.
     host: Arc<HostConfig>,
     since: Instant,
@@ -189,11 +194,11 @@ impl Sockets {
             };
             if stands && theirs.agrees_but_for_login(host.config()) && self.is_connected(theirs.sharing_key())
             {
-                socket.state().expect(client, host.config());
+                socket.state().expect(client, &request, host.config());
                 return Ok(());
             }
         }
-        let socket = self.claim(request, host.config(), &path, client)?;
+        let socket = self.claim(&request, host.config(), &path, client)?;
         let begun = socket.begin(&host, strictly.is_some()).await;
         if let (Err(_), Some(client)) = (&begun, client) {
             socket.state().expected.remove(&client);
@@ -233,7 +238,7 @@ impl Sockets {
     /// The socket at `path`, listening for clients of this host.
     fn claim(
         self: &Arc<Self>,
-        request: HostRequest,
+        request: &HostRequest,
         host: &Arc<HostConfig>,
         path: &Path,
         client: Option<u32>,
@@ -246,6 +251,7 @@ impl Sockets {
                 forwards: Arc::default(),
                 state: Mutex::new(State {
                     request: request.clone(),
+                    made_by: request.clone(),
                     host: host.clone(),
                     key,
                     listening: None,
@@ -266,9 +272,10 @@ impl Sockets {
                 )));
             }
             (state.key, state.failed) = (key, None);
+            state.made_by = request.clone();
         }
         // What an earlier request said may mean another host by now.
-        (state.request, state.host) = (request, host.clone());
+        (state.request, state.host) = (request.clone(), host.clone());
         if !state
             .listening
             .as_ref()
@@ -291,7 +298,7 @@ impl Sockets {
             tokio::spawn(accepting);
             state.listening = Some(listening);
         }
-        state.expect(client, host);
+        state.expect(client, request, host);
         drop(state);
         Ok(socket)
     }
@@ -335,6 +342,15 @@ impl Sockets {
             .await?;
         socket.means(host.config());
         Ok(host)
+    }
+
+    /// The same for what one client asks to be forwarded, by its own settings where it has said what they are, and the folder
+    /// in which its paths begin.
+    async fn host_of(&self, socket: &Socket, client: Option<u32>) -> Result<(Host, PathBuf), Error> {
+        let request = socket.state().request_of(client);
+        let asked = engine_request(&request);
+        let host = self.engine.host_for(&asked, &Interaction::none()).await?;
+        Ok((host, request.world.cwd))
     }
 
     /// Whether clients of a socket with this environment must not make connections of their own.
@@ -475,12 +491,23 @@ impl Socket {
 
 impl State {
     /// Notes who was told to come, and forgets who has ended.
-    fn expect(&mut self, client: Option<u32>, host: &Arc<HostConfig>) {
+    fn expect(&mut self, client: Option<u32>, request: &HostRequest, host: &Arc<HostConfig>) {
         self.expected.retain(|process, _| exists(*process));
         if let Some(process) = client {
-            let (host, since) = (host.clone(), Instant::now());
-            self.expected.insert(process, Expected { host, since });
+            let expected = Expected {
+                request: request.clone(),
+                host: host.clone(),
+                since: Instant::now(),
+            };
+            self.expected.insert(process, expected);
         }
+    }
+
+    fn request_of(&self, client: Option<u32>) -> HostRequest {
+        let expected = client.and_then(|process| self.expected.get(&process));
+        expected
+            .map_or(&self.made_by, |expected| &expected.request)
+            .clone()
     }
 
     /// Whether somebody is on the way here to a host with other settings than these.

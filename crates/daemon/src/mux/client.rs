@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
@@ -109,6 +110,11 @@ impl Door<'_> {
     /// The host behind it.
     pub(super) async fn host(self) -> Result<Host, Error> {
         self.sockets.host(self.socket).await
+    }
+
+    /// The host behind it for what a client asks to be forwarded, and the folder in which its paths begin.
+    async fn host_of(self, client: Peer) -> Result<(Host, PathBuf), Error> {
+        self.sockets.host_of(self.socket, client.process()).await
     }
 
     /// Whether the user allows a use of the host's connection, where that has to be asked.
@@ -267,8 +273,7 @@ impl Client<'_> {
 
     async fn open_forward(&mut self, asked: Forward) -> Reply {
         let opened = async {
-            let host = self.door.host().await?;
-            let cwd = self.door.socket.request().world.cwd;
+            let (host, cwd) = self.door.host_of(self.peer).await?;
             let beside = |subject| self.entry(subject);
             self.door.socket.forwards.open(&host, &cwd, asked, beside).await
         };

@@ -20,6 +20,11 @@ impl Peer {
         Self(process_of(stream))
     }
 
+    /// Its number, where it is known.
+    pub(super) fn process(self) -> Option<u32> {
+        self.0
+    }
+
     /// What the client was started with; `None` where it cannot be looked at.
     pub(super) fn world(self) -> Option<World> {
         self.0.and_then(World::of_process)

@@ -145,6 +145,21 @@ fn unix_sockets_are_forwarded_in_both_directions() {
 }
 
 #[test]
+fn what_another_command_says_of_forwardings_is_for_its_own() {
+    let stock = Stock::new(server());
+    stock.warm();
+    let open = stock::host(&stock.home, stock.config(), stock.server.alias(), &["-g"]);
+    stock::listen(&stock.home, open, &stock.socket).unwrap();
+    let port = free_port();
+    let dynamic = port.to_string();
+    assert_status(&stock.control(&["forward", "-D", &dynamic]), 0);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
+    // As with a master: what it was begun with holds.
+    assert!(TcpStream::connect(("127.0.0.2", port)).is_err());
+    stock.assert_logins(1);
+}
+
+#[test]
 fn exit_ends_forwards_and_connections() {
     let stock = Stock::new(server());
     let port = free_port();
