@@ -35,7 +35,13 @@ pub(crate) fn explain(mut error: clap::Error) -> ! {
     if lacks_hosts(&error) {
         let which = "-H HOSTS, -g GROUP or -i FILE".to_owned();
         error.insert(ContextKind::InvalidArg, ContextValue::Strings(vec![which]));
-        let tip = "name the hosts first: trunkline run -H web1,web2 uptime";
+        let tip =
+            match std::env::args().find(|word| word.starts_with("nats://") || word.starts_with("tls://")) {
+                Some(address) => {
+                    format!("--fleet takes no address: `trunkline fleet init {address}` or `join` notes it")
+                }
+                None => "name the hosts first: trunkline run -H web1,web2 uptime".to_owned(),
+            };
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error.exit()

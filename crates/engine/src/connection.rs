@@ -265,7 +265,11 @@ impl Connection {
         if self.info().is_some() || is_own || answerer == Answerer::Nobody {
             return false;
         }
-        let is_denied = matches!(error.root(), Error::Authentication { .. });
+        // A server does not wait for an answer without end (LoginGraceTime).
+        let is_denied = matches!(
+            error.root(),
+            Error::Authentication { .. } | Error::ClosedByPeer { .. } | Error::Network { .. }
+        );
         let may_know =
             answerer > self.inner.answerer || answerer == Answerer::Person && self.inner.asking.is_answered();
         self.inner.asking.is_unanswered() || is_denied && may_know

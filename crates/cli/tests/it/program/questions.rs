@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Sshd, write_ssh_config};
@@ -373,6 +374,30 @@ fn who_waits_for_anothers_answer_is_asked_when_that_one_gives_none() {
         assert!(second.end().success(), "{waiting:?}: {}", second.shown());
         first.end();
     }
+}
+
+#[test]
+fn who_waits_for_an_answer_for_which_the_server_did_not_is_asked() {
+    let server = sshd()
+        .client_keys([])
+        .password("pw")
+        .config("LoginGraceTime 2")
+        .start()
+        .unwrap();
+    let home = Home::new();
+    let config = home.path("config");
+    write_ssh_config(&config, [server.host_entry("host1")]).unwrap();
+    let ssh = || command(&home, &config, &["ssh", "host1", "true"]);
+    let mut first = Terminal::start(&ssh());
+    first.expect("@host1) Password: ");
+    let mut second = Terminal::start(&ssh());
+    second.expect("Waiting for ");
+    std::thread::sleep(Duration::from_secs(3));
+    first.send("pw\r");
+    assert_eq!(first.end().code(), Some(255), "{}", first.shown());
+    second.expect("@host1) Password: ");
+    second.send("pw\r");
+    assert!(second.end().success(), "{}", second.shown());
 }
 
 #[test]
