@@ -820,7 +820,8 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Whether a setting's patterns mean a host.
+/// Whether a setting's patterns mean a host; letters' case means nothing.
 fn matches(patterns: &[String], config: &HostConfig) -> bool {
-    !patterns.is_empty() && hosts::in_list(&config.original_host, &patterns.join(","))
+    let (host, patterns) = (config.original_host.to_ascii_lowercase(), patterns.join(","));
+    !patterns.is_empty() && hosts::in_list(&host, &patterns.to_ascii_lowercase())
 }

@@ -86,7 +86,11 @@ impl AllowList {
                 "node {node} takes nothing from {submitter}: its allow list does not name that submitter"
             ));
         }
-        if narrow(&|rule| fits(&rule.hosts, &host)) {
+        if narrow(&|rule| {
+            rule.hosts
+                .iter()
+                .any(|pattern| matches(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes()))
+        }) {
             return Some(format!(
                 "the allow list of node {node} does not let {submitter} reach {host}"
             ));
@@ -135,7 +139,7 @@ mod tests {
         let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Rule {
             submitters: vec!["UA".into()],
-            hosts: vec!["*.eu".into()],
+            hosts: vec!["*.Eu".into()],
             users: all(users),
             subjects: all(subjects),
         }
@@ -157,6 +161,7 @@ mod tests {
         assert_eq!(refusal(&rules, "UA", "deploy@web1.EU", None), None);
         assert_eq!(refusal(&rules, "UA", "deploy@web1.eu", Some("logs.a")), None);
         assert!(refused("UA", "root@web1.eu", None).contains("be root"));
+        assert!(refused("UA", "Deploy@web1.eu", None).contains("be Deploy"));
         assert!(refused("UA", "web1.us", None).contains("reach web1.us"));
         assert!(refused("UB", "web1.eu", None).contains("takes nothing from UB"));
         assert!(refused("UA", "web1.eu", Some("metrics")).contains("to the subject metrics"));

@@ -4,7 +4,7 @@ mod memory;
 mod pattern;
 mod source;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -125,6 +125,7 @@ impl Inventory {
             }
             inventory.groups.insert(name.clone(), group);
         }
+        inventory.groups.entry("all".into()).or_default();
         let mut known = BTreeSet::new();
         let listed = inventory.below("all");
         let others = inventory
@@ -194,26 +195,28 @@ impl Inventory {
         &self.hosts
     }
 
-    /// The hosts of a group.
-    fn members(&self, name: &str) -> BTreeSet<&str> {
+    /// The hosts of a group, in its order, each once.
+    fn members(&self, name: &str) -> Vec<&str> {
         match name {
             "all" => self.hosts.iter().map(String::as_str).collect(),
-            _ => self.below(name).into_iter().collect(),
+            _ => self.below(name),
         }
     }
 
-    /// The hosts of a group and of all groups below it, each group's in its order.
+    /// The hosts of a group and of all groups below it, each once. As in Ansible, a group's own hosts come first, then those
+    /// of its children, then those of theirs.
     fn below(&self, name: &str) -> Vec<&str> {
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut known) = (BTreeSet::new(), BTreeSet::new());
         let mut hosts = Vec::new();
-        let mut front = vec![name];
-        while let Some(name) = front.pop() {
+        let mut front = VecDeque::from([name]);
+        while let Some(name) = front.pop_front() {
             let Some((name, group)) = self.groups.get_key_value(name) else {
                 continue;
             };
             if seen.insert(name) {
-                hosts.extend(group.hosts.iter().map(String::as_str));
-                front.extend(group.children.iter().rev().map(String::as_str));
+                let own = group.hosts.iter().map(String::as_str);
+                hosts.extend(own.filter(|host| known.insert(*host)));
+                front.extend(group.children.iter().map(String::as_str));
             }
         }
         hosts
@@ -234,22 +237,31 @@ struct Group {
 
 type Variables = BTreeMap<String, String>;
 
-/// The variables that are kept; of two names for one thing the first wins.
-const HOST: [&str; 2] = ["ansible_host", "ansible_ssh_host"];
-const PORT: [&str; 2] = ["ansible_port", "ansible_ssh_port"];
-const USER: [&str; 2] = ["ansible_user", "ansible_ssh_user"];
+/// The variables that are kept; of two names for one thing the first wins, which is the last
+/// in the list of Ansible's ssh plugin.
+const HOST: [&str; 2] = ["ansible_ssh_host", "ansible_host"];
+const PORT: [&str; 2] = ["ansible_ssh_port", "ansible_port"];
+const USER: [&str; 2] = ["ansible_ssh_user", "ansible_user"];
 const KEY: [&str; 2] = ["ansible_ssh_private_key_file", "ansible_private_key_file"];
-const ARGS: [&str; 2] = ["ansible_ssh_common_args", "ansible_ssh_extra_args"];
+const ARGS: [&str; 3] = [
+    "ansible_ssh_args",
+    "ansible_ssh_common_args",
+    "ansible_ssh_extra_args",
+];
 const CONNECTION: &str = "ansible_connection";
+
+fn known_variables() -> impl Iterator<Item = &'static str> {
+    let names = [HOST, PORT, USER, KEY].into_iter().flatten();
+    names.chain(ARGS).chain([CONNECTION])
+}
 
 /// Those of a host's variables that decide how it is reached; they are scalars.
 fn kept(variables: &Value) -> Variables {
-    let known = [HOST, PORT, USER, KEY, ARGS].concat();
     let known = variables
         .as_object()
         .into_iter()
         .flatten()
-        .filter(|(name, _)| known.contains(&name.as_str()) || *name == CONNECTION);
+        .filter(|(name, _)| known_variables().any(|known| known == name.as_str()));
     let scalar = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),

@@ -89,6 +89,12 @@ fn hosts_are_named_by_ranges_patterns_files_and_inventories() {
     );
     assert_eq!(names(&["-i", inventory, "-H", "db"]), ["box3"]);
     assert_eq!(names(&["-H", "box*,!box[2-3]"]), ["box1", "box4"]);
+    let case = fleet.run(&["-H", "BOX*"], "true");
+    assert!(
+        text(&case.stderr).contains("no Host alias of ssh_config matches"),
+        "{}",
+        text(&case.stderr)
+    );
 }
 
 /// Where an inventory leads is Ansible's to say, and which of its hosts a pattern means is as Ansible has it.
@@ -122,6 +128,18 @@ fn inventories_mean_what_they_mean_to_ansible() {
             vec!["prod:&staging", "staging,!db", "web[-1]"],
         ),
         (merged, vec!["all", "staging"]),
+        (
+            write("case.ini", "[prod]\nbox1\nbox2\n[BOX]\nbox6\n[box]\nbox5\nbox1\n"),
+            vec![
+                "box[0]",
+                "box[1]",
+                "BOX*",
+                "box*[3]",
+                "all:!box[12]*",
+                "box[!1-3]",
+                "all:!B*",
+            ],
+        ),
     ];
     for (inventory, patterns) in &inventories {
         for pattern in patterns {

@@ -192,7 +192,9 @@ impl Key {
             .map(|folder| folder.join("cache"))
             .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("trunkline")))
             .or_else(|| Some(folder("HOME")?.join(".cache/trunkline")))?;
-        let name = hash(&(&self.sources, &self.cwd, &self.program));
+        // Another version of this program may keep other variables.
+        let variables: Vec<_> = super::known_variables().collect();
+        let name = hash(&(&self.sources, &self.cwd, &self.program, variables));
         Some(cache.join("inventories").join(format!("{name:016x}")))
     }
 }

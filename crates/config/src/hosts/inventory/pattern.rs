@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use trunkline_request::hosts::matches;
-
 use super::{Inventory, InventoryError};
 
 /// The hosts that a pattern means.
@@ -26,10 +24,14 @@ pub(super) fn evaluate<'a>(
         Ok::<_, InventoryError>(found)
     };
     if plain().next().is_none() {
-        hosts = inventory.members("all");
+        hosts.extend(inventory.members("all"));
     }
     for part in plain() {
-        hosts.extend(one(part, "")?);
+        // A host goes before a group of the same name.
+        match inventory.hosts.iter().find(|host| host == part) {
+            Some(host) => hosts.extend([host.as_str()]),
+            None => hosts.extend(one(part, "")?),
+        }
     }
     for part in parts.iter().filter_map(|part| part.strip_prefix('&')) {
         let both = one(part, "&")?;
@@ -37,13 +39,20 @@ pub(super) fn evaluate<'a>(
     }
     for part in parts.iter().filter_map(|part| part.strip_prefix('!')) {
         let out = one(part, "!")?;
+        // With brackets it is easily written for a pattern of another kind, and would run where it must not.
+        if out.is_empty() && part.contains('[') {
+            return Err(InventoryError::Pattern {
+                pattern: format!("!{part}"),
+                problem: "it matches no host, so it would exclude none".into(),
+            });
+        }
         hosts.retain(|host| !out.contains(host));
     }
     Ok(hosts)
 }
 
-/// Splits at commas, or where there are none at colons outside brackets. A regular expression is left whole between
-/// commas, and so is an IPv6 address.
+/// Splits at commas, in brackets, too, or where there are none at colons outside brackets. A regular expression is left
+/// whole between commas, and so is an IPv6 address.
 fn split(pattern: &str) -> Vec<&str> {
     let separator = if pattern.contains(',') { ',' } else { ':' };
     let address = pattern
@@ -61,7 +70,7 @@ fn split(pattern: &str) -> Vec<&str> {
                 ']' => depth = depth.saturating_sub(1),
                 _ => {}
             }
-            c == separator && depth == 0
+            c == separator && (separator == ',' || depth == 0)
         })
         .map(str::trim)
         .filter(|part| !part.is_empty())
@@ -69,61 +78,95 @@ fn split(pattern: &str) -> Vec<&str> {
 }
 
 /// One part: a regular expression, or a name with wildcards and a subscript.
-fn one<'a>(inventory: &'a Inventory, part: &str) -> Result<BTreeSet<&'a str>, InventoryError> {
-    if let Some(expression) = part.strip_prefix('~') {
-        // Python's re.match: from the start, not to the end.
-        let expression =
-            regex::Regex::new(&format!("^(?:{expression})")).map_err(|error| InventoryError::Pattern {
-                pattern: part.into(),
-                problem: error.to_string(),
-            })?;
-        return Ok(named(inventory, |name| expression.is_match(name)));
-    }
-    let (name, subscript) = subscript(part);
-    if let Some(subscript) = subscript {
-        let members = list(inventory, name);
-        let problem = || InventoryError::Pattern {
-            pattern: part.into(),
-            problem: "a subscript is [n], [-n], [from:to] or [from:]".into(),
-        };
-        let range = indices(subscript, members.len()).ok_or_else(problem)?;
-        return Ok(members.get(range).unwrap_or_default().iter().copied().collect());
-    }
-    Ok(list(inventory, part).into_iter().collect())
-}
-
-/// The hosts of a group, a host or a wildcard, in the order of the inventory.
-fn list<'a>(inventory: &'a Inventory, name: &str) -> Vec<&'a str> {
-    let hosts = if name == "*" || name == "all" {
-        inventory.members("all")
-    } else if inventory.groups.contains_key(name) || name == "ungrouped" {
-        inventory.members(name)
-    } else {
-        named(inventory, |candidate| {
-            matches(candidate.as_bytes(), name.as_bytes())
-        })
+fn one<'a>(inventory: &'a Inventory, part: &str) -> Result<Vec<&'a str>, InventoryError> {
+    let malformed = |problem: String| InventoryError::Pattern {
+        pattern: part.into(),
+        problem,
     };
-    inventory
-        .hosts
-        .iter()
-        .map(String::as_str)
-        .filter(|host| hosts.contains(host))
-        .collect()
-}
-
-/// The hosts that match by name, and those of every group that does.
-fn named(inventory: &Inventory, matches: impl Fn(&str) -> bool) -> BTreeSet<&str> {
-    let groups = inventory
+    let (name, subscript) = subscript(part);
+    // Python's re.match: from the start, not to the end.
+    let expression = match name.strip_prefix('~') {
+        Some(expression) => format!("^(?:{expression})"),
+        None => wildcards(name),
+    };
+    let expression = regex::Regex::new(&expression).map_err(|error| malformed(error.to_string()))?;
+    let mut hosts = Vec::new();
+    let mut groups = inventory
         .groups
         .keys()
-        .filter(|name| matches(name))
-        .flat_map(|name| inventory.members(name));
-    let hosts = inventory
-        .hosts
-        .iter()
-        .map(String::as_str)
-        .filter(|host| matches(host));
-    groups.chain(hosts).collect()
+        .filter(|group| expression.is_match(group))
+        .peekable();
+    let is_group = groups.peek().is_some();
+    hosts.extend(groups.flat_map(|group| inventory.members(group)));
+    // The plain name of a group means no host.
+    if !is_group || name.starts_with('~') || name.contains(['.', '?', '*', '[']) {
+        let all = inventory.hosts.iter().map(String::as_str);
+        hosts.extend(all.filter(|host| expression.is_match(host)));
+    }
+    let Some(subscript) = subscript else {
+        return Ok(hosts);
+    };
+    // A host of several groups that match counts several times.
+    let range = indices(subscript, hosts.len())
+        .ok_or_else(|| malformed("a subscript is [n], [-n], [from:to] or [from:]".into()))?;
+    Ok(hosts.get(range).unwrap_or_default().to_vec())
+}
+
+/// The regular expression of a pattern of Python's fnmatch: `*`, `?`, `[abc]`, `[a-c]` and `[!abc]`.
+fn wildcards(pattern: &str) -> String {
+    let mut expression = String::from("(?s)^");
+    let mut rest = pattern;
+    while let Some(c) = rest.chars().next() {
+        let mut after = &rest[c.len_utf8()..];
+        match c {
+            '*' => expression.push_str(".*"),
+            '?' => expression.push('.'),
+            '[' => match set(after) {
+                Some((set, behind)) => {
+                    expression.push_str(&set);
+                    after = behind;
+                }
+                None => expression.push_str("\\["),
+            },
+            c => expression.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
+        }
+        rest = after;
+    }
+    expression + "$"
+}
+
+/// A set whose bracket has been opened, as a regular expression, and what is behind it; `None` where it is never closed.
+/// A `]` that comes first does not close it, and a range that ends before it begins is empty.
+fn set(text: &str) -> Option<(String, &str)> {
+    let (not, text) = match text.strip_prefix('!') {
+        Some(text) => ("^", text),
+        None => ("", text),
+    };
+    let first = text.chars().next()?.len_utf8();
+    let close = first + text[first..].find(']')?;
+    let members: Vec<char> = text[..close].chars().collect();
+    let mut ranges = String::new();
+    let mut at = 0;
+    while let Some(&from) = members.get(at) {
+        let (to, length) = match members.get(at + 1..) {
+            Some(['-', to, ..]) => (*to, 3),
+            _ => (from, 1),
+        };
+        at += length;
+        if from <= to {
+            ranges.push_str(&format!(
+                "\\x{{{:x}}}-\\x{{{:x}}}",
+                u32::from(from),
+                u32::from(to)
+            ));
+        }
+    }
+    let set = match (ranges.is_empty(), not) {
+        (false, not) => format!("[{not}{ranges}]"),
+        (true, "") => r"[^\s\S]".to_owned(),
+        (true, _) => ".".to_owned(),
+    };
+    Some((set, &text[close + 1..]))
 }
 
 /// Splits `name[subscript]`; a bracket that holds anything but digits, `-` and `:` belongs to the name.

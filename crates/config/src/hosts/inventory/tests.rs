@@ -113,6 +113,86 @@ fn variables_decide_where_a_host_is() {
 }
 
 #[test]
+fn of_two_names_for_a_variable_the_last_of_ansible_s_wins() {
+    let inventory = listed(
+        r#""g": {"hosts": ["a"]}"#,
+        r#""a": {"ansible_host": "1.1.1.1", "ansible_ssh_host": "2.2.2.2", "ansible_port": 1, "ansible_ssh_port": 2,
+                 "ansible_user": "one", "ansible_ssh_user": "two", "ansible_private_key_file": "one",
+                 "ansible_ssh_private_key_file": "two", "ansible_ssh_common_args": "-v", "ansible_ssh_args": "-J jump"}"#,
+    );
+    let target = only(&inventory, "a");
+    assert_eq!(
+        target.destination,
+        Destination::new(Some("two"), "2.2.2.2", Some(2)).unwrap()
+    );
+    assert_eq!(target.ssh_args, ["-i", "two", "-J", "jump", "-v"]);
+}
+
+#[test]
+fn a_subscript_counts_in_the_order_of_its_own_group() {
+    let inventory = listed(
+        r#""all": {"children": ["prod", "DB", "db", "top"]}, "prod": {"hosts": ["db-a", "db-b"]}, "DB": {"hosts": ["PX"]},
+           "db": {"hosts": ["px-old", "db-a"]}, "top": {"hosts": ["t"], "children": ["mid", "low"]},
+           "mid": {"hosts": ["m"], "children": ["deep"]}, "deep": {"hosts": ["d"]}, "low": {"hosts": ["m", "l"]}"#,
+        "",
+    );
+    for (pattern, wanted) in [
+        ("db[0]", "px-old"),
+        ("db[-1]", "db-a"),
+        ("top[0:1]", "m t"),
+        ("top[2]", "l"),
+        ("top[3]", "d"),
+        // Hosts that match by their own name come behind those of the groups that do.
+        ("db*[1]", "db-a"),
+        ("db*[3]", "db-b"),
+        ("db*[4:]", ""),
+    ] {
+        let mut names = names(&inventory, pattern);
+        names.sort_unstable();
+        assert_eq!(names.join(" "), wanted, "{pattern}");
+    }
+}
+
+#[test]
+fn wildcards_are_python_s() {
+    let inventory = listed(
+        r#""all": {"children": ["Web", "web", "db"]}, "Web": {"hosts": ["W1"]}, "web": {"hosts": ["w1", "db"]},
+           "db": {"hosts": ["db-a", "db-b", "db-c", "db-]", "db-[", "db--", "db-!", "d.b"]}"#,
+        "",
+    );
+    for (pattern, wanted) in [
+        ("W*", "W1"),
+        ("web", "w1 db"),
+        ("WEB", ""),
+        ("~w", "w1 db"),
+        // The host of this name, not the group.
+        ("db", "db"),
+        ("db-[ab]", "db-a db-b"),
+        ("db-[a-b]", "db-a db-b"),
+        ("db-[b-a]", ""),
+        ("db-[!a-c]", "db-] db-[ db-- db-!"),
+        ("db-[!b-a]", "db-a db-b db-c db-] db-[ db-- db-!"),
+        ("db-[]]", "db-]"),
+        ("db-[!]]", "db-a db-b db-c db-[ db-- db-!"),
+        ("db-[", "db-["),
+        ("db-[-a]", "db-a db--"),
+        ("db-[a-]", "db-a db--"),
+        ("db-[a!]", "db-a db-!"),
+        ("d[.]b", "d.b"),
+        ("all:!db-[ab]:!w*:!W*:!d.*:!db-[!c]", "db-c"),
+    ] {
+        assert_eq!(names(&inventory, pattern).join(" "), wanted, "{pattern}");
+    }
+    for pattern in ["all:!db-[x-z]", "all:!web[7]"] {
+        let refused = inventory.select(pattern, None);
+        assert!(
+            matches!(refused, Err(InventoryError::Pattern { .. })),
+            "{pattern}"
+        );
+    }
+}
+
+#[test]
 fn patterns_name_intersect_and_exclude() {
     let inventory = listed(
         r#""all": {"children": ["web", "db", "staging"]}, "db": {"hosts": ["d1", "d2"]},
