@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
 use trunkline_control::client::ClientError;
@@ -24,7 +24,7 @@ use trunkline_request::failure;
 use trunkline_text::Printable;
 
 use crate::backend::{Backend, runtime};
-use crate::commands::run::ManyHosts;
+use crate::commands::run::{ManyHosts, warn_of};
 use crate::questions::Conversation;
 use crate::ssh_options::HostOptions;
 use crate::terminal::can_be_drawn_on;
@@ -133,9 +133,10 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         )
         .exit(),
     };
-    let copies = args.copies(sources, target, &world, backend).await?;
+    let (copies, skipped) = args.copies(sources, target, &world, backend).await?;
     let mut options = args.options(&world)?;
     let Some(first) = copies.first() else {
+        warn_of(&skipped);
         bail!("no hosts match")
     };
     // A folder for each host is not there yet.
@@ -147,7 +148,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         copies.len()
     );
     let fds: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
-    let view = View::new(args.shows(&first.target), copies.len());
+    let view = View::new(args.shows(&first.target), copies.len() + skipped.len());
     let questions = backend.questions();
     questions.hide_while_asking(view.bar()).await;
     let hosts = copies.iter().filter_map(Ends::host);
@@ -179,7 +180,10 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         },
     );
     let mut copies = futures_util::stream::iter(copies).buffer_unordered(args.jobs.into());
-    let mut success = true;
+    for host in &skipped {
+        view.broken(&host.name, &anyhow!("{}", host.why));
+    }
+    let mut success = skipped.is_empty();
     loop {
         let ended = match interrupts.or(copies.next()).await {
             Ok(ended) => ended,

@@ -16,15 +16,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
 use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use trunkline_request::World;
+use trunkline_request::destination::Destination;
 use trunkline_request::failure::{self, Execution};
-use trunkline_request::hosts::Target;
+use trunkline_request::hosts::{Skipped, Target};
 use trunkline_text::Printable;
 
 use crate::OWN_ERROR;
@@ -46,7 +47,7 @@ use prompt::Prompt;
 use rolling::Rolling;
 use sudo::{SharedPassword, Tokens};
 
-pub(crate) use hosts::ManyHosts;
+pub(crate) use hosts::{ManyHosts, warn_of};
 
 /// Arguments of `trunkline run`.
 #[derive(Debug, clap::Args)]
@@ -169,6 +170,7 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             args: &args,
             backend,
             world: &world,
+            skipped: &[],
         };
         return Ok(run.on_fleet(asked, &mut interrupts).await?.code);
     }
@@ -180,7 +182,14 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     }
     let world = World::current().context("reading the environment")?;
     args.many.exclude(&args.exclude, &world)?;
-    let targets = args.many.targets(args.ssh.config_file(), &world, backend).await?;
+    let selection = args
+        .many
+        .selection(args.ssh.config_file(), &world, backend)
+        .await?;
+    let (targets, mut skipped) = (selection.targets, selection.skipped);
+    if is_prompt || args.dry_run || targets.is_empty() {
+        warn_of(&std::mem::take(&mut skipped));
+    }
     ensure!(!targets.is_empty(), "no hosts are left to run on");
     let script = args.script.as_deref().map(Script::read).transpose()?;
     let (words, env) = (std::mem::take(&mut args.command), std::mem::take(&mut args.env));
@@ -188,6 +197,7 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         args: &args,
         backend,
         world: &world,
+        skipped: &skipped,
     };
     if is_prompt {
         drop(backend.connect().await?);
@@ -330,6 +340,8 @@ struct Run<'a> {
     args: &'a Args,
     backend: &'a Backend,
     world: &'a World,
+    /// Hosts that cannot be reached by what their inventory says.
+    skipped: &'a [Skipped],
 }
 
 impl Run<'_> {
@@ -381,7 +393,7 @@ impl Run<'_> {
                 input: stdin.for_host(command.script())?,
             });
         }
-        let mut done = Vec::with_capacity(all);
+        let mut done = self.unreachable(all, &common.view, files.as_ref())?;
         let mut signal = None;
         let batch = args.rolling.batch(all).map_or(all, usize::from).max(1);
         let mut jobs = jobs.into_iter();
@@ -425,6 +437,42 @@ impl Run<'_> {
         self.end(Done::new(&done, code), targets)
     }
 
+    /// The results of the hosts that cannot be reached by what their inventory says. Their numbers come behind those of all
+    /// others.
+    fn unreachable(
+        &self,
+        others: usize,
+        view: &View,
+        files: Option<&OutputFiles>,
+    ) -> anyhow::Result<Vec<HostResult>> {
+        let results = (others + 1..).zip(self.skipped).map(|(number, host)| {
+            let result = HostResult {
+                host: host.name.clone(),
+                number,
+                address: Destination {
+                    user: None,
+                    host: host.name.clone(),
+                    port: None,
+                },
+                outcome: Outcome::Failed {
+                    kind: failure::ErrorKind::Configuration.as_str().to_owned(),
+                    message: host.why.clone(),
+                    execution: Execution::DidNotStart,
+                },
+                stdout: Output::default(),
+                stderr: Output::default(),
+                started: SystemTime::now(),
+                elapsed: Duration::ZERO,
+                warm: false,
+                trouble: None,
+            };
+            let result = self.finished(result, files)?;
+            view.progress.finished(&result);
+            Ok(result)
+        });
+        results.collect()
+    }
+
     fn view(&self, targets: &[Target]) -> View {
         let args = self.args;
         let (stdout_is_terminal, stderr_is_terminal) =
@@ -433,7 +481,7 @@ impl Run<'_> {
         let names = targets.iter().map(|target| target.name.as_str());
         View {
             progress: Progress::new(
-                targets.len(),
+                targets.len() + self.skipped.len(),
                 stderr_is_terminal && !args.json && !args.csv && !args.quiet,
             ),
             live,
@@ -471,7 +519,8 @@ impl Run<'_> {
     fn end(&self, done: Done, targets: &[Target]) -> anyhow::Result<Done> {
         if let Some(path) = &self.args.failed {
             let mut text = String::new();
-            for name in done.unsuccessful(targets) {
+            let unreachable = self.skipped.iter().map(|host| host.name.as_str());
+            for name in done.unsuccessful(targets).chain(unreachable) {
                 writeln!(text, "{name}")?;
             }
             std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;

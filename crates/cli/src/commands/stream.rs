@@ -18,11 +18,11 @@ use trunkline_control::descriptors::raise_limit;
 use trunkline_control::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
 use trunkline_control::sink::{Sink, Target};
 use trunkline_request::failure::{self, Execution};
-use trunkline_request::hosts::Target as Host;
+use trunkline_request::hosts::{Skipped, Target as Host};
 use trunkline_request::{Backoff, World, words_of};
 
 use crate::backend::{Backend, runtime};
-use crate::commands::run::{ManyHosts, colours};
+use crate::commands::run::{ManyHosts, colours, warn_of};
 use crate::duration;
 use crate::questions::Conversation;
 use crate::report::colours::Colours;
@@ -143,14 +143,21 @@ impl To {
 }
 
 impl Args {
-    /// All hosts that were named.
-    async fn targets(&self, world: &World, backend: &Backend) -> anyhow::Result<Vec<Host>> {
-        let mut hosts = self.many.targets(self.ssh.config_file(), world, backend).await?;
+    /// All hosts that were named, and those among them that cannot be reached by what their inventory says.
+    async fn hosts(&self, world: &World, backend: &Backend) -> anyhow::Result<(Vec<Host>, Vec<Skipped>)> {
+        let selection = self
+            .many
+            .selection(self.ssh.config_file(), world, backend)
+            .await?;
+        let (mut hosts, skipped) = (selection.targets, selection.skipped);
         for name in &self.destinations {
             hosts.push(Host::named(name).with_context(|| format!("{name:?} is not a valid destination"))?);
         }
-        ensure!(!hosts.is_empty(), "no hosts match");
-        Ok(hosts)
+        if hosts.is_empty() {
+            warn_of(&skipped);
+            bail!("no hosts match");
+        }
+        Ok((hosts, skipped))
     }
 }
 
@@ -187,7 +194,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         "nats:SUBJECT is written to by the nodes of a fleet: add --fleet"
     );
     let world = World::current().context("reading the environment")?;
-    let hosts = args.targets(&world, backend).await?;
+    let (hosts, skipped) = args.hosts(&world, backend).await?;
     let named = hosts
         .iter()
         .map(|host| (host.name.clone(), host.destination.host.clone()));
@@ -199,6 +206,9 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         error_colours: colours(std::io::stderr().is_terminal()),
         json: args.json,
     };
+    for host in &skipped {
+        view.tell(&host.name, Event::Failed { reason: &host.why });
+    }
     let followed = hosts.into_iter().enumerate().map(|(place, host)| {
         let follower = Follower {
             args: &args,
@@ -218,11 +228,13 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         Ok(ended) => ended,
         Err(signal) => return Ok(ExitCode::from(status_of(signal))),
     };
-    Ok(if ended.into_iter().all(|success| success) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(
+        if skipped.is_empty() && ended.into_iter().all(|success| success) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        },
+    )
 }
 
 /// How much is shown, and how.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use trunkline_control::protocol::CopyPlace;
 use trunkline_request::World;
 use trunkline_request::copy::is_descriptor;
-use trunkline_request::hosts::Target;
+use trunkline_request::hosts::{Skipped, Target};
 
 use super::Args;
 use super::paths::{Argument, STDIN, STDOUT, split};
@@ -38,13 +38,14 @@ impl Ends {
 }
 
 impl Args {
+    /// The copies, and the hosts that cannot be reached by what their inventory says.
     pub(super) async fn copies(
         &self,
         sources: &[OsString],
         target: &OsStr,
         world: &World,
         backend: &Backend,
-    ) -> anyhow::Result<Vec<Ends>> {
+    ) -> anyhow::Result<(Vec<Ends>, Vec<Skipped>)> {
         if !self.many.are_given() {
             let place = |source: &OsString| self.place(split(source)?, source, STDIN, world);
             let copy = Ends {
@@ -56,9 +57,13 @@ impl Args {
                 copy.host().is_some(),
                 "no host is named: use cp(1) for local copies"
             );
-            return Ok(vec![copy]);
+            return Ok((vec![copy], Vec::new()));
         }
-        let hosts = self.many.targets(self.ssh.config_file(), world, backend).await?;
+        let selection = self
+            .many
+            .selection(self.ssh.config_file(), world, backend)
+            .await?;
+        let (hosts, skipped) = (selection.targets, selection.skipped);
         let is_every_host = |argument: &OsStr| Ok(matches!(split(argument)?, Argument::EveryHost(_)));
         let from: Vec<bool> = sources
             .iter()
@@ -93,7 +98,7 @@ impl Args {
                 name: host.name,
             })
         });
-        copies.collect()
+        Ok((copies.collect::<anyhow::Result<_>>()?, skipped))
     }
 
     /// Sees to it that files of one host do not take the place of another's.

@@ -125,6 +125,7 @@ impl Run<'_> {
             .map(|path| OutputFiles::plan(path, names));
         let files = files.transpose()?;
         let view = self.view(&targets);
+        let done = self.unreachable(targets.len(), &view, files.as_ref())?;
         let mut following = Following {
             run: self,
             view: &view,
@@ -132,7 +133,7 @@ impl Run<'_> {
             files: files.as_ref(),
             failures: self.args.rolling.failures(targets.len()),
             pending: Vec::new(),
-            done: Vec::with_capacity(targets.len()),
+            done,
             signal,
             begun,
             without_password: Vec::new(),

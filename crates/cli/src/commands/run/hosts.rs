@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use trunkline_control::protocol::{InventoryRequest, Reply, Request};
 use trunkline_request::World;
 use trunkline_request::copy::is_descriptor;
-use trunkline_request::hosts::{HostList, Target, exclusions, is_pattern, nearest};
+use trunkline_request::hosts::{HostList, Selection, Skipped, Target, exclusions, is_pattern, nearest};
 use trunkline_text::Printable;
 
 use crate::backend::Backend;
@@ -55,21 +55,26 @@ impl ManyHosts {
         Ok(())
     }
 
-    /// Every host that was named, once.
-    pub(crate) async fn targets(
+    /// Every host that was named, once, and those among them that cannot be reached by what the inventory says.
+    pub(crate) async fn selection(
         &self,
         config_file: Option<&OsStr>,
         world: &World,
         backend: &Backend,
-    ) -> anyhow::Result<Vec<Target>> {
-        let mut targets = if self.inventory.is_empty() {
-            self.listed(config_file, world, backend).await?
+    ) -> anyhow::Result<Selection> {
+        let mut selection = if self.inventory.is_empty() {
+            Selection {
+                targets: self.listed(config_file, world, backend).await?,
+                ..Selection::default()
+            }
         } else {
-            self.inventory_targets(world, backend).await?
+            self.in_inventory(world, backend).await?
         };
         let mut seen = HashSet::new();
-        targets.retain(|target| seen.insert(target.name.clone()));
-        Ok(targets)
+        selection
+            .targets
+            .retain(|target| seen.insert(target.name.clone()));
+        Ok(selection)
     }
 
     async fn listed(
@@ -112,7 +117,7 @@ impl ManyHosts {
     }
 
     /// The hosts of the inventories, which a private daemon reads: what it runs for that may ask on our terminal.
-    async fn inventory_targets(&self, world: &World, backend: &Backend) -> anyhow::Result<Vec<Target>> {
+    async fn in_inventory(&self, world: &World, backend: &Backend) -> anyhow::Result<Selection> {
         let patterns = self.hosts.iter().map(|pattern| names_in_file(pattern, world));
         let pattern = match self.hosts.is_empty() {
             true => "all".to_owned(),
@@ -137,10 +142,14 @@ impl ManyHosts {
                 unmatched.part
             ));
         }
-        for skipped in &selection.skipped {
-            warn(&format!("{} is left out: {}", skipped.name, skipped.why));
-        }
-        Ok(selection.targets)
+        Ok(selection)
+    }
+}
+
+/// Names the hosts that cannot be reached by what the inventory says, where they are not reported as having failed.
+pub(crate) fn warn_of(skipped: &[Skipped]) {
+    for host in skipped {
+        warn(&format!("{} is left out: {}", host.name, host.why));
     }
 }
 

@@ -128,7 +128,10 @@ async fn submit(
     backend: &Backend,
     fleet: &Fleet,
 ) -> anyhow::Result<()> {
-    let targets = args.targets(world, backend).await?;
+    let (targets, skipped) = args.hosts(world, backend).await?;
+    if let Some(host) = skipped.first() {
+        bail!("{} cannot be reached: {}", host.name, host.why);
+    }
     if let Some(target) = targets.iter().find(|target| !target.ssh_args.is_empty()) {
         bail!(
             "{} needs options of ssh, which its inventory names: --fleet reaches hosts by the nodes' own ssh_config",

@@ -178,6 +178,61 @@ fn inventories_mean_what_they_mean_to_ansible() {
     );
 }
 
+/// A host of which the inventory says what only a playbook or another plugin can use failed, and is not left out of the count.
+#[test]
+fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
+    let fleet = Fleet::of(1);
+    let inventory = fleet.home.path("hosts.ini");
+    let ini = "[web]\nlocal ansible_connection=local\nbox1\ntemplate ansible_host='{{ ip }}'\n";
+    fs::write(&inventory, ini).unwrap();
+    let (inventory, failed) = (inventory.to_str().unwrap(), fleet.home.path("failed"));
+    let failed_option = failed.to_str().unwrap();
+    let mut run = fleet.home.command_with_ansible(program());
+    run.args(["run", "-F"]).arg(&fleet.config).args(["-i", inventory, "-H", "web"]);
+    let output = finish(run.args(["--failed", failed_option, "--json", "--", "true"]));
+    assert_status(&output, 1);
+    let hosts = json(&output);
+    assert_eq!(hosts["box1"]["status"], 0);
+    for (name, why) in [("local", "not ssh"), ("template", "a running playbook")] {
+        let host = &hosts[name];
+        assert_eq!(
+            (&host["kind"], &host["execution"]),
+            (&"configuration".into(), &"did not start".into())
+        );
+        assert!(host["error"].as_str().unwrap().contains(why), "{host}");
+    }
+    let summary = text(&output.stderr);
+    assert!(
+        summary.contains("1 succeeded") && summary.contains("2 failed"),
+        "{summary}"
+    );
+    assert_eq!(fs::read_to_string(&failed).unwrap(), "local\ntemplate\n");
+
+    let mut copy = fleet.home.command_with_ansible(program());
+    copy.args(["cp", "-F"]).arg(&fleet.config).args(["-i", inventory]);
+    let output = finish(
+        copy.arg(&fleet.config)
+            .arg(format!(":{}", fleet.home.path("{host}").display())),
+    );
+    assert_status(&output, 1);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("3 hosts") && said.contains("1 succeeded") && said.contains("2 failed"),
+        "{said}"
+    );
+    assert!(fleet.home.path("box1").exists());
+
+    let mut stream = fleet.home.command_with_ansible(program());
+    stream
+        .args(["stream", "--restart", "never", "-F"])
+        .arg(&fleet.config);
+    let output = finish(stream.args(["-i", inventory, "--to", "-", "--", "echo", "here"]));
+    assert_status(&output, 1);
+    assert_eq!(text(&output.stdout), "here\n");
+    let said = text(&output.stderr);
+    assert!(said.contains("local: its ansible_connection is"), "{said}");
+}
+
 #[test]
 fn json_tells_everything_about_each_host() {
     let fleet = Fleet::of(2);
