@@ -133,7 +133,9 @@ impl Engine {
 
     fn with(settings: Settings, memory: Arc<Memory>, resolver: Arc<Resolver>) -> Self {
         let inner = Arc::new(Inner {
-            handshakes: Arc::new(Semaphore::new(settings.handshakes.max(1))),
+            handshakes: Arc::new(Semaphore::new(
+                settings.handshakes.clamp(1, Semaphore::MAX_PERMITS),
+            )),
             settings,
             resolver,
             memory,
@@ -631,7 +633,10 @@ impl Inner {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         gates
             .entry((host.hostname.clone(), host.port))
-            .or_insert_with(|| Arc::new(Semaphore::new(self.settings.handshakes_per_server.max(1))))
+            .or_insert_with(|| {
+                let most = self.settings.handshakes_per_server;
+                Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)))
+            })
             .clone()
     }
 }

@@ -82,7 +82,7 @@ settings! {
     // RFC 4254 has a client wait for the window that sshd is about to open.
     /// Send up to 64 KiB of a command's input right behind the command (to OpenSSH servers only).
     early_stdin: bool = true;
-    /// Seconds of silence after which trunkline checks that a connection is alive.
+    /// Seconds of silence after which trunkline checks that a connection is alive. 0 for never.
     probe_after: Duration = Duration::from_secs(60);
     /// Seconds to wait for the answer before the connection is given up, and for the answer to a command before others get
     /// another connection.
@@ -155,8 +155,13 @@ impl Settings {
             lines.insert(key.into_owned(), line);
         }
         let line = |key: &str| lines.get(key).copied().unwrap_or(0);
-        if settings.max_lanes == 0 {
-            return Err((line("max_lanes"), "max_lanes is 0; it must be at least 1".into()));
+        for (key, is_none) in [
+            ("max_lanes", settings.max_lanes == 0),
+            ("probe_limit", settings.probe_limit.is_zero()),
+        ] {
+            if is_none {
+                return Err((line(key), format!("{key} is 0; it must be at least 1")));
+            }
         }
         let (below, above) = (settings.busy_below, settings.busy_above);
         if below > above {
@@ -229,7 +234,10 @@ trait Written {
     /// What it may be, for people.
     const ALLOWED: &'static str;
 
-    fn read(form: Self::Form) -> Self;
+    /// `None` where it may not be that.
+    fn read(form: Self::Form) -> Option<Self>
+    where
+        Self: Sized;
 
     fn written(&self) -> String;
 }
@@ -238,20 +246,20 @@ fn read<T>(value: Spanned<DeValue<'_>>) -> Result<T, Problem>
 where
     T: Written<Form: for<'de> Deserialize<'de>>,
 {
-    let form = T::Form::deserialize(ValueDeserializer::from(value));
-    form.map(T::read).map_err(|_| Problem::NotAllowed(T::ALLOWED))
+    let form = T::Form::deserialize(ValueDeserializer::from(value)).ok();
+    form.and_then(T::read).ok_or(Problem::NotAllowed(T::ALLOWED))
 }
 
 /// As itself.
 macro_rules! written_plainly {
-    ($($kind:ty: $allowed:literal),* $(,)?) => {$(
+    ($($kind:ty: $allowed:literal $(, to $most:literal)?;)*) => {$(
         impl Written for $kind {
             type Form = Self;
 
             const ALLOWED: &'static str = $allowed;
 
-            fn read(form: Self) -> Self {
-                form
+            fn read(form: Self) -> Option<Self> {
+                Some(form)$(.filter(|form| *form <= $most))?
             }
 
             fn written(&self) -> String {
@@ -261,12 +269,13 @@ macro_rules! written_plainly {
     )*};
 }
 
+// More of anything than any machine has, and as much as all that counts it bears.
 written_plainly!(
-    bool: "true or false",
-    u16: "a whole number from 0 to 65535",
-    u32: "a whole number from 0 to 4294967295",
-    u64: "a whole number, 0 or more",
-    usize: "a whole number, 0 or more",
+    bool: "true or false";
+    u16: "a whole number from 0 to 65535";
+    u32: "a whole number from 0 to 1000000", to 1_000_000;
+    u64: "a whole number, 0 or more";
+    usize: "a whole number from 0 to 1000000", to 1_000_000;
 );
 
 impl Written for AuditMode {
@@ -274,8 +283,8 @@ impl Written for AuditMode {
 
     const ALLOWED: &'static str = r#""off", "on" or "strict""#;
 
-    fn read(form: Self) -> Self {
-        form
+    fn read(form: Self) -> Option<Self> {
+        Some(form)
     }
 
     fn written(&self) -> String {
@@ -288,14 +297,14 @@ impl Written for AuditMode {
     }
 }
 
-/// As seconds.
+/// As seconds, at most as many as a time of ssh_config may have.
 impl Written for Duration {
-    type Form = u64;
+    type Form = u32;
 
-    const ALLOWED: &'static str = "a whole number of seconds";
+    const ALLOWED: &'static str = "a whole number of seconds, at most 2147483647";
 
-    fn read(seconds: u64) -> Self {
-        Self::from_secs(seconds)
+    fn read(seconds: u32) -> Option<Self> {
+        (i32::try_from(seconds).is_ok()).then(|| Self::from_secs(seconds.into()))
     }
 
     fn written(&self) -> String {
@@ -308,8 +317,8 @@ impl Written for Vec<String> {
 
     const ALLOWED: &'static str = r#"a list of patterns, such as ["*.example.com"]"#;
 
-    fn read(form: Self) -> Self {
-        form
+    fn read(form: Self) -> Option<Self> {
+        Some(form)
     }
 
     fn written(&self) -> String {
@@ -356,12 +365,13 @@ mod tests {
             ("\nmax_lanes = 0", "2: max_lanes is 0; it must be at least 1"),
             (
                 "max_lanes = \"many\"",
-                "1: max_lanes is \"many\"; it must be a whole number, 0 or more",
+                "1: max_lanes is \"many\"; it must be a whole number from 0 to 1000000",
             ),
             (
                 "idle_timeout = 1.5",
-                "1: idle_timeout is 1.5; it must be a whole number of seconds",
+                "1: idle_timeout is 1.5; it must be a whole number of seconds, at most 2147483647",
             ),
+            ("probe_limit = 0", "1: probe_limit is 0; it must be at least 1"),
             (
                 "metrics_port = 70000",
                 "1: metrics_port is 70000; it must be a whole number from 0 to 65535",
@@ -399,6 +409,27 @@ mod tests {
                 problem(text)
             );
         }
+    }
+
+    /// Whatever is read, the engine starts and counts with it.
+    #[test]
+    fn numbers_that_nothing_could_count_with_are_errors() {
+        for setting in Settings::default().all() {
+            if setting.default.parse::<u64>().is_err()
+                || ["busy_above", "audit_file_size"].contains(&setting.key)
+            {
+                continue;
+            }
+            for number in ["-1", "2147483648", "9223372036854775807", "18446744073709551615"] {
+                let line = format!("{} = {number}", setting.key);
+                assert!(Settings::parse(&line).is_err(), "{line}");
+            }
+        }
+        let longest = Settings::parse("probe_after = 2147483647\nhandshakes = 1000000").unwrap();
+        assert_eq!(
+            (longest.probe_after.as_secs(), longest.handshakes),
+            (2_147_483_647, 1_000_000)
+        );
     }
 
     #[test]

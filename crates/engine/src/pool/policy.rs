@@ -516,7 +516,7 @@ impl Policy {
     pub(crate) fn most_together(&self, answerer: Answerer, now: Instant) -> Option<usize> {
         let refused = self.again.is_some_and(|again| now < again);
         let alone = !self.single && (refused || self.is_attended(answerer));
-        let beside = self.settings.spare_sessions.max(1) + 1;
+        let beside = self.settings.spare_sessions.max(1).saturating_add(1);
         alone.then(|| self.limit().saturating_sub(beside).max(1) as usize)
     }
 

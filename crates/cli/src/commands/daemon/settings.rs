@@ -38,6 +38,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     })?;
     let file = match file {
         Ok(file) => file,
+        Err(error) if args.json => return Err(error),
         // Which settings there are is what helps.
         Err(error) => {
             let page = Command::new(program::find()?).arg("--settings").status();

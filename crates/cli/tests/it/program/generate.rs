@@ -66,6 +66,9 @@ fn settings_are_those_in_force() {
     assert_eq!(lanes.unwrap()["value"], "3");
     // A file that cannot be read is complained about below what can be in it.
     home.settings("max_lane = 5\n");
+    let broken = finish(home.trunkline().args(["settings", "--json"]));
+    assert_status(&broken, 255);
+    assert_eq!(text(&broken.stdout), "");
     let broken = finish(home.trunkline().arg("settings"));
     assert_status(&broken, 255);
     assert!(text(&broken.stdout).contains("`max_lanes`"));

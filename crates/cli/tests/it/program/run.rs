@@ -188,7 +188,9 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
     let (inventory, failed) = (inventory.to_str().unwrap(), fleet.home.path("failed"));
     let failed_option = failed.to_str().unwrap();
     let mut run = fleet.home.command_with_ansible(program());
-    run.args(["run", "-F"]).arg(&fleet.config).args(["-i", inventory, "-H", "web"]);
+    run.args(["run", "-F"])
+        .arg(&fleet.config)
+        .args(["-i", inventory, "-H", "web"]);
     let output = finish(run.args(["--failed", failed_option, "--json", "--", "true"]));
     assert_status(&output, 1);
     let hosts = json(&output);

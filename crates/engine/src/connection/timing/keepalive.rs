@@ -63,8 +63,12 @@ enum Step {
     Over,
 }
 
+/// For ever: a program's settings may say Duration::MAX, which cannot be added to a time.
+const LONGEST: Duration = Duration::from_secs(1 << 31);
+
 impl Watch {
     fn new(silence: Duration, patience: Duration, most: u32, now: Instant) -> Self {
+        let (silence, patience) = (silence.min(LONGEST), patience.min(LONGEST));
         Self {
             silence,
             patience,
@@ -99,10 +103,13 @@ impl KeepAlive {
             let watch = Watch::new(interval, interval, host.server_alive_count_max, now);
             (Rule::ServerAliveInterval, watch)
         });
-        let check = Watch::new(settings.probe_after, settings.probe_limit, 1, now);
+        let check = (!settings.probe_after.is_zero()).then(|| {
+            let watch = Watch::new(settings.probe_after, settings.probe_limit, 1, now);
+            (Rule::Check, watch)
+        });
         Self {
             heard: now,
-            rules: [server_alive, Some((Rule::Check, check))],
+            rules: [server_alive, check],
             owed: None,
             limit: settings.probe_limit,
         }
@@ -204,6 +211,24 @@ mod tests {
             silence(&mut keepalive(Some((5, 0)), start), start),
             [(5, give_up(rule, 5))]
         );
+    }
+
+    #[test]
+    fn no_silence_is_no_check_and_the_longest_never_ends() {
+        let (host, start) = (HostConfig::explicit("host", 22, "user").unwrap(), Instant::now());
+        let with = |probe_after, probe_limit| {
+            let settings = Settings {
+                probe_after,
+                probe_limit,
+                ..Settings::default()
+            };
+            KeepAlive::new(&host, &settings, start)
+        };
+        assert_eq!(with(Duration::ZERO, SECOND).due(), None);
+        let mut never = with(Duration::MAX, Duration::MAX);
+        never.heard(start + SECOND);
+        never.asked(start + SECOND);
+        assert_eq!(never.turn(start + 1_000_000_000 * SECOND), Turn::Nothing);
     }
 
     #[test]
