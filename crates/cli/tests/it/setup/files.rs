@@ -132,6 +132,49 @@ fn git_is_told_once_and_can_be_told_otherwise() {
     }
 }
 
+/// What the user has set, in whatever file, is neither overridden nor lost.
+#[test]
+fn git_s_settings_of_the_users_own_stay() {
+    let home = Home::new();
+    let setup = |options: &[&str]| finish(home.trunkline().args(["setup", "git"]).args(options));
+    let git = |arguments: &[&str]| {
+        let mut git = home.command("git");
+        text(&finish(git.args(["config", "--global"]).args(arguments)).stdout)
+    };
+    let config = home.path("home").join(".gitconfig");
+    let included = home.path("home").join("work.gitconfig");
+    let include = format!("[include]\n\tpath = {}\n", included.display());
+    for (own, other) in [
+        ("[ssh]\n\tvariant = simple\n", ""),
+        (&*include, "[core]\n\tsshCommand = ssh -v\n"),
+        ("[core]\n\tsshCommand = ssh -v\n\tsshCommand = ssh -vv\n", ""),
+    ] {
+        fs::write(&config, own).unwrap();
+        fs::write(&included, other).unwrap();
+        let refused = setup(&[]);
+        assert_status(&refused, 255);
+        let said = text(&refused.stderr);
+        assert!(said.contains("is already set to \"s"), "{said}");
+        setup(&["--undo"]);
+        assert_eq!(fs::read_to_string(&config).unwrap(), own);
+    }
+    // Several of ours are all taken away, and nothing else is.
+    let mine = format!("{} ssh", program());
+    fs::write(&config, "").unwrap();
+    assert_status(&setup(&[]), 0);
+    git(&["--add", "core.sshCommand", &mine]);
+    git(&["--add", "ssh.variant", "simple"]);
+    assert_status(&setup(&["--undo"]), 0);
+    assert_eq!(git(&["--get-all", "core.sshCommand"]), "");
+    assert_eq!(git(&["--get-all", "ssh.variant"]), "simple\n");
+    // What cannot be taken away is not said to be gone.
+    fs::write(&config, &include).unwrap();
+    fs::write(&included, format!("[core]\n\tsshCommand = {mine}\n")).unwrap();
+    let left = setup(&["--undo"]);
+    assert_status(&left, 255);
+    assert!(text(&left.stderr).contains("includes"), "{}", describe(&left));
+}
+
 #[test]
 fn rsync_is_told_by_the_profile_of_the_users_shell() {
     for (shell, profile, line) in [
