@@ -3,6 +3,7 @@
 //! Ansible's ssh plugin gives ssh a ControlPath of its own whenever its arguments say ControlPersist, as those that it
 //! has by default do, and what the command line says wins. With arguments that do not, ssh_config decides.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -13,7 +14,7 @@ use super::{FileArgs, Lines, Outcome, plain, program};
 
 const BLOCK: Block = Block { name: "ansible" };
 
-const SECTION: &str = "[ssh_connection]";
+const SECTION: &str = "ssh_connection";
 
 /// Arguments of `trunkline setup ansible`.
 #[derive(Debug, clap::Args)]
@@ -89,18 +90,32 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file that Ansible would read here (its documentation, "The configuration file").
+/// The file that Ansible would read here (its documentation, "The configuration file"), or else the one to make.
 fn effective_file() -> anyhow::Result<PathBuf> {
-    if let Some(path) = std::env::var_os("ANSIBLE_CONFIG") {
-        return Ok(path.into());
-    }
-    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".ansible.cfg");
+    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
+    let named = std::env::var_os("ANSIBLE_CONFIG").map(|named| {
+        let path = Path::new(&named);
+        let path = path
+            .strip_prefix("~")
+            .map_or(path.to_owned(), |path| home.join(path));
+        if path.is_dir() {
+            path.join("ansible.cfg")
+        } else {
+            path
+        }
+    });
+    // In a folder that everybody may write to, the file may be anybody's.
+    let everybody_s = std::fs::metadata(".").is_ok_and(|folder| folder.permissions().mode() & 0o002 != 0);
+    let here = (!everybody_s).then(|| PathBuf::from("ansible.cfg"));
+    let made = named.clone().unwrap_or_else(|| home.join(".ansible.cfg"));
     let candidates = [
-        PathBuf::from("ansible.cfg"),
-        home.clone(),
-        PathBuf::from("/etc/ansible/ansible.cfg"),
+        named,
+        here,
+        Some(home.join(".ansible.cfg")),
+        Some(PathBuf::from("/etc/ansible/ansible.cfg")),
     ];
-    Ok(candidates.into_iter().find(|path| path.exists()).unwrap_or(home))
+    let read = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
+    Ok(candidates.into_iter().flatten().find(read).unwrap_or(made))
 }
 
 /// Puts the lines at the beginning of the section, which is made where it is missing.
@@ -110,16 +125,18 @@ fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
     let mut inside = false;
     for line in text.split_inclusive('\n') {
         at += line.len();
-        if line.starts_with('[') {
-            inside = line.trim_end() == SECTION;
+        // What stands behind the bracket is read over, a comment for one.
+        if let Some((header, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            inside = header == SECTION;
             if inside {
                 section = Some(at);
             }
         }
+        // As for Ansible, a name's case means nothing.
         let name = line.split(['=', ':']).next().unwrap_or_default().trim();
-        if inside && names.contains(&name) {
+        if inside && names.contains(&&*name.to_ascii_lowercase()) {
             bail!(
-                "{SECTION} says `{}` already: remove that line, or change it to what --print shows",
+                "[{SECTION}] says `{}` already: remove that line, or change it to what --print shows",
                 line.trim()
             );
         }
@@ -129,7 +146,7 @@ fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
             format!("{}{}{}", &text[..at], BLOCK.around(lines), &text[at..])
         }
         Some(_) => BLOCK.append(text, lines),
-        None => BLOCK.append(text, &format!("{SECTION}\n{lines}")),
+        None => BLOCK.append(text, &format!("[{SECTION}]\n{lines}")),
     })
 }
 
@@ -188,12 +205,13 @@ mod tests {
             "",
             "[defaults]\nforks = 9\n",
             "[ssh_connection]",
+            "[ssh_connection]\t; of ours\npipelining = true\n",
             "[defaults]\n; note\n[ssh_connection] \npipelining = true\n[x]\nssh_args = not this one\n",
         ] {
             let with = insert(text, "ssh_args = x\n", &ARGS).unwrap();
-            let section = with.find(SECTION).unwrap();
+            let section = with.find("[ssh_connection]").unwrap();
             assert!(with.find("ssh_args = x").unwrap() > section, "{with}");
-            assert_eq!(with.matches(SECTION).count(), 1);
+            assert_eq!(with.matches("[ssh_connection]").count(), 1);
             let found = BLOCK.find(&with).unwrap().unwrap();
             assert_eq!(found.removed(""), text);
         }
@@ -201,7 +219,9 @@ mod tests {
 
     #[test]
     fn a_setting_of_the_users_own_is_not_overruled() {
-        let error = insert("[ssh_connection]\nssh_args: -C\n", "ssh_args = x\n", &ARGS);
-        assert!(error.unwrap_err().to_string().contains("`ssh_args: -C`"));
+        for own in ["ssh_args: -C", "SSH_Args = -C"] {
+            let error = insert(&format!("[ssh_connection] ; x\n{own}\n"), "ssh_args = x\n", &ARGS);
+            assert!(error.unwrap_err().to_string().contains(&format!("`{own}`")));
+        }
     }
 }
