@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use trunkline_control::protocol::{Reply, Request};
 
 use super::block::Block;
@@ -20,11 +20,19 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
         .file_name()
         .unwrap_or(OsStr::new("sh"))
         .to_owned();
+    let value = format!("{} ssh", program()?);
     let path = match &args.file {
         Some(path) => path.clone(),
-        None => profile(&shell)?,
+        None => match profile(&shell)? {
+            Some(path) => path,
+            None if args.change.undo => home()?.join(".profile"),
+            None => bail!(
+                "what {} reads is not known: have it set RSYNC_RSH to \"{value}\" (in csh and tcsh by the line `setenv RSYNC_RSH \
+                 \"{value}\"` in ~/.login), or name a file that sh reads with --file",
+                shell.display()
+            ),
+        },
     };
-    let value = format!("{} ssh", program()?);
     let (lines, unset) = if path.extension() == Some(OsStr::new("fish")) {
         (format!("set -gx RSYNC_RSH \"{value}\"\n"), "set -e RSYNC_RSH")
     } else {
@@ -42,7 +50,14 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             println!("shells that are open keep RSYNC_RSH until you type: {unset}");
             return Ok(());
         }
-        println!("new shells will use it");
+        // fish reads its file always, the others theirs when they begin a log-in.
+        println!(
+            "{}",
+            match path.extension() == Some(OsStr::new("fish")) {
+                true => "new shells will use it",
+                false => "shells will use it from the next log-in on",
+            }
+        );
         for line in measured(backend)? {
             println!("{line}");
         }
@@ -70,10 +85,10 @@ fn measured(backend: &Backend) -> anyhow::Result<Vec<String>> {
     Ok(lines.collect())
 }
 
-/// The file that a login of this shell reads, by the shells' manuals.
-fn profile(shell: &OsStr) -> anyhow::Result<PathBuf> {
-    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
-    Ok(match shell.to_str() {
+/// The file that a login of this shell reads, by the shells' manuals; `None` for a shell that is not known.
+fn profile(shell: &OsStr) -> anyhow::Result<Option<PathBuf>> {
+    let home = home()?;
+    Ok(Some(match shell.to_str() {
         Some("bash") => [".bash_profile", ".bash_login"]
             .map(|name| home.join(name))
             .into_iter()
@@ -85,6 +100,13 @@ fn profile(shell: &OsStr) -> anyhow::Result<PathBuf> {
         Some("fish") => std::env::var_os("XDG_CONFIG_HOME")
             .map_or_else(|| home.join(".config"), PathBuf::from)
             .join("fish/conf.d/trunkline.fish"),
-        _ => home.join(".profile"),
-    })
+        Some("sh" | "dash" | "ash" | "ksh" | "ksh93" | "mksh" | "yash") => home.join(".profile"),
+        _ => return Ok(None),
+    }))
+}
+
+fn home() -> anyhow::Result<PathBuf> {
+    Ok(PathBuf::from(
+        std::env::var_os("HOME").context("HOME is not set")?,
+    ))
 }

@@ -214,6 +214,20 @@ fn rsync_is_told_by_the_profile_of_the_users_shell() {
 }
 
 #[test]
+fn a_shell_that_is_not_known_is_given_no_file_that_it_does_not_read() {
+    let home = Home::new();
+    let mut command = home.trunkline();
+    let refused = finish(command.env("SHELL", "/bin/tcsh").args(["setup", "rsync"]));
+    assert_status(&refused, 255);
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains(&format!("setenv RSYNC_RSH \"{} ssh\"", program())),
+        "{said}"
+    );
+    assert!(!home.path("home").join(".profile").exists());
+}
+
+#[test]
 fn ansible_keeps_its_comments_and_its_order() {
     let home = Home::new();
     let file = home.path("ansible.cfg");
@@ -267,6 +281,55 @@ fn ansible_keeps_its_comments_and_its_order() {
     let wanted = "is already a link, to /elsewhere/trunkline: delete it first, or choose another name\n";
     assert!(text(&output.stderr).ends_with(wanted), "{}", describe(&output));
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
+}
+
+/// The file that is changed is the one that Ansible reads, and Ansible understands what comes of it.
+#[test]
+fn ansible_reads_the_file_that_was_set_up() {
+    let home = Home::new();
+    let folders = ["own", "shared", "named"].map(|name| home.path(name));
+    for folder in &folders {
+        fs::create_dir(folder).unwrap();
+        fs::write(
+            folder.join("ansible.cfg"),
+            "[ssh_connection]  ; comment\npipelining = true\n",
+        )
+        .unwrap();
+    }
+    let [own, shared, named] = &folders;
+    fs::set_permissions(shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let none = home.path("none");
+    for (cwd, variable, wanted) in [
+        (own, None, own.join("ansible.cfg")),
+        (shared, None, home.path("home").join(".ansible.cfg")),
+        (shared, Some(named), named.join("ansible.cfg")),
+        (own, Some(&none), own.join("ansible.cfg")),
+    ] {
+        let command = |program: &str| {
+            let mut command = home.command_with_ansible(program);
+            command.current_dir(cwd).env_remove("ANSIBLE_CONFIG");
+            command.envs(variable.map(|value| ("ANSIBLE_CONFIG", value)));
+            command
+        };
+        assert_status(&finish(command(program()).args(["setup", "ansible"])), 0);
+        let file = fs::read_to_string(&wanted).unwrap();
+        assert!(file.contains("ssh_args = -o ControlMaster=no\n"), "{file}");
+        let seen = finish(
+            command("ansible")
+                .args(["localhost", "-m", "debug", "-a"])
+                .arg("msg={{ lookup('config', 'ssh_args', plugin_type='connection', plugin_name='ssh') }}"),
+        );
+        assert_status(&seen, 0);
+        assert!(
+            text(&seen.stdout).contains("\"-o ControlMaster=no\""),
+            "{}",
+            describe(&seen)
+        );
+        assert_status(
+            &finish(command(program()).args(["setup", "ansible", "--undo"])),
+            0,
+        );
+    }
 }
 
 #[test]
