@@ -2,6 +2,7 @@
 
 mod fleet;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -21,6 +22,7 @@ use trunkline_request::failure::{self, Execution};
 use trunkline_request::hosts::{Skipped, Target as Host};
 use trunkline_request::{Backoff, World, words_of};
 
+use crate::OWN_ERROR;
 use crate::backend::{Backend, runtime};
 use crate::commands::run::{ManyHosts, colours, warn_of};
 use crate::duration;
@@ -209,6 +211,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     for host in &skipped {
         view.tell(&host.name, Event::Failed { reason: &host.why });
     }
+    let any_begun = Cell::new(false);
     let followed = hosts.into_iter().enumerate().map(|(place, host)| {
         let follower = Follower {
             args: &args,
@@ -218,6 +221,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             view: &view,
             place,
             host,
+            any_begun: &any_begun,
         };
         follower.follow()
     });
@@ -228,13 +232,12 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         Ok(ended) => ended,
         Err(signal) => return Ok(ExitCode::from(status_of(signal))),
     };
-    Ok(
-        if skipped.is_empty() && ended.into_iter().all(|success| success) {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        },
-    )
+    let is_well = skipped.is_empty() && ended.into_iter().all(|success| success);
+    Ok(match any_begun.get() {
+        _ if is_well => ExitCode::SUCCESS,
+        true => ExitCode::FAILURE,
+        false => ExitCode::from(OWN_ERROR),
+    })
 }
 
 /// How much is shown, and how.
@@ -344,6 +347,8 @@ struct Follower<'a> {
     /// In the list of hosts.
     place: usize,
     host: Host,
+    /// Whether the command has begun on any host.
+    any_begun: &'a Cell<bool>,
 }
 
 impl Follower<'_> {
@@ -481,6 +486,7 @@ impl Follower<'_> {
             match reply {
                 Ok(Reply::Begun { .. }) => {
                     *begun = Some(Instant::now());
+                    self.any_begun.set(true);
                     let gap = broken.map(|broken| broken.elapsed().as_secs_f64());
                     self.view.tell(name, Event::Begun { gap });
                 }

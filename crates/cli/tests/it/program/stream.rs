@@ -220,9 +220,25 @@ fn a_server_that_refuses_the_key_is_not_asked_again() {
         "--",
         "true",
     ]));
-    assert_status(&output, 1);
+    assert_status(&output, 255);
     assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
     assert!(text(&output.stderr).contains("permission denied"), "{output:?}");
+}
+
+#[test]
+fn where_no_command_could_begin_that_is_an_error_and_no_command_s_failure() {
+    let (server, home) = (server(), Home::new());
+    let missing = format!("file:{}", home.path("missing/{host}").display());
+    let config = server.ssh_config();
+    for (to, host) in [("-", "no-such-host.invalid"), (missing.as_str(), server.alias())] {
+        let output =
+            finish(stream(&home, &config).args(["--restart", "never", "--to", to, host, "--", "true"]));
+        assert_status(&output, 255);
+    }
+    let (one, none) = (server.alias(), "no-such-host.invalid");
+    let output =
+        finish(stream(&home, &config).args(["--restart", "never", "--to", "-", one, none, "--", "true"]));
+    assert_status(&output, 1);
 }
 
 #[test]
