@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 /// The file as it was read.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) struct EditedFile {
     target: PathBuf,
     /// Its content; `None` where there is no file.
     pub(super) text: Option<String>,
+    /// It is not UTF-8: each byte is a character here, as in Latin-1.
+    is_bytes: bool,
 }
 
 impl EditedFile {
@@ -36,6 +38,7 @@ impl EditedFile {
                     path: path.to_owned(),
                     target: path.to_owned(),
                     text: None,
+                    is_bytes: false,
                 });
             }
             Err(error) => return Err(error).with_context(|| format!("reading {shown}")),
@@ -44,14 +47,29 @@ impl EditedFile {
             bail!("{shown} is not a regular file");
         }
         let bytes = fs::read(&target).with_context(|| format!("reading {shown}"))?;
-        let text = String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{shown} is not UTF-8 text"))?;
+        ensure!(!bytes.contains(&0), "{shown} is not text");
+        // A comment may be in an old encoding; all that we look for and add is ASCII.
+        let (text, is_bytes) = match String::from_utf8(bytes) {
+            Ok(text) => (text, false),
+            Err(error) => (error.as_bytes().iter().copied().map(char::from).collect(), true),
+        };
         rustix::fs::access(&target, rustix::fs::Access::WRITE_OK)
             .with_context(|| format!("{shown} cannot be written"))?;
         Ok(Self {
             path: path.to_owned(),
             target,
             text: Some(text),
+            is_bytes,
         })
+    }
+
+    /// A content, as it is in the file.
+    fn encoded(&self, text: &str) -> anyhow::Result<Vec<u8>> {
+        if !self.is_bytes {
+            return Ok(text.into());
+        }
+        let bytes = text.chars().map(u8::try_from).collect::<Result<_, _>>();
+        bytes.with_context(|| format!("{} is not UTF-8 text", self.path.display()))
     }
 
     /// The content, empty where there is no file.
@@ -99,7 +117,7 @@ impl EditedFile {
         }
         self.put(&self.target, text)
             .with_context(|| format!("writing {}", self.path.display()))?;
-        if copy.is_ok_and(|copy| copy == text.as_bytes()) {
+        if copy.is_ok_and(|copy| self.encoded(text).is_ok_and(|text| copy == text)) {
             fs::remove_file(self.backup())
                 .with_context(|| format!("deleting {}", self.backup().display()))?;
         }
@@ -110,7 +128,7 @@ impl EditedFile {
     fn put(&self, to: &Path, text: &str) -> anyhow::Result<()> {
         let folder = to.parent().unwrap_or(Path::new("/"));
         let mut new = tempfile::NamedTempFile::new_in(folder)?;
-        new.write_all(text.as_bytes())?;
+        new.write_all(&self.encoded(text)?)?;
         if let Ok(old) = fs::metadata(&self.target) {
             let made = new.as_file().metadata()?;
             if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
@@ -163,7 +181,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(EditedFile::open(folder.path()).is_err());
         let path = folder.path().join("binary");
-        fs::write(&path, b"\xff").unwrap();
+        fs::write(&path, b"\x7fELF\0").unwrap();
         assert!(EditedFile::open(&path).is_err());
         let dangling = folder.path().join("dangling");
         std::os::unix::fs::symlink("nowhere", &dangling).unwrap();

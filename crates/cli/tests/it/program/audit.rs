@@ -404,10 +404,9 @@ fn a_daemon_that_cannot_write_a_strict_trail_does_not_start() {
     }
     let refused = audited.home.on(&server, "true");
     assert_status(&refused, 255);
-    assert!(
-        text(&refused.stderr).contains("cannot be recorded"),
-        "{refused:?}"
-    );
+    let said = text(&refused.stderr);
+    assert!(said.contains("cannot be recorded"), "{refused:?}");
+    assert_eq!(said.matches("Is a directory").count(), 1, "{said}");
 }
 
 #[test]

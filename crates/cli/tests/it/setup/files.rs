@@ -29,6 +29,22 @@ fn lines_are_written_once_and_taken_out_without_a_trace() {
 }
 
 #[test]
+fn a_comment_in_an_old_encoding_stays_as_it_is() {
+    let stanza = Stanza { home: Home::new() };
+    assert_status(&stanza.setup(&[]), 0);
+    assert_status(&stanza.setup(&["--undo"]), 0);
+    let before = b"# B\xfcro, and \xc3\xa4\nHost a\n    User b\n";
+    fs::write(stanza.config(), before).unwrap();
+    assert_status(&stanza.setup(&["--print"]), 0);
+    assert_status(&stanza.setup(&[]), 0);
+    let with = fs::read(stanza.config()).unwrap();
+    assert!(with.starts_with(before) && with.len() > before.len());
+    assert_status(&stanza.setup(&["--undo"]), 0);
+    assert_eq!(fs::read(stanza.config()).unwrap(), before);
+    assert!(!stanza.home.path("config.before-trunkline").exists());
+}
+
+#[test]
 fn a_file_that_was_not_there_is_gone_again() {
     let stanza = Stanza { home: Home::new() };
     assert_status(&stanza.setup(&["--print"]), 0);
