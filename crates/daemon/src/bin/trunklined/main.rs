@@ -169,9 +169,10 @@ fn serve(detach: bool) -> anyhow::Result<()> {
             }
         };
         // In a task: this thread, which only waits, would have to be woken for each client.
-        tokio::spawn(server::run(claim, engine, ready, shutdown))
-            .await
-            .context("the daemon failed")??;
+        let served = tokio::spawn(server::run(claim, engine, ready, shutdown)).await;
+        // The engine's errors have the system's words in them, which anyhow would say once more.
+        let served = served.context("the daemon failed")?;
+        served.map_err(|error| anyhow::anyhow!("{error}"))?;
         tracing::info!("ended");
         Ok(())
     })
