@@ -125,7 +125,19 @@ impl Inventory {
             }
             inventory.groups.insert(name.clone(), group);
         }
-        inventory.groups.entry("all".into()).or_default();
+        // As for Ansible, a group that is in no other is in the group of all.
+        let inner: BTreeSet<_> = inventory
+            .groups
+            .values()
+            .flat_map(|group| &group.children)
+            .collect();
+        let outer = inventory
+            .groups
+            .keys()
+            .filter(|name| *name != "all" && !inner.contains(name));
+        let outer: Vec<_> = outer.cloned().collect();
+        let all = inventory.groups.entry("all".into()).or_default();
+        all.children.extend(outer);
         let mut known = BTreeSet::new();
         let listed = inventory.below("all");
         let others = inventory
@@ -203,23 +215,29 @@ impl Inventory {
         }
     }
 
-    /// The hosts of a group and of all groups below it, each once. As in Ansible, a group's own hosts come first, then those
-    /// of its children, then those of theirs.
+    /// The hosts of a group and of all groups below it, each once.
     fn below(&self, name: &str) -> Vec<&str> {
-        let (mut seen, mut known) = (BTreeSet::new(), BTreeSet::new());
-        let mut hosts = Vec::new();
+        let mut known = BTreeSet::new();
+        let groups = self.groups_below(name).into_iter();
+        let hosts = groups.flat_map(|name| self.groups[name].hosts.iter().map(String::as_str));
+        hosts.filter(|host| known.insert(*host)).collect()
+    }
+
+    /// A group and all groups below it. As in Ansible, its children come first, then theirs.
+    fn groups_below(&self, name: &str) -> Vec<&str> {
+        let mut seen = BTreeSet::new();
+        let mut groups = Vec::new();
         let mut front = VecDeque::from([name]);
         while let Some(name) = front.pop_front() {
             let Some((name, group)) = self.groups.get_key_value(name) else {
                 continue;
             };
             if seen.insert(name) {
-                let own = group.hosts.iter().map(String::as_str);
-                hosts.extend(own.filter(|host| known.insert(*host)));
+                groups.push(name.as_str());
                 front.extend(group.children.iter().map(String::as_str));
             }
         }
-        hosts
+        groups
     }
 }
 

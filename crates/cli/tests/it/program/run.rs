@@ -132,6 +132,7 @@ fn inventories_mean_what_they_mean_to_ansible() {
             write("case.ini", "[prod]\nbox1\nbox2\n[BOX]\nbox6\n[box]\nbox5\nbox1\n"),
             vec![
                 "box[0]",
+                "*o*[0]",
                 "box[1]",
                 "BOX*",
                 "box*[3]",

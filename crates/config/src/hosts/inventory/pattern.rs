@@ -91,11 +91,9 @@ fn one<'a>(inventory: &'a Inventory, part: &str) -> Result<Vec<&'a str>, Invento
     };
     let expression = regex::Regex::new(&expression).map_err(|error| malformed(error.to_string()))?;
     let mut hosts = Vec::new();
-    let mut groups = inventory
-        .groups
-        .keys()
-        .filter(|group| expression.is_match(group))
-        .peekable();
+    // All are below the group of all.
+    let all = inventory.groups_below("all").into_iter();
+    let mut groups = all.filter(|group| expression.is_match(group)).peekable();
     let is_group = groups.peek().is_some();
     hosts.extend(groups.flat_map(|group| inventory.members(group)));
     // The plain name of a group means no host.
@@ -169,12 +167,14 @@ fn set(text: &str) -> Option<(String, &str)> {
     Some((set, &text[close + 1..]))
 }
 
-/// Splits `name[subscript]`; a bracket that holds anything but digits, `-` and `:` belongs to the name.
+/// Splits `name[subscript]`; a bracket that holds anything but digits, `-` and `:` belongs to the name, as do all of a regular
+/// expression.
 fn subscript(part: &str) -> (&str, Option<&str>) {
     let split = part.strip_suffix(']').and_then(|part| part.rsplit_once('['));
     match split {
         Some((name, inside))
             if !name.is_empty()
+                && !name.starts_with('~')
                 && inside
                     .bytes()
                     .all(|byte| byte.is_ascii_digit() || b"-:".contains(&byte)) =>
