@@ -27,8 +27,8 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             Some(path) => path,
             None if args.change.undo => home()?.join(".profile"),
             None => bail!(
-                "what {} reads is not known: have it set RSYNC_RSH to \"{value}\" (in csh and tcsh by the line `setenv RSYNC_RSH \
-                 \"{value}\"` in ~/.login), or name a file that sh reads with --file",
+                "what {} reads is not known: have it set RSYNC_RSH to \"{value}\" (in csh and tcsh by the line \
+                 `setenv RSYNC_RSH \"{value}\"` in ~/.login), or name a file that sh reads with --file",
                 shell.display()
             ),
         },

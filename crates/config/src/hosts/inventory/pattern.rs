@@ -167,8 +167,8 @@ fn set(text: &str) -> Option<(String, &str)> {
     Some((set, &text[close + 1..]))
 }
 
-/// Splits `name[subscript]`; a bracket that holds anything but digits, `-` and `:` belongs to the name, as do all of a regular
-/// expression.
+/// Splits `name[subscript]`; a bracket that holds anything but digits, `-` and `:` belongs to the name, as do those of a
+/// regular expression.
 fn subscript(part: &str) -> (&str, Option<&str>) {
     let split = part.strip_suffix(']').and_then(|part| part.rsplit_once('['));
     match split {
