@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -258,3 +259,71 @@ def test_a_connection_is_let_go_when_asked(on_box: OnBox) -> None:
         assert (await box.run("echo $SSH_CONNECTION")).stdout != first
 
     on_box(body)
+
+
+def test_a_hosts_folder_that_cannot_be_made_holds_up_nobody(testbed: Testbed, tmp_path: Path) -> None:
+    (tmp_path / "box2").touch()
+
+    async def main() -> None:
+        group = aio.Group("box[1-3]", config=testbed.config, daemon=False)
+        run = group.get("/etc/hostname", tmp_path, at_once=1)
+        others = asyncio.gather(*(group.run("true").wait() for _ in range(10)))
+        first, second, third = await asyncio.wait_for(run.wait(), 30)
+        assert first.ok
+        assert isinstance(second.error, trunkline.LocalError)
+        assert third.ok
+        for results in await asyncio.wait_for(others, 30):
+            assert all(result.ok for result in results)
+
+    asyncio.run(main())
+
+
+def test_an_outcome_that_nobody_can_take_is_not_the_others(testbed: Testbed) -> None:
+    def fails(ok: bool, value: object) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        group = aio.Group("box1", config=testbed.config, daemon=False)
+        reported: list[BaseException] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        runs = [group.run("true") for _ in range(3)]
+        bridge = runs[0]._bridge
+        bridge._waiting[min(bridge._waiting)] = fails
+        await asyncio.sleep(0)
+        # The outcomes come in one batch.
+        threading.Event().wait(0.5)
+        for run in runs[1:]:
+            assert (await asyncio.wait_for(run.wait(), 30))[0].ok
+        assert [type(error) for error in reported] == [ZeroDivisionError]
+
+    asyncio.run(main())
+
+
+def test_results_outlive_a_wait_that_was_given_up(testbed: Testbed, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    command = f'test "${{SSH_CONNECTION##* }}" != {testbed.ports[2]} || until test -e {gate}; do sleep 0.01; done'
+
+    async def main() -> None:
+        run = aio.Group("box[1-3]", config=testbed.config, daemon=False).run(command)
+        waiting = asyncio.create_task(run.wait())
+        await asyncio.to_thread(wait_until, lambda: len(run._running) == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        gate.touch()
+        assert [result.host for result in await run.wait()] == ["box1", "box2", "box3"]
+
+    asyncio.run(main())
+
+
+def test_tasks_share_the_results_of_one_run(testbed: Testbed) -> None:
+    async def main() -> None:
+        run = aio.Group("box[1-3]", config=testbed.config, daemon=False).run("true")
+
+        async def hosts() -> list[str]:
+            return [result.host async for result in run]
+
+        taken = await asyncio.wait_for(asyncio.gather(hosts(), hosts(), hosts(), hosts()), 30)
+        assert sorted(itertools.chain(*taken)) == ["box1", "box2", "box3"]
+
+    asyncio.run(main())

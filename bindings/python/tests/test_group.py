@@ -112,3 +112,25 @@ def test_files_go_to_every_host_and_come_back_into_folders_of_their_names(group:
 def test_bad_expressions_are_value_errors(hosts: str, testbed: Testbed) -> None:
     with pytest.raises(ValueError, match=r"."):
         trunkline.Group(hosts, config=testbed.config)
+
+
+def test_output_that_cannot_be_decoded_is_its_hosts_failure_alone(group: trunkline.Group, testbed: Testbed) -> None:
+    command = f"test \"${{SSH_CONNECTION##* }}\" != {testbed.ports[0]} || printf '\\377'; printf x"
+    bad, *good = group.run(command, errors="strict").wait(30)
+    assert isinstance(bad.error, trunkline.Error)
+    assert bad.error.execution == "finished"
+    assert isinstance(bad.error.__cause__, UnicodeDecodeError)
+    assert [result.unwrap().stdout for result in good] == ["x", "x"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 20])
+def test_a_folder_that_cannot_be_made_is_its_hosts_failure_alone(
+    group: trunkline.Group, tmp_path: Path, at_once: int
+) -> None:
+    (tmp_path / "box2").touch()
+    run = group.get("/etc/hostname", tmp_path, at_once=at_once)
+    first, second, third = run.wait(30)
+    assert first.ok
+    assert isinstance(second.error, trunkline.LocalError)
+    assert not second.error.may_have_run
+    assert third.ok

@@ -273,6 +273,13 @@ def _file_error(message: str, number: int | None, execution: str) -> FileError:
     return error
 
 
+def of_system(error: OSError) -> LocalFileError:
+    """The exception for what this machine did not do to a file before anything was begun on a host."""
+    made = _BY_LOCAL_NUMBER.get(error.errno or 0, LocalFileError)(str(error))
+    made.errno, made.filename = error.errno, error.filename
+    return made
+
+
 def from_native(
     kind: str,
     message: str,

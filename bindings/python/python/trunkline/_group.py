@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 
 from . import _native
-from ._errors import ClosedError, ConfigurationError, Error, TimeoutError
+from ._errors import ClosedError, ConfigurationError, Error, TimeoutError, of_system
 from ._expect import expect
 from ._face import face, takes
-from ._files import Copying, CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
+from ._files import Copied, Copying, CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from ._options import ConnectOptions, Options, StrPath, program
 from ._result import Command, CompletedProcess, Run, RunOptions
 
@@ -70,8 +69,8 @@ class HostFailure(BaseHostResult[_T]):
 #: What one host of a group answered: a result, or the error in its place.
 HostResult = Union[HostSuccess[_T], HostFailure[_T]]
 
-#: A host's name, and what is to be done there.
-Job: TypeAlias = "tuple[str, _native.Operation[Any]]"
+#: A host's name, and what makes the operation that is to be done there.
+Job: TypeAlias = "tuple[str, Callable[[], _native.Operation[Any]]]"
 
 
 @dataclass(frozen=True)
@@ -86,16 +85,38 @@ class Jobs:
 
 
 def host_result(name: str, index: int, ok: bool, value: Any, finish: Callable[[Any], _T]) -> HostResult[_T]:
-    """What came of one job, whose outcome ``finish`` makes a result of. Raises what is not about the host."""
-    if not ok:
-        if isinstance(value, Error):
-            return HostFailure(name, index, None, value)
-        raise value
-    try:
-        return HostSuccess(name, index, finish(value))
-    except Error as error:
-        # Its traceback would keep the run, and its descriptor, for as long as the result.
-        return HostFailure(name, index, None, error.with_traceback(None))
+    """What came of one job, whose outcome ``finish`` makes a result of."""
+    failed: Any = value
+    if ok:
+        try:
+            return HostSuccess(name, index, finish(value))
+        except Exception as error:
+            # Its traceback would keep the run, and its descriptor, for as long as the result.
+            failed = error.with_traceback(None)
+    if isinstance(failed, Error):
+        return HostFailure(name, index, None, failed)
+    # Such as a UnicodeDecodeError, which has the output.
+    made = Error(f"{type(failed).__name__}: {failed}", execution="finished" if ok else "may have started")
+    made.__cause__ = failed
+    return HostFailure(name, index, None, made)
+
+
+def begin(
+    jobs: Iterator[tuple[int, Job]],
+    ready: Callable[[HostResult[_T]], None],
+    start: Callable[[int, str, _native.Operation[Any]], None],
+) -> bool:
+    """Starts the next job; whether there was one. What fails before it starts is a result, and the one behind it is
+    next."""
+    for index, (name, make) in jobs:
+        try:
+            operation = make()
+        except OSError as error:
+            ready(HostFailure(name, index, None, of_system(error)))
+        else:
+            start(index, name, operation)
+            return True
+    return False
 
 
 def host_folder(target: LocalPath, name: str) -> bytes:
@@ -190,12 +211,12 @@ class BaseGroup:
         """What is to be done on every host."""
         self._check(at_once)
         if not self._fleet:
-            return Jobs(((name, run.on(host)) for name, host in self._hosts.items()), at_once)
+            return Jobs(((name, functools.partial(run.on, host)) for name, host in self._hosts.items()), at_once)
         converse = [program("fleet"), "fleet", "converse"]
         if isinstance(self._fleet, str):
             converse += ["--url", self._fleet]
         job = run.on_fleet(converse, self._of_fleet, at_once)
-        jobs = ((name, job.host(place)) for place, (name, _) in enumerate(self._of_fleet))
+        jobs = ((name, functools.partial(job.host, place)) for place, (name, _) in enumerate(self._of_fleet))
         # It is the fleet that counts.
         return Jobs(jobs, len(self._of_fleet), job.cancel)
 
@@ -209,8 +230,11 @@ class BaseGroup:
                 "a fleet runs commands and copies no files: use a group without fleet, or a command's input"
             )
         several = list(sources)
-        jobs = ((name, host.copy(several, target(name), upload, options)) for name, host in self._hosts.items())
-        return Jobs(jobs, at_once)
+
+        def copy(name: str, host: _native.Host) -> _native.Operation[Copied]:
+            return host.copy(several, target(name), upload, options)
+
+        return Jobs(((name, functools.partial(copy, name, host)) for name, host in self._hosts.items()), at_once)
 
     def _check(self, at_once: int) -> None:
         if self._closed:
@@ -308,9 +332,12 @@ class GroupRun(Generic[_T]):
         self._begin(jobs.at_once)
 
     def _begin(self, count: int) -> None:
-        for index, (name, operation) in itertools.islice(self._jobs, count):
-            self._running[index] = (name, operation.begin(self._completions, index))
+        while count and begin(self._jobs, self._ready.append, self._start):
+            count -= 1
         self._completions.go()
+
+    def _start(self, index: int, name: str, operation: _native.Operation[Any]) -> None:
+        self._running[index] = (name, operation.begin(self._completions, index))
 
     def __iter__(self) -> Iterator[HostResult[_T]]:
         return self
@@ -334,13 +361,15 @@ class GroupRun(Generic[_T]):
             raise
 
     def _collect(self) -> None:
+        ended = 0
         for index, ok, value in self._completions.drain():
             if index not in self._running:
                 # It was cancelled as it ended.
                 continue
             name, _ = self._running.pop(index)
             self._ready.append(host_result(name, index, ok, value, self._finish))
-            self._begin(1)
+            ended += 1
+        self._begin(ended)
 
     def wait(self, timeout: float | None = None) -> list[HostResult[_T]]:
         """Waits for all that have not been iterated over, and returns them in the hosts' order.

@@ -47,8 +47,14 @@ class Bridge:
     def _drain(self) -> None:
         for token, ok, value in self._completions.drain():
             done = self._waiting.pop(token, None)
-            if done is not None:
+            if done is None:
+                continue
+            try:
                 done(ok, value)
+            except Exception as error:
+                # The others' outcomes are taken already.
+                context = {"message": "an outcome was not taken", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
 
 class Begun:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, overload
 
 from .._face import takes
 from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
-from .._group import BaseGroup, HostResult, Jobs, host_folder, host_result
+from .._group import BaseGroup, HostResult, Jobs, begin, host_folder, host_result
 from .._result import Command, CompletedProcess, Run, RunOptions
 from ._bridge import Begun, bridge
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
     from typing_extensions import Self, Unpack
+
+    from .. import _native
 
 
 _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
@@ -94,27 +93,25 @@ class GroupRun(Generic[_T]):
         self._finish = finish
         self._bridge = bridge()
         self._running: dict[int, Begun] = {}
-        self._ready: deque[HostResult[_T] | BaseException] = deque()
-        self._waiter: Future[None] | None = None
+        self._ready: list[HostResult[_T]] = []
+        #: Something has come since it was last cleared.
+        self._came = asyncio.Event()
         for _ in range(jobs.at_once):
-            self._begin()
+            if not self._begin():
+                break
 
-    def _begin(self) -> None:
-        job = next(self._jobs, None)
-        if job is not None:
-            index, (name, operation) = job
-            self._running[index] = self._bridge.begin(operation, self._done(index, name))
+    def _begin(self) -> bool:
+        return begin(self._jobs, self._ready.append, self._start)
+
+    def _start(self, index: int, name: str, operation: _native.Operation[Any]) -> None:
+        self._running[index] = self._bridge.begin(operation, self._done(index, name))
 
     def _done(self, index: int, name: str) -> Callable[[bool, Any], None]:
         def done(ok: bool, value: Any) -> None:
             del self._running[index]
-            try:
-                self._ready.append(host_result(name, index, ok, value, self._finish))
-            except BaseException as error:
-                self._ready.append(error)
+            self._ready.append(host_result(name, index, ok, value, self._finish))
+            self._came.set()
             self._begin()
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
 
         return done
 
@@ -125,22 +122,27 @@ class GroupRun(Generic[_T]):
         while not self._ready:
             if not self._running:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            except asyncio.CancelledError:
-                # A fleet goes on without this process.
-                if self._cancel is not None:
-                    self.cancel()
-                raise
-        result = self._ready.popleft()
-        if isinstance(result, BaseException):
-            raise result
-        return result
+            await self._pause()
+        return self._ready.pop(0)
+
+    async def _pause(self) -> None:
+        """Until something has come."""
+        self._came.clear()
+        try:
+            await self._came.wait()
+        except asyncio.CancelledError:
+            # A fleet goes on without this process.
+            if self._cancel is not None:
+                self.cancel()
+            raise
 
     async def wait(self) -> list[HostResult[_T]]:
-        """Waits for all that have not been iterated over, and returns them in the hosts' order."""
-        return sorted([result async for result in self], key=lambda result: result.index)
+        """Waits for all that have not been iterated over, and returns them in the hosts' order. When waiting is given up,
+        what has come by then is kept for the next call."""
+        while self._running:
+            await self._pause()
+        results, self._ready[:] = sorted(self._ready, key=lambda result: result.index), ()
+        return results
 
     def cancel(self) -> None:
         """Closes what still runs and begins nothing more; results that are there can still be taken."""
@@ -150,8 +152,7 @@ class GroupRun(Generic[_T]):
         for begun in self._running.values():
             begun.abort()
         self._running.clear()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._came.set()
 
     async def __aenter__(self) -> Self:
         return self
