@@ -1,7 +1,7 @@
 //! [`Session`]: a command that runs on a server, or a tunnel through it, whoever holds the connection.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinSet;
 use trunkline::{ExitStatus, TerminalSize};
 use trunkline_embed::{Control, End, Input, Output, Reader, Tunnel, Writer};
 
@@ -30,14 +31,15 @@ pub(crate) fn told(status: &ExitStatus) -> Status {
 }
 
 /// What has come, of at least one byte; empty at the end.
-async fn gather(reader: &mut Reader) -> Data {
-    let mut pieces = Vec::new();
-    reader.chunks(&mut pieces).await;
-    pieces.into()
+async fn gather(stream: &mut Stream) -> Data {
+    if stream.kept.is_empty() {
+        stream.reader.chunks(&mut stream.kept).await;
+    }
+    std::mem::take(&mut stream.kept).into()
 }
 
 /// What has come on one of two streams, and on which (1 or 2); empty at the end of both. Cancel-safe.
-async fn either(one: &mut Reader, two: &mut Reader) -> (u8, Data) {
+async fn either(one: &mut Stream, two: &mut Stream) -> (u8, Data) {
     let (stream, data) = tokio::select! {
         data = gather(one) => (1, data),
         data = gather(two) => (2, data),
@@ -101,10 +103,33 @@ pub(crate) struct Session {
 /// Each lock is held while its stream is used: readers of one stream come one after the other.
 struct Shared {
     stdin: Arc<Mutex<Writer>>,
-    stdout: Arc<Mutex<Reader>>,
-    stderr: Arc<Mutex<Reader>>,
+    stdout: Arc<Mutex<Stream>>,
+    stderr: Arc<Mutex<Stream>>,
     control: Control,
     end: Mutex<End>,
+    /// Writes the input that [`Session::communicate`] was given, once it was; who waits for the outputs may give up meanwhile.
+    feed: std::sync::Mutex<Option<JoinSet<()>>>,
+}
+
+/// One of the outputs.
+struct Stream {
+    reader: Reader,
+    /// What [`Session::communicate`] has read, to be read first.
+    kept: Vec<Bytes>,
+}
+
+impl From<Reader> for Stream {
+    fn from(reader: Reader) -> Self {
+        let kept = Vec::new();
+        Self { reader, kept }
+    }
+}
+
+impl Stream {
+    /// Keeps all that comes, up to the end.
+    async fn gather_all(&mut self) {
+        while self.reader.chunks(&mut self.kept).await > 0 {}
+    }
 }
 
 impl Session {
@@ -143,10 +168,11 @@ impl Session {
         let [stdout, stderr] = outputs;
         let shared = Shared {
             stdin: Arc::new(Mutex::new(stdin)),
-            stdout: Arc::new(Mutex::new(stdout)),
-            stderr: Arc::new(Mutex::new(stderr)),
+            stdout: Arc::new(Mutex::new(stdout.into())),
+            stderr: Arc::new(Mutex::new(stderr.into())),
             control,
             end: Mutex::new(end),
+            feed: std::sync::Mutex::default(),
         };
         Self {
             inner: OfProcess::new((process, Arc::new(shared))),
@@ -163,7 +189,7 @@ impl Session {
         let mut stdin = shared.stdin.try_lock().map_err(|_| unusable())?;
         let mut stdout = shared.stdout.try_lock().map_err(|_| unusable())?;
         let writer = std::mem::replace(&mut *stdin, Writer::ended());
-        let reader = std::mem::replace(&mut *stdout, Reader::ended());
+        let reader = std::mem::replace(&mut stdout.reader, Reader::ended());
         trunkline_embed::joined(reader, writer).ok_or_else(unusable)
     }
 }
@@ -194,7 +220,7 @@ impl Session {
             let read = async {
                 let mut reader = turn.await;
                 let data = gather(&mut reader).await;
-                if data.len() == 0 && !reader.is_complete().await {
+                if data.len() == 0 && !reader.reader.is_complete().await {
                     drop(reader);
                     ended(&shared.end).await?;
                 }
@@ -216,7 +242,7 @@ impl Session {
             let read = async {
                 let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
                 let (stream, data) = either(&mut stdout, &mut stderr).await;
-                if data.len() == 0 && !stdout.is_complete().await {
+                if data.len() == 0 && !stdout.reader.is_complete().await {
                     drop((stdout, stderr));
                     ended(&shared.end).await?;
                 }
@@ -324,43 +350,39 @@ impl Session {
         }))
     }
 
-    /// Gives it `input` and the end of it, reads all its output and waits for its end: status and signal, output, error
-    /// output. When `limit` seconds are over before, there is no status, and the output is what had come.
+    /// Gives it `input` and the end of it, gathers all its output, to be read afterwards, and waits for its end: status and
+    /// signal. `None` when `limit` seconds are over before; it can be called again then, and after it was abandoned, without
+    /// input: what is left of the input is still written.
     #[pyo3(signature = (input, limit=None))]
     fn communicate(&self, input: Option<Vec<u8>>, limit: Option<f64>) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
         let (shared, limit) = (shared.clone(), duration(limit)?);
-        Ok(Operation::new(process, async move {
-            let (mut output, mut error_output) = (Vec::new(), Vec::new());
-            let ended = {
-                let feed = async {
-                    let mut stdin = shared.stdin.lock().await;
-                    // A command that does not read its input is not an error, and has it for as long as it runs.
-                    if stdin.send(input.unwrap_or_default().into()).await.is_ok() {
-                        stdin.finish().await;
-                    }
-                    std::future::pending().await
-                };
-                let read = async {
-                    let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
-                    tokio::join!(async { while stdout.chunks(&mut output).await > 0 {} }, async {
-                        while stderr.chunks(&mut error_output).await > 0 {}
-                    });
-                    ended(&shared.end).await
-                };
-                let whole = async {
-                    tokio::select! {
-                        biased;
-                        done = read => done,
-                        done = feed => done,
-                    }
-                };
-                match limit {
-                    Some(limit) => tokio::time::timeout(limit, whole).await.ok(),
-                    None => Some(whole.await),
+        let mut feed = shared.feed.lock().unwrap_or_else(PoisonError::into_inner);
+        if feed.is_none() {
+            let (turn, input) = (turn(&shared.stdin), input.unwrap_or_default());
+            let write = async move {
+                let mut stdin = turn.await;
+                // A command that does not read its input is not an error, and has it for as long as it runs.
+                if stdin.send(input.into()).await.is_ok() {
+                    stdin.finish().await;
                 }
             };
-            Ok((ended.transpose()?, Data::from(output), Data::from(error_output)))
+            feed.insert(JoinSet::new())
+                .spawn_on(write, process.runtime.handle());
+        } else if input.is_some_and(|input| !input.is_empty()) {
+            return Err(PyValueError::new_err(
+                "input was given, or ended, by an earlier call of communicate",
+            ));
+        }
+        drop(feed);
+        Ok(Operation::new(process, async move {
+            let whole = async {
+                let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
+                tokio::join!(stdout.gather_all(), stderr.gather_all());
+                drop((stdout, stderr));
+                ended(&shared.end).await
+            };
+            within(limit, whole).await.transpose()
         }))
     }
 

@@ -327,3 +327,15 @@ def test_tasks_share_the_results_of_one_run(testbed: Testbed) -> None:
         assert sorted(itertools.chain(*taken)) == ["box1", "box2", "box3"]
 
     asyncio.run(main())
+
+
+def test_communicate_goes_on_where_its_wait_was_given_up(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        process = await box.start("echo first; sleep 0.5; wc -c", encoding=None)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(process.communicate(b"a" * 20_000_000), 0.3)
+        with pytest.raises(ValueError, match="earlier call"):
+            await process.communicate(b"more")
+        assert await process.communicate() == (b"first\n20000000\n", b"")
+
+    on_box(body)

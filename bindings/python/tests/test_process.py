@@ -6,6 +6,9 @@ import csv
 import gzip
 import os
 import shutil
+import signal
+import threading
+from pathlib import Path
 
 import pytest
 import trunkline
@@ -55,6 +58,29 @@ def test_communicate_loses_nothing_when_time_is_up(box: trunkline.Connection) ->
         box.start("sleep 1000").communicate(timeout=0.05)
     assert process.communicate("third\n") == ("secondthird\n", "err\n")
     assert process.returncode == 0
+
+
+def test_input_is_given_once_however_often_communicate_is_called(box: trunkline.Connection) -> None:
+    process = box.start("echo first; sleep 0.5; wc -c")
+    with pytest.raises(trunkline.TimeoutError):
+        process.communicate("a" * 20_000_000, timeout=0.3)
+    with pytest.raises(ValueError, match="earlier call"):
+        process.communicate("more")
+    with pytest.raises(BrokenPipeError):
+        process.stdin.write("more")
+    assert process.communicate() == ("first\n20000000\n", "")
+
+
+def test_output_that_came_before_an_interrupt_is_kept(box: trunkline.Connection, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    process = box.start(f"echo first; until test -e {gate}; do sleep 0.01; done; echo second")
+    interrupt = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        process.communicate()
+    assert process.stdout.readline() == "first\n"
+    gate.touch()
+    assert process.communicate() == ("second\n", "")
 
 
 def test_complete_is_a_result(box: trunkline.Connection) -> None:

@@ -113,15 +113,14 @@ class Process(BaseProcess[AnyStr]):
     def communicate(self, input: Input | None = None, timeout: float | None = None) -> tuple[AnyStr, AnyStr]:
         """Writes ``input``, ends the input, reads both outputs and waits for the end.
 
-        When ``timeout`` seconds are over before, ``TimeoutError`` is raised; the command runs on, nothing is lost, and
-        this can be called again.
+        When ``timeout`` seconds are over before, ``TimeoutError`` is raised; the command runs on and gets the rest of the
+        input, nothing is lost, and this can be called again, without input then. The same holds after Ctrl-C.
         """
-        data = input_bytes(input, self._encoding)
-        ended, stdout, stderr = self._session.communicate(data, timeout).wait()
-        for raw, came in zip(self._outputs, (stdout, stderr)):
-            raw.put_back(came)
-        self._ended = ended
-        if ended is None:
+        operation = self._session.communicate(input_bytes(input, self._encoding), timeout)
+        # Closing the file waits for nothing then.
+        self._input.end()
+        self._ended = operation.wait()
+        if self._ended is None:
             raise still_running(timeout)
         return self.stdout.read(), self.stderr.read()
 
@@ -169,10 +168,6 @@ class _Output(io.RawIOBase):
         self._ready = self._ready[count:]
         return count
 
-    def put_back(self, data: bytes) -> None:
-        """Data that was read otherwise, to be read here next."""
-        self._ready = memoryview(bytes(self._ready) + data)
-
     def end(self) -> None:
         """No more than what is here already."""
         self._ended = True
@@ -192,7 +187,7 @@ class _Input(io.RawIOBase):
         if self.closed:
             raise ValueError("write to closed file")
         if self._ended:
-            raise BrokenPipeError("the session is closed")
+            raise BrokenPipeError("the command's input has ended")
         copy = plain(data)
         try:
             self._session.write(copy).wait()
@@ -207,5 +202,5 @@ class _Input(io.RawIOBase):
                 self._session.finish().wait()
 
     def end(self) -> None:
-        """Nobody reads any more."""
+        """Nobody reads any more, or all of the input was given."""
         self._ended = True

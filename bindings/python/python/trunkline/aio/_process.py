@@ -79,12 +79,6 @@ class Reader(Generic[AnyStr]):
             self._pending = None
             self._feed(data, final=not data)
 
-    async def end(self, data: bytes) -> None:
-        """The rest of the stream, which was read otherwise; a reading that somebody gave up waiting for came before."""
-        if self._pending is not None:
-            await self._fill()
-        self._feed(data, final=True)
-
     def _feed(self, data: bytes, final: bool) -> None:
         self._ended = self._ended or final
         self._buffer += cast("AnyStr", self._decoder.decode(data, final) if self._decoder else data)
@@ -135,11 +129,12 @@ class Process(BaseProcess[AnyStr]):
         return self._ended[0]
 
     async def communicate(self, input: Input | None = None) -> tuple[AnyStr, AnyStr]:
-        """Writes ``input``, ends the input, reads both outputs and waits for the end."""
-        data = input_bytes(input, self._encoding)
-        self._ended, stdout, stderr = await outcome(self._session.communicate(data))
-        await self.stdout.end(stdout)
-        await self.stderr.end(stderr)
+        """Writes ``input``, ends the input, reads both outputs and waits for the end.
+
+        Giving up the wait, as ``asyncio.wait_for`` does when time is up, loses nothing: the command runs on and gets the
+        rest of the input, and this can be called again, without input then.
+        """
+        self._ended = await outcome(self._session.communicate(input_bytes(input, self._encoding)))
         return await self.stdout.read(), await self.stderr.read()
 
     async def complete(self, input: Input | None = None) -> CompletedProcess[AnyStr]:
