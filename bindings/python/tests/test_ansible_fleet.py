@@ -76,6 +76,7 @@ def test_a_playbook_does_by_a_fleet_what_it_does_without(
         assert (there / "copied").read_bytes() == large
         assert stat.S_IMODE((there / "copied").stat().st_mode) == 0o640
         assert (back / "copied").read_bytes() == large
+        assert stat.S_IMODE((back / "copied").stat().st_mode) == 0o640
         assert (there / "empty").read_bytes() == b""
         assert (there / "汉语/it's.conf").read_text() == "2: 汉语 $HOME\n"
 

@@ -523,6 +523,38 @@ def test_a_file_that_does_not_arrive_is_told_of_in_the_same_words(
         bed.close()
 
 
+@pytest.mark.parametrize("method", ["sftp", "piped"])
+def test_files_that_are_made_have_the_modes_of_their_sources(ansible: Ansible, method: str) -> None:
+    folder = ansible.folder
+    (folder / "show").write_text('#!/bin/sh\nstat -c %a "$0"\n')
+    (folder / "show").chmod(0o600)
+    modes = [0o600, 0o640, 0o755]
+    for mode in modes:
+        (folder / f"source {mode:o}").touch(mode)
+        (folder / f"source {mode:o}").chmod(mode)
+    dest = f"{folder}/{{{{ inventory_hostname }}}} {{{{ item }}}}"
+    fetch = {"src": f"{folder}/source {{{{ item }}}}", "dest": dest, "flat": True}
+    play = {
+        "hosts": "all",
+        "gather_facts": False,
+        "tasks": [{"fetch": fetch, "loop": [f"{mode:o}" for mode in modes]}, {"script": f"{folder}/show"}],
+    }
+    common = (folder / "hosts").read_text().rpartition("args=")[2].strip()
+    hosts = {
+        name: {"ansible_connection": plugin, "ansible_host": "box1", "ansible_ssh_transfer_method": method}
+        for name, plugin in (("core", "ssh"), ("ours", ANSIBLE_PLUGIN))
+    }
+    done, results = ansible.plays_by_both_plugins(
+        {"all": {"vars": {"ansible_ssh_common_args": common}, "hosts": hosts}}, [play]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = {told["host"]: told["result"]["stdout"].strip() for told in results if "stdout" in told["result"]}
+    made = {name: [(folder / f"{name} {mode:o}").stat().st_mode & 0o777 for mode in modes] for name in hosts}
+    assert (shown["ours"], made["ours"]) == ("700", modes)
+    if method == "sftp":
+        assert (shown["core"], made["core"]) == ("700", modes)
+
+
 def test_a_task_outlives_the_end_of_its_daemon_and_has_failed_where_it_is_killed(ansible: Ansible) -> None:
     folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     own = {"TRUNKLINE_DIR": str(folder), "ANSIBLE_SSH_RETRIES": "2", "ANSIBLE_SSH_USETTY": "false"}

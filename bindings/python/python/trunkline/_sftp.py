@@ -79,20 +79,21 @@ class SFTP:
     def open(self, path: RemotePath, mode: str = "r", *, encoding: str = "utf-8", errors: str = "strict") -> IO[Any]:
         """Opens a file as the built-in ``open`` does, with its modes. Reading reads ahead and writing writes behind: a
         write's failure is told by a later one, by ``flush`` or by ``close``."""
-        found, reads, writes, binary = flags(mode)
-        raw = RemoteFile(self._use().open(remote(path), found, None).wait(), text(remote(path)), mode, reads, writes)
-        if "a" in mode:
-            raw.seek(0, io.SEEK_END)
-        buffered: Any
-        if reads and writes:
-            buffered = io.BufferedRandom(raw, BUFFER)
-        elif writes:
-            buffered = io.BufferedWriter(raw, BUFFER)
-        else:
-            buffered = io.BufferedReader(raw, BUFFER)
-        if binary:
+        buffered = self._open(path, mode)
+        if "b" in mode:
             return cast("IO[bytes]", buffered)
         return cast("IO[str]", io.TextIOWrapper(buffered, encoding=encoding, errors=errors))
+
+    def _open(self, path: RemotePath, mode: str, permissions: int | None = None) -> Any:
+        """Opens a file for bytes; one that is made has ``permissions``, less the server's umask."""
+        found, reads, writes, _ = flags(mode)
+        native = self._use().open(remote(path), found, permissions).wait()
+        raw = RemoteFile(native, text(remote(path)), mode, reads, writes)
+        if "a" in mode:
+            raw.seek(0, io.SEEK_END)
+        if reads and writes:
+            return io.BufferedRandom(raw, BUFFER)
+        return io.BufferedWriter(raw, BUFFER) if writes else io.BufferedReader(raw, BUFFER)
 
     def read_bytes(self, path: RemotePath) -> bytes:
         """All of a file."""

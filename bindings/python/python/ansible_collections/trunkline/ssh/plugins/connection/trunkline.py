@@ -420,7 +420,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import ansible.constants as constants
 import trunkline
@@ -463,13 +463,17 @@ FLEET_FILE = "the fleet, for a file"
 #: The longest file that a fleet takes, in bytes: as its commands' input.
 LONGEST = 64 * 1024 * 1024
 
-#: Writes its input to a file, all of it.
-PUT = 'cat >"$1" && if [ "$(wc -c <"$1")" -ne "$2" ]; then echo "it did not arrive whole" >&2; exit 1; fi'
+#: Writes its input to a file, all of it; one that it makes is as private as the local one.
+PUT = 'umask "$3" && cat >"$1" && if [ "$(wc -c <"$1")" -ne "$2" ]; then echo "it did not arrive whole" >&2; exit 1; fi'
 
-#: Reads a file.
+#: Tells a file's mode, by GNU's stat, or by BSD's; nothing where it is not known.
+MODE = 'stat -L -c %a "$1" 2>/dev/null || stat -L -f %Lp "$1" 2>/dev/null'
+
+#: Reads a file, and tells its mode on standard error.
 FETCH = (
     'size=$(wc -c <"$1") || exit 1; '
     'if [ "$size" -gt "$2" ]; then echo "$1 is longer than 64 MiB, the most that a fleet takes" >&2; exit 1; fi; '
+    f"{{ {MODE}; }} >&2; "
     'exec cat <"$1"'
 )
 
@@ -479,8 +483,9 @@ NOT_FOR_FLEETS = ("private_key_file", "private_key", "pkcs11_provider", "ssh_arg
 #: Status, output, error output.
 Result = tuple[int, bytes, bytes]
 
-#: Opens a file on the host, by path and mode ("rb" or "wb"), as a context that gives a file.
-OpenThere = Callable[[str, Any], Any]
+#: Opens a file on the host, to write it where a mode is given, which it gets if it is made. As a context that gives the file
+#: and its mode.
+OpenThere = Callable[[str, "int | None"], contextlib.AbstractContextManager[tuple[Any, int]]]
 
 #: What ssh says, by which playbooks and people know what happened, for what the engine says.
 SSH_WORDS = (
@@ -645,11 +650,12 @@ class Connection(ConnectionBase):
             if os.path.getsize(in_path) > LONGEST:
                 raise AnsibleError(f"{in_path} is longer than {LONGEST >> 20} MiB, the most that a fleet takes")
             content = Path(in_path).read_bytes()
-            self._transfer_on_fleet(in_path, out_path, [PUT, "sh", out_path, str(len(content))], content)
+            umask = f"{umask_for(os.stat(in_path).st_mode):03o}"
+            self._transfer_on_fleet(in_path, out_path, [PUT, "sh", out_path, str(len(content)), umask], content)
             return
 
         def put(open_there: OpenThere) -> None:
-            with open(in_path, "rb") as source, open_there(out_path, "wb") as target:
+            with open(in_path, "rb") as source, open_there(out_path, os.fstat(source.fileno()).st_mode) as (target, _):
                 shutil.copyfileobj(source, target, BUFFER)
 
         self._transfer(in_path, out_path, put)
@@ -659,12 +665,13 @@ class Connection(ConnectionBase):
         super().fetch_file(in_path, out_path)
         display.vvv(f"TRUNKLINE FETCH {in_path} TO {out_path}", host=self._name)
         if self._fleet:
-            content = self._transfer_on_fleet(in_path, out_path, [FETCH, "sh", in_path, str(LONGEST)])
-            Path(out_path).write_bytes(content)
+            content, said = self._transfer_on_fleet(in_path, out_path, [FETCH, "sh", in_path, str(LONGEST)])
+            with create(out_path, mode_told(said)) as target:
+                target.write(content)
             return
 
         def fetch(open_there: OpenThere) -> None:
-            with open_there(in_path, "rb") as source, open(out_path, "wb") as target:
+            with open_there(in_path, None) as (source, mode), create(out_path, mode) as target:
                 shutil.copyfileobj(source, target, BUFFER)
 
         self._transfer(in_path, out_path, fetch)
@@ -678,7 +685,7 @@ class Connection(ConnectionBase):
             if method != "piped" and not self._has_no_sftp:
                 try:
                     with host.sftp() as sftp:
-                        return work(sftp.open)
+                        return work(functools.partial(self._open_by_sftp, sftp))
                 except trunkline.LimitError as error:
                     if method == "sftp":
                         raise
@@ -691,24 +698,41 @@ class Connection(ConnectionBase):
         except (trunkline.FileError, DdError) as error:
             raise AnsibleError(f"failed to transfer file to {in_path} {out_path}:\n{error}") from None
 
-    def _transfer_on_fleet(self, in_path: str, out_path: str, script: list[str], content: bytes | None = None) -> bytes:
-        """Moves a file by a command, as its input or its output. As over SFTP, it can be done again."""
+    def _transfer_on_fleet(
+        self, in_path: str, out_path: str, script: list[str], content: bytes | None = None
+    ) -> tuple[bytes, bytes]:
+        """Moves a file by a command, as its input or its output, and returns both outputs. As over SFTP, it can be done
+        again."""
         command = shlex.join(["sh", "-c", *script])
         moving = functools.partial(self._run_on_fleet, command, content)
         status, stdout, stderr = self._attempt_at(moving, through=FLEET_FILE)
         if status != 0:
             raise AnsibleError(f"failed to transfer file to {in_path} {out_path}:\n{to_text(stderr).strip()}")
-        return stdout
+        return stdout, stderr
 
     @contextlib.contextmanager
-    def _open_by_dd(self, host: trunkline.Connection, path: str, mode: str) -> Iterator[Any]:
+    def _open_by_sftp(self, sftp: trunkline.SFTP, path: str, mode: int | None) -> Iterator[tuple[Any, int]]:
+        """A file on the host over SFTP."""
+        if mode is None:
+            with sftp._open(path, "rb") as source:
+                yield source, source.raw.stat().st_mode
+        else:
+            with sftp._open(path, "wb", mode & 0o777) as target:
+                yield target, mode
+
+    @contextlib.contextmanager
+    def _open_by_dd(self, host: trunkline.Connection, path: str, mode: int | None) -> Iterator[tuple[Any, int]]:
         """A file on the host as dd's input or output."""
-        writes = mode == "wb"
-        operand = f"{'of' if writes else 'if'}={self._shell.quote(path)}"
-        with host.start(f"dd {operand} bs=65536", encoding=None) as process:
+        writes = mode is not None
+        line = f"dd {'of' if writes else 'if'}={self._shell.quote(path)} bs=65536"
+        if mode is None:
+            mode = mode_told(host.run(["sh", "-c", MODE, "sh", path], encoding=None).stdout)
+        elif umask := umask_for(mode):
+            line = f"umask {umask:03o}; {line}"
+        with host.start(line, encoding=None) as process:
             # A dd that cannot open the file does not read; its status, and what it said, tell why.
             with contextlib.suppress(BrokenPipeError):
-                yield process.stdin if writes else process.stdout
+                yield (process.stdin if writes else process.stdout), mode
                 process.stdin.close()
             said = process.stderr.read()
             if process.wait() != 0:
@@ -1003,6 +1027,23 @@ class Connection(ConnectionBase):
                 process.wait(GRACE)
             return not self.become.check_success(b"\n".join(outputs.rest()))
         return False
+
+
+def create(path: str, mode: int) -> BinaryIO:
+    """Opens a file here to write it; as by sftp, one that is made is readable for nobody who could not read the host's."""
+    opener = functools.partial(os.open, mode=mode & 0o777 | 0o200)
+    return cast("BinaryIO", open(path, "wb", opener=opener))
+
+
+def mode_told(said: bytes) -> int:
+    """A file's mode as ``MODE`` tells it; nobody else's where it does not."""
+    last = said.split()[-1:]
+    return int(last[0], 8) if last and re.fullmatch(rb"[0-7]{1,5}", last[0]) else 0o600
+
+
+def umask_for(mode: int) -> int:
+    """What a command's umask is to be, so that the copy of a private file is private."""
+    return 0 if mode & 0o077 else 0o077
 
 
 class DdError(Exception):
