@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import threading
@@ -339,3 +340,22 @@ def test_communicate_goes_on_where_its_wait_was_given_up(on_box: OnBox) -> None:
         assert await process.communicate() == (b"first\n20000000\n", b"")
 
     on_box(body)
+
+
+def test_closing_what_somebody_gave_up_reading_is_not_reported(on_box: OnBox) -> None:
+    reported: list[object] = []
+
+    async def body(box: aio.Connection) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        async with box.start("sleep 1000") as process:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(process.stdout.read(), 0.1)
+        pending = process.stdout._pending
+        assert pending is not None
+        await asyncio.wait([pending])
+        del process, pending
+        gc.collect()
+
+    on_box(body)
+    gc.collect()
+    assert reported == []

@@ -94,6 +94,8 @@ def begin(operation: _native.Operation[_T]) -> tuple[Future[_T], Begun]:
             future.set_result(value)
         else:
             future.set_exception(value)
+            # asyncio reports what nobody waits for any more, as after a close, where this was not asked.
+            future.exception()
 
     return future, bridge().begin(operation, done)
 
