@@ -35,6 +35,25 @@ def test_a_key_that_is_in_no_file_leads_in(ssh_agent: Path, testbed: Testbed, tm
         assert connection.run("echo in").stdout == "in\n"
 
 
+@pytest.mark.parametrize("name", ["a b", "a\tb", "%h%%", "back\\slash", "it's"])
+def test_paths_mean_what_they_say(ssh_agent: Path, testbed: Testbed, tmp_path: Path, name: str) -> None:
+    about = testbed.about["hosts"][0]
+    trunkline.add_to_agent(Path(about["key"]).read_text())
+    (tmp_path / f"agent {name}").symlink_to(ssh_agent)
+    (tmp_path / f"known {name}").write_text(Path(about["known_hosts"]).read_text())
+    with trunkline.connect(
+        about["address"],
+        config="none",
+        user=about["user"],
+        port=about["port"],
+        agent=tmp_path / f"agent {name}",
+        known_hosts=tmp_path / f"known {name}",
+        share=False,
+        daemon=False,
+    ) as connection:
+        assert connection.run("echo in").stdout == "in\n"
+
+
 def test_a_passphrase_opens_the_key(ssh_agent: Path, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "sesame", "-f", tmp_path / "key"], check=True)
     private = (tmp_path / "key").read_text()

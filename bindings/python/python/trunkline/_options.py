@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class Options:
             args += ["-i", os.fspath(identity)]
         settings = dict(self.options or {})
         if self.agent is not True:
-            settings["IdentityAgent"] = "none" if self.agent is False else os.fspath(self.agent)
+            settings["IdentityAgent"] = "none" if self.agent is False else _quoted(os.fspath(self.agent))
         if self.known_hosts is False:
             settings["StrictHostKeyChecking"] = "no"
             # With "none" ssh could not remember the key, and refuses it for that.
@@ -208,5 +209,6 @@ def _packaged_program() -> str | None:
 
 
 def _quoted(value: str) -> str:
-    """A value that ssh_config would split at blanks."""
-    return f'"{value}"' if " " in value else value
+    """A path of which ssh_config takes each character as it is."""
+    escaped = re.sub(r'(["\\])', r"\\\1", value).replace("%", "%%")
+    return f'"{escaped}"'
