@@ -359,3 +359,15 @@ def test_closing_what_somebody_gave_up_reading_is_not_reported(on_box: OnBox) ->
     on_box(body)
     gc.collect()
     assert reported == []
+
+
+def test_a_new_name_that_is_there_already_is_file_exists(on_box: OnBox, tmp_path: Path) -> None:
+    async def body(box: aio.Connection) -> None:
+        path = tmp_path / "file"
+        path.touch()
+        async with box.sftp() as sftp:
+            for making in (sftp.open(path, "xb"), sftp.mkdir(path), sftp.symlink("x", path), sftp.link(path, path)):
+                with pytest.raises(FileExistsError):
+                    await making
+
+    on_box(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import os
@@ -97,6 +98,25 @@ def test_what_the_server_refuses_is_an_os_error_of_the_kind(sftp: trunkline.SFTP
     assert not sftp.exists(tmp_path / "none")
     with pytest.raises(OSError, match="failure"):
         sftp.rmdir("/proc")
+
+
+def test_a_new_name_that_is_there_already_is_file_exists(sftp: trunkline.SFTP, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("file", "dangling"):
+        path = tmp_path / name
+        for make in (
+            lambda path: sftp.open(path, "x"),
+            sftp.mkdir,
+            lambda path: sftp.symlink("target", path),
+            lambda path: sftp.link(tmp_path / "file", path),
+        ):
+            with pytest.raises(FileExistsError) as caught:
+                make(path)
+            assert isinstance(caught.value, trunkline.FileError)
+            assert (caught.value.errno, caught.value.filename) == (errno.EEXIST, str(path))
+    with sftp.open(tmp_path / "new", "x") as file:
+        file.write("x")
 
 
 def test_directories_are_listed_and_walked(sftp: trunkline.SFTP, tmp_path: Path) -> None:

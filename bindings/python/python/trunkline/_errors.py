@@ -273,6 +273,13 @@ def _file_error(message: str, number: int | None, execution: str) -> FileError:
     return error
 
 
+def is_there(error: FileError, path: str) -> FileError:
+    """The exception for a new name, which the server did not make, where there is such a file."""
+    made = _file_error(f"{path}: there is such a file already", errno.EEXIST, error.execution)
+    made.status, made.filename = error.status, path
+    return made
+
+
 def of_system(error: OSError) -> LocalFileError:
     """The exception for what this machine did not do to a file before anything was begun on a host."""
     made = _BY_LOCAL_NUMBER.get(error.errno or 0, LocalFileError)(str(error))

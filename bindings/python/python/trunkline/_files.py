@@ -30,6 +30,9 @@ Copied: TypeAlias = "tuple[int, int, int, list[tuple[bytes, str, int | None]]]"
 #: What is asked for at once by a file that is read through: eight of OpenSSH's largest replies.
 BUFFER = 8 * 255 * 1024
 
+#: What OpenSSH says of a new name that is there already, and of much else (SSH_FX_FAILURE).
+FAILURE = 4
+
 _READ, _WRITE, _APPEND, _CREATE, _TRUNCATE, _EXCLUSIVE = 1, 2, 4, 8, 16, 32
 
 

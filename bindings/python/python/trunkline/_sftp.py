@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import posixpath
 import sys
@@ -9,11 +10,12 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
-from ._errors import NoSuchFileError
+from ._errors import FileError, NoSuchFileError, is_there
 from ._expect import plain
 from ._face import takes
 from ._files import (
     BUFFER,
+    FAILURE,
     Attributes,
     CopyOptions,
     CopyResult,
@@ -87,13 +89,25 @@ class SFTP:
     def _open(self, path: RemotePath, mode: str, permissions: int | None = None) -> Any:
         """Opens a file for bytes; one that is made has ``permissions``, less the server's umask."""
         found, reads, writes, _ = flags(mode)
-        native = self._use().open(remote(path), found, permissions).wait()
+        opening = self._use().open(remote(path), found, permissions)
+        native = self._make(opening, path) if "x" in mode else opening.wait()
         raw = RemoteFile(native, text(remote(path)), mode, reads, writes)
         if "a" in mode:
             raw.seek(0, io.SEEK_END)
         if reads and writes:
             return io.BufferedRandom(raw, BUFFER)
         return io.BufferedWriter(raw, BUFFER) if writes else io.BufferedReader(raw, BUFFER)
+
+    def _make(self, operation: _native.Operation[_T], path: RemotePath) -> _T:
+        """Waits for what makes a new name; ``FileThereError`` where it is there already, which OpenSSH does not say."""
+        try:
+            return operation.wait()
+        except FileError as error:
+            if error.status == FAILURE:
+                with contextlib.suppress(FileError):
+                    self.lstat(path)
+                    error = is_there(error, text(remote(path)))
+            raise error from None
 
     def read_bytes(self, path: RemotePath) -> bytes:
         """All of a file."""
@@ -121,11 +135,11 @@ class SFTP:
 
     def symlink(self, target: RemotePath, link: RemotePath) -> None:
         """Makes a symbolic link that says ``target``."""
-        self._use().symlink(remote(target), remote(link)).wait()
+        self._make(self._use().symlink(remote(target), remote(link)), link)
 
     def link(self, source: RemotePath, link: RemotePath) -> None:
         """Makes another name for a file."""
-        self._use().hardlink(remote(source), remote(link)).wait()
+        self._make(self._use().hardlink(remote(source), remote(link)), link)
 
     def readlink(self, path: RemotePath) -> str:
         """What a symbolic link says."""
@@ -174,7 +188,7 @@ class SFTP:
     def mkdir(self, path: RemotePath, mode: int | None = None, *, parents: bool = False) -> None:
         """Makes a directory; with ``parents`` those above it too, and it is not an error if it is there."""
         if not parents:
-            return self._use().mkdir(remote(path), mode).wait()
+            return self._make(self._use().mkdir(remote(path), mode), path)
         folder = text(remote(path)).rstrip("/")
         above = posixpath.dirname(folder)
         if not folder or self._is_dir(folder):

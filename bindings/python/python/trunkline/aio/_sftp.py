@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from .._errors import NoSuchFileError
+from .._errors import FileError, NoSuchFileError, is_there
 from .._expect import plain
 from .._face import takes
 from .._files import (
     BUFFER,
+    FAILURE,
     CopyOptions,
     CopyResult,
     DirEntry,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
     from .. import _native
 
+_T = TypeVar("_T")
+
 
 class SFTP:
     """An SFTP session. Made by ``Connection.sftp``; any number of tasks may use it at once, and none waits for another.
@@ -57,12 +61,24 @@ class SFTP:
 
         async def opened() -> RemoteFile:
             found, _, _, _ = flags(mode)
-            file = RemoteFile(await outcome(self._use().open(remote(path), found, None)))
+            opening = self._use().open(remote(path), found, None)
+            file = RemoteFile(await (self._make(opening, path) if "x" in mode else outcome(opening)))
             if "a" in mode:
                 await file.seek(0, os.SEEK_END)
             return file
 
         return Opening(opened())
+
+    async def _make(self, operation: _native.Operation[_T], path: RemotePath) -> _T:
+        """Waits for what makes a new name; ``FileThereError`` where it is there already, which OpenSSH does not say."""
+        try:
+            return await outcome(operation)
+        except FileError as error:
+            if error.status == FAILURE:
+                with contextlib.suppress(FileError):
+                    await self.lstat(path)
+                    error = is_there(error, text(remote(path)))
+            raise error from None
 
     async def read_bytes(self, path: RemotePath) -> bytes:
         """All of a file."""
@@ -90,11 +106,11 @@ class SFTP:
 
     async def symlink(self, target: RemotePath, link: RemotePath) -> None:
         """Makes a symbolic link that says ``target``."""
-        await outcome(self._use().symlink(remote(target), remote(link)))
+        await self._make(self._use().symlink(remote(target), remote(link)), link)
 
     async def link(self, source: RemotePath, link: RemotePath) -> None:
         """Makes another name for a file."""
-        await outcome(self._use().hardlink(remote(source), remote(link)))
+        await self._make(self._use().hardlink(remote(source), remote(link)), link)
 
     async def readlink(self, path: RemotePath) -> str:
         """What a symbolic link says."""
@@ -143,7 +159,7 @@ class SFTP:
     async def mkdir(self, path: RemotePath, mode: int | None = None, *, parents: bool = False) -> None:
         """Makes a directory; with ``parents`` those above it too, and it is not an error if it is there."""
         if not parents:
-            return await outcome(self._use().mkdir(remote(path), mode))
+            return await self._make(self._use().mkdir(remote(path), mode), path)
         folder = text(remote(path)).rstrip("/")
         above = posixpath.dirname(folder)
         if not folder or await self._is_dir(folder):
