@@ -257,3 +257,30 @@ def test_files_that_are_open_at_the_end_are_let_go_without_a_word(testbed: Testb
     command = [sys.executable, "-X", "dev", "-c", program, testbed.aliases[0], testbed.config, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_what_was_written_arrives_though_its_file_is_open_at_the_end(testbed: Testbed, tmp_path: Path) -> None:
+    program = """
+import os, sys, trunkline
+box = trunkline.connect(sys.argv[1], config=sys.argv[2], daemon=False)
+sftp = box.sftp()
+files = [(mode, sftp.open(f"{sys.argv[3]}/{mode}", mode)) for mode in ("w", "wb", "a", "x+b")]
+for mode, file in files:
+    file.write(b"content" if "b" in mode else "content")
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+"""
+    done = run_python(program, testbed.aliases[0], testbed.config, str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(tmp_path / mode).read_text() for mode in ("w", "wb", "a", "x+b")] == ["content"] * 4
+
+
+def test_what_does_not_arrive_at_the_end_is_told(testbed: Testbed) -> None:
+    program = """
+import sys, trunkline
+file = trunkline.connect(sys.argv[1], config=sys.argv[2], daemon=False).sftp().open("/dev/full", "w")
+file.write("content")
+"""
+    done = run_python(program, testbed.aliases[0], testbed.config)
+    assert "FileError" in done.stderr

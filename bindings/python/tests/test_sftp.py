@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import gzip
@@ -98,6 +99,16 @@ def test_what_the_server_refuses_is_an_os_error_of_the_kind(sftp: trunkline.SFTP
     assert not sftp.exists(tmp_path / "none")
     with pytest.raises(OSError, match="failure"):
         sftp.rmdir("/proc")
+
+
+@pytest.mark.parametrize("mode", ["wb", "r+b", "w"])
+def test_a_flush_tells_what_did_not_arrive(sftp: trunkline.SFTP, mode: str) -> None:
+    file = sftp.open("/dev/full", mode)
+    file.write("content" if mode == "w" else b"content")
+    with pytest.raises(trunkline.FileError):
+        file.flush()
+    with contextlib.suppress(trunkline.FileError):
+        file.close()
 
 
 def test_a_new_name_that_is_there_already_is_file_exists(sftp: trunkline.SFTP, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from ._log import enable_logging
 from ._process import Process
 from ._result import CompletedProcess, Terminal
 from ._sftp import SFTP
+from ._sftp import flush_written as _flush_written
 
 __version__ = _native.VERSION
 
@@ -97,3 +98,5 @@ __all__ = [
 
 # Connections are told that they end; a server that does not listen gets this many seconds.
 _atexit.register(_native.shut_down, 0.5)
+# Before that: what is registered last is called first.
+_atexit.register(_flush_written)

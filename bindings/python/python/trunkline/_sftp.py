@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import posixpath
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -81,10 +83,12 @@ class SFTP:
     def open(self, path: RemotePath, mode: str = "r", *, encoding: str = "utf-8", errors: str = "strict") -> IO[Any]:
         """Opens a file as the built-in ``open`` does, with its modes. Reading reads ahead and writing writes behind: a
         write's failure is told by a later one, by ``flush`` or by ``close``."""
-        buffered = self._open(path, mode)
-        if "b" in mode:
-            return cast("IO[bytes]", buffered)
-        return cast("IO[str]", io.TextIOWrapper(buffered, encoding=encoding, errors=errors))
+        file: IO[Any] = self._open(path, mode)
+        if "b" not in mode:
+            file = io.TextIOWrapper(cast("Any", file), encoding=encoding, errors=errors)
+        if file.writable():
+            _written.add(file)
+        return file
 
     def _open(self, path: RemotePath, mode: str, permissions: int | None = None) -> Any:
         """Opens a file for bytes; one that is made has ``permissions``, less the server's umask."""
@@ -95,8 +99,8 @@ class SFTP:
         if "a" in mode:
             raw.seek(0, io.SEEK_END)
         if reads and writes:
-            return io.BufferedRandom(raw, BUFFER)
-        return io.BufferedWriter(raw, BUFFER) if writes else io.BufferedReader(raw, BUFFER)
+            return _Random(raw, BUFFER)
+        return _Writer(raw, BUFFER) if writes else io.BufferedReader(raw, BUFFER)
 
     def _make(self, operation: _native.Operation[_T], path: RemotePath) -> _T:
         """Waits for what makes a new name; ``FileThereError`` where it is there already, which OpenSSH does not say."""
@@ -250,8 +254,47 @@ class SFTP:
         self.close()
 
 
+class _Writer(io.BufferedWriter):
+    """A buffer whose ``flush`` waits for the server, as the file's own does."""
+
+    def flush(self) -> None:
+        super().flush()
+        self.raw.flush()
+
+
+class _Random(io.BufferedRandom):
+    """The same, for a file that is read, too."""
+
+    def flush(self) -> None:
+        super().flush()
+        self.raw.flush()
+
+
+#: Files that are open to be written, whose buffers may hold something.
+_written: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
+
+# They are the parent's, whose other threads may use them just now.
+os.register_at_fork(after_in_child=_written.clear)
+
+
+def flush_written() -> None:
+    """Has what was written arrive, as the end of the interpreter does for other files. Raises one of the failures."""
+    RemoteFile.limit = 10
+    failed = None
+    for file in list(_written):
+        try:
+            file.flush()
+        except Exception as error:
+            failed = error
+    if failed is not None:
+        raise failed
+
+
 class RemoteFile(io.RawIOBase):
     """An open file, without a buffer of its own."""
+
+    #: Seconds that the server has for what is asked of it; the connection has its own limits.
+    limit: float | None = None
 
     def __init__(self, native: _native.RemoteFile, name: str, mode: str, reads: bool, writes: bool) -> None:
         self._native = native
@@ -262,7 +305,7 @@ class RemoteFile(io.RawIOBase):
 
     def _done(self, operation: _native.Operation[_T]) -> _T:
         """Waits for what was asked of the server."""
-        return operation.wait()
+        return operation.wait(self.limit)
 
     def readable(self) -> bool:
         return self._reads
