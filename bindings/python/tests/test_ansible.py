@@ -197,6 +197,18 @@ def test_options_say_who_and_where(ansible: Ansible, testbed: Testbed) -> None:
     assert believed["rc"] == 0
 
 
+@pytest.mark.parametrize("words", ["box2", "-- box2", "-C 'box2 box3'", "-o", "-l"])
+def test_a_stray_word_among_arguments_sends_no_task_to_another_host(ansible: Ansible, testbed: Testbed, words: str) -> None:
+    reached = ansible.folder / "reached"
+    for option, arguments in (("common", f"-F {testbed.config} {words}"), ("extra", words)):
+        more = ("-e", json.dumps({f"ansible_ssh_{option}_args": arguments}))
+        done = ansible.run("ansible", "box1", "-m", "raw", "-a", f"touch {reached}", *more)
+        assert (done.returncode, "is not a list of ssh's options" in done.stdout) == (4, True), done.stdout
+    more = ("-e", json.dumps({"ansible_ssh_args": words}))
+    done = ansible.run("ansible", "box1", "-m", "raw", "-a", f"touch {reached}", *more)
+    assert (done.returncode, reached.exists()) == (4, False), done.stdout
+
+
 def test_a_key_as_a_variable_lets_in_by_the_agent(ansible: Ansible, ssh_agent: Path, testbed: Testbed) -> None:
     about = testbed.about["hosts"][0]
     arguments = f"-F none -o UserKnownHostsFile={about['known_hosts']} -o PreferredAuthentications=publickey"
@@ -241,6 +253,8 @@ def test_the_key_of_a_token_lets_in_with_its_pin(
     key.unlink()
     public = subprocess.check_output(["ssh-keygen", "-D", str(provider)], text=True)
     (tmp_path / "authorized").write_text(public)
+    odd = tmp_path / "for the $(shell)"
+    odd.mkdir()
     bed = Testbed("--config", f"AuthorizedKeysFile {tmp_path}/authorized", "--config", "StrictModes no")
     try:
         ansible = Ansible(environment, tmp_path, bed)
@@ -254,7 +268,7 @@ def test_the_key_of_a_token_lets_in_with_its_pin(
         for pin in ("1234", "1234", None):
             # Once it is logged in, nobody is asked.
             arguments = [*options, *(["-e", f"ansible_password={pin}"] if pin else [])]
-            assert ansible.task("raw", "echo there", *arguments)["stdout"].strip() == "there"
+            assert ansible.task("raw", "echo there", *arguments, TMPDIR=str(odd))["stdout"].strip() == "there"
         assert Path(about["log"]).read_text().count("Accepted publickey") == 1
         other = ["-e", "ansible_ssh_extra_args='-o HostKeyAlias=box1'"]
         refused = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *options, *other, "-e", "ansible_password=no")

@@ -111,13 +111,13 @@ class Options:
             args += ["-i", os.fspath(identity)]
         settings = dict(self.options or {})
         if self.agent is not True:
-            settings["IdentityAgent"] = "none" if self.agent is False else _quoted(os.fspath(self.agent))
+            settings["IdentityAgent"] = "none" if self.agent is False else quoted(os.fspath(self.agent))
         if self.known_hosts is False:
             settings["StrictHostKeyChecking"] = "no"
             # With "none" ssh could not remember the key, and refuses it for that.
             settings["UserKnownHostsFile"] = settings["GlobalKnownHostsFile"] = os.devnull
         elif self.known_hosts is not None:
-            settings["UserKnownHostsFile"] = _quoted(os.fspath(self.known_hosts))
+            settings["UserKnownHostsFile"] = quoted(os.fspath(self.known_hosts))
         if self.password is not None and self.ask is None:
             # The same wrong answer three times locks accounts.
             settings["NumberOfPasswordPrompts"] = "1"
@@ -208,7 +208,7 @@ def _packaged_program() -> str | None:
     return next(filter(os.path.isfile, programs), None)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
     """A path of which ssh_config takes each character as it is."""
     escaped = re.sub(r'(["\\])', r"\\\1", value).replace("%", "%%")
     return f'"{escaped}"'

@@ -435,7 +435,7 @@ from ansible.module_utils.common.text.converters import to_bytes, to_text
 from ansible.plugins.connection import ConnectionBase
 from ansible.release import __version__
 from ansible.utils.display import Display
-from trunkline._options import program
+from trunkline._options import program, quoted
 
 display = Display()
 
@@ -803,7 +803,7 @@ class Connection(ConnectionBase):
         if self.get_option("port"):
             args += ["-o", f"Port={self.get_option('port')}"]
         if self.get_option("private_key"):
-            args += ["-o", "IdentitiesOnly=yes", "-o", f'IdentityFile="{self._key_in_agent()}"']
+            args += ["-o", "IdentitiesOnly=yes", "-o", f"IdentityFile={quoted(str(self._key_in_agent()))}"]
         elif self.get_option("private_key_file"):
             args += ["-i", os.path.expanduser(self.get_option("private_key_file"))]
         if self.get_option("pkcs11_provider"):
@@ -827,12 +827,14 @@ class Connection(ConnectionBase):
         with tempfile.TemporaryDirectory() as folder:
             pipe, ask = Path(folder, "pin"), Path(folder, "ask")
             os.mkfifo(pipe, 0o600)
-            ask.write_text(f'#!/bin/sh\ncase $1 in "Enter PIN for "*) cat {pipe} && rm {pipe} ;; *) exit 1 ;; esac\n')
+            word = shlex.quote(str(pipe))
+            ask.write_text(f'#!/bin/sh\ncase $1 in "Enter PIN for "*) cat {word} && rm {word} ;; *) exit 1 ;; esac\n')
             ask.chmod(0o700)
             answering = threading.Thread(target=pipe.write_text, args=(f"{pin}\n",), daemon=True)
             answering.start()
             done = subprocess.run(
-                [program(), "ssh", *self._ssh_args(), self._name, "true"],
+                # The host first: no word among the arguments can take its place.
+                [program(), "ssh", self._name, *self._ssh_args(), "true"],
                 env={**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
