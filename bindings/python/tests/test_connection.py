@@ -165,6 +165,17 @@ def test_an_unknown_host_key_is_an_error_of_its_own(testbed: Testbed, tmp_path: 
         )
 
 
+@pytest.mark.parametrize("daemon", [True, False])
+@pytest.mark.parametrize("words", [["box2"], ["--", "box2"], ["-C", "ssh://box2"], ["-o", "Compression=no", "box2"]])
+def test_a_stray_word_among_ssh_args_is_refused(testbed: Testbed, daemon: bool, words: list[str]) -> None:
+    where: dict[str, Any] = {"config": testbed.config, "daemon": daemon, "ssh_args": words}
+    with pytest.raises(trunkline.ConfigurationError, match=words[-1] if words[0] != "--" else "--|box2"):
+        trunkline.connect("box1", **where).run("true")
+    for result in trunkline.Group(["box1", "box3"], **where).run("true").wait():
+        assert isinstance(result.error, trunkline.ConfigurationError)
+        assert not result.error.may_have_run
+
+
 def test_a_key_that_is_not_accepted_is_an_authentication_error(testbed: Testbed) -> None:
     with pytest.raises(trunkline.AuthenticationError, match="permission denied"):
         trunkline.connect(
