@@ -115,3 +115,14 @@ def test_what_may_have_run_has_failed_and_what_did_not_is_unreachable(
     assert not result.get("unreachable")
     assert "may have run" in result["msg"]
     assert ledger.read_text() == "x\n"
+
+
+@pytest.mark.parametrize(("mode", "made"), [(0o600, "700"), (0o644, "744")])
+def test_what_goes_to_a_host_by_a_fleet_is_as_private_as_its_source(
+    ansible: Ansible, fleet: Fleet, mode: int, made: str
+) -> None:
+    show = ansible.folder / "show"
+    show.write_text('#!/bin/sh\nstat -c %a "$0"\n')
+    show.chmod(mode)
+    by_fleet = ("-e", f"ansible_trunkline_fleet={fleet.url}", "-e", "ansible_ssh_common_args=")
+    assert ansible.task("script", str(show), *by_fleet)["stdout"].strip() == made

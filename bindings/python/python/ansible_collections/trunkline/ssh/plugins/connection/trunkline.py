@@ -463,8 +463,8 @@ FLEET_FILE = "the fleet, for a file"
 #: The longest file that a fleet takes, in bytes: as its commands' input.
 LONGEST = 64 * 1024 * 1024
 
-#: Writes its input to a file, all of it; one that it makes is as private as the local one.
-PUT = 'umask "$3" && cat >"$1" && if [ "$(wc -c <"$1")" -ne "$2" ]; then echo "it did not arrive whole" >&2; exit 1; fi'
+#: Writes its input to a file, all of it.
+PUT = 'cat >"$1" && if [ "$(wc -c <"$1")" -ne "$2" ]; then echo "it did not arrive whole" >&2; exit 1; fi'
 
 #: Tells a file's mode, by GNU's stat, or by BSD's; nothing where it is not known.
 MODE = 'stat -L -c %a "$1" 2>/dev/null || stat -L -f %Lp "$1" 2>/dev/null'
@@ -650,8 +650,8 @@ class Connection(ConnectionBase):
             if os.path.getsize(in_path) > LONGEST:
                 raise AnsibleError(f"{in_path} is longer than {LONGEST >> 20} MiB, the most that a fleet takes")
             content = Path(in_path).read_bytes()
-            umask = f"{umask_for(os.stat(in_path).st_mode):03o}"
-            self._transfer_on_fleet(in_path, out_path, [PUT, "sh", out_path, str(len(content)), umask], content)
+            script = umask_for(os.stat(in_path).st_mode) + PUT
+            self._transfer_on_fleet(in_path, out_path, [script, "sh", out_path, str(len(content))], content)
             return
 
         def put(open_there: OpenThere) -> None:
@@ -727,8 +727,8 @@ class Connection(ConnectionBase):
         line = f"dd {'of' if writes else 'if'}={self._shell.quote(path)} bs=65536"
         if mode is None:
             mode = mode_told(host.run(["sh", "-c", MODE, "sh", path], encoding=None).stdout)
-        elif umask := umask_for(mode):
-            line = f"umask {umask:03o}; {line}"
+        else:
+            line = umask_for(mode) + line
         with host.start(line, encoding=None) as process:
             # A dd that cannot open the file does not read; its status, and what it said, tell why.
             with contextlib.suppress(BrokenPipeError):
@@ -1043,9 +1043,9 @@ def mode_told(said: bytes) -> int:
     return int(last[0], 8) if last and re.fullmatch(rb"[0-7]{1,5}", last[0]) else 0o600
 
 
-def umask_for(mode: int) -> int:
-    """What a command's umask is to be, so that the copy of a private file is private."""
-    return 0 if mode & 0o077 else 0o077
+def umask_for(mode: int) -> str:
+    """What goes before a command that writes the copy of a file, so that a private one stays private."""
+    return "" if mode & 0o077 else "umask 077; "
 
 
 class DdError(Exception):
