@@ -715,7 +715,8 @@ class Connection(ConnectionBase):
         """A file on the host over SFTP."""
         if mode is None:
             with sftp._open(path, "rb") as source:
-                yield source, source.raw.stat().st_mode
+                # A server that does not tell it: as sftp.
+                yield source, source.raw.stat().st_mode or 0o666
         else:
             with sftp._open(path, "wb", mode & 0o777) as target:
                 yield target, mode
