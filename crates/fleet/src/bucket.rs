@@ -570,12 +570,15 @@ async fn standing_at_once(store: &kv::Store, pattern: &str) -> Result<Option<Vec
     if counting.map_err(|error| nats(&error))?.cached_info().num_pending == 0 {
         return Ok(Some(Vec::new()));
     }
+    let info = store.stream.get_info().await.map_err(|error| nats(&error))?;
+    let moment = info.state.last_sequence;
     let watch = store.watch_with_history(pattern).await;
     let mut watch = watch.map_err(|error| nats(&error))?;
     let mut entries = Vec::new();
     while let Ok(Some(entry)) = tokio::time::timeout(LAPSE, watch.next()).await {
         let entry = entry.map_err(|error| nats(&error))?;
-        let is_last = entry.delta == 0;
+        // They come in the order in which they were written. Where there is always something new, some is always still to come.
+        let is_last = entry.delta == 0 || entry.revision > moment;
         entries.push(entry);
         if is_last {
             return Ok(Some(entries));
