@@ -577,14 +577,20 @@ async fn standing_at_once(store: &kv::Store, pattern: &str) -> Result<Option<Vec
     let mut entries = Vec::new();
     while let Ok(Some(entry)) = tokio::time::timeout(LAPSE, watch.next()).await {
         let entry = entry.map_err(|error| nats(&error))?;
-        // They come in the order in which they were written. Where there is always something new, some is always still to come.
-        let is_last = entry.delta == 0 || entry.revision > moment;
+        let is_all = is_all(&entry, moment);
         entries.push(entry);
-        if is_last {
+        if is_all {
             return Ok(Some(entries));
         }
     }
     Ok(None)
+}
+
+/// Whether with this entry of a watch all has come that stood when the bucket's last sequence number was `moment`: entries come
+/// in the order in which they were written. How many are still to come by NATS's count goes stale where one is written anew
+/// before it was sent, and then never comes to nothing.
+pub(crate) fn is_all(entry: &kv::Entry, moment: u64) -> bool {
+    entry.delta == 0 || entry.revision >= moment
 }
 
 /// Makes a stream of output or input, as large as there is room for.

@@ -19,7 +19,7 @@ use trunkline_request::Backoff;
 use trunkline_request::failure::{ErrorKind, Execution};
 
 use crate::allow::{self, AllowSource, Allowed};
-use crate::bucket::{Bucket, BucketError, Extent, decode, is_plain, random};
+use crate::bucket::{Bucket, BucketError, Extent, decode, is_all, is_plain, random};
 use crate::input::Input;
 use crate::intents::{Change, IntentLog, LogError};
 use crate::metrics::{Metrics, Observer};
@@ -239,9 +239,11 @@ pub async fn run_counted(
     let mut running = Running::new(&bucket, options, executor, events, log, metrics);
     let mut watch = watch(&bucket).await?;
     // Where nothing stands, nothing is told.
-    if bucket.extent().await?.entries == 0 {
+    let extent = bucket.extent().await?;
+    if extent.entries == 0 {
         node.handle_synced();
     }
+    running.moment = extent.last;
     let mut streams = streaming::watch(&bucket).await?;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -460,6 +462,8 @@ struct Running {
     cancels: HashMap<(JobId, u32), Arc<Cancellation>>,
     observer: Observer,
     progress: Progress,
+    /// The bucket's last sequence number when the watch had begun.
+    moment: u64,
 }
 
 /// Whether the watches tell what happens. Where NATS was away, its client finds out by a heartbeat that did not come, 10 s later;
@@ -525,6 +529,7 @@ impl Running {
             cancels: HashMap::new(),
             observer: Observer::new(metrics, bucket.client.statistics()),
             progress: Progress::default(),
+            moment: u64::MAX,
         }
     }
 
@@ -532,7 +537,7 @@ impl Running {
     fn told(&mut self, node: &mut Node, entry: &kv::Entry) {
         self.progress.told(entry.revision);
         self.entry(node, entry);
-        if entry.delta == 0 {
+        if is_all(entry, self.moment) {
             node.handle_synced();
         }
     }

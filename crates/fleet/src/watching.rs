@@ -12,7 +12,7 @@ use futures_util::stream::{SelectAll, Stream};
 use tokio::sync::mpsc;
 use trunkline_control::fleet_view::FleetUpdate;
 
-use crate::bucket::{Bucket, BucketError};
+use crate::bucket::{Bucket, BucketError, is_all};
 use crate::running::now as boottime;
 use crate::state::{JobId, Time};
 use crate::submitting;
@@ -69,7 +69,8 @@ pub async fn follow(
     for number in 0..PATTERNS.len() {
         seen.push(watch(bucket, number).await?);
     }
-    settle(&mut seen, &mut view, &clock).await;
+    let moment = bucket.extent().await?.last;
+    settle(&mut seen, &mut view, &clock, moment).await;
     let (named, mut names) = mpsc::channel(1);
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -79,7 +80,7 @@ pub async fn follow(
     loop {
         tokio::select! {
             Some((number, entry)) = seen.next() => match entry {
-                Ok(entry) => take(&mut view, &clock, number, &entry),
+                Ok(entry) => take(&mut view, &clock, moment, number, &entry),
                 Err(_) => {
                     // It has ended: begun again, once NATS answers.
                     tokio::time::sleep(QUIET).await;
@@ -114,12 +115,12 @@ pub async fn follow(
 }
 
 /// Takes in what stands there, before anything is told.
-async fn settle(seen: &mut SelectAll<Seen>, view: &mut View, clock: &Clock) {
+async fn settle(seen: &mut SelectAll<Seen>, view: &mut View, clock: &Clock, moment: u64) {
     let end = Instant::now() + STANDING;
     let mut told = [false; PATTERNS.len()];
     while let Ok(Some((number, Ok(entry)))) = tokio::time::timeout(QUIET, seen.next()).await {
-        told[number] |= entry.delta == 0;
-        take(view, clock, number, &entry);
+        told[number] |= is_all(&entry, moment);
+        take(view, clock, moment, number, &entry);
         // Of the others there need not be anything.
         if Instant::now() >= end || (told[0] && told[1] && told[3] && told[5]) {
             break;
@@ -127,12 +128,12 @@ async fn settle(seen: &mut SelectAll<Seen>, view: &mut View, clock: &Clock) {
     }
 }
 
-fn take(view: &mut View, clock: &Clock, number: usize, entry: &kv::Entry) {
+fn take(view: &mut View, clock: &Clock, moment: u64, number: usize, entry: &kv::Entry) {
     match PATTERNS[number] {
         (In::Streams, _) => view.handle_stream(entry),
         (In::State, pattern) => {
             view.handle(clock.moment(), entry);
-            if pattern == "lease.>" && entry.delta == 0 {
+            if pattern == "lease.>" && is_all(entry, moment) {
                 view.handle_synced();
             }
         }
