@@ -1,7 +1,20 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { createReadStream, createWriteStream, lstatSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  createReadStream,
+  createWriteStream,
+  lstatSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
@@ -142,11 +155,17 @@ test('a session that has ended fails what is asked of it, and lets the client go
 });
 
 test('what an end cuts off has no response', async (t) => {
-  const { client: ssh } = await client(t);
-  const sftp = await ask(ssh, 'sftp');
-  const asked = ask(sftp, 'stat', '/');
+  const { sftp, folder } = await session(t);
+  const fifo = join(folder, 'fifo');
+  execFileSync('mkfifo', [fifo]);
+  // The server waits for somebody who writes to it.
+  const asked = ask(sftp, 'open', fifo, 'r');
   sftp.end();
-  await assert.rejects(asked, { message: 'No response from server' });
+  try {
+    await assert.rejects(asked, { message: 'No response from server' });
+  } finally {
+    closeSync(openSync(fifo, constants.O_RDWR));
+  }
 });
 
 test('ssh2-sftp-client runs on it unchanged', async (t) => {

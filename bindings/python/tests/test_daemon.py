@@ -91,7 +91,7 @@ def test_a_refused_log_in_says_what_the_server_would_take(daemon: None, testbed:
 
 def test_connections_are_told_in_one_form(box: trunkline.Connection, testbed: Testbed) -> None:
     with trunkline.connect("box1", config=testbed.config, daemon=False) as own:
-        [here], [there, *_] = own.stats(), box.stats()
+        [here, *_], [there, *_] = own.stats(), box.stats()
     assert here.algorithms == there.algorithms
     assert len(here.algorithms.split()) == 3
 

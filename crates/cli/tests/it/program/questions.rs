@@ -381,7 +381,7 @@ fn who_waits_for_an_answer_for_which_the_server_did_not_is_asked() {
     let server = sshd()
         .client_keys([])
         .password("pw")
-        .config("LoginGraceTime 2")
+        .config("LoginGraceTime 5")
         .start()
         .unwrap();
     let home = Home::new();
@@ -392,7 +392,7 @@ fn who_waits_for_an_answer_for_which_the_server_did_not_is_asked() {
     first.expect("@host1) Password: ");
     let mut second = Terminal::start(&ssh());
     second.expect("Waiting for ");
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(6));
     first.send("pw\r");
     assert_eq!(first.end().code(), Some(255), "{}", first.shown());
     second.expect("@host1) Password: ");
