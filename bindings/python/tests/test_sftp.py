@@ -255,7 +255,8 @@ def test_ports_are_forwarded_both_ways(box: trunkline.Connection, echo: Echo) ->
         port = local.port
     with pytest.raises(ConnectionRefusedError):
         say(port)
-    with box.forward_remote(0, ("127.0.0.1", echo.port)) as remote:
+    # Of both families' loopback addresses, a port that is free on one may be another server's on the other.
+    with box.forward_remote(("127.0.0.1", 0), ("127.0.0.1", echo.port)) as remote:
         assert say(remote.port) == b"hello"
 
 
