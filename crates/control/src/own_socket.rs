@@ -71,6 +71,12 @@ pub fn listen_anew(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     listen(path)
 }
 
+/// The same for metrics; without them where that fails, which the log tells: the work is worth more than numbers about it.
+pub fn for_metrics(path: &Path) -> Option<(UnixListener, OwnSocket)> {
+    let tell = |error: &io::Error| tracing::warn!("no metrics on {}: {error}", path.display());
+    listen_anew(path).inspect_err(tell).ok()
+}
+
 /// Which file it is: its device and its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId(u64, u64);

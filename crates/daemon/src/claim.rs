@@ -77,7 +77,7 @@ impl Claim {
         // For those who find nobody at the socket.
         let _ = lock
             .set_len(0)
-            .and_then(|()| (&lock).write_all(own_pid().as_bytes()));
+            .and_then(|()| writeln!(&lock, "{}", std::process::id()));
         let socket = place.socket();
         if let Some(listener) = handed_over {
             let address = listener.local_addr().map_err(failed(socket.clone()))?;
@@ -119,10 +119,10 @@ impl Claim {
         if own.is_none() || FileId::at(&self.place.lock()).ok() != own {
             return false;
         }
-        let Some(file) = self.file.as_ref().filter(|file| !file.stands()) else {
+        if self.file.as_ref().is_none_or(OwnSocket::stands) {
             return true;
-        };
-        let path = file.path().to_owned();
+        }
+        let path = self.place.socket();
         match own_socket::listen(&path) {
             Ok((listener, file)) => {
                 tracing::warn!("{} was removed, and is there again", path.display());
@@ -132,10 +132,6 @@ impl Claim {
         }
         true
     }
-}
-
-fn own_pid() -> String {
-    format!("{}\n", std::process::id())
 }
 
 /// Takes the lock, unless a daemon has it. A client that looks whether it is free shares it for a moment, which is waited out.

@@ -74,10 +74,10 @@ struct Socket {
 
 struct State {
     /// The last one.
-    request: HostRequest,
+    request: Arc<HostRequest>,
     /// The first one with these settings: what it says of forwardings holds for those who have said nothing themselves, as
     /// what an OpenSSH master was started with does.
-    made_by: HostRequest,
+    made_by: Arc<HostRequest>,
     /// What the request means, as of its last use.
     host: Arc<HostConfig>,
     key: SharingKey,
@@ -93,7 +93,7 @@ struct State {
 
 /// Somebody who was told to come to a socket.
 struct Expected {
-    request: HostRequest,
+    request: Arc<HostRequest>,
     /// Whom it means.
     host: Arc<HostConfig>,
     since: Instant,
@@ -152,8 +152,9 @@ impl Sockets {
     }
 
     /// Serves a host's clients at `path`, if they are not served there already, and begins to connect. Without a path,
-    /// its ControlPath has to be one of ours. `client` is the process that will come, where it is known. Where `strictly` is somebody who can be asked, stock ssh must not connect by
-    /// itself: this returns when the connection is made, however long that takes.
+    /// its ControlPath has to be one of ours. `client` is the process that will come, where it is known. Where `strictly` is
+    /// somebody who can be asked, stock ssh must not connect by itself: this returns when the connection is made, however
+    /// long that takes.
     ///
     /// # Errors
     /// The host needs the system's ssh, or could not be reached a moment ago; the path cannot be used, or is another
@@ -168,6 +169,7 @@ impl Sockets {
         let nobody = Interaction::none();
         let asking = strictly.unwrap_or(&nobody);
         let host = self.engine.host_for(&engine_request(&request), asking).await?;
+        let request = Arc::new(request);
         let path = match path {
             Some(path) => path,
             None => self.control_path(host.config())?,
@@ -186,11 +188,7 @@ impl Sockets {
             // Ansible restricts the ways of logging in, for instance; that is over where there is a connection.
             let (theirs, stands) = {
                 let state = socket.state();
-                let stands = state
-                    .listening
-                    .as_ref()
-                    .is_some_and(|listening| listening.file.stands());
-                (state.host.clone(), stands)
+                (state.host.clone(), state.stands())
             };
             if stands && theirs.agrees_but_for_login(host.config()) && self.is_connected(theirs.sharing_key())
             {
@@ -238,7 +236,7 @@ impl Sockets {
     /// The socket at `path`, listening for clients of this host.
     fn claim(
         self: &Arc<Self>,
-        request: &HostRequest,
+        request: &Arc<HostRequest>,
         host: &Arc<HostConfig>,
         path: &Path,
         client: Option<u32>,
@@ -276,11 +274,7 @@ impl Sockets {
         }
         // What an earlier request said may mean another host by now.
         (state.request, state.host) = (request.clone(), host.clone());
-        if !state
-            .listening
-            .as_ref()
-            .is_some_and(|listening| listening.file.stands())
-        {
+        if !state.stands() {
             state.listening = None;
             if self.stop.asked().is_some() {
                 return Err(Error::Closed {
@@ -350,7 +344,7 @@ impl Sockets {
         let request = socket.state().request_of(client);
         let asked = engine_request(&request);
         let host = self.engine.host_for(&asked, &Interaction::none()).await?;
-        Ok((host, request.world.cwd))
+        Ok((host, request.world.cwd.clone()))
     }
 
     /// Whether clients of a socket with this environment must not make connections of their own.
@@ -417,7 +411,7 @@ impl Socket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request(&self) -> HostRequest {
+    fn request(&self) -> Arc<HostRequest> {
         self.state().request.clone()
     }
 
@@ -490,8 +484,15 @@ impl Socket {
 }
 
 impl State {
+    /// Whether it listens, and its file is still there.
+    fn stands(&self) -> bool {
+        self.listening
+            .as_ref()
+            .is_some_and(|listening| listening.file.stands())
+    }
+
     /// Notes who was told to come, and forgets who has ended.
-    fn expect(&mut self, client: Option<u32>, request: &HostRequest, host: &Arc<HostConfig>) {
+    fn expect(&mut self, client: Option<u32>, request: &Arc<HostRequest>, host: &Arc<HostConfig>) {
         self.expected.retain(|process, _| exists(*process));
         if let Some(process) = client {
             let expected = Expected {
@@ -503,7 +504,7 @@ impl State {
         }
     }
 
-    fn request_of(&self, client: Option<u32>) -> HostRequest {
+    fn request_of(&self, client: Option<u32>) -> Arc<HostRequest> {
         let expected = client.and_then(|process| self.expected.get(&process));
         expected
             .map_or(&self.made_by, |expected| &expected.request)
@@ -596,10 +597,9 @@ fn bind(path: &Path) -> Result<(UnixListener, Listening), Error> {
                 path.display()
             )));
         }
-        Ok(_) => std::fs::remove_file(path).map_err(failed)?,
-        Err(_) => {}
+        _ => {}
     }
-    let (listener, file) = own_socket::listen(path).map_err(failed)?;
+    let (listener, file) = own_socket::listen_anew(path).map_err(failed)?;
     let listening = Listening {
         file,
         stop: CancellationToken::new(),

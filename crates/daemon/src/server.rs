@@ -132,21 +132,9 @@ pub async fn run(
     );
     let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
     let port = engine.settings().metrics_port;
-    let serving_metrics = {
-        let metrics = metrics.clone();
-        let (listener, file) = match own_socket::listen_anew(&claim.place.metrics()) {
-            Ok((listener, file)) => (Some(listener), Some(file)),
-            Err(error) => {
-                tracing::warn!("no metrics on {}: {error}", claim.place.metrics().display());
-                (None, None)
-            }
-        };
-        let serving = async move {
-            let _file = file;
-            trunkline_http::metrics::serve(metrics, listener, port).await;
-        };
-        AbortOnDropHandle::new(tokio::spawn(serving))
-    };
+    let (listener, metrics_socket) = own_socket::for_metrics(&claim.place.metrics()).unzip();
+    let serving_metrics = trunkline_http::metrics::serve(metrics.clone(), listener, port);
+    let serving_metrics = AbortOnDropHandle::new(tokio::spawn(serving_metrics));
     let service = Service {
         engine: engine.clone(),
         place: claim.place.clone(),
@@ -196,7 +184,7 @@ pub async fn run(
     let at_once = stop.asked().unwrap_or(false);
     stop.ask(at_once);
     mux.close();
-    drop(serving_metrics);
+    drop((serving_metrics, metrics_socket));
     drop(claim);
     clients.close();
     let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };

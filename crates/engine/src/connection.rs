@@ -266,13 +266,13 @@ impl Connection {
             return false;
         }
         // A server does not wait for an answer without end (LoginGraceTime).
-        let is_denied = matches!(
+        let has_failed = matches!(
             error.root(),
             Error::Authentication { .. } | Error::ClosedByPeer { .. } | Error::Network { .. }
         );
         let may_know =
             answerer > self.inner.answerer || answerer == Answerer::Person && self.inner.asking.is_answered();
-        self.inner.asking.is_unanswered() || is_denied && may_know
+        self.inner.asking.is_unanswered() || has_failed && may_know
     }
 
     /// Waits for what only comes when it is made. Where that takes an answer of somebody else's, whoever waits is told so.

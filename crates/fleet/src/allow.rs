@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use trunkline_request::destination::Destination;
-use trunkline_request::hosts::matches;
+use trunkline_request::hosts::{matches, means_host};
 
 /// What a node runs, and for whom. Nothing, where there is no rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,11 +86,7 @@ impl AllowList {
                 "node {node} takes nothing from {submitter}: its allow list does not name that submitter"
             ));
         }
-        if narrow(&|rule| {
-            rule.hosts
-                .iter()
-                .any(|pattern| matches(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes()))
-        }) {
+        if narrow(&|rule| means_host(&rule.hosts, &host)) {
             return Some(format!(
                 "the allow list of node {node} does not let {submitter} reach {host}"
             ));

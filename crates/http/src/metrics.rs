@@ -27,7 +27,7 @@ pub trait Metrics: Send + Sync + 'static {
 }
 
 /// Serves metrics until it is dropped: to this user on a socket, where there is one, and on a port of 127.0.0.1 unless it is 0.
-/// What cannot be listened on is told in the log: the work is worth more than numbers about it.
+/// A port that cannot be listened on is told in the log: the work is worth more than numbers about it.
 pub async fn serve(metrics: Arc<dyn Metrics>, socket: Option<UnixListener>, port: u16) {
     let on_socket = async {
         if let Some(listener) = socket {

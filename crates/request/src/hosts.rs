@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::destination::{Destination, DestinationError};
 
-pub use pattern::{is_pattern, matches, nearest};
+pub use pattern::{is_pattern, matches, means_host, nearest};
 
 mod pattern;
 

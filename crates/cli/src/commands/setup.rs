@@ -159,6 +159,11 @@ fn program() -> anyhow::Result<String> {
     plain(&on_path.unwrap_or(this))
 }
 
+fn home() -> anyhow::Result<PathBuf> {
+    let home = std::env::var_os("HOME").context("HOME is not set")?;
+    Ok(home.into())
+}
+
 /// A path that needs no quoting in a shell, in ssh_config, in git's configuration or in an INI file.
 fn plain(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str().unwrap_or_default();

@@ -498,11 +498,8 @@ impl Follower<'_> {
                     // A full disk stops the writing of what came: the command is not begun again for that.
                     let is_unwritten = failure.kind == failure::ErrorKind::Local
                         && failure.execution != Execution::DidNotStart;
-                    let goes_on = match self.args.restart {
-                        Restart::Always => failure.kind.may_pass(),
-                        Restart::Lost | Restart::Never => failure.kind.may_pass() && !is_unwritten,
-                    };
-                    break match goes_on {
+                    let is_end = is_unwritten && !matches!(self.args.restart, Restart::Always);
+                    break match failure.kind.may_pass() && !is_end {
                         true => Attempt::Lost(failure.message),
                         false => Attempt::Failed(failure.message),
                     };

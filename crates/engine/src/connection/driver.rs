@@ -699,7 +699,7 @@ impl Driver {
             Op::Begin { requests, .. } => requests.iter().map(Text::of).collect(),
             Op::Request { request, .. } => vec![Text::of(request)],
             Op::Global { request, .. } => vec![Text {
-                what: "the request",
+                what: REQUEST,
                 len: request.text_len(),
                 is_malformed: request.is_malformed(),
             }],
@@ -709,6 +709,7 @@ impl Driver {
         if let Some(Text { what, .. }) = texts.iter().find(|text| text.is_malformed) {
             let why = match *what {
                 TERMINAL => "have a NUL byte in them, or stop in the middle (RFC 4254, section 8)",
+                REQUEST => "has a NUL byte in it, or does not end where it should",
                 _ => "has a NUL byte in it",
             };
             return Some(Error::Invalid(format!(
@@ -1079,6 +1080,8 @@ const COMMAND: &str = "the command";
 
 const TERMINAL: &str = "the terminal's type and modes";
 
+const REQUEST: &str = "the request";
+
 /// The text that goes to a server with an operation.
 struct Text {
     what: &'static str,
@@ -1092,7 +1095,7 @@ impl Text {
             ChannelRequest::Exec(_) => COMMAND,
             ChannelRequest::Env { .. } => "a variable of its environment",
             ChannelRequest::Pty { .. } => TERMINAL,
-            _ => "the request",
+            _ => REQUEST,
         };
         Self {
             what,

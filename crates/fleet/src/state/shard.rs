@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
-use trunkline_request::hosts::matches;
+use trunkline_request::hosts::means_host;
 
 /// Into how many shards the hosts of a zone are divided.
 pub const SHARDS: u16 = 256;
@@ -79,15 +79,10 @@ impl Default for Zones {
 impl Zones {
     /// The unit that a host belongs to, by its name without user and port; letters' case means nothing.
     pub fn unit_of(&self, host: &str) -> Unit {
-        let host = host.to_ascii_lowercase();
-        let is_of = |patterns: &Vec<String>| {
-            let mut patterns = patterns.iter();
-            patterns.any(|pattern| matches(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes()))
-        };
-        let site = self.sites.iter().find(|(_, patterns)| is_of(patterns));
+        let site = self.sites.iter().find(|(_, patterns)| means_host(patterns, host));
         Unit {
             site: site.map(|(site, _)| site.clone()),
-            shard: self.shard(host.as_bytes()),
+            shard: self.shard(host.to_ascii_lowercase().as_bytes()),
         }
     }
 

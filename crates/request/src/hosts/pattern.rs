@@ -6,6 +6,15 @@ pub fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
 }
 
+/// Whether one of some patterns means a host; letters' case means nothing.
+#[must_use]
+pub fn means_host(patterns: &[String], host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    patterns
+        .iter()
+        .any(|pattern| matches(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes()))
+}
+
 /// match.c `match_pattern`, which minds letters' case, without its exponential worst case: only the last `*` is ever gone back to.
 #[must_use]
 pub fn matches(text: &[u8], pattern: &[u8]) -> bool {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 
 use super::block::Block;
 use super::edited_file::EditedFile;
-use super::{FileArgs, Lines, Outcome, plain, program};
+use super::{FileArgs, Lines, Outcome, home, plain, program};
 
 const BLOCK: Block = Block { name: "ansible" };
 
@@ -92,7 +92,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
 
 /// The file that Ansible would read here (its documentation, "The configuration file"), or else the one to make.
 fn effective_file() -> anyhow::Result<PathBuf> {
-    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
+    let home = home()?;
     let named = std::env::var_os("ANSIBLE_CONFIG").map(|named| {
         let path = Path::new(&named);
         let path = path

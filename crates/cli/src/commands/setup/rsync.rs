@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use trunkline_control::protocol::{Reply, Request};
 
 use super::block::Block;
-use super::{FileArgs, Lines, Outcome, answer, program};
+use super::{FileArgs, Lines, Outcome, answer, home, program};
 use crate::backend::Backend;
 use crate::commands::hosts::unexpected;
 
@@ -33,10 +33,19 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             ),
         },
     };
-    let (lines, unset) = if path.extension() == Some(OsStr::new("fish")) {
-        (format!("set -gx RSYNC_RSH \"{value}\"\n"), "set -e RSYNC_RSH")
+    // fish reads its file always, the others theirs when they begin a log-in.
+    let (lines, unset, used) = if path.extension() == Some(OsStr::new("fish")) {
+        (
+            format!("set -gx RSYNC_RSH \"{value}\"\n"),
+            "set -e RSYNC_RSH",
+            "new shells will use it",
+        )
     } else {
-        (format!("export RSYNC_RSH=\"{value}\"\n"), "unset RSYNC_RSH")
+        (
+            format!("export RSYNC_RSH=\"{value}\"\n"),
+            "unset RSYNC_RSH",
+            "shells will use it from the next log-in on",
+        )
     };
     let insert = |text: &str| Ok(BLOCK.append(text, &lines));
     let lines = Lines {
@@ -50,14 +59,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             println!("shells that are open keep RSYNC_RSH until you type: {unset}");
             return Ok(());
         }
-        // fish reads its file always, the others theirs when they begin a log-in.
-        println!(
-            "{}",
-            match path.extension() == Some(OsStr::new("fish")) {
-                true => "new shells will use it",
-                false => "shells will use it from the next log-in on",
-            }
-        );
+        println!("{used}");
         for line in measured(backend)? {
             println!("{line}");
         }
@@ -103,10 +105,4 @@ fn profile(shell: &OsStr) -> anyhow::Result<Option<PathBuf>> {
         Some("sh" | "dash" | "ash" | "ksh" | "ksh93" | "mksh" | "yash") => home.join(".profile"),
         _ => return Ok(None),
     }))
-}
-
-fn home() -> anyhow::Result<PathBuf> {
-    Ok(PathBuf::from(
-        std::env::var_os("HOME").context("HOME is not set")?,
-    ))
 }

@@ -141,15 +141,30 @@ fn a_client_on_its_way_keeps_the_socket_for_its_settings() {
     stock::listen(&home, other(), &socket).unwrap();
 }
 
+/// A host that is connected, whose configuration can be changed.
+fn with_a_configuration_of_its_own() -> (Stock, tempfile::TempDir) {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config");
+    std::fs::copy(server.ssh_config(), &config).unwrap();
+    let stock = Stock::with_config(server, config);
+    stock.warm();
+    (stock, folder)
+}
+
+/// Changes it, and sees that there is another connection for it.
+#[track_caller]
+fn change_configuration(stock: &Stock) {
+    let text = std::fs::read_to_string(stock.config()).unwrap();
+    std::fs::write(stock.config(), format!("Compression yes\n{text}")).unwrap();
+    stock.listen().unwrap();
+    stock.warm();
+    stock.assert_logins(2);
+}
+
 #[test]
 fn a_client_that_was_told_to_come_for_other_settings_connects_by_itself() {
-    let server = server();
-    let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("config");
-    let text = std::fs::read_to_string(server.ssh_config()).unwrap();
-    std::fs::write(&config, &text).unwrap();
-    let stock = Stock::with_config(server, config.clone());
-    stock.warm();
+    let (stock, _folder) = with_a_configuration_of_its_own();
     // One that is told where to go, and goes later.
     let ssh = stock.ssh();
     let mut late = stock.home.command("sh");
@@ -157,12 +172,9 @@ fn a_client_that_was_told_to_come_for_other_settings_connects_by_itself() {
         .args(ssh.get_args());
     late.args([stock.server.alias(), "true"]);
     let mut late = late.stdin(std::process::Stdio::piped()).spawn().unwrap();
-    let host = stock::host(&stock.home, &config, stock.server.alias(), &[]);
+    let host = stock::host(&stock.home, stock.config(), stock.server.alias(), &[]);
     stock::listen_for(&stock.home, host, &stock.socket, Some(late.id())).unwrap();
-    std::fs::write(&config, format!("Compression yes\n{text}")).unwrap();
-    stock.listen().unwrap();
-    stock.warm();
-    stock.assert_logins(2);
+    change_configuration(&stock);
     std::io::Write::write_all(&mut late.stdin.take().unwrap(), b"go\n").unwrap();
     assert_eq!(crate::home::end_of(&mut late, "ssh").code(), Some(0));
     stock.assert_logins(3);
@@ -170,17 +182,8 @@ fn a_client_that_was_told_to_come_for_other_settings_connects_by_itself() {
 
 #[test]
 fn a_changed_configuration_is_followed() {
-    let server = server();
-    let home = tempfile::tempdir().unwrap();
-    let config = home.path().join("config");
-    let text = std::fs::read_to_string(server.ssh_config()).unwrap();
-    std::fs::write(&config, &text).unwrap();
-    let stock = Stock::with_config(server, config.clone());
-    stock.warm();
-    std::fs::write(&config, format!("Compression yes\n{text}")).unwrap();
-    stock.listen().unwrap();
-    stock.warm();
-    stock.assert_logins(2);
+    let (stock, _folder) = with_a_configuration_of_its_own();
+    change_configuration(&stock);
 }
 
 #[test]

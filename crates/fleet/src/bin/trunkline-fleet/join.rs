@@ -79,7 +79,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         ssh_config: settings.ssh_config.clone(),
     });
     // Before anything that only one node may have is touched.
-    let (listener, _file) = listen(&place).await?;
+    let (listener, _socket) = listen(&place).await?;
     let metrics = Arc::new(Metrics::default());
     let node = tokio::spawn(running::run_counted(
         bucket,
@@ -89,17 +89,8 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         metrics.clone(),
     ));
     let (socket, port) = (place.fleet_metrics(), settings.metrics_port);
-    let (metrics_listener, metrics_file) = match own_socket::listen_anew(&socket) {
-        Ok((listener, file)) => (Some(listener), Some(file)),
-        Err(error) => {
-            say(&format!("no metrics on {}: {error}", socket.display()));
-            (None, None)
-        }
-    };
-    let serving = tokio::spawn(async move {
-        let _file = metrics_file;
-        trunkline_http::metrics::serve(metrics, metrics_listener, port).await;
-    });
+    let (metrics_listener, _metrics_socket) = own_socket::for_metrics(&socket).unzip();
+    let serving = tokio::spawn(trunkline_http::metrics::serve(metrics, metrics_listener, port));
     say(&format!(
         "node {name} of the fleet {} at {}",
         settings.prefix, settings.url
