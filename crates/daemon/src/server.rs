@@ -934,17 +934,15 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
                 .zip(facts.host_key_first)
                 .map(|(kex, key)| format!("{kex}, {key}")),
         );
-        add("max sessions", facts.max_sessions.map(|limit| limit.to_string()));
         add(
             "round trip",
             facts.rtt.map(|rtt| format!("{:.2} ms", rtt.as_secs_f64() * 1e3)),
         );
         add("tuned for copies", choice.as_ref().map(Choice::describe));
-        add(
-            "early KEXINIT",
-            facts.early_kexinit_refused.then(|| "refused".into()),
-        );
         add("key that worked", key);
+        for (lesson, number) in facts.lessons.iter() {
+            add("lesson", Some(lesson.describe(number)));
+        }
     }
     Ok(Reply::Explained(Box::new(Explanation {
         address: address(&config),

@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::hosts;
 use crate::interaction::{Interaction, LogLevel};
 use crate::memory::tuned;
-use crate::memory::{HostId, Memory};
+use crate::memory::{HostId, Lesson, Memory};
 use crate::metrics::Metrics;
 use crate::pool::{Caller, Closing, LaneStatus, Pool, Way};
 use crate::settings::{AuditMode, Settings};
@@ -375,7 +375,7 @@ impl Engine {
             });
         }
         let facts = self.inner.memory.facts(&HostId::of(config));
-        if facts.is_some_and(|facts| facts.algorithms_refused) {
+        if facts.is_some_and(|facts| facts.lessons.has(Lesson::OnlyOtherAlgorithms)) {
             reasons.push(Reason {
                 directive: "algorithms".into(),
                 value: "older".into(),

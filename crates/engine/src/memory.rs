@@ -4,6 +4,7 @@
 //! the disk ever reaches the caller: the memory then lives in the process alone, after one warning.
 
 mod disk;
+mod lesson;
 pub(crate) mod tuned;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use crate::config::HostConfig;
 use disk::Disk;
+pub use lesson::{Lesson, Lessons};
 
 /// The facts about every host that this user has connected to.
 ///
@@ -26,12 +28,12 @@ use disk::Disk;
 /// what another process learns later is not seen; the last to write a host wins.
 ///
 /// ```
-/// use trunkline::memory::{HostId, Memory, Refusal};
+/// use trunkline::memory::{HostId, Lesson, Memory};
 ///
 /// let memory = Memory::in_memory();
 /// let host = HostId::new("db1.example.org", 22, "deploy");
-/// memory.update(&host, |facts| facts.learn(Refusal::Sessions(10)));
-/// assert_eq!(memory.facts(&host).and_then(|facts| facts.max_sessions), Some(10));
+/// memory.update(&host, |facts| facts.lessons.learn(Lesson::MaxSessions, 10));
+/// assert_eq!(memory.facts(&host).and_then(|facts| facts.lessons.number(Lesson::MaxSessions)), Some(10));
 /// ```
 #[derive(Debug)]
 pub struct Memory {
@@ -81,22 +83,14 @@ pub struct HostFacts {
     pub kex_first: Option<String>,
     /// The host key algorithm that the server listed first.
     pub host_key_first: Option<String>,
-    /// The server dropped a connection on which our KEXINIT came before its banner.
-    pub early_kexinit_refused: bool,
-    /// The server did not take authentication and the first channel in one flight.
-    pub pipelining_refused: bool,
-    /// The server has only algorithms that the engine does not have.
-    pub algorithms_refused: bool,
+    /// How the server was seen to differ from others.
+    pub lessons: Lessons,
     /// SHA-256 of the public key blob that authenticated last.
     pub key: Option<[u8; 32]>,
-    /// How many sessions a connection is known to carry at once (sshd's MaxSessions).
-    pub max_sessions: Option<u32>,
     /// The last measured round trip, kept to the microsecond.
     pub rtt: Option<Duration>,
     /// What tuning found for this path, as JSON.
     pub tuning: Option<String>,
-    /// When the server last refused something that is remembered above, kept to the millisecond.
-    pub refused: SystemTime,
     /// When the facts were last updated, kept to the millisecond.
     pub last_used: SystemTime,
 }
@@ -110,36 +104,16 @@ impl HostFacts {
     }
 }
 
-/// What a server has refused, and is not asked for again for some time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// Our KEXINIT before its identification.
-    EarlyKexinit,
-    /// Authentication and the first channel in one flight.
-    Pipelining,
-    /// All of our algorithms, of a kind for which the configuration allows others.
-    Algorithms,
-    /// More sessions than so many on one connection.
-    Sessions(u32),
-}
-
-/// How long a refusal is remembered: a server's configuration may change, and finding out costs a round trip.
-const REFUSAL_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-
 impl Default for HostFacts {
     fn default() -> Self {
         Self {
             banner: None,
             kex_first: None,
             host_key_first: None,
-            early_kexinit_refused: false,
-            pipelining_refused: false,
-            algorithms_refused: false,
+            lessons: Lessons::default(),
             key: None,
-            max_sessions: None,
             rtt: None,
             tuning: None,
-            refused: UNIX_EPOCH,
             last_used: UNIX_EPOCH,
         }
     }
@@ -297,28 +271,9 @@ impl Memory {
 }
 
 impl HostFacts {
-    /// Remembers what the server refused just now.
-    pub fn learn(&mut self, refusal: Refusal) {
-        match refusal {
-            Refusal::EarlyKexinit => self.early_kexinit_refused = true,
-            Refusal::Pipelining => self.pipelining_refused = true,
-            Refusal::Algorithms => self.algorithms_refused = true,
-            Refusal::Sessions(limit) => self.max_sessions = Some(limit),
-        }
-        self.refused = SystemTime::now();
-    }
-
-    /// What is to be believed at `now`: a refusal of long ago is not.
+    /// What is to be believed at `now`: a lesson of long ago is not.
     fn believed_at(mut self, now: SystemTime) -> Self {
-        if now
-            .duration_since(self.refused)
-            .is_ok_and(|age| age > REFUSAL_KEPT)
-        {
-            self.early_kexinit_refused = false;
-            self.pipelining_refused = false;
-            self.algorithms_refused = false;
-            self.max_sessions = None;
-        }
+        self.lessons.expire(now);
         self
     }
 
@@ -350,11 +305,15 @@ mod tests {
     use proptest::prelude::*;
     use rusqlite::Connection;
 
-    use super::disk::{FILE_NAME, MIGRATIONS, milliseconds, moment};
+    use super::disk::{FILE_NAME, MIGRATIONS};
     use super::*;
 
     fn host(name: &str) -> HostId {
         HostId::new(name, 22, "root")
+    }
+
+    fn sessions(facts: &HostFacts) -> Option<u32> {
+        facts.lessons.number(Lesson::MaxSessions)
     }
 
     #[test]
@@ -366,10 +325,9 @@ mod tests {
                 facts.banner = Some("SSH-2.0-OpenSSH_9.2p1".into());
                 facts.kex_first = Some("sntrup761x25519-sha512".into());
                 facts.host_key_first = Some("rsa-sha2-512".into());
-                facts.learn(Refusal::EarlyKexinit);
+                facts.lessons.learn(Lesson::NoEarlyKexinit, 1);
                 facts.key = Some([7; 32]);
-                facts.learn(Refusal::Sessions(10));
-                facts.refused = moment(milliseconds(facts.refused));
+                facts.lessons.learn(Lesson::MaxSessions, 10);
                 facts.rtt = Some(Duration::from_micros(1234));
                 facts.tuning = Some("{}".into());
                 facts.last_used = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
@@ -386,16 +344,16 @@ mod tests {
     #[tokio::test]
     async fn a_recalled_host_is_not_read_from_the_disk_again() {
         let folder = tempfile::tempdir().unwrap();
-        Memory::open(folder.path()).update(&host("a"), |facts| facts.learn(Refusal::Sessions(3)));
+        Memory::open(folder.path()).update(&host("a"), |facts| facts.lessons.learn(Lesson::MaxSessions, 3));
         let memory = Arc::new(Memory::open(folder.path()));
         memory.recall(&host("a")).await;
         memory.recall(&host("b")).await;
         let known = lock(&memory.known).clone();
-        assert_eq!(known[&host("a")].as_ref().unwrap().max_sessions, Some(3));
+        assert_eq!(sessions(known[&host("a")].as_ref().unwrap()), Some(3));
         assert_eq!(known[&host("b")], None);
-        memory.update(&host("b"), |facts| facts.learn(Refusal::Sessions(4)));
+        memory.update(&host("b"), |facts| facts.lessons.learn(Lesson::MaxSessions, 4));
         memory.recall(&host("b")).await;
-        assert_eq!(memory.facts(&host("b")).unwrap().max_sessions, Some(4));
+        assert_eq!(sessions(&memory.facts(&host("b")).unwrap()), Some(4));
     }
 
     #[test]
@@ -476,25 +434,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_believed_for_a_week() {
-        let mut facts = HostFacts::default();
-        for refusal in [
-            Refusal::EarlyKexinit,
-            Refusal::Pipelining,
-            Refusal::Algorithms,
-            Refusal::Sessions(2),
-        ] {
-            facts.learn(refusal);
-        }
-        let later = |days: u64| facts.refused + Duration::from_secs(days * 24 * 3600);
-        assert_eq!(facts.clone().believed_at(later(6)), facts);
-        let forgotten = facts.clone().believed_at(later(8));
-        assert!(!forgotten.early_kexinit_refused && !forgotten.pipelining_refused);
-        assert!(!forgotten.algorithms_refused);
-        assert_eq!(forgotten.max_sessions, None);
-    }
-
-    #[test]
     fn a_file_of_the_first_format_is_brought_up_to_date() {
         let folder = tempfile::tempdir().unwrap();
         let old = Connection::open(folder.path().join(FILE_NAME)).unwrap();
@@ -510,7 +449,7 @@ mod tests {
         assert!(memory.is_persistent());
         let facts = memory.facts(&host("a")).unwrap();
         assert_eq!(facts.banner.as_deref(), Some("SSH-2.0-x"));
-        assert_eq!(facts.max_sessions, None, "nobody knows since when");
+        assert_eq!(sessions(&facts), None, "nobody knows since when");
     }
 
     #[test]
@@ -518,9 +457,9 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let memory = Memory::open(&file.path().join("below-a-file"));
         assert!(!memory.is_persistent());
-        memory.update(&host("a"), |facts| facts.learn(Refusal::Sessions(1)));
+        memory.update(&host("a"), |facts| facts.lessons.learn(Lesson::MaxSessions, 1));
         memory.flush();
-        assert_eq!(memory.facts(&host("a")).unwrap().max_sessions, Some(1));
+        assert_eq!(sessions(&memory.facts(&host("a")).unwrap()), Some(1));
     }
 
     #[test]

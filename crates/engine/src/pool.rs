@@ -22,7 +22,7 @@ use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
 use crate::error::Error;
 use crate::interaction::{Client, Interaction, KnownClient, Waiting};
-use crate::memory::{HostId, Memory, Refusal};
+use crate::memory::{HostId, Lesson, Memory};
 use crate::metrics::{Metrics, Opening, Queue};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
@@ -152,7 +152,7 @@ impl Pool {
     ) -> Arc<Self> {
         let limit = memory
             .facts(&HostId::of(&host))
-            .and_then(|facts| facts.max_sessions);
+            .and_then(|facts| facts.lessons.number(Lesson::MaxSessions));
         let idle = match host.control_persist {
             // Without a ControlMaster, "no" is only what nobody has set.
             ControlPersist::No => Some(settings.idle_timeout),
@@ -720,7 +720,7 @@ impl Pool {
         drop(state);
         if let Some(limit) = limit {
             self.memory.update(&HostId::of(&self.host), |facts| {
-                facts.learn(Refusal::Sessions(limit));
+                facts.lessons.learn(Lesson::MaxSessions, limit);
             });
         }
         outcome

@@ -34,7 +34,7 @@ use crate::host_key::{self, Accepted, Decision, Policy, Server, Trust};
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
-use crate::memory::{HostFacts, HostId, Memory, Refusal};
+use crate::memory::{HostFacts, HostId, Lesson, Memory};
 use crate::metrics::{ConnectionMetrics, Metrics, Queue, Stage};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
@@ -200,8 +200,9 @@ impl Handshake {
             _ => false,
         };
         if only_ssh {
-            self.memory
-                .update(&self.host_id(), |facts| facts.learn(Refusal::Algorithms));
+            self.memory.update(&self.host_id(), |facts| {
+                facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1)
+            });
         }
     }
 
@@ -223,7 +224,7 @@ impl Handshake {
             facts.key = key.or(facts.key);
             facts.rtt = rtt.or(facts.rtt);
             if !attempt.early_kexinit {
-                facts.learn(Refusal::EarlyKexinit);
+                facts.lessons.learn(Lesson::NoEarlyKexinit, 1);
             }
         });
     }
@@ -231,8 +232,9 @@ impl Handshake {
     /// A server hung up on what came early, or for a reason of its own: the next connection finds out.
     fn learn_hang_up(&self, error: &Error, proto: &trunkline_proto::Connection) {
         if error.is_hang_up() && proto.is_ahead() {
-            self.memory
-                .update(&self.host_id(), |facts| facts.learn(Refusal::Pipelining));
+            self.memory.update(&self.host_id(), |facts| {
+                facts.lessons.learn(Lesson::NoPipelining, 1)
+            });
         }
     }
 
@@ -878,8 +880,8 @@ fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Resul
     }
     let mut config = Config::new(&host.user);
     config.preferences = preferences;
-    config.early_kexinit = !facts.early_kexinit_refused;
-    config.early_flights = !facts.pipelining_refused;
+    config.early_kexinit = !facts.lessons.has(Lesson::NoEarlyKexinit);
+    config.early_flights = !facts.lessons.has(Lesson::NoPipelining);
     config.rekey_limit = RekeyLimit {
         bytes: host.rekey_limit.bytes,
         interval: host.rekey_limit.interval,

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, TransactionBehavior, params};
 
-use super::{HostFacts, HostId, MOST_HOSTS, lock};
+use super::{HostFacts, HostId, Lessons, MOST_HOSTS, lock};
 
 /// The file, a connection to read it and the thread that writes it.
 #[derive(Debug)]
@@ -256,6 +256,12 @@ pub(super) const MIGRATIONS: &[&str] = &[
     ) STRICT, WITHOUT ROWID;",
     "ALTER TABLE hosts ADD COLUMN refused_milliseconds INTEGER NOT NULL DEFAULT 0;",
     "ALTER TABLE hosts ADD COLUMN algorithms_refused INTEGER NOT NULL DEFAULT 0;",
+    "ALTER TABLE hosts DROP COLUMN early_kexinit_refused;
+     ALTER TABLE hosts DROP COLUMN pipelining_refused;
+     ALTER TABLE hosts DROP COLUMN algorithms_refused;
+     ALTER TABLE hosts DROP COLUMN refused_milliseconds;
+     ALTER TABLE hosts DROP COLUMN max_sessions;
+     ALTER TABLE hosts ADD COLUMN lessons TEXT NOT NULL DEFAULT '';",
 ];
 
 /// Opens the file for writing, brings its schema up to date and prunes it.
@@ -321,7 +327,9 @@ fn write(connection: &mut Connection, batch: &HashMap<HostId, Option<HostFacts>>
         };
         change
             .prepare_cached(
-                "INSERT OR REPLACE INTO hosts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                "INSERT OR REPLACE INTO hosts (hostname, port, user, banner, kex_first, host_key_first, key,
+                    rtt_microseconds, tuning, last_used_milliseconds, lessons)
+                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?
             .execute(params![
                 host.hostname,
@@ -330,15 +338,13 @@ fn write(connection: &mut Connection, batch: &HashMap<HostId, Option<HostFacts>>
                 facts.banner,
                 facts.kex_first,
                 facts.host_key_first,
-                facts.early_kexinit_refused,
-                facts.pipelining_refused,
                 facts.key,
-                facts.max_sessions,
-                facts.rtt.map(|rtt| i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX)),
+                facts
+                    .rtt
+                    .map(|rtt| i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX)),
                 facts.tuning,
                 milliseconds(facts.last_used),
-                milliseconds(facts.refused),
-                facts.algorithms_refused,
+                facts.lessons.encode(),
             ])?;
     }
     change.commit()
@@ -350,14 +356,10 @@ fn facts_of(row: &Row<'_>) -> rusqlite::Result<HostFacts> {
         banner: row.get("banner")?,
         kex_first: row.get("kex_first")?,
         host_key_first: row.get("host_key_first")?,
-        early_kexinit_refused: row.get("early_kexinit_refused")?,
-        pipelining_refused: row.get("pipelining_refused")?,
-        algorithms_refused: row.get("algorithms_refused")?,
+        lessons: Lessons::decode(&row.get::<_, String>("lessons")?),
         key: row.get("key")?,
-        max_sessions: row.get("max_sessions")?,
         rtt: rtt.map(|rtt| Duration::from_micros(rtt.unsigned_abs())),
         tuning: row.get("tuning")?,
-        refused: moment(row.get("refused_milliseconds")?),
         last_used: moment(row.get("last_used_milliseconds")?),
     })
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use trunkline::memory::HostId;
+use trunkline::memory::{HostId, Lesson};
 use trunkline::{
     Command, Connection, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Settings,
 };
@@ -283,7 +283,7 @@ async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_t
         engine
             .memory()
             .facts(&id)
-            .is_some_and(|facts| facts.pipelining_refused)
+            .is_some_and(|facts| facts.lessons.has(Lesson::NoPipelining))
     };
     // The server closes as soon as there are keys. Only when the early flight has left by then can it be the reason.
     for _ in 0..20 {

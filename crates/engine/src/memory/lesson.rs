@@ -1,0 +1,211 @@
+//! [`Lesson`]: one way in which a server is not what its identification suggests, learnt by proof.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use super::disk::{milliseconds, moment};
+
+/// Something that a server was seen to do. A server is what it does, not what it calls itself: what it takes ahead of
+/// time, what it refuses and in what order it works is found out once, and remembered for [`KEPT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Lesson {
+    /// It dropped a connection on which our KEXINIT came before its identification.
+    NoEarlyKexinit,
+    /// It did not take authentication and the first channel in one flight.
+    NoPipelining,
+    /// It has only algorithms that the engine does not have.
+    OnlyOtherAlgorithms,
+    /// So many sessions at once are known to fit on a connection (sshd's MaxSessions).
+    MaxSessions,
+    /// It gave several open files one handle: they are opened one at a time.
+    SharedHandles,
+    /// Its SYMLINK takes the link's own path first, as the draft has it, and not the target as OpenSSH does.
+    SymlinkLinkFirst,
+    /// It refused to open more than so many files at once.
+    MaxOpenFiles,
+    /// It has no FSETSTAT, or not one that works: attributes are set by path.
+    NoFsetstat,
+    /// It does not do requests for one file in the order in which they came: each step waits for the one before.
+    AnyOrder,
+    /// It cannot rename: files are written under their last name.
+    NoRename,
+}
+
+impl Lesson {
+    /// Every lesson, with its name in the file and what `trunkline explain` says of it; `{}` stands for its number.
+    const ALL: &[(Self, &str, &str)] = &[
+        (
+            Self::NoEarlyKexinit,
+            "no-early-kexinit",
+            "key exchange begins after its identification",
+        ),
+        (
+            Self::NoPipelining,
+            "no-pipelining",
+            "log-in and first command in separate steps",
+        ),
+        (
+            Self::OnlyOtherAlgorithms,
+            "only-other-algorithms",
+            "its algorithms need the system's ssh",
+        ),
+        (
+            Self::MaxSessions,
+            "max-sessions",
+            "at most {} sessions on a connection",
+        ),
+        (
+            Self::SharedHandles,
+            "shared-handles",
+            "gives several open SFTP files one handle: one file at a time",
+        ),
+        (
+            Self::SymlinkLinkFirst,
+            "symlink-link-first",
+            "SYMLINK takes the link's path first",
+        ),
+        (Self::MaxOpenFiles, "max-open-files", "at most {} open SFTP files"),
+        (
+            Self::NoFsetstat,
+            "no-fsetstat",
+            "no FSETSTAT: attributes are set by path",
+        ),
+        (
+            Self::AnyOrder,
+            "any-order",
+            "SFTP requests overtake each other: one step at a time",
+        ),
+        (
+            Self::NoRename,
+            "no-rename",
+            "no renaming: files are written under their last name",
+        ),
+    ];
+
+    fn name(self) -> &'static str {
+        let row = Self::ALL.iter().find(|(lesson, ..)| *lesson == self);
+        row.map_or("", |(_, name, _)| name)
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        let row = Self::ALL.iter().find(|(_, known, _)| *known == name);
+        row.map(|(lesson, ..)| *lesson)
+    }
+
+    /// What it says of the server, for people.
+    #[must_use]
+    pub fn describe(self, number: u32) -> String {
+        let row = Self::ALL.iter().find(|(lesson, ..)| *lesson == self);
+        row.map_or("", |(.., text)| text)
+            .replace("{}", &number.to_string())
+    }
+}
+
+/// How long a lesson is believed: a server's configuration may change, and finding out costs little.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The lessons about one server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lessons(BTreeMap<Lesson, Learnt>);
+
+/// A lesson's number, 1 where it has none, and when it was last seen to hold, kept to the millisecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Learnt {
+    number: u32,
+    at: SystemTime,
+}
+
+impl Lessons {
+    /// Remembers what the server did just now; a `number` where the lesson has one, 1 otherwise.
+    pub fn learn(&mut self, lesson: Lesson, number: u32) {
+        let at = moment(milliseconds(SystemTime::now()));
+        self.0.insert(lesson, Learnt { number, at });
+    }
+
+    /// Forgets what no longer holds.
+    pub fn unlearn(&mut self, lesson: Lesson) {
+        self.0.remove(&lesson);
+    }
+
+    /// Whether a lesson was learnt.
+    #[must_use]
+    pub fn has(&self, lesson: Lesson) -> bool {
+        self.0.contains_key(&lesson)
+    }
+
+    /// The number of a lesson, where it was learnt.
+    #[must_use]
+    pub fn number(&self, lesson: Lesson) -> Option<u32> {
+        self.0.get(&lesson).map(|learnt| learnt.number)
+    }
+
+    /// All of them, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (Lesson, u32)> {
+        self.0.iter().map(|(lesson, learnt)| (*lesson, learnt.number))
+    }
+
+    /// Drops what was learnt too long before `now`.
+    pub(super) fn expire(&mut self, now: SystemTime) {
+        self.0
+            .retain(|_, learnt| now.duration_since(learnt.at).is_ok_and(|age| age <= KEPT));
+    }
+
+    /// As one column of the file has it: `name number milliseconds` for each, apart by line feeds.
+    pub(super) fn encode(&self) -> String {
+        let rows = self.0.iter().map(|(lesson, learnt)| {
+            format!("{} {} {}", lesson.name(), learnt.number, milliseconds(learnt.at))
+        });
+        rows.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Reads [`encode`](Self::encode)'s text; passes over what this version does not know.
+    pub(super) fn decode(text: &str) -> Self {
+        let read = |line: &str| {
+            let mut words = line.split(' ');
+            let lesson = Lesson::from_name(words.next()?)?;
+            let number = words.next()?.parse().ok()?;
+            let at = moment(words.next()?.parse().ok()?);
+            Some((lesson, Learnt { number, at }))
+        };
+        Self(text.lines().filter_map(read).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_lesson_is_read_back_as_it_was_written() {
+        let mut lessons = Lessons::default();
+        for (nth, (lesson, ..)) in (1..).zip(Lesson::ALL) {
+            lessons.learn(*lesson, nth);
+        }
+        assert_eq!(lessons.iter().count(), Lesson::ALL.len());
+        assert_eq!(Lessons::decode(&lessons.encode()), lessons);
+        let newer = format!(
+            "a-lesson-of-a-newer-version 1 5\n\nno-rename x 3\n{}",
+            lessons.encode()
+        );
+        assert_eq!(Lessons::decode(&newer), lessons);
+    }
+
+    #[test]
+    fn a_lesson_is_believed_for_a_week_and_no_longer_than_it_holds() {
+        let mut lessons = Lessons::default();
+        lessons.learn(Lesson::MaxSessions, 2);
+        lessons.learn(Lesson::NoRename, 1);
+        lessons.unlearn(Lesson::NoRename);
+        assert!(!lessons.has(Lesson::NoRename));
+        let days = |days: u64| SystemTime::now() + Duration::from_secs(days * 24 * 3600);
+        lessons.expire(days(6));
+        assert_eq!(lessons.number(Lesson::MaxSessions), Some(2));
+        assert_eq!(
+            Lesson::MaxSessions.describe(2),
+            "at most 2 sessions on a connection"
+        );
+        lessons.expire(days(8));
+        assert_eq!(lessons, Lessons::default());
+    }
+}
