@@ -243,6 +243,14 @@ pub enum Error {
         /// What went wrong.
         source: trunkline_sftp::Error,
     },
+    /// The server's SFTP has stopped answering, while its connection goes on.
+    #[error("{host}: its SFTP server has not answered for {} s, though the connection is alive; the session was ended", .after.as_secs())]
+    SftpSilent {
+        /// The host.
+        host: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// What is to speak SFTP on the server ended before it began: it cannot be started there, or does not want to.
     #[error("{host}: sftp-server on the server ended before it began{}{}", how(*.status, .signal.as_deref()), colon(.words.as_ref()))]
     SftpUnstarted {
@@ -386,6 +394,7 @@ impl Error {
                 ..
             } => ErrorKind::Network,
             Self::Sftp { .. } => ErrorKind::Peer,
+            Self::SftpSilent { .. } => ErrorKind::Timeout,
             Self::Lost { cause, .. }
             | Self::FileLost { cause, .. }
             | Self::Greeted { cause, .. }

@@ -22,7 +22,7 @@ use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
 use crate::error::Error;
 use crate::interaction::{Client, Interaction, KnownClient, Waiting};
-use crate::memory::{HostId, Lesson, Memory};
+use crate::memory::{HostId, Lesson, Lessons, Memory};
 use crate::metrics::{Metrics, Opening, Queue};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
@@ -697,6 +697,18 @@ impl Pool {
             Some(server) => ServerId::remembered(&server).is_openssh(),
             None => self.remembered_as_openssh(),
         }
+    }
+
+    /// What host memory has learnt of the server.
+    pub(crate) fn lessons(&self) -> Lessons {
+        let facts = self.memory.facts(&HostId::of(&self.host));
+        facts.map(|facts| facts.lessons).unwrap_or_default()
+    }
+
+    pub(crate) fn learn(&self, lesson: Lesson, number: u32) {
+        self.memory.update(&HostId::of(&self.host), |facts| {
+            facts.lessons.learn(lesson, number);
+        });
     }
 
     fn remembered_as_openssh(&self) -> bool {

@@ -12,6 +12,7 @@ mod file;
 mod link;
 mod listing;
 mod plan;
+mod symlink;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::connection::session::{Session, SessionParts};
 use crate::error::Error;
 pub use file::File;
 pub use link::WhenOver;
-pub(crate) use link::{Attached, Link};
+pub(crate) use link::{Attached, Known, Link};
 use link::{Call, Streams};
 pub use listing::{Entry, Listing};
 pub(crate) use plan::Shared;
@@ -65,14 +66,19 @@ impl Sftp {
         writer: impl AsyncWrite + Send + Unpin + 'static,
         host: impl Into<String>,
     ) -> Self {
-        let link = Link::begin(Streams { reader, writer }, host.into(), &Config::default());
+        let link = Link::begin(
+            Streams { reader, writer },
+            host.into(),
+            &Config::default(),
+            Known::default(),
+        );
         Self { link }
     }
 
     /// A session over a channel that runs the subsystem.
-    pub(crate) fn on(session: Session, host: impl Into<String>, config: &Config) -> Self {
+    pub(crate) fn on(session: Session, host: impl Into<String>, config: &Config, known: Known) -> Self {
         Self {
-            link: Link::begin(link::Channel::new(session), host.into(), config),
+            link: Link::begin(link::Channel::new(session), host.into(), config, known),
         }
     }
 
@@ -81,10 +87,11 @@ impl Sftp {
         over: Option<WhenOver>,
         host: impl Into<String>,
         config: &Config,
+        known: Known,
     ) -> Self {
         let channel = link::Channel::witnessed(parts, over);
         Self {
-            link: Link::begin(channel, host.into(), config),
+            link: Link::begin(channel, host.into(), config, known),
         }
     }
 
@@ -133,7 +140,22 @@ impl Sftp {
             flags,
             attributes,
         };
-        match self.call("opening", &path, request).await? {
+        self.opened(self.call("opening", &path, request).await?, path)
+    }
+
+    /// The same for what is closed soon: where the server allows no more open files, it waits for one to be closed.
+    pub(crate) async fn open_in_turn(&self, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<File, Error> {
+        let path = bytes(path);
+        let request = Request::Open {
+            path: path.clone(),
+            flags,
+            attributes: FileAttributes::default(),
+        };
+        self.opened(Call::in_turn(&self.link, "opening", &path, request).await?, path)
+    }
+
+    fn opened(&self, reply: Reply, path: Bytes) -> Result<File, Error> {
+        match reply {
             Reply::Handle(handle) => Ok(File::new(self.clone(), handle, path, self.link.limits_now())),
             _ => Err(self.odd("opening", path)),
         }
@@ -157,9 +179,7 @@ impl Sftp {
         path: impl AsRef<[u8]>,
         most: u64,
     ) -> Result<Option<Bytes>, Error> {
-        let mut file = self
-            .open(path, OpenFlags::READ, FileAttributes::default())
-            .await?;
+        let mut file = self.open_in_turn(path, OpenFlags::READ).await?;
         let mut whole = BytesMut::new();
         loop {
             let chunk = file.chunk(usize::MAX).await?;
@@ -222,24 +242,6 @@ impl Sftp {
             .await
     }
 
-    /// Renames over a file or link that is there, on every server: where it cannot be done at once what is there is removed
-    /// first.
-    pub(crate) async fn rename_over(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {
-        let posix = Request::PosixRename {
-            from: from.clone(),
-            to: to.clone(),
-        };
-        match self.rename(from, to).await {
-            Err(error @ Error::File { .. }) if !self.link.supports(&posix).await? => {
-                match self.remove(to).await {
-                    Ok(()) => self.rename(from, to).await,
-                    Err(_) => Err(error),
-                }
-            }
-            result => result,
-        }
-    }
-
     /// Makes another name for a file.
     pub async fn hardlink(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
@@ -247,23 +249,29 @@ impl Sftp {
         self.done("linking", &path, Request::Hardlink { from, to }).await
     }
 
-    /// Makes a symbolic link that says `target`.
+    /// Makes a symbolic link that says `target`, whichever order the server's SYMLINK has.
     pub async fn symlink(&self, target: impl AsRef<[u8]>, link: impl AsRef<[u8]>) -> Result<(), Error> {
-        let (target, link) = (bytes(target), bytes(link));
-        let path = link.clone();
-        self.done("linking", &path, Request::Symlink { target, link })
-            .await
+        symlink::make(self, &bytes(target), &bytes(link)).await
     }
 
-    /// What a symbolic link says.
+    /// What a symbolic link says, in the server's words.
     pub async fn readlink(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let path = bytes(path);
-        self.path(
-            "reading the link",
-            &path,
-            Request::Readlink { path: path.clone() },
-        )
-        .await
+        let request = Request::Readlink { path: path.clone() };
+        self.path(symlink::READING, &path, request).await
+    }
+
+    /// What a symbolic link says, in its own words: some servers answer with others.
+    ///
+    /// # Errors
+    /// As the others; and where the link's text cannot be told from what the server answers.
+    pub(crate) async fn link_text(&self, path: &Bytes) -> Result<Bytes, Error> {
+        symlink::text(self, path).await
+    }
+
+    /// Whether it is OpenSSH's own sftp-server that answers.
+    pub(crate) async fn is_sftp_server(&self) -> Result<bool, Error> {
+        Ok(self.ready().await?.are_sftp_servers())
     }
 
     // Attributes.

@@ -163,8 +163,13 @@ impl Progress {
             CopyEvent::Skipped { .. } => &self.skipped,
             CopyEvent::Failed { .. } => &self.failed,
             CopyEvent::Deleted { .. } => &self.deleted,
+            CopyEvent::Note { .. } => return self.show(event),
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        self.show(event);
+    }
+
+    fn show(&self, event: CopyEvent) {
         if let Some(watcher) = &self.watcher {
             watcher(event);
         }
@@ -267,6 +272,7 @@ pub async fn copy_at(
         names: HeldNames::default(),
         finish: Finish::default(),
         over: AtomicBool::new(false),
+        no_renaming: AtomicBool::new(false),
         gives_back: AtomicBool::new(false),
         rest: OnceLock::new(),
     });
@@ -742,6 +748,8 @@ struct Job {
     finish: Finish,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
+    /// The server was seen to refuse to rename what was written: files are written under their last names.
+    no_renaming: AtomicBool,
     /// A large file was begun of which nothing stays where it fails: a disk that it filled has room again.
     gives_back: AtomicBool,
     /// How to copy the rest of a directory that was given a new name: the same copy again would go into it.
@@ -776,6 +784,17 @@ impl Job {
 
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// The server does not rename: what comes is written under its last name, which is said once.
+    fn renaming_is_refused(&self, host: &str, status: &crate::sftp::Status) {
+        if !self.no_renaming.swap(true, Ordering::Relaxed) {
+            let message = format!(
+                "{host}: renaming what was written is refused ({status}), so files are written under their last names; one \
+                 that is interrupted stays incomplete"
+            );
+            self.progress.tell(CopyEvent::Note { message });
+        }
     }
 
     /// Tells that a name is not copied because the copy has come to its end before.

@@ -151,6 +151,11 @@ pub enum CopyEvent {
         #[serde(with = "path")]
         path: Bytes,
     },
+    /// What the server does in another way than others, and how everything is copied because of that.
+    Note {
+        /// A sentence.
+        message: String,
+    },
     /// It could not be copied. The others continue.
     Failed {
         /// The path that could not be read or written.

@@ -1,6 +1,6 @@
 //! [`Client`]: one SFTP session, but for the channel that carries it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
@@ -21,6 +21,9 @@ pub struct Config {
     pub early_requests: bool,
     /// The largest read or write that [`Limits`] shall tell, in bytes, whatever the server takes.
     pub largest_request: Option<u32>,
+    /// The most files and directories to have open at once, whatever the server says: it was seen to refuse more, or,
+    /// with 1, to give several one handle ([`Error::SharedHandles`]).
+    pub max_handles: Option<usize>,
 }
 
 /// Tells requests of one session apart; never used twice. Its lower half is the request's number on the wire.
@@ -38,6 +41,31 @@ struct Pending {
     id: RequestId,
     expect: Expect,
     role: Role,
+    /// Counts what was sent, in order.
+    sequence: u64,
+    /// It may take the server as long as a disk takes.
+    takes_long: bool,
+    /// What it closes.
+    closes: Option<Handle>,
+    /// What to ask again if it is refused because too much is open.
+    opens: Option<Request>,
+}
+
+/// An OPEN that was refused while something else was open, which may have been the reason.
+struct RefusedOpen {
+    id: RequestId,
+    request: Request,
+    /// What was open then.
+    beside: usize,
+}
+
+/// Who opens something, and what is to become of it where that is not possible now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// A transfer plan, or whoever closes soon: it waits for a handle.
+    Waits,
+    /// A caller who may hold others' handles for as long as it likes: it fails where waiting might never end.
+    Fails,
 }
 
 /// Who waits for a reply, and what it does to the count of open handles.
@@ -46,7 +74,9 @@ enum Role {
     /// The application, for something that neither opens nor closes.
     Plain,
     /// The application, for a handle.
-    Opens,
+    Opens(Patience),
+    /// The same, for what was refused before.
+    OpensAgain,
     /// The application, for the end of a handle.
     Closes,
     /// Nobody: cancelled. A reply is dropped.
@@ -97,14 +127,26 @@ pub struct Client {
     /// Requests sent, by their number on the wire.
     pending: HashMap<u32, Pending>,
     /// Requests that wait for the server's version.
-    held: VecDeque<(RequestId, Request)>,
+    held: VecDeque<(RequestId, Request, Patience)>,
     /// Requests that wait for a handle to become free.
-    waiting: VecDeque<(RequestId, Request)>,
-    /// Handles in use.
-    open: HashSet<Handle>,
-    /// Handles asked for, and handles being closed.
+    waiting: VecDeque<(RequestId, Request, Patience)>,
+    /// Requests that wait for answers, since the server is not to have too many of them ahead.
+    backlog: VecDeque<(RequestId, Request, Role)>,
+    /// Handles in use, and who has them.
+    open: HashMap<Handle, Patience>,
+    /// Handles asked for.
     opening: usize,
-    closing: usize,
+    /// Handles being closed, with the places of their CLOSE in the order of what was sent.
+    closing: HashMap<Handle, u64>,
+    /// What may be opened when nothing else is.
+    refused: Vec<RefusedOpen>,
+    /// What of that was asked again, and how much was open when it was refused.
+    reopening: Vec<(RequestId, usize)>,
+    /// So many were open at once.
+    proven: usize,
+    /// As many as the server was seen to allow, where it refused more.
+    found_max_handles: Option<usize>,
+    sent: u64,
 
     events: VecDeque<(RequestId, Outcome)>,
     outbox: VecDeque<Bytes>,
@@ -116,6 +158,9 @@ pub struct Client {
 /// The most requests that transfer plans have in flight on a session. With the smallest reads that a server can ask for this
 /// is 16 MiB under way; what is far from a server that takes usual ones needs a tenth of it.
 const MOST_IN_FLIGHT: usize = 4096;
+/// The most requests without an answer on a server that is not OpenSSH's: what its own client has under way, with which
+/// every server was tried. russh-sftp 2.4 stopped answering for good with more.
+const MOST_AHEAD: usize = 64;
 /// A write's data below this is copied behind its head: a channel packet of its own would cost more.
 const COPIED: usize = 1024;
 
@@ -125,7 +170,7 @@ impl Client {
         let mut client = Self {
             extensions: None,
             config: config.clone(),
-            limits: Limits::default().bounded(config.largest_request),
+            limits: config.bound(Limits::default()),
             limits_awaited: false,
             unannounced: Vec::new(),
             failed: None,
@@ -135,9 +180,15 @@ impl Client {
             pending: HashMap::new(),
             held: VecDeque::new(),
             waiting: VecDeque::new(),
-            open: HashSet::new(),
+            backlog: VecDeque::new(),
+            open: HashMap::new(),
             opening: 0,
-            closing: 0,
+            closing: HashMap::new(),
+            refused: Vec::new(),
+            reopening: Vec::new(),
+            proven: 1,
+            found_max_handles: None,
+            sent: 0,
             events: VecDeque::new(),
             outbox: VecDeque::new(),
             heads: BytesMut::new(),
@@ -172,26 +223,54 @@ impl Client {
         &self.limits
     }
 
-    /// Requests sent that have no reply yet.
+    /// Whether the server works on the requests for one file in the order in which they were sent, so that what ends a file
+    /// may leave behind what fills it. Section 6.1 of the draft demands it, and others than OpenSSH's sftp-server let WRITE,
+    /// FSETSTAT, CLOSE and RENAME overtake each other.
+    pub fn keeps_order(&self) -> bool {
+        self.extensions.as_ref().is_some_and(Extensions::are_sftp_servers)
+    }
+
+    /// Requests that have no reply yet.
     pub fn in_flight(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.backlog.len()
     }
 
     /// Whether a transfer plan may ask for more: each request takes memory until it is answered, however little it asks for.
     pub fn has_room(&self) -> bool {
-        self.pending.len() + self.held.len() + self.waiting.len() < MOST_IN_FLIGHT
+        self.in_flight() + self.held.len() + self.waiting.len() < self.most_ahead()
+    }
+
+    fn most_ahead(&self) -> usize {
+        match self.extensions {
+            Some(_) if !self.keeps_order() => MOST_AHEAD,
+            _ => MOST_IN_FLIGHT,
+        }
     }
 
     /// Handles that the server holds or will hold for what was sent.
     pub fn handles(&self) -> usize {
-        self.open.len() + self.opening + self.closing
+        self.open.len() + self.opening + self.closing.len()
+    }
+
+    /// Whether the server has no reason to be silent: it owes an answer that takes it no time. OpenSSH's sftp-server does
+    /// one thing after the other, and may wait for a disk or a FIFO in any of them.
+    pub fn is_owed_an_answer(&self) -> bool {
+        match self.extensions {
+            Some(_) => !self.keeps_order() && self.pending.values().any(|pending| !pending.takes_long),
+            None => true,
+        }
+    }
+
+    /// How many handles the server was seen to allow at once, if it refused more.
+    pub fn found_max_handles(&self) -> Option<usize> {
+        self.found_max_handles
     }
 
     /// How many more files can be opened without waiting in the client.
     pub fn free_handles(&self) -> usize {
         self.limits
             .max_handles
-            .saturating_sub(self.handles() + self.waiting.len())
+            .saturating_sub(self.handles() + self.waiting.len() + self.refused.len())
     }
 
     /// Bytes that wait in [`Self::poll_transmit`].
@@ -295,8 +374,8 @@ impl Client {
         if asks_limits {
             self.ask_limits();
         }
-        for (id, request) in std::mem::take(&mut self.held) {
-            self.dispatch(id, request);
+        for (id, request, patience) in std::mem::take(&mut self.held) {
+            self.dispatch(id, request, patience);
         }
         Ok(())
     }
@@ -306,46 +385,104 @@ impl Client {
         wire: u32,
         decode: impl FnOnce(Expect) -> Result<Outcome, Error>,
     ) -> Result<(), Error> {
-        let Some(Pending { id, expect, role }) = self.pending.remove(&wire) else {
+        let Some(pending) = self.pending.remove(&wire) else {
             return Err(Error::misbehaved(format!(
                 "it answered request {wire}, which was not made"
             )));
         };
-        let outcome = decode(expect)?;
-        match role {
+        let outcome = decode(pending.expect)?;
+        let id = pending.id;
+        match pending.role {
             Role::Plain => self.events.push_back((id, outcome)),
             Role::Forgotten => {}
             Role::AsksLimits => {
                 // A refusal means a server without the extension, asked early.
                 if let Ok(Reply::Limits(limits)) = outcome {
-                    self.limits = limits.bounded(self.config.largest_request);
+                    self.limits = self.config.bound(limits);
                 }
                 self.limits_awaited = false;
                 self.events.extend(self.unannounced.drain(..));
             }
-            Role::Opens | Role::ForgottenOpen => {
+            Role::Opens(_) | Role::OpensAgain | Role::ForgottenOpen => {
                 self.opening -= 1;
-                if let Ok(Reply::Handle(handle)) = &outcome {
-                    self.open.insert(handle.clone());
-                }
-                match outcome {
-                    Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => {
-                        self.close(handle);
-                    }
-                    _ if role == Role::ForgottenOpen => {}
-                    outcome if self.limits_awaited => self.unannounced.push((id, outcome)),
-                    outcome => self.events.push_back((id, outcome)),
-                }
+                self.handle_opened(pending, outcome)?;
             }
             Role::Closes | Role::ForgottenClose => {
-                self.closing -= 1;
-                if role == Role::Closes {
+                if let Some(handle) = &pending.closes {
+                    self.closing.remove(handle);
+                }
+                if pending.role == Role::Closes {
                     self.events.push_back((id, outcome));
                 }
             }
         }
+        while self.pending.len() < self.most_ahead()
+            && let Some((id, request, role)) = self.backlog.pop_front()
+        {
+            self.transmit(id, request, role);
+        }
+        self.open_refused();
         self.open_waiting();
         Ok(())
+    }
+
+    fn handle_opened(&mut self, pending: Pending, outcome: Outcome) -> Result<(), Error> {
+        let Pending { id, role, .. } = pending;
+        let outcome = match outcome {
+            Ok(Reply::Handle(handle)) => {
+                // A handle that is to be closed may come again once the server has read the CLOSE, and not before.
+                let closes_later = |closed: &u64| *closed > pending.sequence;
+                if self.open.contains_key(&handle) || self.closing.get(&handle).is_some_and(closes_later) {
+                    return Err(Error::SharedHandles);
+                }
+                let patience = match role {
+                    Role::Opens(patience) => patience,
+                    _ => Patience::Waits,
+                };
+                self.open.insert(handle.clone(), patience);
+                self.proven = self.proven.max(self.open.len());
+                Ok(Reply::Handle(handle))
+            }
+            Err(status) => {
+                let beside = self.open.len() + self.closing.len();
+                let may_be_too_many = beside > 0
+                    && role == Role::Opens(Patience::Waits)
+                    && matches!(status.code, StatusCode::FAILURE | StatusCode::PERMISSION_DENIED);
+                if may_be_too_many && let Some(request) = pending.opens {
+                    self.refused.push(RefusedOpen { id, request, beside });
+                    return Ok(());
+                }
+                Err(status)
+            }
+            other => other,
+        };
+        if role == Role::OpensAgain {
+            self.handle_opened_again(id, outcome.is_ok());
+        }
+        match outcome {
+            Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => self.close(handle),
+            _ if role == Role::ForgottenOpen => {}
+            outcome if self.limits_awaited => self.unannounced.push((id, outcome)),
+            outcome => self.events.push_back((id, outcome)),
+        }
+        Ok(())
+    }
+
+    /// What was refused beside other files is open now that there are none: those were too many.
+    fn handle_opened_again(&mut self, id: RequestId, is_open: bool) {
+        let Some(at) = self.reopening.iter().position(|(again, _)| *again == id) else {
+            return;
+        };
+        let (_, beside) = self.reopening.swap_remove(at);
+        if is_open {
+            self.limits.max_handles = self.limits.max_handles.min(beside);
+            self.found_max_handles = Some(self.limits.max_handles);
+            // So were the others, and nothing else is known against them.
+            for refused in self.refused.drain(..).rev() {
+                self.waiting
+                    .push_front((refused.id, refused.request, Patience::Waits));
+            }
+        }
     }
 
     // What the application does.
@@ -354,6 +491,16 @@ impl Client {
     /// sent: a request that does not fit into a packet of 256 KiB ends with [`StatusCode::BAD_MESSAGE`], one that
     /// needs an extension the server has not announced with [`StatusCode::OP_UNSUPPORTED`].
     pub fn request(&mut self, request: Request) -> RequestId {
+        self.ask(request, Patience::Waits)
+    }
+
+    /// The same for a caller who may hold handles for as long as it likes: where too many of those are open,
+    /// [`Request::Open`] and [`Request::Opendir`] fail, since none may ever become free.
+    pub fn request_or_fail(&mut self, request: Request) -> RequestId {
+        self.ask(request, Patience::Fails)
+    }
+
+    fn ask(&mut self, request: Request, patience: Patience) -> RequestId {
         let id = self.allocate();
         if request.encoded_len() > MAX_PACKET {
             let message = "the request does not fit into a packet of 256 KiB";
@@ -364,9 +511,9 @@ impl Client {
         let may_leave =
             self.extensions.is_some() || self.config.early_requests && request.extension().is_none();
         if may_leave && self.held.is_empty() {
-            self.dispatch(id, request);
+            self.dispatch(id, request, patience);
         } else {
-            self.held.push_back((id, request));
+            self.held.push_back((id, request, patience));
         }
         id
     }
@@ -374,8 +521,12 @@ impl Client {
     /// Nobody waits for a request's answer any more: no event will come of it. If it has not left it never will; the
     /// server may carry it out otherwise. A handle that it brings is closed.
     pub fn cancel(&mut self, id: RequestId) {
-        self.held.retain(|(held, _)| *held != id);
-        self.waiting.retain(|(waiting, _)| *waiting != id);
+        self.held.retain(|(held, ..)| *held != id);
+        self.waiting.retain(|(waiting, ..)| *waiting != id);
+        self.refused.retain(|refused| refused.id != id);
+        if let Some(at) = self.backlog.iter().position(|(queued, ..)| *queued == id) {
+            self.cancel_queued(at);
+        }
         if let Some(pending) = self
             .pending
             .get_mut(&id.wire())
@@ -383,7 +534,7 @@ impl Client {
         {
             pending.role = match pending.role {
                 Role::Plain => Role::Forgotten,
-                Role::Opens => Role::ForgottenOpen,
+                Role::Opens(_) | Role::OpensAgain => Role::ForgottenOpen,
                 Role::Closes => Role::ForgottenClose,
                 other => other,
             };
@@ -399,13 +550,26 @@ impl Client {
         }
     }
 
+    /// Takes back what waits for others' answers. What closes a handle leaves all the same.
+    fn cancel_queued(&mut self, at: usize) {
+        match self.backlog[at].2 {
+            Role::Closes => self.backlog[at].2 = Role::ForgottenClose,
+            Role::ForgottenClose => {}
+            role => {
+                if matches!(role, Role::Opens(_) | Role::OpensAgain) {
+                    self.opening -= 1;
+                }
+                self.backlog.remove(at);
+            }
+        }
+    }
+
     /// Closes a handle, and does not ask how that went. After writing use [`Request::Close`]: a network file system
     /// tells only then that a disk is full.
     pub fn close(&mut self, handle: Handle) {
         // Who has a handle is past the version: nothing holds the request back.
         let id = self.allocate();
         self.open.remove(&handle);
-        self.closing += 1;
         self.send(id, Request::Close { handle }, Role::ForgottenClose);
     }
 
@@ -434,7 +598,7 @@ impl Client {
     }
 
     /// Sends a request, or lets it wait for a handle.
-    fn dispatch(&mut self, id: RequestId, mut request: Request) {
+    fn dispatch(&mut self, id: RequestId, mut request: Request, patience: Patience) {
         // Some servers, Paramiko's among them, rename so without listing the extension: they are asked, whoever cannot says it.
         let unlisted = matches!(request, Request::PosixRename { .. });
         if self.extensions.is_some() && !unlisted && !self.supports(&request) {
@@ -445,14 +609,26 @@ impl Client {
             return;
         }
         if request.opens() {
-            self.waiting.push_back((id, request));
+            let held = self
+                .open
+                .values()
+                .filter(|patience| **patience == Patience::Fails)
+                .count();
+            if patience == Patience::Fails && held >= self.limits.max_handles {
+                let most = self.limits.max_handles;
+                let message =
+                    format!("the server allows {most} open at once on a session: close another one first");
+                self.events
+                    .push_back((id, Err(Status::local(StatusCode::FAILURE, message))));
+                return;
+            }
+            self.waiting.push_back((id, request, patience));
             self.open_waiting();
             return;
         }
         let role = match &mut request {
             Request::Close { handle } => {
                 self.open.remove(handle);
-                self.closing += 1;
                 Role::Closes
             }
             Request::Read { length, .. } => {
@@ -466,35 +642,74 @@ impl Client {
 
     fn open_waiting(&mut self) {
         while self.handles() < self.limits.max_handles {
-            let Some((id, request)) = self.waiting.pop_front() else {
+            let Some((id, request, patience)) = self.waiting.pop_front() else {
                 return;
             };
             self.opening += 1;
-            self.send(id, request, Role::Opens);
+            self.send(id, request, Role::Opens(patience));
         }
     }
 
+    /// Asks again for what was refused beside other files, when none is open any more: as much as was open at once before,
+    /// so that what is refused now is refused for good.
+    fn open_refused(&mut self) {
+        if self.refused.is_empty() || self.handles() > 0 {
+            return;
+        }
+        let some = self.refused.len().min(self.proven);
+        for refused in self.refused.drain(..some).collect::<Vec<_>>() {
+            self.reopening.push((refused.id, refused.beside));
+            self.opening += 1;
+            self.send(refused.id, refused.request, Role::OpensAgain);
+        }
+    }
+
+    /// Sends a request, or lets it wait for others' answers.
     fn send(&mut self, id: RequestId, request: Request, role: Role) {
+        if let Request::Close { handle } = &request {
+            self.closing.insert(handle.clone(), u64::MAX);
+        }
+        if self.pending.len() < self.most_ahead() && self.backlog.is_empty() {
+            self.transmit(id, request, role);
+        } else {
+            self.backlog.push_back((id, request, role));
+        }
+    }
+
+    fn transmit(&mut self, id: RequestId, request: Request, role: Role) {
         let before = self.heads.len();
         request.encode(id.wire(), &mut self.heads);
         self.queued += self.heads.len() - before;
-        self.pending.insert(
-            id.wire(),
-            Pending {
-                id,
-                expect: request.expects(),
-                role,
-            },
-        );
-        if let Request::Write { data, .. } = request {
-            self.queued += data.len();
-            if data.len() < COPIED {
-                self.heads.extend_from_slice(&data);
-            } else {
-                self.outbox.push_back(self.heads.split().freeze());
-                self.outbox.push_back(data);
+        self.sent += 1;
+        let mut pending = Pending {
+            id,
+            expect: request.expects(),
+            role,
+            sequence: self.sent,
+            takes_long: matches!(request, Request::Fsync { .. } | Request::CopyData { .. }),
+            closes: None,
+            opens: None,
+        };
+        match request {
+            Request::Write { data, .. } => {
+                self.queued += data.len();
+                if data.len() < COPIED {
+                    self.heads.extend_from_slice(&data);
+                } else {
+                    self.outbox.push_back(self.heads.split().freeze());
+                    self.outbox.push_back(data);
+                }
             }
+            Request::Close { handle } => {
+                self.closing.insert(handle.clone(), self.sent);
+                pending.closes = Some(handle);
+            }
+            request if role == Role::Opens(Patience::Waits) && !self.keeps_order() => {
+                pending.opens = Some(request);
+            }
+            _ => {}
         }
+        self.pending.insert(id.wire(), pending);
     }
 
     fn allocate(&mut self) -> RequestId {
@@ -505,6 +720,18 @@ impl Client {
             if !self.pending.contains_key(&id.wire()) {
                 return id;
             }
+        }
+    }
+}
+
+impl Config {
+    /// What may be used of what a server takes.
+    fn bound(&self, limits: Limits) -> Limits {
+        let limits = limits.bounded(self.largest_request);
+        let most = self.max_handles.unwrap_or(usize::MAX).max(1);
+        Limits {
+            max_handles: limits.max_handles.min(most),
+            ..limits
         }
     }
 }

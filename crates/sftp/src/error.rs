@@ -20,6 +20,14 @@ pub enum Error {
     /// The server speaks another version of the protocol.
     #[error("the server speaks SFTP version {0}, and this program only version 3")]
     Version(u32),
+    /// The server gave a file the handle of another one that was still open. What was asked of one may have reached the
+    /// other: nothing of either is to be believed. A session with [`Config::max_handles`](crate::Config::max_handles) of 1
+    /// avoids it.
+    #[error(
+        "the server gave two open files the same handle, so that it cannot tell them apart; what was open there is given \
+         up"
+    )]
+    SharedHandles,
     /// The server closed the session.
     #[error("the server closed the SFTP session")]
     Closed,

@@ -34,6 +34,17 @@ impl Extensions {
             .any(|(n, v)| n == name.as_bytes() && v == version.as_bytes())
     }
 
+    /// Whether they are those of OpenSSH's own sftp-server, which begins with the same three since its version 5.1. Others
+    /// announce some of its extensions in an order of their own. What a server calls itself says less: OpenSSH's
+    /// sftp-server runs behind dropbear and tinysshd, too, and sshd runs other subsystems.
+    pub fn are_sftp_servers(&self) -> bool {
+        let first = self.announced.iter().take(3);
+        let first = first.map(|(name, version)| (&name[..], &version[..]));
+        first
+            .eq([POSIX_RENAME, STATVFS, FSTATVFS]
+                .map(|(name, version)| (name.as_bytes(), version.as_bytes())))
+    }
+
     /// Names and versions as announced.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.announced

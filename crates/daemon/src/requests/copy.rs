@@ -88,7 +88,7 @@ pub(crate) async fn run(
     let (telling, mut told) = mpsc::unbounded_channel();
     let every_name = request.names;
     let progress = Arc::new(Progress::watched(move |event| {
-        if every_name || matches!(event, CopyEvent::Failed { .. }) {
+        if every_name || matches!(event, CopyEvent::Failed { .. } | CopyEvent::Note { .. }) {
             let _ = telling.send(event);
         }
     }));

@@ -84,6 +84,8 @@ pub(crate) enum Op {
     Ping {
         reply: oneshot::Sender<()>,
     },
+    /// Nothing new is to begin on this connection: the server does not do what it should there.
+    Doubt,
     Rekey,
     /// The server's list of its host keys is dealt with.
     HostKeysLearned,
@@ -100,7 +102,7 @@ impl Op {
     pub(crate) fn asks(&self) -> bool {
         !matches!(
             self,
-            Self::Consumed { .. } | Self::Room { .. } | Self::Close { .. } | Self::Drain
+            Self::Consumed { .. } | Self::Room { .. } | Self::Close { .. } | Self::Drain | Self::Doubt
         )
     }
 

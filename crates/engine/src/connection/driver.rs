@@ -589,6 +589,7 @@ impl Driver {
             }
             Op::Rekey => self.proto.rekey(),
             Op::HostKeysLearned => self.learns_host_keys = false,
+            Op::Doubt => self.metrics.doubted.cancel(),
             Op::Drain => self.draining = true,
             Op::Disconnect { why } => {
                 self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);

@@ -470,6 +470,18 @@ impl SessionControl {
         self.shared.id().is_none()
     }
 
+    /// Checks that the connection lives; returns when the server has answered, or with `false` when it is gone.
+    pub(crate) async fn ping(&self) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.ops.send(Op::Ping { reply });
+        answer.await.is_ok()
+    }
+
+    /// Has nothing new begin on this connection.
+    pub(crate) fn doubt(&self) {
+        let _ = self.ops.send(Op::Doubt);
+    }
+
     /// Whether the server gave the session no terminal, though it was asked for one; known once the session has started.
     /// The command runs without.
     pub fn is_terminal_refused(&self) -> bool {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use trunkline_proto::ChannelKind;
 
 use super::{Engine, Inner};
@@ -17,10 +17,11 @@ use crate::connection::lease::Lease;
 use crate::connection::session::{Command, Output, Session, SessionControl};
 use crate::connection::timing::idle::Activity;
 use crate::error::Error;
+use crate::memory::Lesson;
 use crate::memory::tuned::Choice;
 use crate::permission;
 use crate::pool::{Caller, LaneStatus, Pool, Way};
-use crate::sftp::{Sftp, WhenOver};
+use crate::sftp::{Known, Sftp, WhenOver};
 
 /// A host, reached through connections that are shared with everything that may share them.
 #[derive(Clone)]
@@ -224,6 +225,7 @@ impl Host {
             over,
             &self.caller.config.original_host,
             &config,
+            self.known_of_sftp(),
         ))
     }
 
@@ -232,7 +234,8 @@ impl Host {
         let config = self.sftp_config();
         let command = Command::subsystem("sftp");
         let session = self.pool.session_apart(&command, &self.caller).await?;
-        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
+        let name = &self.caller.config.original_host;
+        Ok(Sftp::on(session, name, &config, self.known_of_sftp()))
     }
 
     /// The same, for work beside other work: nobody is shown what it waits for.
@@ -253,9 +256,35 @@ impl Host {
     }
 
     fn sftp_config(&self) -> trunkline_sftp::Config {
+        let lessons = self.pool.lessons();
+        let max_handles = match lessons.has(Lesson::SharedHandles) {
+            true => Some(1),
+            false => lessons.number(Lesson::MaxOpenFiles),
+        };
         trunkline_sftp::Config {
             early_requests: self.pool.is_openssh(),
             largest_request: self.tuned().and_then(|choice| choice.request_size),
+            max_handles: max_handles.map(|most| most as usize),
+        }
+    }
+
+    /// What host memory has on the server's SFTP, and takes of it.
+    fn known_of_sftp(&self) -> Known {
+        let lessons = self.pool.lessons();
+        let order = [
+            (Lesson::SymlinkLinkFirst, true),
+            (Lesson::SymlinkTargetFirst, false),
+        ];
+        let order = order.into_iter().find(|(lesson, _)| lessons.has(*lesson));
+        let pool = Arc::downgrade(&self.pool);
+        let remember = move |lesson, number| {
+            if let Some(pool) = pool.upgrade() {
+                pool.learn(lesson, number);
+            }
+        };
+        Known {
+            symlink_link_first: Arc::new(OnceCell::new_with(order.map(|(_, first)| first))),
+            remember: Some(Arc::new(remember)),
         }
     }
 

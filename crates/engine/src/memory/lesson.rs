@@ -22,14 +22,10 @@ pub enum Lesson {
     SharedHandles,
     /// Its SYMLINK takes the link's own path first, as the draft has it, and not the target as OpenSSH does.
     SymlinkLinkFirst,
+    /// The other way round, as OpenSSH has it.
+    SymlinkTargetFirst,
     /// It refused to open more than so many files at once.
     MaxOpenFiles,
-    /// It has no FSETSTAT, or not one that works: attributes are set by path.
-    NoFsetstat,
-    /// It does not do requests for one file in the order in which they came: each step waits for the one before.
-    AnyOrder,
-    /// It cannot rename: files are written under their last name.
-    NoRename,
 }
 
 impl Lesson {
@@ -65,22 +61,12 @@ impl Lesson {
             "symlink-link-first",
             "SYMLINK takes the link's path first",
         ),
+        (
+            Self::SymlinkTargetFirst,
+            "symlink-target-first",
+            "SYMLINK takes the target first, as OpenSSH's",
+        ),
         (Self::MaxOpenFiles, "max-open-files", "at most {} open SFTP files"),
-        (
-            Self::NoFsetstat,
-            "no-fsetstat",
-            "no FSETSTAT: attributes are set by path",
-        ),
-        (
-            Self::AnyOrder,
-            "any-order",
-            "SFTP requests overtake each other: one step at a time",
-        ),
-        (
-            Self::NoRename,
-            "no-rename",
-            "no renaming: files are written under their last name",
-        ),
     ];
 
     fn name(self) -> &'static str {
@@ -185,7 +171,7 @@ mod tests {
         assert_eq!(lessons.iter().count(), Lesson::ALL.len());
         assert_eq!(Lessons::decode(&lessons.encode()), lessons);
         let newer = format!(
-            "a-lesson-of-a-newer-version 1 5\n\nno-rename x 3\n{}",
+            "a-lesson-of-a-newer-version 1 5\n\nshared-handles x 3\n{}",
             lessons.encode()
         );
         assert_eq!(Lessons::decode(&newer), lessons);
@@ -195,9 +181,9 @@ mod tests {
     fn a_lesson_is_believed_for_a_week_and_no_longer_than_it_holds() {
         let mut lessons = Lessons::default();
         lessons.learn(Lesson::MaxSessions, 2);
-        lessons.learn(Lesson::NoRename, 1);
-        lessons.unlearn(Lesson::NoRename);
-        assert!(!lessons.has(Lesson::NoRename));
+        lessons.learn(Lesson::SharedHandles, 1);
+        lessons.unlearn(Lesson::SharedHandles);
+        assert!(!lessons.has(Lesson::SharedHandles));
         let days = |days: u64| SystemTime::now() + Duration::from_secs(days * 24 * 3600);
         lessons.expire(days(6));
         assert_eq!(lessons.number(Lesson::MaxSessions), Some(2));

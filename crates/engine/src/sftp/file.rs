@@ -13,7 +13,7 @@ use trunkline_sftp::{Handle, Reply, Request};
 use trunkline_text::Printable;
 
 use super::link::{Call, is_end};
-use super::{FileAttributes, Limits, Sftp, StatVfs};
+use super::{FileAttributes, Limits, Sftp, StatVfs, Status, StatusCode};
 use crate::error::Error;
 
 /// An open file.
@@ -48,11 +48,13 @@ struct Reading {
     size: Size,
 }
 
-/// What the server says of the file's size. Only a hint of how far to read ahead: a file ends where reading it ends.
+/// What the server says of the file's size: a hint of how far to read ahead, and what reading may not end before.
 enum Size {
     Unasked,
     Requested(Call),
     Told(u64),
+    /// Reading has ended before the size that was told, and it is asked for again.
+    Doubted(Call, u64),
     Untold,
 }
 
@@ -306,7 +308,7 @@ impl File {
         let (depth, end) = match self.reading.size {
             Size::Requested(_) => (self.reading.depth.min(SIZELESS_DEPTH), u64::MAX),
             Size::Told(size) => (self.reading.depth, size),
-            Size::Unasked | Size::Untold => (self.reading.depth, u64::MAX),
+            Size::Unasked | Size::Untold | Size::Doubted(..) => (self.reading.depth, u64::MAX),
         };
         while self.reading.ahead.is_empty() || (self.reading.ahead.len() < depth && self.reading.next <= end)
         {
@@ -324,9 +326,14 @@ impl File {
 
     /// Waits for the next piece of the read-ahead; whether there is any.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        if let Size::Doubted(call, told) = &mut self.reading.size {
+            let (told, answer) = (*told, ready!(Pin::new(call).poll(cx)));
+            return Poll::Ready(self.end_early(told, answer).map(|()| false));
+        }
         if self.reading.ahead.is_empty() {
             self.reading.next = self.position;
         }
+        self.ask_size()?;
         self.poll_size(cx);
         self.read_ahead()?;
         let Some((asked, call)) = self.reading.ahead.front_mut() else {
@@ -337,9 +344,23 @@ impl File {
         let data = match answer {
             Ok(Reply::Data(data)) => data,
             Ok(_) => return Poll::Ready(Ok(false)),
+            Err(error) if is_end(&error) => {
+                self.stop_reading();
+                // Told by now: it was asked before.
+                self.poll_size(cx);
+                if let Size::Told(told) = self.reading.size
+                    && told > self.position
+                {
+                    let handle = self.handle()?;
+                    let call = self.call("looking at", Request::Fstat { handle });
+                    self.reading.size = Size::Doubted(call, told);
+                    return self.poll_piece(cx);
+                }
+                return Poll::Ready(Ok(false));
+            }
             Err(error) => {
                 self.stop_reading();
-                return Poll::Ready(if is_end(&error) { Ok(false) } else { Err(error) });
+                return Poll::Ready(Err(error));
             }
         };
         if (data.len() as u64) < asked {
@@ -348,11 +369,32 @@ impl File {
             self.reading.next = self.position + data.len() as u64;
             self.reading.depth = 1;
         } else {
-            self.ask_size()?;
             self.reading.depth = (self.reading.depth * 2).min(self.most_depth());
         }
         self.reading.current = data.into_chunks().into();
         Poll::Ready(Ok(true))
+    }
+
+    /// The file has ended before its size: another program has cut it, or the server has ended it too early. Only where
+    /// OpenSSH's sftp-server says that it is still as long it is a file that ends there, as those of /sys do.
+    fn end_early(&mut self, told: u64, answer: Result<Reply, Error>) -> Result<(), Error> {
+        self.reading.size = Size::Untold;
+        let now = match answer? {
+            Reply::Attributes(attributes) => attributes.size,
+            _ => None,
+        };
+        if now == Some(told) && self.sftp.link().is_sftp_server() {
+            return Ok(());
+        }
+        let status = Status {
+            code: StatusCode::FAILURE,
+            message: format!(
+                "it changed while it was read: {} of its {told} bytes came",
+                self.position
+            )
+            .into(),
+        };
+        Err(self.sftp.link().refused("reading", self.path.clone(), status))
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes, Error>> {

@@ -22,17 +22,37 @@ use crate::connection::channel::ExitStatus;
 use crate::connection::channel::{ChannelReader, ChannelWriter};
 use crate::connection::session::{Session, SessionControl, SessionEnd, SessionParts};
 use crate::error::{Error, Execution};
+use crate::memory::Lesson;
 
 /// A session that operations and transfer plans share. Whoever asks for something locks the state machine for as long
 /// as it takes to write a request down; the task that moves the bytes locks it once for each batch of replies.
 pub(crate) struct Link {
     host: String,
+    pub(crate) known: Known,
     shared: Arc<Shared>,
     task: OnceLock<AbortHandle>,
 }
 
+/// What is known of a server's ways, and whoever remembers more.
+#[derive(Clone, Default)]
+pub(crate) struct Known {
+    /// Whether its SYMLINK takes the link's path first.
+    pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
+    /// Host memory, where there is one.
+    pub(crate) remember: Option<Arc<dyn Fn(Lesson, u32) + Send + Sync>>,
+}
+
+impl Known {
+    pub(crate) fn learn(&self, lesson: Lesson, number: usize) {
+        if let Some(remember) = &self.remember {
+            remember(lesson, u32::try_from(number).unwrap_or(u32::MAX));
+        }
+    }
+}
+
 /// What the task and the link's owners see.
 pub(crate) struct Shared {
+    known: Known,
     /// Guards the state machine and who waits for what; never held across an await. Taken before a plan's own lock.
     state: Mutex<State>,
     /// There may be something to write.
@@ -52,6 +72,8 @@ struct State {
     next_plan: u64,
     /// Nobody owns the session any more.
     is_left: bool,
+    /// When the server was last heard, or was first asked for something after it had answered all.
+    heard: Instant,
     /// Why the session is over.
     ended: Option<Error>,
 }
@@ -78,14 +100,16 @@ pub(crate) trait AnyPlan: Send + Sync {
 
 impl Link {
     /// Begins a session: its first bytes are handed over before this returns to the runtime.
-    pub(crate) fn begin(transport: impl Transport, host: String, config: &Config) -> Arc<Self> {
+    pub(crate) fn begin(transport: impl Transport, host: String, config: &Config, known: Known) -> Arc<Self> {
         let shared = Arc::new(Shared {
+            known: known.clone(),
             state: Mutex::new(State {
                 client: Client::new(config),
                 callers: HashMap::new(),
                 plans: Vec::new(),
                 next_plan: 0,
                 is_left: false,
+                heard: Instant::now(),
                 ended: None,
             }),
             to_write: Notify::new(),
@@ -95,6 +119,7 @@ impl Link {
         });
         let link = Arc::new(Self {
             host: host.clone(),
+            known,
             shared: shared.clone(),
             task: OnceLock::new(),
         });
@@ -137,6 +162,11 @@ impl Link {
     pub(crate) fn is_ready(&self) -> bool {
         let state = self.shared.state();
         state.ended.is_none() && state.client.extensions().is_some()
+    }
+
+    /// Whether it is OpenSSH's own sftp-server that answers, as far as it has said so.
+    pub(crate) fn is_sftp_server(&self) -> bool {
+        self.shared.state().client.keeps_order()
     }
 
     /// Why it ended before the server had told its version, if it did.
@@ -187,11 +217,20 @@ impl Link {
     }
 
     fn request(&self, request: Request, caller: oneshot::Sender<Outcome>) -> Result<RequestId, Error> {
+        self.ask(caller, |client| client.request_or_fail(request))
+    }
+
+    fn ask(
+        &self,
+        caller: oneshot::Sender<Outcome>,
+        ask: impl FnOnce(&mut Client) -> RequestId,
+    ) -> Result<RequestId, Error> {
         let mut state = self.shared.state();
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
-        let id = state.client.request(request);
+        state.is_asked();
+        let id = ask(&mut state.client);
         state.callers.insert(id, caller);
         state.deliver(Instant::now());
         drop(state);
@@ -219,6 +258,7 @@ impl Link {
         if state.ended.is_some() {
             return None;
         }
+        state.is_asked();
         let result = work(&mut state.client);
         drop(state);
         self.shared.to_write.notify_one();
@@ -236,6 +276,7 @@ impl Link {
             plan.session_ended();
             plan.wake();
         } else {
+            state.is_asked();
             plan.drive(&mut state.client, Instant::now());
             state.plans.push((id, plan));
             state.deliver(Instant::now());
@@ -287,6 +328,7 @@ impl Attached {
     /// Drives the plan: its consumer has made room.
     pub(crate) fn drive(&self) {
         let mut state = self.link.shared.state();
+        state.is_asked();
         let State {
             client, plans, ended, ..
         } = &mut *state;
@@ -333,6 +375,8 @@ impl Shared {
         let now = Instant::now();
         let mut state = self.state();
         let unready = state.client.extensions().is_none();
+        let most_open = state.client.found_max_handles();
+        state.heard = now;
         let mut result = Ok(());
         for bytes in batch {
             result = state.client.handle_bytes(bytes);
@@ -347,6 +391,10 @@ impl Shared {
             plan.wake();
         }
         let (queued, ready) = (state.client.queued() > 0, state.client.extensions().is_some());
+        let found = state
+            .client
+            .found_max_handles()
+            .filter(|found| Some(*found) != most_open);
         if state.is_left && state.client.in_flight() == 0 {
             self.answered.notify_one();
         }
@@ -357,7 +405,47 @@ impl Shared {
         if unready && ready {
             self.ready.notify_waiters();
         }
+        if let Some(most) = found {
+            self.known.learn(Lesson::MaxOpenFiles, most);
+        }
+        if result == Err(trunkline_sftp::Error::SharedHandles) {
+            self.known.learn(Lesson::SharedHandles, 1);
+        }
         result
+    }
+
+    /// Waits until the server has owed an answer for too long, while its connection lives; how long that is.
+    async fn silent(&self, control: &SessionControl) -> Duration {
+        let mut asked = false;
+        loop {
+            let limit = if self.has_begun() { SILENCE } else { BEGINNING };
+            let (owed, heard) = {
+                let state = self.state();
+                (
+                    state.client.in_flight() > 0 || state.client.extensions().is_none(),
+                    state.heard,
+                )
+            };
+            let is_owed = owed && self.state().client.is_owed_an_answer();
+            let left = limit.saturating_sub(heard.elapsed());
+            if !is_owed || !left.is_zero() {
+                asked = false;
+                tokio::time::sleep(left.max(LOOK)).await;
+                continue;
+            }
+            if asked {
+                return limit;
+            }
+            // Until the connection stands, nobody can answer; once it has answered, what was asked before has arrived.
+            let begun = Instant::now();
+            if !control.ping().await {
+                std::future::pending::<()>().await;
+            }
+            asked = begun.elapsed() < limit / 2;
+            if !asked {
+                self.state().is_waited_for();
+            }
+        }
     }
 
     /// Waits until nobody owns the session and the server has answered what it was asked, or had the time to.
@@ -402,6 +490,18 @@ impl Shared {
 }
 
 impl State {
+    /// Something is about to be asked: from now on an answer is owed.
+    fn is_asked(&mut self) {
+        if self.client.in_flight() == 0 && self.client.extensions().is_some() {
+            self.heard = Instant::now();
+        }
+    }
+
+    /// Its connection has answered: only now the server can.
+    fn is_waited_for(&mut self) {
+        self.heard = Instant::now();
+    }
+
     /// Hands out the answers that have come.
     fn deliver(&mut self, now: Instant) {
         while let Some((id, outcome)) = self.client.poll_event() {
@@ -424,6 +524,13 @@ impl State {
     }
 }
 
+/// How long a server may owe the answer to SSH_FXP_INIT, and to any request, while its connection lives: the session is dead
+/// then, and so may be the next one on that connection (proftpd's, in a copy from a host to itself).
+const BEGINNING: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(30);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// An operation under way. Dropping it takes it back if it has not left, and closes what it opens otherwise.
 pub(crate) struct Call {
     link: Arc<Link>,
@@ -435,12 +542,26 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn new(link: &Arc<Link>, doing: &'static str, path: &Bytes, request: Request) -> Self {
+        Self::asking(link, doing, path, |client| client.request_or_fail(request))
+    }
+
+    /// The same for what is closed soon: it waits for a handle where too much is open.
+    pub(crate) fn in_turn(link: &Arc<Link>, doing: &'static str, path: &Bytes, request: Request) -> Self {
+        Self::asking(link, doing, path, |client| client.request(request))
+    }
+
+    fn asking(
+        link: &Arc<Link>,
+        doing: &'static str,
+        path: &Bytes,
+        ask: impl FnOnce(&mut Client) -> RequestId,
+    ) -> Self {
         let (sender, answer) = oneshot::channel();
         Self {
             link: link.clone(),
             doing,
             path: path.clone(),
-            sent: link.request(request, sender).map_err(Some),
+            sent: link.ask(sender, ask).map_err(Some),
             answer,
         }
     }
@@ -461,7 +582,7 @@ pub(crate) fn lost(doing: &'static str, path: Bytes, cause: Error) -> Error {
         Error::Lost { cause, execution } if execution != Execution::DidNotStart => {
             Error::FileLost { doing, path, cause }
         }
-        Error::Sftp { .. } | Error::Closed { .. } => Error::FileLost {
+        Error::Sftp { .. } | Error::SftpSilent { .. } | Error::Closed { .. } => Error::FileLost {
             doing,
             path,
             cause: Arc::new(cause),
@@ -524,7 +645,7 @@ pub(crate) struct Channel {
     stdout: ChannelReader,
     stderr: ChannelReader,
     end: SessionEnd,
-    _control: SessionControl,
+    control: SessionControl,
     over: Option<WhenOver>,
 }
 
@@ -540,7 +661,7 @@ impl Channel {
             stdout: parts.stdout,
             stderr: parts.stderr,
             end: parts.end,
-            _control: parts.control,
+            control: parts.control,
         }
     }
 }
@@ -571,6 +692,10 @@ impl Transport for Channel {
         };
         let outcome: Result<(), trunkline_sftp::Error> = tokio::select! {
             outcome = reading => outcome,
+            after = shared.silent(&self.control) => {
+                self.control.doubt();
+                return Error::SftpSilent { host: host.to_owned(), after };
+            }
             // The reader learns of the end too, behind what the server had to say before.
             _ = async { shared.write(&mut self.stdin).await; std::future::pending::<()>().await } => Ok(()),
             () = listening => Ok(()),

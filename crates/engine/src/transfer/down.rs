@@ -404,7 +404,7 @@ fn has_already(job: &Job, folder: &Folder, item: &Item) -> bool {
 
 /// Copies a symbolic link, as it is.
 async fn link(job: Arc<Job>, folder: Arc<Folder>, sftp: crate::sftp::Sftp, item: Item) {
-    let target = match sftp.readlink(&item.source).await {
+    let target = match sftp.link_text(&item.source).await {
         Ok(target) => target,
         Err(error) => return job.failed(item.source, error),
     };

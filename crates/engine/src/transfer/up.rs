@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use trunkline_sftp::transfer::{Opening, Plan as _, Upload, UploadEvent, UploadOptions};
+use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent, UploadOptions};
 
 use super::part::{self, Claim, Tag};
 use super::path::{self, os};
@@ -341,7 +341,10 @@ impl<'a> Up<'a> {
             (path, found) = self.follow(path, found).await?;
             item.there.path = Some(path.clone());
         }
-        let Some(found) = found else { return Ok(true) };
+        let Some(found) = found else {
+            item.there.in_place = job.no_renaming.load(Ordering::Relaxed);
+            return Ok(true);
+        };
         match found.file_type() {
             None | Some(FileType::Regular) => {}
             // A link under a name that the user did not give makes way.
@@ -366,15 +369,7 @@ impl<'a> Up<'a> {
             job.progress.skipped(item);
             return Ok(false);
         }
-        // Shows that it may be written: the folder's permissions, which a renaming asks for, say nothing of the file's.
-        let open = |sftp: Sftp| {
-            let path = path.clone();
-            async move {
-                let file = sftp.open(path, OpenFlags::WRITE, FileAttributes::default());
-                file.await.map(drop)
-            }
-        };
-        self.sessions.with(open).await?;
+        self.check_writable(&path, &found).await?;
         let mut mode = found.permissions.map_or(0o600, Permissions::bits);
         if mode & SET_ID != 0 && !self.is_root().await? {
             mode = rewritten(mode);
@@ -384,7 +379,29 @@ impl<'a> Up<'a> {
             owner: found.owner,
             size: found.size.unwrap_or(0),
         });
+        item.there.in_place = job.no_renaming.load(Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// Shows that a file may be written: the directory's permissions, which a renaming asks for, say nothing of the file's.
+    /// Opened to be read as well, it stays as it is on a server that empties what is opened to be written alone (Erlang's).
+    async fn check_writable(&self, path: &Bytes, found: &FileAttributes) -> Result<(), Error> {
+        let open = |flags: OpenFlags| {
+            self.sessions.with(move |sftp: Sftp| {
+                let path = path.clone();
+                async move { sftp.open_in_turn(path, flags).await.map(drop) }
+            })
+        };
+        match open(OpenFlags::READ | OpenFlags::WRITE).await {
+            Err(Error::File { status, .. })
+                if status.code == sftp::StatusCode::PERMISSION_DENIED
+                    && (self.sessions.first().is_sftp_server().await?
+                        || found.permissions.is_some_and(|mode| mode.bits() & 0o400 == 0)) =>
+            {
+                open(OpenFlags::WRITE).await
+            }
+            result => result,
+        }
     }
 
     /// Whether the server has a file already, as the options say it.
@@ -427,7 +444,7 @@ impl<'a> Up<'a> {
             if !found.as_ref().is_some_and(is_link) {
                 return Ok((path, found));
             }
-            let target = self.sessions.first().readlink(&path).await?;
+            let target = self.sessions.first().link_text(&path).await?;
             path = match target.starts_with(b"/") {
                 true => target,
                 false => path::in_root(&path::folder_and_name(&path).0, &target),
@@ -466,7 +483,7 @@ impl<'a> Up<'a> {
             }
         }
         let target = match self.from {
-            Place::Server(sessions) => sessions.first().readlink(&item.source).await?,
+            Place::Server(sessions) => sessions.first().link_text(&item.source).await?,
             Place::Local => {
                 let source = item.source.clone();
                 match blocking(move || std::fs::read_link(Path::new(os(&source)))).await {
@@ -480,12 +497,20 @@ impl<'a> Up<'a> {
             }
         };
         let path = self.path(&item.target);
-        let part = part::random(&path);
         let sftp = self.sessions.first();
-        sftp.symlink(&target, &part).await?;
-        if let Err(error) = sftp.rename_over(&part, &path).await {
-            let _ = sftp.remove(&part).await;
-            return Err(error);
+        if sftp.is_sftp_server().await? {
+            let part = part::random(&path);
+            sftp.symlink(&target, &part).await?;
+            if let Err(error) = sftp.rename(&part, &path).await {
+                let _ = sftp.remove(&part).await;
+                return Err(error);
+            }
+        } else {
+            // Others rename what a link leads to, or do not replace one.
+            if found.is_some() {
+                sftp.remove(&path).await?;
+            }
+            sftp.symlink(&target, &path).await?;
         }
         self.job.progress.copied(item.target.clone(), 0);
         Ok(())
@@ -591,6 +616,11 @@ impl<'a> Up<'a> {
                     last = message;
                     break;
                 }
+                // All of it is there.
+                Ended::Unset(message) => {
+                    leftover.was_renamed();
+                    return Ok(Err(message));
+                }
                 Ended::InPlace => {
                     leftover.was_renamed();
                     let _ = self.sessions.first().remove(part).await;
@@ -640,6 +670,7 @@ impl<'a> Up<'a> {
             Err(error) => return Err(error),
         };
         let exclusive = options.opening == Opening::Exclusive;
+        let empties = in_place && options.opening == Opening::Truncate && item.there.existing.is_some();
         let wanted = match alone {
             true => 1,
             false => self.job.streams(self.sessions, item.size, true).await,
@@ -663,6 +694,7 @@ impl<'a> Up<'a> {
                 ended,
                 may_be_full,
             } = self.news(item, &mut striped.shared.plan(), exclusive, &mut counted);
+            *sent |= empties && striped.shared.plan().has_opened();
             if let Some(ended) = ended {
                 striped.drive();
                 return Ok(match ended {
@@ -722,9 +754,19 @@ impl<'a> Up<'a> {
         options.memory = self.job.memory();
         let alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
         if in_place {
-            options.opening = Opening::Existing;
+            // Cut at once where it is longer: that it can be cut afterwards is not known.
+            let is_longer = item
+                .there
+                .existing
+                .is_none_or(|existing| existing.size > item.size || options.size.is_none());
+            options.opening = if is_longer {
+                Opening::Truncate
+            } else {
+                Opening::Existing
+            };
             return Ok((options, alone));
         }
+        options.needs_attributes = item.there.existing.is_some();
         let there = self.look_at_part(item, part, source, kept).await?;
         options.done = there.done;
         options.opening = if there.adopted {
@@ -756,10 +798,19 @@ impl<'a> Up<'a> {
                 } => {
                     news.ended = Some(match attributes {
                         Ok(()) => Ended::Done(length),
-                        Err(status) => Ended::Failed(self.refused(item, status)),
+                        Err(status) => Ended::Unset(self.unset(item, &status)),
                     });
                 }
-                UploadEvent::OwnerRefused(_) => news.ended = Some(Ended::InPlace),
+                UploadEvent::NotReplaced { refused, status } => {
+                    news.ended = Some(self.not_replaced(item, refused, &status));
+                }
+                // What an earlier attempt has left is worth nothing to such a server: it is begun anew.
+                UploadEvent::Damaged(status) if !exclusive && !item.there.in_place => {
+                    news.ended = Some(Ended::Again(self.refused(item, status)));
+                }
+                UploadEvent::Damaged(status) => {
+                    news.ended = Some(Ended::Failed(self.refused(item, status)));
+                }
                 UploadEvent::Failed(status) => {
                     news.may_be_full = status.code == sftp::StatusCode::FAILURE;
                     news.ended = Some(self.failed(item, &status, exclusive, *counted));
@@ -773,6 +824,23 @@ impl<'a> Up<'a> {
         self.job.flow.passed(more);
         *counted = done.max(*counted);
         news
+    }
+
+    /// A file that cannot get its name by renaming is written where it is to be.
+    fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Ended {
+        if item.there.in_place {
+            return Ended::Failed(self.refused(item, status.clone()));
+        }
+        if refused == Refused::Renaming {
+            self.job.renaming_is_refused(self.sessions.first().host(), status);
+        }
+        Ended::InPlace
+    }
+
+    /// All bytes are there, and times or permissions are not as they were asked for.
+    fn unset(&self, item: &Item, status: &Status) -> Reason {
+        let path = self.shown(&self.final_path(item));
+        format!("{path}: copied, but the server does not set its times and permissions: {status}").into()
     }
 
     /// What an upload's failure means before anything was written: the file could not be made.
@@ -957,6 +1025,8 @@ impl<'a> Up<'a> {
         };
         if let Some(left) = &left
             && left.size.is_some_and(|size| size > 0)
+            // A longer one would have to be cut, which is not done alike by all servers.
+            && left.size.is_some_and(|size| size <= item.size)
             && left.file_type() == Some(FileType::Regular)
             // Sessions open it by its name, which others could give to something else in between.
             && !exposed
@@ -1079,6 +1149,8 @@ struct News {
 /// How an attempt to copy a large file ended.
 enum Ended {
     Done(u64),
+    /// All of it is there, but not its times or permissions.
+    Unset(Reason),
     Failed(Reason),
     /// The file cannot be replaced as it is.
     InPlace,

@@ -538,7 +538,7 @@ async fn a_path_that_goes_dark_is_left_for_another_connection() {
 }
 
 #[tokio::test]
-async fn a_source_that_shrinks_is_copied_to_an_end_that_was_met() {
+async fn a_source_that_shrinks_is_not_copied_and_replaces_nothing() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let host = Site::of(&sshd).await;
     let whole = noise(100_000_000, 21);
@@ -546,7 +546,16 @@ async fn a_source_that_shrinks_is_copied_to_an_end_that_was_met() {
         let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
         std::fs::write(&source, &whole).unwrap();
         let (from, to) = ends(&host, upload, &source, &target);
-        let progress = Arc::new(Progress::default());
+        std::fs::write(&target, "an older one").unwrap();
+        let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let progress = Arc::new(Progress::watched({
+            let told = told.clone();
+            move |event| {
+                if let CopyEvent::Failed { message, .. } = event {
+                    told.lock().unwrap().push(message);
+                }
+            }
+        }));
         let mut options = CopyOptions::default();
         options.limit = Some(40_000_000);
         options.streams = Some(3);
@@ -560,17 +569,12 @@ async fn a_source_that_shrinks_is_copied_to_an_end_that_was_met() {
             file.set_len(10_000_000).unwrap();
         };
         let (snapshot, ()) = tokio::join!(copying, shrinking);
-        assert_eq!(snapshot.unwrap().failed, 0);
-        let copy = std::fs::read(&target).unwrap();
-        assert!((10_000_000..whole.len()).contains(&copy.len()), "{}", copy.len());
-        assert!(
-            copy == whole[..copy.len()],
-            "a beginning of what there was, without gaps"
-        );
-        assert_eq!(
-            std::fs::read_dir(place.path()).unwrap().count(),
-            if upload { 4 } else { 2 }
-        );
+        assert_eq!(snapshot.unwrap().failed, 1);
+        let [told] = &told.lock().unwrap()[..] else {
+            panic!("one line")
+        };
+        assert!(told.contains("it changed while it was copied"), "{told}");
+        assert_eq!(std::fs::read(&target).unwrap(), b"an older one");
     }
 }
 
@@ -724,7 +728,11 @@ impl Invented {
             };
             let attributes = |reply: &mut BytesMut, mode: u32| {
                 reply.put_u32(0x05);
-                reply.put_u64(self.size);
+                reply.put_u64(if mode == LINK {
+                    self.link.len() as u64
+                } else {
+                    self.size
+                });
                 reply.put_u32(mode);
             };
             let status = |reply: &mut BytesMut, code: u32| {
@@ -897,7 +905,7 @@ async fn a_file_that_has_no_end_between_servers_fails_by_itself() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_shorter_or_longer_than_the_server_says_ends_where_it_ends() {
+async fn a_file_may_be_longer_than_the_server_says_and_not_shorter() {
     let place = tempfile::tempdir().unwrap();
     for (length, size) in [
         (5_000_000, 9_000_000),
@@ -914,6 +922,15 @@ async fn a_file_that_is_shorter_or_longer_than_the_server_says_ends_where_it_end
         };
         let target = place.path().join(format!("{length}-{size}"));
         let from = Location::Session(server.session(), "/f".into());
+        if (length as u64) < size {
+            std::fs::write(&target, "an older one").unwrap();
+            let (result, failures) = run(&from, &here(&target), &CopyOptions::default()).await;
+            assert_eq!(result.unwrap().failed, 1);
+            let told = format!("it changed while it was copied: {length} of its {size} bytes came");
+            assert!(failures[0].ends_with(&told), "{failures:?}");
+            assert_eq!(std::fs::read(&target).unwrap(), b"an older one");
+            continue;
+        }
         copied(&from, &here(&target), &CopyOptions::default()).await;
         assert!(
             std::fs::read(&target).unwrap() == noise(length, 3),

@@ -142,6 +142,7 @@ fn requests_are_no_larger_than_the_application_wants() {
     let mut client = Client::new(&Config {
         early_requests: true,
         largest_request: Some(5_000),
+        ..Config::default()
     });
     assert_eq!(client.limits().max_read, 5_000);
     let mut body = BytesMut::new();

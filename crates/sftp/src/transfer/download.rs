@@ -75,13 +75,12 @@ pub enum DownloadEvent {
     },
     /// A worker beside others takes no part.
     WorkerLost(WorkerId, WorkerLoss),
-    /// All bytes have come. The file may have shrunk or grown meanwhile.
+    /// All bytes have come. The file may have grown meanwhile.
     Finished {
-        /// Where the file ended; what was written behind this is to be cut off. Less than
-        /// [`DownloadOptions::start`] if the file is shorter than that.
+        /// Where the file ended; what was written behind this is to be cut off.
         length: u64,
-        /// Whether `length` is another size than the file had when it was opened.
-        changed: bool,
+        /// Whether `length` is more than the file had when it was opened.
+        grown: bool,
     },
     /// The server failed. What was downloaded is in [`Download::ranges`]; nothing more comes.
     Failed(Status),
@@ -91,7 +90,7 @@ pub enum DownloadEvent {
 ///
 /// As many bytes are asked for at once as the rate and the distance of each worker are worth, bounded by
 /// [`DownloadOptions::memory`]. A read that comes back short is asked for again from where it stopped; only the
-/// server's "end of file" says where a file ends. Several workers get stripes of the file; a worker with nothing to do takes half of
+/// server's "end of file" says where a file ends, and it may not say so before the size that FSTAT told. Several workers get stripes of the file; a worker with nothing to do takes half of
 /// another's stripe, and what a lost worker had comes back to the others.
 pub struct Download {
     options: DownloadOptions,
@@ -123,7 +122,12 @@ struct Reading {
 enum Purpose {
     Open,
     Fstat,
-    Read { range: Range<u64>, sent: SendMark },
+    /// Once more, since reading ended before the size.
+    FstatAgain,
+    Read {
+        range: Range<u64>,
+        sent: SendMark,
+    },
 }
 
 /// The largest stripe, so that workers of different speed end together.
@@ -236,7 +240,7 @@ impl Plan for Download {
             self.under_way += length as usize;
             worker.asked.insert(read, Purpose::Read { range, sent });
         }
-        self.finish_if_complete();
+        self.finish_if_complete(id, client);
     }
 
     fn handle_reply(
@@ -253,6 +257,7 @@ impl Plan for Download {
         match asked {
             Purpose::Open => self.handle_open(id, client, outcome),
             Purpose::Fstat => self.handle_attributes(id, client, outcome),
+            Purpose::FstatAgain => self.handle_early_end(client, &outcome),
             Purpose::Read { range, sent } => {
                 self.under_way -= (range.end - range.start) as usize;
                 let worker = &mut self.workers[id];
@@ -265,7 +270,7 @@ impl Plan for Download {
                 }
             }
         }
-        self.finish_if_complete();
+        self.finish_if_complete(id, client);
         None
     }
 
@@ -468,20 +473,60 @@ impl Download {
         }
     }
 
-    fn finish_if_complete(&mut self) {
+    fn finish_if_complete(&mut self, id: WorkerId, client: &mut Client) {
+        let is_open = |worker: &Worker| matches!(worker.state, WorkerState::Open(_));
         // A file that is known to hold nothing to read must still prove that it can be opened.
-        let opened = self
-            .workers
-            .iter()
-            .any(|(_, worker)| matches!(worker.state, WorkerState::Open(_)));
+        let opened = self.workers.iter().any(|(_, worker)| is_open(worker));
         if self.over || !opened || !self.ranges.is_complete() {
             return;
         }
+        let (told, length) = (self.told_size(), self.ranges.end().unwrap_or_default());
+        let Some(told) = told.filter(|told| *told > length) else {
+            return self.finish();
+        };
+        let worker = &mut self.workers[id];
+        match &worker.state {
+            WorkerState::Open(handle) if worker.asked.is_empty() => {
+                let fstat = Request::Fstat {
+                    handle: handle.clone(),
+                };
+                worker.asked.insert(client.request(fstat), Purpose::FstatAgain);
+            }
+            WorkerState::Open(_) => {}
+            _ => self.ended_early(told, length),
+        }
+    }
+
+    /// The size that the file had when it was opened, where all of it is wanted.
+    fn told_size(&self) -> Option<u64> {
+        let told = self.identity.and_then(|(size, _)| size);
+        told.filter(|_| self.options.end.is_none())
+    }
+
+    fn finish(&mut self) {
         let length = self.ranges.end().unwrap_or_default();
-        let first = self.identity.and_then(|(size, _)| size);
-        let changed = self.options.end.is_none() && first.is_some_and(|first| first != length);
+        let grown = self.told_size().is_some_and(|told| told < length);
         self.over = true;
-        self.events.push_back(DownloadEvent::Finished { length, changed });
+        self.events.push_back(DownloadEvent::Finished { length, grown });
+    }
+
+    /// The file ended before its size. Another program has cut it, or the server ended it too early: either way this is not
+    /// what was asked for. Only of OpenSSH's sftp-server it is known that neither is true where the size is still the same:
+    /// files of /sys are that short.
+    fn handle_early_end(&mut self, client: &Client, outcome: &Outcome) {
+        let (told, length) = (self.told_size(), self.ranges.end().unwrap_or_default());
+        let Some(told) = told.filter(|_| !self.over && self.ranges.is_complete()) else {
+            return;
+        };
+        match outcome {
+            Ok(Reply::Attributes(now)) if client.keeps_order() && now.size == Some(told) => self.finish(),
+            _ => self.ended_early(told, length),
+        }
+    }
+
+    fn ended_early(&mut self, told: u64, length: u64) {
+        let message = format!("it changed while it was copied: {length} of its {told} bytes came");
+        self.fail(Status::local(StatusCode::FAILURE, message));
     }
 
     fn fail(&mut self, status: Status) {

@@ -12,7 +12,7 @@ use super::{DEFAULT_MEMORY, FileId, Many, Plan, Striped, piece};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
 use crate::data::Data;
-use crate::reply::{Outcome, Reply};
+use crate::reply::{Handle, Outcome, Reply};
 use crate::request::{OpenFlags, Request};
 use crate::status::{Status, StatusCode};
 
@@ -49,8 +49,8 @@ pub enum ManyDownloadEvent {
 
 /// The download of many files over one session, as a state machine without I/O.
 ///
-/// A file takes two flights: OPEN; then READs, FSTAT and CLOSE together. The server keeps the order in a file (section
-/// 6.1 of the draft), so that FSTAT tells whether the reads brought all of it. A file for which that does not hold (it
+/// A file takes two flights: OPEN; then READs, FSTAT and CLOSE together, or with CLOSE behind the answers where the server
+/// does not [keep the order](Client::keeps_order). FSTAT tells whether the reads brought all of it. A file for which that does not hold (it
 /// grew, it was read short, it is one of /proc), or that is large, is downloaded by a [`Download`] of its own, in turn
 /// with the others. How many files are under way at once follows from their rate and the distance, within the server's
 /// handles and the memory allowed.
@@ -84,6 +84,8 @@ struct Small {
     expected: usize,
     /// Answers awaited.
     awaited: usize,
+    /// What is to be closed behind them.
+    handle: Option<Handle>,
     got: u64,
     attributes: Option<FileAttributes>,
     failed: Option<Status>,
@@ -228,6 +230,7 @@ impl Plan for ManyDownload {
             large.download.remove_worker(large.worker, client);
         }
         for (_, small) in self.files.drain() {
+            small.handle.into_iter().for_each(|handle| client.close(handle));
             self.pace.lost(small.sent);
         }
         self.waiting.clear();
@@ -268,6 +271,7 @@ impl ManyDownload {
             sent,
             expected,
             awaited: 1,
+            handle: None,
             got: 0,
             attributes: None,
             failed: None,
@@ -330,7 +334,11 @@ impl ManyDownload {
                     },
                     Purpose::Fstat,
                 );
-                client.close(handle);
+                if client.keeps_order() {
+                    client.close(handle);
+                } else {
+                    small.handle = Some(handle);
+                }
             }
             (Purpose::Read { offset }, Ok(Reply::Data(data))) => {
                 small.got += data.len() as u64;
@@ -355,14 +363,19 @@ impl ManyDownload {
             (_, Ok(_)) => {}
         }
         if small.awaited == 0 {
-            self.end_small(file, now);
+            self.end_small(file, client, now);
         }
     }
 
-    fn end_small(&mut self, file: FileId, now: Instant) {
-        let Some(small) = self.files.remove(&file) else {
+    fn end_small(&mut self, file: FileId, client: &mut Client, now: Instant) {
+        let Some(mut small) = self.files.remove(&file) else {
             return;
         };
+        small
+            .handle
+            .take()
+            .into_iter()
+            .for_each(|handle| client.close(handle));
         self.under_way -= small.expected;
         self.pace.done(small.sent, now);
         if let Some(status) = small.failed {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::pace::{Pace, SendMark};
 use super::renaming::Renaming;
-use super::{DEFAULT_MEMORY, FileId, Many, Opening, Plan, piece};
+use super::{DEFAULT_MEMORY, FileId, Many, Opening, Plan, Refused, piece};
 use crate::attributes::{FileAttributes, Owner};
 use crate::client::{Client, RequestId};
 use crate::data::Data;
@@ -25,8 +25,10 @@ pub struct UploadFile {
     /// What is expected to be there under `path`.
     pub opening: Opening,
     /// Owner and group to give the file; where the server refuses that, the file ends with
-    /// [`ManyUploadEvent::OwnerRefused`].
+    /// [`ManyUploadEvent::NotReplaced`].
     pub owner: Option<Owner>,
+    /// The attributes are those of a file that this one replaces: where the server refuses them, it does not.
+    pub needs_attributes: bool,
     /// Its length, as far as is known: decides how many files are held at once.
     pub length: u64,
     /// Permissions for a file that is made, before the server's umask.
@@ -46,6 +48,7 @@ impl UploadFile {
             path: path.into(),
             opening: Opening::Truncate,
             owner: None,
+            needs_attributes: false,
             length,
             create: FileAttributes::default(),
             attributes: FileAttributes::default(),
@@ -68,11 +71,14 @@ pub enum ManyUploadEvent {
         /// Why the attributes were not set, if they were not.
         attributes: Result<(), Status>,
     },
-    /// The server does not give the file its owner. It was not renamed, and what was written has been removed.
-    OwnerRefused {
+    /// The file could not get its last name as it should; what has that name is as it was, and what was written has been
+    /// removed.
+    NotReplaced {
         /// The file.
         file: FileId,
-        /// The server's words.
+        /// What the server refused.
+        refused: Refused,
+        /// In its words.
         status: Status,
     },
     /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others continue.
@@ -86,8 +92,10 @@ pub enum ManyUploadEvent {
 
 /// The upload of many files over one session, as a state machine without I/O.
 ///
-/// A file takes three flights: OPEN; then WRITEs, FSETSTAT, fsync and CLOSE together; the renaming when the server has
-/// confirmed them, so that a full disk never replaces a good file by half of one. How many files are under way at once follows from their rate and the distance, within the server's handles
+/// A file takes three flights: OPEN; then WRITEs, FSETSTAT, fsync, FSTAT and CLOSE together; the renaming when the server has
+/// confirmed them, so that a full disk never replaces a good file by half of one. Where the server does not
+/// [keep the order](Client::keeps_order) the WRITEs, what follows them and CLOSE are flights of their own. FSTAT's size is held
+/// against what was written. How many files are under way at once follows from their rate and the distance, within the server's handles
 /// and the memory allowed. Each file is held as a whole: use [`Upload`](super::Upload) for large ones.
 pub struct ManyUpload {
     memory: usize,
@@ -111,24 +119,45 @@ struct Running {
     held: usize,
     handle: Option<Handle>,
     content: Option<Data>,
-    /// Its second flight has left.
-    flown: bool,
+    /// What was written.
+    length: u64,
+    flight: Flight,
     awaited: usize,
     renaming: Option<Renaming>,
     /// What was written has been asked to be removed.
     is_removed: bool,
     attributes: Option<Status>,
-    owner: Option<Status>,
+    /// They were set by path.
+    by_path: bool,
+    refused: Option<Refused>,
     failed: Option<Status>,
+}
+
+/// What has left for a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flight {
+    /// OPEN.
+    Opened,
+    /// Its content; the file is still open.
+    Written,
+    /// The same, and attributes.
+    Set,
+    /// All, with CLOSE.
+    Closed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Open,
-    Write { length: u64 },
+    Write {
+        length: u64,
+    },
     Owner,
     Attributes,
+    /// The same by path, on a server that does not set those of open files.
+    AttributesByPath,
     Sync,
+    Measure,
     Close,
     Rename,
     Remove,
@@ -223,7 +252,7 @@ impl ManyUpload {
         });
         // The server may have made one that it was asked to make: its answer would come too late.
         let made = running.file.opening == Opening::Exclusive && running.failed.is_none();
-        let opened = made || running.flown || running.handle.is_some();
+        let opened = made || running.flight != Flight::Opened || running.handle.is_some();
         running.handle.into_iter().for_each(|handle| client.close(handle));
         if opened && running.renaming.is_none() && running.file.rename_to.is_some() {
             remove(client, running.file.path);
@@ -268,12 +297,14 @@ impl Plan for ManyUpload {
                 held,
                 handle: None,
                 content: None,
-                flown: false,
+                length: 0,
+                flight: Flight::Opened,
                 awaited: 1,
                 renaming: None,
                 is_removed: false,
                 attributes: None,
-                owner: None,
+                by_path: false,
+                refused: None,
                 failed: None,
             };
             self.files.insert(id, running);
@@ -322,18 +353,19 @@ impl ManyUpload {
         }
     }
 
-    /// Sends a file's second flight.
+    /// Sends a file's content, with all that follows where that may leave with it.
     fn fly(&mut self, id: FileId, client: &mut Client) {
-        let Some(running) = self.files.get_mut(&id) else {
+        let waiting = |running: &&mut Running| running.flight == Flight::Opened;
+        let Some(running) = self.files.get_mut(&id).filter(waiting) else {
             return;
         };
-        if running.handle.is_none() || running.content.is_none() {
-            return;
-        }
-        let (Some(handle), Some(content)) = (running.handle.take(), running.content.take()) else {
+        let (Some(handle), Some(content)) = (
+            running.handle.clone(),
+            running.content.take_if(|_| running.handle.is_some()),
+        ) else {
             return;
         };
-        running.flown = true;
+        running.flight = Flight::Written;
         let most = usize::try_from(piece(client.limits().max_write)).expect("a piece is at most 255 KiB");
         let mut ask = |request, asked| {
             self.asked.insert(client.request(request), (id, asked));
@@ -364,9 +396,28 @@ impl ManyUpload {
                 offset += length;
             }
         }
+        running.length = offset;
+        if client.keeps_order() || offset == 0 && running.file.owner.is_none() {
+            self.set(id, client);
+        }
+    }
+
+    /// Sends what follows a file's content.
+    fn set(&mut self, id: FileId, client: &mut Client) {
+        let Some(running) = self.files.get_mut(&id) else {
+            return;
+        };
+        let Some(handle) = running.handle.clone() else {
+            return;
+        };
+        running.flight = Flight::Set;
+        let mut ask = |request, asked| {
+            self.asked.insert(client.request(request), (id, asked));
+            running.awaited += 1;
+        };
         let mut attributes = running.file.attributes.clone();
         if running.file.opening == Opening::Existing {
-            attributes.size = Some(offset);
+            attributes.size = Some(running.length);
         }
         if !attributes.is_empty() {
             ask(
@@ -385,7 +436,22 @@ impl ManyUpload {
                 Purpose::Sync,
             );
         }
-        ask(Request::Close { handle }, Purpose::Close);
+        ask(Request::Fstat { handle }, Purpose::Measure);
+        if client.keeps_order() {
+            self.close(id, client);
+        }
+    }
+
+    fn close(&mut self, id: FileId, client: &mut Client) {
+        let Some(running) = self.files.get_mut(&id) else {
+            return;
+        };
+        if let Some(handle) = running.handle.take() {
+            running.flight = Flight::Closed;
+            self.asked
+                .insert(client.request(Request::Close { handle }), (id, Purpose::Close));
+            running.awaited += 1;
+        }
     }
 
     fn handle_answer(
@@ -406,10 +472,23 @@ impl ManyUpload {
                 self.ready.push(id);
             }
             (Purpose::Write { length }, Ok(_)) => self.written += length,
-            (Purpose::Attributes, Err(status)) => running.attributes = Some(status),
+            (Purpose::Attributes | Purpose::AttributesByPath, outcome) => running.attributes = outcome.err(),
+            (Purpose::Measure, Ok(Reply::Attributes(FileAttributes { size: Some(size), .. }))) => {
+                if size != running.length {
+                    let message = format!(
+                        "the server confirmed {} bytes, and the file has {size}",
+                        running.length
+                    );
+                    running
+                        .failed
+                        .get_or_insert(Status::local(StatusCode::FAILURE, message));
+                }
+            }
+            // A server that does not tell it is believed.
+            (Purpose::Measure, _) => {}
             (Purpose::Owner, Err(status)) => {
-                running.failed.get_or_insert_with(|| status.clone());
-                running.owner = Some(status);
+                running.failed = Some(status);
+                running.refused = Some(Refused::Owner);
             }
             (Purpose::Rename, outcome) => {
                 let renaming = running
@@ -421,7 +500,11 @@ impl ManyUpload {
                         self.asked.insert(request, (id, Purpose::Rename));
                         running.awaited += 1;
                     }
-                    ControlFlow::Break(outcome) => running.failed = outcome.err(),
+                    ControlFlow::Break(Ok(())) => {}
+                    ControlFlow::Break(Err(status)) => {
+                        running.failed = Some(status);
+                        running.refused = Some(Refused::Renaming);
+                    }
                 }
             }
             (
@@ -439,8 +522,15 @@ impl ManyUpload {
             }
             (_, Ok(_)) => {}
         }
-        if running.awaited == 0 && (running.flown || running.failed.is_some()) {
-            self.end(id, client, now);
+        if running.awaited > 0 {
+            return;
+        }
+        match running.flight {
+            Flight::Opened if running.failed.is_some() => self.end(id, client, now),
+            Flight::Opened => {}
+            Flight::Written if running.failed.is_none() => self.set(id, client),
+            Flight::Written | Flight::Set => self.close(id, client),
+            Flight::Closed => self.end(id, client, now),
         }
     }
 
@@ -449,6 +539,28 @@ impl ManyUpload {
         let Some(running) = self.files.get_mut(&id) else {
             return;
         };
+        let refused = running.attributes.as_ref();
+        if refused.is_some_and(|status| status.code != StatusCode::PERMISSION_DENIED)
+            && running.failed.is_none()
+            && !running.by_path
+        {
+            running.by_path = true;
+            let set = Request::Setstat {
+                path: running.file.path.clone(),
+                attributes: running.file.attributes.clone(),
+            };
+            self.asked
+                .insert(client.request(set), (id, Purpose::AttributesByPath));
+            running.awaited += 1;
+            return;
+        }
+        if running.file.needs_attributes
+            && running.failed.is_none()
+            && let Some(status) = running.attributes.take()
+        {
+            running.failed = Some(status);
+            running.refused = Some(Refused::Attributes);
+        }
         let to = running
             .file
             .rename_to
@@ -461,7 +573,8 @@ impl ManyUpload {
             running.awaited += 1;
             return;
         }
-        let is_left = running.failed.is_some() && running.flown && running.file.rename_to.is_some();
+        let is_left =
+            running.failed.is_some() && running.flight == Flight::Closed && running.file.rename_to.is_some();
         if is_left && !running.is_removed {
             // The session may end with its last file: a server that is left forgets what it was asked.
             let path = running.file.path.clone();
@@ -482,9 +595,14 @@ impl ManyUpload {
                 .push_back(ManyUploadEvent::Finished { file: id, attributes });
             return;
         };
-        self.events.push_back(match running.owner {
-            Some(status) => ManyUploadEvent::OwnerRefused { file: id, status },
-            None => ManyUploadEvent::Failed { file: id, status },
+        let file = id;
+        self.events.push_back(match running.refused {
+            Some(refused) => ManyUploadEvent::NotReplaced {
+                file,
+                refused,
+                status,
+            },
+            None => ManyUploadEvent::Failed { file, status },
         });
     }
 }

@@ -106,6 +106,17 @@ pub trait Many: Plan<Worker = ()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) u64);
 
+/// What a server refuses to do with a file that is written, so that it cannot get its last name as it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// To give it the owner of what it replaces.
+    Owner,
+    /// To set its attributes, without which it may not replace anything.
+    Attributes,
+    /// To rename it.
+    Renaming,
+}
+
 /// The memory that a transfer may fill with data under way, unless told otherwise: enough for 5 Gbit/s at 100 ms.
 pub const DEFAULT_MEMORY: usize = 64 * 1024 * 1024;
 

@@ -4,14 +4,16 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
+use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
-use crate::reply::Outcome;
+use crate::reply::{Outcome, Reply};
 use crate::request::Request;
-use crate::status::Status;
+use crate::status::{Status, StatusCode};
 
 /// The renaming of a file over what is there. With posix-rename@openssh.com that is one request. Without it most servers
-/// refuse a name that is taken (section 6.5 of the draft): then what has it is removed first, and for a round trip
-/// there is no file of that name.
+/// refuse a name that is taken (section 6.5 of the draft), and some refuse it with it where a link has the name
+/// (proftpd's): then what is there gets another name, the file its own, and what was there is removed. For a round trip
+/// there is no file of that name; at no time is there neither of the two.
 pub(super) struct Renaming {
     from: Bytes,
     to: Bytes,
@@ -19,12 +21,18 @@ pub(super) struct Renaming {
 }
 
 enum Step {
-    /// In one request.
+    /// In one request, or to a name that should be free.
     Replacing,
-    /// To a name that should be free.
-    Trying,
-    /// What has the name is being removed; why the first attempt failed.
-    Removing(Status),
+    /// It is looked at what has the name; why the first attempt failed.
+    Looking(Status),
+    /// What has the name is being moved aside.
+    MovingAside(Status),
+    /// The name is free.
+    Placing,
+    /// It could not be had all the same: what was there gets its name back.
+    Restoring(Status),
+    /// The file has its name; what was there is removed.
+    Removing,
 }
 
 impl Renaming {
@@ -34,11 +42,12 @@ impl Renaming {
             from: from.clone(),
             to: to.clone(),
         };
-        let (request, step) = if client.supports(&posix) {
-            (posix, Step::Replacing)
+        let request = if client.supports(&posix) {
+            posix
         } else {
-            (plain(&from, &to), Step::Trying)
+            plain(&from, &to)
         };
+        let step = Step::Replacing;
         (Self { from, to, step }, client.request(request))
     }
 
@@ -48,21 +57,59 @@ impl Renaming {
         outcome: Outcome,
         client: &mut Client,
     ) -> ControlFlow<Result<(), Status>, RequestId> {
-        let request = match (std::mem::replace(&mut self.step, Step::Replacing), outcome) {
-            (Step::Replacing | Step::Trying, Ok(_)) => return ControlFlow::Break(Ok(())),
-            (Step::Replacing, Err(status)) => return ControlFlow::Break(Err(status)),
-            (Step::Trying, Err(status)) => {
-                self.step = Step::Removing(status);
+        let aside = self.aside();
+        let (step, request) = match (std::mem::replace(&mut self.step, Step::Replacing), outcome) {
+            (Step::Replacing, Ok(_)) => return ControlFlow::Break(Ok(())),
+            (Step::Replacing, Err(status)) if may_be_taken(&status) => {
                 let path = self.to.clone();
-                Request::Remove { path }
+                (Step::Looking(status), Request::Lstat { path })
             }
-            // A directory cannot be removed so; the first answer says what is wrong.
-            (Step::Removing(first), Err(_)) => return ControlFlow::Break(Err(first)),
-            // The last attempt.
-            (Step::Removing(_), Ok(_)) => plain(&self.from, &self.to),
+            (Step::Replacing, Err(status)) => return ControlFlow::Break(Err(status)),
+            // A directory is not replaced.
+            (Step::Looking(first), Ok(Reply::Attributes(found))) if may_be_replaced(&found) => {
+                (Step::MovingAside(first), plain(&self.to, &aside))
+            }
+            // There is nothing, or it stays: the first answer says what is wrong.
+            (Step::Looking(first), _) | (Step::MovingAside(first), Err(_)) => {
+                return ControlFlow::Break(Err(first));
+            }
+            (Step::MovingAside(_), Ok(_)) => (Step::Placing, plain(&self.from, &self.to)),
+            (Step::Placing, Ok(_)) => (Step::Removing, Request::Remove { path: aside }),
+            (Step::Placing, Err(status)) => (Step::Restoring(status), plain(&aside, &self.to)),
+            (Step::Restoring(first), Ok(_)) => return ControlFlow::Break(Err(first)),
+            (Step::Restoring(first), Err(_)) => {
+                let message = format!(
+                    "{first}; what was there before is called {}",
+                    String::from_utf8_lossy(&aside)
+                );
+                return ControlFlow::Break(Err(Status::local(first.code, message)));
+            }
+            // The file is in its place, whatever is left of the other one.
+            (Step::Removing, _) => return ControlFlow::Break(Ok(())),
         };
+        self.step = step;
         ControlFlow::Continue(client.request(request))
     }
+
+    /// What the file that is replaced is called meanwhile: as the one that replaces it was, which nobody else uses.
+    fn aside(&self) -> Bytes {
+        let stem = self.from.strip_suffix(b".part").unwrap_or(&self.from);
+        [stem, b".old"].concat().into()
+    }
+}
+
+/// Whether a name that is taken may be why a server refused to rename.
+fn may_be_taken(status: &Status) -> bool {
+    /// SSH_FX_FILE_ALREADY_EXISTS of later drafts, which some servers of version 3 send.
+    const ALREADY_EXISTS: StatusCode = StatusCode(11);
+    matches!(
+        status.code,
+        StatusCode::FAILURE | StatusCode::PERMISSION_DENIED | StatusCode::OP_UNSUPPORTED | ALREADY_EXISTS
+    )
+}
+
+fn may_be_replaced(found: &FileAttributes) -> bool {
+    matches!(found.file_type(), Some(FileType::Regular | FileType::Symlink))
 }
 
 fn plain(from: &Bytes, to: &Bytes) -> Request {

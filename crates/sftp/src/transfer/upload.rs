@@ -10,7 +10,7 @@ use super::pace::SendMark;
 use super::ranges::Ranges;
 use super::renaming::Renaming;
 use super::worker::{self, Striped, WorkerId, WorkerLoss, WorkerState, Workers};
-use super::{DEFAULT_MEMORY, Plan, piece};
+use super::{DEFAULT_MEMORY, Plan, Refused, piece};
 use crate::attributes::{FileAttributes, Owner};
 use crate::client::{Client, RequestId};
 use crate::reply::{Handle, Outcome, Reply};
@@ -36,8 +36,10 @@ pub struct UploadOptions {
     /// What is expected to be there under `path`.
     pub opening: Opening,
     /// Owner and group to give the file before anything is written to it; with [`Opening::Exclusive`]. Where the server
-    /// refuses that, the upload ends with [`UploadEvent::OwnerRefused`].
+    /// refuses that, the upload ends with [`UploadEvent::NotReplaced`].
     pub owner: Option<Owner>,
+    /// The attributes are those of a file that this one replaces: where the server refuses them, it does not.
+    pub needs_attributes: bool,
     /// Have the server write the file to its disk before it is closed, where it can.
     pub sync: bool,
     /// Rename the file to this, over what is there where the server can, when all of it has been written.
@@ -58,6 +60,7 @@ impl UploadOptions {
             attributes: FileAttributes::default(),
             opening: Opening::Truncate,
             owner: None,
+            needs_attributes: false,
             sync: false,
             rename_to: None,
             memory: DEFAULT_MEMORY,
@@ -106,19 +109,29 @@ pub enum UploadEvent {
         /// Why the attributes were not set, if they were not.
         attributes: Result<(), Status>,
     },
-    /// The server does not give the file its owner, and nothing was written to it. Nothing more comes.
-    OwnerRefused(Status),
-    /// The server failed. What was written is in [`Upload::ranges`]; nothing was renamed unless the renaming itself is
-    /// what failed.
+    /// The file could not get its last name as it should; what has that name is as it was. Nothing more comes.
+    NotReplaced {
+        /// What the server refused.
+        refused: Refused,
+        /// In its words.
+        status: Status,
+    },
+    /// The file does not hold what the server has confirmed, and nothing was renamed. Nothing more comes.
+    Damaged(Status),
+    /// The server failed. What was written is in [`Upload::ranges`]; nothing was renamed.
     Failed(Status),
 }
 
 /// The upload of one file as a state machine without I/O.
 ///
 /// As many bytes are written at once as the rate and the distance of each worker are worth, bounded by
-/// [`UploadOptions::memory`]. Attributes, fsync and the closing leave right behind the last write, where one session
-/// writes alone (the server keeps the order in a file: section 6.1 of the draft); with several, when all writes have
-/// been confirmed. The renaming waits for all answers, so that nothing incomplete replaces a file.
+/// [`UploadOptions::memory`]. Attributes, fsync, FSTAT and CLOSE leave right behind the last write, where one session
+/// writes alone and the server [keeps the order](Client::keeps_order); with several, when all writes have been confirmed;
+/// elsewhere each step waits for the one before. The renaming waits for all answers, so that nothing incomplete replaces a
+/// file.
+///
+/// What FSTAT tells of the size is held against what was written: a server that acknowledges WRITEs and has another file in
+/// the end makes the upload fail.
 pub struct Upload {
     options: UploadOptions,
     ranges: Ranges,
@@ -131,8 +144,16 @@ pub struct Upload {
     events: VecDeque<UploadEvent>,
     /// Bytes wanted, provided and being written.
     held: usize,
+    /// Where the last of the confirmed writes ends.
+    written_end: u64,
+    /// The beginning of the first bytes that were sent, to look for it in the file, and whether they are confirmed.
+    sample: Option<(u64, Bytes)>,
+    sample_is_there: bool,
     over: bool,
 }
+
+/// Bytes of a file that are read back.
+const SAMPLE: usize = 4096;
 
 type Worker = worker::Worker<Purpose, Writing>;
 
@@ -144,13 +165,31 @@ struct Writing {
     ready: VecDeque<(u64, Bytes)>,
     /// It looked for the file before another worker had made it.
     came_early: bool,
+    /// The file may not be read, only written.
+    only_writes: bool,
 }
 
 enum Purpose {
     Open(Role),
+    /// Whether opening the file has left it as it was: it has at least so many bytes.
+    Intact {
+        least: u64,
+    },
+    /// The same: what was written is still there.
+    StillThere,
     Owner,
-    Write { range: Range<u64>, sent: SendMark },
+    Write {
+        range: Range<u64>,
+        sent: SendMark,
+    },
+    Measure,
+    /// A last byte that makes the hole before it a part of the file.
+    Extend,
+    Cut,
+    Compare,
     Attributes,
+    /// The same by path, on a server that does not set those of open files.
+    AttributesByPath,
     Sync,
     Close,
     Rename,
@@ -171,11 +210,27 @@ enum Role {
 struct Finish {
     /// The worker that finishes.
     worker: Option<WorkerId>,
-    /// Answers that are awaited before the renaming.
+    step: Step,
+    /// Answers that are awaited before the next step.
     awaited: usize,
+    extended: bool,
+    cut: bool,
+    cut_by_path: bool,
     synced: bool,
     attributes: Option<Status>,
+    by_path: bool,
     renaming: Option<Renaming>,
+}
+
+/// The steps of an upload's end. Where the server keeps the order, the first ones leave together.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The file is measured.
+    #[default]
+    Measuring,
+    /// Attributes are set, and the file is written to the disk.
+    Setting,
+    Closing,
 }
 
 impl Upload {
@@ -200,8 +255,16 @@ impl Upload {
             finish: Finish::default(),
             events: VecDeque::new(),
             held: 0,
+            written_end: 0,
+            sample: None,
+            sample_is_there: false,
             over: false,
         }
+    }
+
+    /// Whether the file was opened on the server, or made.
+    pub fn has_opened(&self) -> bool {
+        self.created
     }
 
     /// What the server has confirmed: with [`Ranges::done`] a later attempt resumes from there.
@@ -300,11 +363,18 @@ impl Plan for Upload {
         };
         match asked {
             Purpose::Open(role) => self.handle_open(id, role, client, outcome),
+            Purpose::Intact { least } => self.handle_intact(least, &outcome),
+            Purpose::StillThere => {
+                let is_told = !matches!(&outcome, Err(status) if status.code != StatusCode::EOF);
+                if is_told && !self.is_as_written(outcome) {
+                    let message = "opening the file once more took its content";
+                    self.damaged(message);
+                }
+            }
             Purpose::Owner => match outcome {
                 Ok(_) => self.created = true,
                 Err(status) if !self.over => {
-                    self.over = true;
-                    self.events.push_back(UploadEvent::OwnerRefused(status));
+                    self.not_replaced(Refused::Owner, status);
                 }
                 Err(_) => {}
             },
@@ -312,14 +382,43 @@ impl Plan for Upload {
                 self.held -= (range.end - range.start) as usize;
                 self.workers[id].pace.done(sent, now);
                 match outcome {
-                    Ok(_) => self.ranges.complete(range),
+                    Ok(_) => {
+                        self.written_end = self.written_end.max(range.end);
+                        self.sample_is_there |= self
+                            .sample
+                            .as_ref()
+                            .is_some_and(|(offset, _)| *offset == range.start);
+                        self.ranges.complete(range);
+                    }
                     Err(status) => {
                         self.ranges.give_back(range);
                         self.fail(status);
                     }
                 }
             }
-            Purpose::Attributes => {
+            Purpose::Measure => {
+                self.finish.awaited -= 1;
+                self.handle_size(id, client, &outcome);
+            }
+            Purpose::Extend => {
+                self.finish.awaited -= 1;
+                match outcome {
+                    Ok(_) => self.measure(id, client),
+                    Err(status) => self.fail(status),
+                }
+            }
+            Purpose::Cut => {
+                self.finish.awaited -= 1;
+                self.handle_cut(id, client, outcome);
+            }
+            Purpose::Compare => {
+                self.finish.awaited -= 1;
+                if !self.is_as_written(outcome) {
+                    let message = "the server damaged the file when it cut it to its length";
+                    self.damaged(message);
+                }
+            }
+            Purpose::Attributes | Purpose::AttributesByPath => {
                 self.finish.awaited -= 1;
                 self.finish.attributes = outcome.err();
             }
@@ -346,13 +445,13 @@ impl Plan for Upload {
                         self.finish.renaming = None;
                         match outcome {
                             Ok(()) => self.succeed(),
-                            Err(status) => self.fail(status),
+                            Err(status) => self.not_replaced(Refused::Renaming, status),
                         }
                     }
                 }
             }
         }
-        self.rename_if_finished(id, client);
+        self.continue_finish(id, client);
         None
     }
 
@@ -402,15 +501,21 @@ impl Upload {
             .workers
             .iter()
             .any(|(_, worker)| matches!(worker.state, WorkerState::Opening | WorkerState::Open(_)));
+        // With READ, too: what is there stays there on a server that takes WRITE alone for an order to empty the file
+        // (Erlang's), and can be compared.
+        let both = match self.workers[id].work.only_writes {
+            true => OpenFlags::WRITE,
+            false => OpenFlags::READ | OpenFlags::WRITE,
+        };
         let (role, flags) = match self.options.opening {
-            _ if self.created => (Role::Further, OpenFlags::WRITE),
-            Opening::Existing => (Role::First, OpenFlags::WRITE),
+            _ if self.created => (Role::Further, both),
+            Opening::Existing => (Role::First, both),
             Opening::Exclusive if !opening => (
                 Role::First,
                 OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
             ),
             // Most likely it is there by the time the server reads this; nothing is written before that is known.
-            Opening::Exclusive if !self.workers[id].work.came_early => (Role::Early, OpenFlags::WRITE),
+            Opening::Exclusive if !self.workers[id].work.came_early => (Role::Early, both),
             Opening::Truncate if !opening => {
                 let flags = OpenFlags::WRITE | OpenFlags::CREATE;
                 let empty = if self.is_fresh() {
@@ -469,6 +574,9 @@ impl Upload {
         let worker = &mut self.workers[id];
         for (offset, data) in worker.work.ready.drain(..) {
             let length = data.len() as u64;
+            if self.sample.is_none() {
+                self.sample = Some((offset, Bytes::copy_from_slice(&data[..data.len().min(SAMPLE)])));
+            }
             let write = client.request(Request::Write {
                 handle: handle.clone(),
                 offset,
@@ -504,7 +612,31 @@ impl Upload {
                 } else if role != Role::Early {
                     self.created = true;
                 }
+                let done = self.options.done.iter().map(|range| range.end).max();
+                let worker = &mut self.workers[id];
+                match (role, done, &self.sample) {
+                    (Role::First, Some(least), _) if self.options.opening == Opening::Existing => {
+                        let handle = handle.clone();
+                        let fstat = client.request(Request::Fstat { handle });
+                        worker.asked.insert(fstat, Purpose::Intact { least });
+                    }
+                    (Role::Further, _, Some((offset, sample)))
+                        if self.sample_is_there && !worker.work.only_writes =>
+                    {
+                        let read = client.request(read(&handle, *offset, sample.len() as u64));
+                        worker.asked.insert(read, Purpose::StillThere);
+                    }
+                    _ => {}
+                }
                 worker.state = WorkerState::Open(handle);
+            }
+            Err(status)
+                if status.code == StatusCode::PERMISSION_DENIED
+                    && (role != Role::First || self.options.opening == Opening::Existing)
+                    && !worker.work.only_writes =>
+            {
+                worker.work.only_writes = true;
+                worker.state = WorkerState::Idle;
             }
             Err(status) if role == Role::Early && status.code == StatusCode::NO_SUCH_FILE => {
                 worker.state = WorkerState::Idle;
@@ -531,15 +663,25 @@ impl Upload {
         }
     }
 
+    /// A server that empties a file as it opens it has lost what was there.
+    fn handle_intact(&mut self, least: u64, outcome: &Outcome) {
+        if let Ok(Reply::Attributes(FileAttributes { size: Some(size), .. })) = outcome
+            && *size < least
+        {
+            let message =
+                format!("opening the file again took its content: {size} bytes are left of {least}");
+            self.damaged(message);
+        }
+    }
+
     /// Ends the file on this worker, when everything is written or is being written on this worker alone.
     fn finish_if_written(&mut self, id: WorkerId, client: &mut Client) {
         let WorkerState::Open(handle) = &self.workers[id].state else {
             return;
         };
-        let elsewhere = self
-            .workers
-            .iter()
-            .any(|(other, worker)| other != id && !worker.asked.is_empty());
+        let at_once = client.keeps_order();
+        let waits_for =
+            |(other, worker): (WorkerId, &Worker)| (other != id || !at_once) && !worker.asked.is_empty();
         let written = self.reads.is_empty()
             && self.ranges.is_given_out()
             && self
@@ -547,11 +689,15 @@ impl Upload {
                 .iter()
                 .all(|(_, worker)| worker.work.ready.is_empty())
             && self.created
-            && !elsewhere;
+            && !self.workers.iter().any(waits_for);
         if self.over || !written || self.finish.worker.is_some() {
             return;
         }
         let handle = handle.clone();
+        self.finish.worker = Some(id);
+        if !at_once {
+            return self.measure(id, client);
+        }
         // What was there before may be longer, and of a source that shrank the bytes behind its end may have been written.
         let cut = !self.is_fresh()
             || self.options.opening == Opening::Existing
@@ -560,45 +706,178 @@ impl Upload {
             size: self.ranges.end().filter(|_| cut),
             ..self.options.attributes.clone()
         };
-        self.finish.worker = Some(id);
-        let worker = &mut self.workers[id];
-        let mut ask = |request, asked| {
-            worker.asked.insert(client.request(request), asked);
-            self.finish.awaited += 1;
-        };
-        if !attributes.is_empty() {
-            ask(
-                Request::Fsetstat {
-                    handle: handle.clone(),
-                    attributes,
-                },
-                Purpose::Attributes,
-            );
-        }
-        if self.options.sync {
-            ask(
-                Request::Fsync {
-                    handle: handle.clone(),
-                },
-                Purpose::Sync,
-            );
-        }
-        ask(Request::Close { handle }, Purpose::Close);
-        worker.state = WorkerState::Gone;
+        self.set(id, &handle, attributes, client);
+        self.measure(id, client);
+        self.close(id, handle, client);
     }
 
-    fn rename_if_finished(&mut self, id: WorkerId, client: &mut Client) {
-        let finished =
-            self.finish.worker == Some(id) && self.finish.awaited == 0 && self.ranges.is_complete();
-        if self.over || !finished || self.finish.renaming.is_some() {
+    /// Asks for a step of the end on the worker that ends it.
+    fn ask(&mut self, id: WorkerId, request: Request, purpose: Purpose, client: &mut Client) {
+        self.workers[id].asked.insert(client.request(request), purpose);
+        self.finish.awaited += 1;
+    }
+
+    fn handle_to_finish(&self, id: WorkerId) -> Option<Handle> {
+        match &self.workers[id].state {
+            WorkerState::Open(handle) => Some(handle.clone()),
+            _ => None,
+        }
+    }
+
+    fn measure(&mut self, id: WorkerId, client: &mut Client) {
+        if let Some(handle) = self.handle_to_finish(id) {
+            self.ask(id, Request::Fstat { handle }, Purpose::Measure, client);
+        }
+    }
+
+    fn set(&mut self, id: WorkerId, handle: &Handle, attributes: FileAttributes, client: &mut Client) {
+        let handle = || handle.clone();
+        if !attributes.is_empty() {
+            let set = Request::Fsetstat {
+                handle: handle(),
+                attributes,
+            };
+            self.ask(id, set, Purpose::Attributes, client);
+        }
+        if self.options.sync {
+            self.ask(id, Request::Fsync { handle: handle() }, Purpose::Sync, client);
+        }
+    }
+
+    fn close(&mut self, id: WorkerId, handle: Handle, client: &mut Client) {
+        self.finish.step = Step::Closing;
+        self.workers[id].state = WorkerState::Gone;
+        self.ask(id, Request::Close { handle }, Purpose::Close, client);
+    }
+
+    /// Holds the file's size against what was written. A server that does not tell it is believed.
+    fn handle_size(&mut self, id: WorkerId, client: &mut Client, outcome: &Outcome) {
+        let Ok(Reply::Attributes(FileAttributes { size: Some(size), .. })) = outcome else {
+            return;
+        };
+        let (size, end) = (*size, self.ranges.end().unwrap_or_default());
+        if self.over || size == end {
             return;
         }
-        let Some(to) = self.options.rename_to.clone() else {
-            return self.succeed();
+        let handle = self.handle_to_finish(id);
+        match handle {
+            // All that is missing is a hole: SETSTAT's size is not how to make it, since some fill the file with zeros then.
+            Some(handle) if size < end && size >= self.written_end && !self.finish.extended => {
+                self.finish.extended = true;
+                let write = Request::Write {
+                    handle,
+                    offset: end - 1,
+                    data: Bytes::from_static(&[0]),
+                };
+                self.ask(id, write, Purpose::Extend, client);
+            }
+            Some(handle) if size > end && !self.finish.cut => {
+                let attributes = FileAttributes {
+                    size: Some(end),
+                    ..FileAttributes::default()
+                };
+                self.ask(id, Request::Fsetstat { handle, attributes }, Purpose::Cut, client);
+            }
+            _ => {
+                let message = format!("the server confirmed {end} bytes, and the file has {size}");
+                self.damaged(message);
+            }
+        }
+    }
+
+    /// What has been cut may be empty by now: a server that truncates a file to nothing and fills it up again was seen
+    /// (Paramiko's).
+    fn handle_cut(&mut self, id: WorkerId, client: &mut Client, outcome: Outcome) {
+        let Some(handle) = self.handle_to_finish(id) else {
+            return;
         };
-        let (renaming, request) = Renaming::begin(self.options.path.clone(), to, client);
-        self.workers[id].asked.insert(request, Purpose::Rename);
-        self.finish.renaming = Some(renaming);
+        let end = self.ranges.end().unwrap_or_default();
+        if let Err(status) = outcome {
+            let attributes = FileAttributes {
+                size: Some(end),
+                ..FileAttributes::default()
+            };
+            if std::mem::replace(&mut self.finish.cut_by_path, true) {
+                return self.fail(status);
+            }
+            let path = self.options.path.clone();
+            return self.ask(id, Request::Setstat { path, attributes }, Purpose::Cut, client);
+        }
+        self.finish.cut = true;
+        self.measure(id, client);
+        let sample = self.sample.as_ref().filter(|(offset, _)| *offset < end);
+        let Some((offset, sample)) = sample else {
+            return;
+        };
+        if self.workers[id].work.only_writes || self.options.opening != Opening::Existing {
+            let message =
+                "the file had to be cut to its length, and cannot be read to see what is left of it";
+            return self.damaged(message);
+        }
+        let read = read(&handle, *offset, (sample.len() as u64).min(end - offset));
+        self.ask(id, read, Purpose::Compare, client);
+    }
+
+    /// Whether what was read back is what was written there.
+    fn is_as_written(&self, outcome: Outcome) -> bool {
+        match (outcome, &self.sample) {
+            (Ok(Reply::Data(data)), Some((_, sample))) => {
+                let found = data.into_bytes();
+                !found.is_empty() && sample.starts_with(&found)
+            }
+            _ => false,
+        }
+    }
+
+    /// The next step, when all answers to the last one are here.
+    fn continue_finish(&mut self, id: WorkerId, client: &mut Client) {
+        if self.over
+            || self.finish.worker != Some(id)
+            || self.finish.awaited > 0
+            || !self.ranges.is_complete()
+        {
+            return;
+        }
+        let handle = self.handle_to_finish(id);
+        match (self.finish.step, handle) {
+            (Step::Measuring, Some(handle)) => {
+                self.finish.step = Step::Setting;
+                self.set(id, &handle, self.options.attributes.clone(), client);
+                self.continue_finish(id, client);
+            }
+            (Step::Setting, Some(handle)) => self.close(id, handle, client),
+            (Step::Measuring | Step::Setting, None) => {}
+            (Step::Closing, _) if self.should_set_by_path() => {
+                self.finish.by_path = true;
+                let set = Request::Setstat {
+                    path: self.options.path.clone(),
+                    attributes: self.options.attributes.clone(),
+                };
+                self.ask(id, set, Purpose::AttributesByPath, client);
+            }
+            (Step::Closing, _) if self.options.needs_attributes && self.finish.attributes.is_some() => {
+                if let Some(status) = self.finish.attributes.take() {
+                    self.not_replaced(Refused::Attributes, status);
+                }
+            }
+            (Step::Closing, _) if self.finish.renaming.is_none() => {
+                let Some(to) = self.options.rename_to.clone() else {
+                    return self.succeed();
+                };
+                let (renaming, request) = Renaming::begin(self.options.path.clone(), to, client);
+                self.workers[id].asked.insert(request, Purpose::Rename);
+                self.finish.renaming = Some(renaming);
+            }
+            (Step::Closing, _) => {}
+        }
+    }
+
+    /// Whether the server did not set the attributes of an open file, and may set those of a path.
+    fn should_set_by_path(&self) -> bool {
+        let refused = self.finish.attributes.as_ref();
+        refused.is_some_and(|status| status.code != StatusCode::PERMISSION_DENIED)
+            && !self.finish.by_path
+            && !self.options.attributes.is_empty()
     }
 
     fn succeed(&mut self) {
@@ -616,6 +895,22 @@ impl Upload {
     fn fail_if_err(&mut self, outcome: Outcome) {
         if let Err(status) = outcome {
             self.fail(status);
+        }
+    }
+
+    fn damaged(&mut self, message: impl Into<trunkline_text::Printable>) {
+        if !self.over {
+            self.over = true;
+            let status = Status::local(StatusCode::FAILURE, message);
+            self.events.push_back(UploadEvent::Damaged(status));
+        }
+    }
+
+    fn not_replaced(&mut self, refused: Refused, status: Status) {
+        if !self.over {
+            self.over = true;
+            self.events
+                .push_back(UploadEvent::NotReplaced { refused, status });
         }
     }
 
@@ -655,6 +950,14 @@ impl Upload {
             self.ranges.give_back(range);
         }
         (handle, requests)
+    }
+}
+
+fn read(handle: &Handle, offset: u64, length: u64) -> Request {
+    Request::Read {
+        handle: handle.clone(),
+        offset,
+        length: u32::try_from(length).expect("a sample is at most 4 KiB"),
     }
 }
 

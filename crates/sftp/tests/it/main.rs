@@ -2,4 +2,5 @@
 
 mod model;
 mod openssh;
+mod other_servers;
 mod transfer;

@@ -69,6 +69,29 @@ pub(crate) struct Manner {
     pub(crate) full_at: u64,
     /// Bytes come in slices of at most this.
     pub(crate) slice: usize,
+    /// It is not OpenSSH's sftp-server: what it does in another way.
+    pub(crate) other: Option<Other>,
+}
+
+/// How a server that is not OpenSSH's does what it is asked. Each is what a real one was seen to do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Other {
+    /// It works on what has come in any order.
+    pub(crate) any_order: bool,
+    /// One OPEN in so many beside other open files is answered with the handle of one of those; 0 for none.
+    pub(crate) shares_handles: u64,
+    /// It refuses to have more open than this, and says nothing of it before.
+    pub(crate) refuses_beyond: Option<usize>,
+    /// OPEN with WRITE alone empties the file; with READ beside it TRUNC does not.
+    pub(crate) write_empties: bool,
+    /// A size is set by emptying the file and filling it up with zeros.
+    pub(crate) size_zeroes: bool,
+    /// It knows SETSTAT alone.
+    pub(crate) no_fsetstat: bool,
+    /// It has no posix-rename, and RENAME does not replace.
+    pub(crate) no_replacing: bool,
+    /// It confirms a WRITE that it forgets, if it comes behind this byte.
+    pub(crate) forgets_behind: Option<u64>,
 }
 
 impl Default for Manner {
@@ -86,6 +109,7 @@ impl Default for Manner {
             failures: 0,
             full_at: u64::MAX,
             slice: 32 * 1024,
+            other: None,
         }
     }
 }
@@ -96,6 +120,10 @@ enum Open {
 }
 
 struct Server {
+    /// Attributes were set so often.
+    attributes_set: usize,
+    /// The most requests that waited for it at once.
+    most_ahead: usize,
     disk: SharedDisk,
     manner: Manner,
     random: Random,
@@ -123,10 +151,22 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(disk: &SharedDisk, manner: Manner, seed: u64, start: Instant) -> Self {
+        Self::configured(&Config::default(), disk, manner, seed, start)
+    }
+
+    pub(crate) fn configured(
+        config: &Config,
+        disk: &SharedDisk,
+        manner: Manner,
+        seed: u64,
+        start: Instant,
+    ) -> Self {
         let warm = manner.warm;
         let mut session = Self {
-            client: Client::new(&Config::default()),
+            client: Client::new(config),
             server: Server {
+                attributes_set: 0,
+                most_ahead: 0,
                 disk: Rc::clone(disk),
                 manner,
                 random: Random::new(seed),
@@ -170,6 +210,14 @@ impl Session {
         server.into_iter().chain(client).min()
     }
 
+    pub(crate) fn most_ahead(&self) -> usize {
+        self.server.most_ahead
+    }
+
+    pub(crate) fn attributes_set(&self) -> usize {
+        self.server.attributes_set
+    }
+
     /// Does what is due at `now`; the answers that came. `None` when the session broke.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Vec<(RequestId, Outcome)>> {
         while let Some((at, bytes)) = self.to_server.pop_front() {
@@ -197,9 +245,11 @@ impl Session {
             let reply = Bytes::from(reply);
             for start in (0..reply.len()).step_by(self.server.manner.slice) {
                 let end = reply.len().min(start + self.server.manner.slice);
-                self.client
-                    .handle_bytes(reply.slice(start..end))
-                    .expect("the model server keeps to the protocol");
+                match self.client.handle_bytes(reply.slice(start..end)) {
+                    Ok(()) => {}
+                    Err(trunkline_sftp::Error::SharedHandles) => return None,
+                    Err(error) => panic!("the model server keeps to the protocol: {error}"),
+                }
             }
         }
         Some(std::iter::from_fn(|| self.client.poll_event()).collect())
@@ -237,7 +287,7 @@ const UNSUPPORTED: u32 = 8;
 impl Server {
     fn handle(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         self.inbox.extend_from_slice(bytes);
-        let mut replies = Vec::new();
+        let mut packets = Vec::new();
         while self.inbox.len() >= 4 {
             let length = u32::from_be_bytes(self.inbox[..4].try_into().unwrap()) as usize;
             assert!(length <= 256 * 1024, "the client sent a packet of {length} bytes");
@@ -245,26 +295,46 @@ impl Server {
                 break;
             }
             self.inbox.advance(4);
-            let packet = self.inbox.split_to(length).freeze();
+            packets.push(self.inbox.split_to(length).freeze());
+        }
+        self.most_ahead = self.most_ahead.max(packets.len());
+        if self.other().any_order {
+            for at in (1..packets.len()).rev() {
+                packets.swap(at, self.random.below(at as u64 + 1) as usize);
+            }
+        }
+        let answer = |packet| {
             let body = self.answer(packet);
             let mut reply = BytesMut::new();
             reply.put_u32(body.len() as u32);
             reply.put_slice(&body);
-            replies.push(reply.to_vec());
-        }
-        replies
+            reply.to_vec()
+        };
+        packets.into_iter().map(answer).collect()
+    }
+
+    fn other(&self) -> Other {
+        self.manner.other.clone().unwrap_or_default()
     }
 
     fn answer(&mut self, mut packet: Bytes) -> Vec<u8> {
         let kind = packet.get_u8();
         if kind == 1 {
             let mut body = vec![2, 0, 0, 0, 3];
-            if self.manner.announces_limits {
-                put_string(&mut body, b"limits@openssh.com");
-                put_string(&mut body, b"1");
+            let mut announce = |name: &[u8], version: &[u8]| {
+                put_string(&mut body, name);
+                put_string(&mut body, version);
+            };
+            if !self.other().no_replacing {
+                announce(b"posix-rename@openssh.com", b"1");
             }
-            put_string(&mut body, b"posix-rename@openssh.com");
-            put_string(&mut body, b"1");
+            if self.manner.other.is_none() {
+                announce(b"statvfs@openssh.com", b"2");
+                announce(b"fstatvfs@openssh.com", b"2");
+            }
+            if self.manner.announces_limits {
+                announce(b"limits@openssh.com", b"1");
+            }
             return body;
         }
         let id = packet.get_u32();
@@ -290,14 +360,25 @@ impl Server {
                 Some(Open::File(path)) => self.stat(id, &path.clone()),
                 _ => status(id, FAILURE),
             },
-            9 => status(id, OK),
-            10 => self.fsetstat(id, &mut packet),
+            9 => {
+                let path = string(&mut packet);
+                self.set_attributes(id, &path, &mut packet)
+            }
+            10 if self.other().no_fsetstat => status(id, UNSUPPORTED),
+            10 => match self.open.get(&handle(&mut packet)) {
+                Some(Open::File(path)) => self.set_attributes(id, &path.clone(), &mut packet),
+                _ => status(id, FAILURE),
+            },
             11 => self.opendir(id, &string(&mut packet)),
             12 => self.readdir(id, handle(&mut packet)),
             13 => match self.disk.borrow_mut().files.remove(&string(&mut packet)) {
                 Some(_) => status(id, OK),
                 None => status(id, NO_SUCH_FILE),
             },
+            18 => {
+                let (from, to) = (string(&mut packet), string(&mut packet));
+                self.rename(id, &from, to, false)
+            }
             200 => self.extended(id, &mut packet),
             _ => status(id, UNSUPPORTED),
         }
@@ -308,6 +389,23 @@ impl Server {
             self.broken_limits
                 .push(format!("more than {} handles", self.manner.max_handles));
             return status(id, FAILURE);
+        }
+        if self
+            .other()
+            .refuses_beyond
+            .is_some_and(|most| self.open.len() >= most)
+        {
+            return status(id, FAILURE);
+        }
+        let shares = self.other().shares_handles;
+        if shares > 0
+            && self.random.below(shares) == 0
+            && let Some(shared) = self.open.keys().max().copied()
+        {
+            self.open.insert(shared, open);
+            let mut body = head(102, id);
+            put_string(&mut body, &shared.to_be_bytes());
+            return body;
         }
         self.next_handle += 1;
         self.open.insert(self.next_handle, open);
@@ -326,7 +424,7 @@ impl Server {
             }
             match files.get_mut(&path) {
                 None => return status(id, NO_SUCH_FILE),
-                Some(content) if flags & 0x10 != 0 => content.clear(),
+                Some(content) if empties(flags, self.other().write_empties) => content.clear(),
                 Some(_) => {}
             }
         }
@@ -368,6 +466,13 @@ impl Server {
         if end as u64 > self.manner.full_at {
             return status(id, FAILURE);
         }
+        if self
+            .other()
+            .forgets_behind
+            .is_some_and(|behind| end as u64 > behind)
+        {
+            return status(id, OK);
+        }
         let mut disk = self.disk.borrow_mut();
         let Some(content) = disk.files.get_mut(path) else {
             return status(id, FAILURE);
@@ -396,21 +501,35 @@ impl Server {
         body
     }
 
-    fn fsetstat(&mut self, id: u32, packet: &mut Bytes) -> Vec<u8> {
-        let (handle, flags) = (handle(packet), packet.get_u32());
-        let Some(Open::File(path)) = self.open.get(&handle) else {
-            return status(id, FAILURE);
-        };
-        if let Some(content) = self
-            .disk
-            .borrow_mut()
-            .files
-            .get_mut(path)
-            .filter(|_| flags & 0x01 != 0)
-        {
-            content.resize(packet.get_u64() as usize, 0);
+    fn set_attributes(&mut self, id: u32, path: &[u8], packet: &mut Bytes) -> Vec<u8> {
+        self.attributes_set += 1;
+        let sets_size = packet.get_u32() & 0x01 != 0;
+        let zeroes = self.other().size_zeroes;
+        match self.disk.borrow_mut().files.get_mut(path) {
+            Some(content) if sets_size => {
+                if zeroes {
+                    content.clear();
+                }
+                content.resize(packet.get_u64() as usize, 0);
+            }
+            Some(_) => {}
+            None => return status(id, NO_SUCH_FILE),
         }
         status(id, OK)
+    }
+
+    fn rename(&self, id: u32, from: &[u8], to: Vec<u8>, replaces: bool) -> Vec<u8> {
+        let files = &mut self.disk.borrow_mut().files;
+        if !replaces && files.contains_key(&to) {
+            return status(id, FAILURE);
+        }
+        match files.remove(from) {
+            Some(content) => {
+                files.insert(to, content);
+                status(id, OK)
+            }
+            None => status(id, NO_SUCH_FILE),
+        }
     }
 
     fn opendir(&mut self, id: u32, path: &[u8]) -> Vec<u8> {
@@ -453,17 +572,22 @@ impl Server {
             }
             b"posix-rename@openssh.com" => {
                 let (from, to) = (string(packet), string(packet));
-                let files = &mut self.disk.borrow_mut().files;
-                match files.remove(&from) {
-                    Some(content) => {
-                        files.insert(to, content);
-                        status(id, OK)
-                    }
-                    None => status(id, NO_SUCH_FILE),
-                }
+                self.rename(id, &from, to, true)
             }
             _ => status(id, UNSUPPORTED),
         }
+    }
+}
+
+/// Whether opening a file with these flags empties it; `erlang`: as Erlang's server does it.
+fn empties(flags: u32, erlang: bool) -> bool {
+    const READ: u32 = 0x01;
+    const WRITE: u32 = 0x02;
+    const TRUNCATE: u32 = 0x10;
+    const EXCLUSIVE: u32 = 0x20;
+    match erlang {
+        true => flags & WRITE != 0 && flags & (READ | EXCLUSIVE) == 0,
+        false => flags & TRUNCATE != 0,
     }
 }
 

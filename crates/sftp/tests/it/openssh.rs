@@ -447,8 +447,8 @@ fn one_large_file_comes_and_goes_whole() {
                 DownloadEvent::Data { offset, data } => {
                     local[offset as usize..][..data.len()].copy_from_slice(&data.into_bytes());
                 }
-                DownloadEvent::Finished { length, changed } => {
-                    assert_eq!((length, changed), (20_000_000, false));
+                DownloadEvent::Finished { length, grown } => {
+                    assert_eq!((length, grown), (20_000_000, false));
                 }
                 DownloadEvent::Attributes(attributes) => assert_eq!(attributes.size, Some(20_000_000)),
                 other => panic!("{other:?}"),

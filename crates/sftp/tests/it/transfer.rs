@@ -18,7 +18,7 @@ use trunkline_sftp::{FileType, StatusCode};
 
 const LONG: Duration = Duration::from_secs(100_000);
 
-fn disk() -> SharedDisk {
+pub(crate) fn disk() -> SharedDisk {
     Rc::new(RefCell::new(Disk::default()))
 }
 
@@ -37,11 +37,11 @@ impl Local {
 }
 
 /// How a download over some sessions went.
-struct Downloaded {
-    local: Vec<u8>,
+pub(crate) struct Downloaded {
+    pub(crate) local: Vec<u8>,
     /// Bytes that came.
     read: u64,
-    end: DownloadEvent,
+    pub(crate) end: DownloadEvent,
     took: Duration,
     zeros: u64,
     losses: Vec<WorkerLoss>,
@@ -50,7 +50,7 @@ struct Downloaded {
 }
 
 /// Runs a download over workers until it is over, and all files are closed. `meanwhile` is called at each step.
-fn download(
+pub(crate) fn download(
     options: DownloadOptions,
     sessions: &mut [Session],
     start: Instant,
@@ -160,7 +160,7 @@ fn download_retiring(
     }
 }
 
-fn one(disk: &SharedDisk, manner: Manner, start: Instant) -> Vec<Session> {
+pub(crate) fn one(disk: &SharedDisk, manner: Manner, start: Instant) -> Vec<Session> {
     vec![Session::new(disk, manner, 1, start)]
 }
 
@@ -221,7 +221,7 @@ proptest! {
         options.sparse = sparse;
         options.memory = memory;
         let done = download(options, &mut sessions, start, |_| {});
-        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, changed: false });
+        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, grown: false });
         prop_assert!(done.local == content);
         prop_assert!(done.most_held <= memory + 300_000);
     }
@@ -242,7 +242,7 @@ proptest! {
         sessions[0].breaks_after = Some(breaks);
         sessions[2].breaks_after = Some(breaks / 2);
         let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
-        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, changed: false });
+        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, grown: false });
         prop_assert!(done.local == content);
     }
 
@@ -260,7 +260,7 @@ proptest! {
         let mut sessions: Vec<Session> =
             (0..2).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker, start)).collect();
         let done = download_retiring(DownloadOptions::new("f"), &mut sessions, start, retires, |_| {});
-        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, changed: false });
+        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, grown: false });
         prop_assert!(done.local == content);
         prop_assert_eq!(done.read, length as u64, "no byte comes twice");
     }
@@ -635,7 +635,7 @@ fn workers_share_a_file() {
 }
 
 #[test]
-fn a_file_that_shrinks_ends_where_it_ends_now() {
+fn a_file_that_shrinks_is_not_taken_for_whole() {
     let disk = disk();
     let content = Random::new(3).bytes(5_000_000);
     disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
@@ -660,14 +660,13 @@ fn a_file_that_shrinks_ends_where_it_ends_now() {
             }
         },
     );
+    let DownloadEvent::Failed(status) = done.end else {
+        panic!("{:?}", done.end)
+    };
     assert_eq!(
-        done.end,
-        DownloadEvent::Finished {
-            length: 3_000_000,
-            changed: true
-        }
+        status.to_string(),
+        "failure: it changed while it was copied: 3000000 of its 5000000 bytes came"
     );
-    assert!(done.local == content[..3_000_000]);
 }
 
 #[test]
@@ -698,7 +697,7 @@ fn a_file_that_grows_is_read_to_its_end() {
         done.end,
         DownloadEvent::Finished {
             length: 9_000_000,
-            changed: true
+            grown: true
         }
     );
     assert!(done.local == content);
@@ -1018,7 +1017,7 @@ fn what_is_cancelled_leaves_nothing_open() {
 }
 
 /// Runs an upload over workers until nothing more happens.
-fn upload(
+pub(crate) fn upload(
     options: UploadOptions,
     source: &Bytes,
     sessions: &mut [Session],
@@ -1106,7 +1105,7 @@ fn upload_retiring(
     end
 }
 
-type Got = BTreeMap<FileId, Vec<u8>>;
+pub(crate) type Got = BTreeMap<FileId, Vec<u8>>;
 
 /// Runs a plan for one session until nothing more happens; how long that took.
 fn run<P: Plan<Worker = ()>>(
@@ -1140,7 +1139,7 @@ fn run<P: Plan<Worker = ()>>(
     now - start
 }
 
-fn download_many(
+pub(crate) fn download_many(
     many: &mut ManyDownload,
     session: &mut Session,
     start: Instant,
@@ -1163,7 +1162,7 @@ fn download_many(
     (got, failed, took)
 }
 
-fn upload_many(
+pub(crate) fn upload_many(
     many: &mut ManyUpload,
     contents: &BTreeMap<FileId, (Vec<u8>, Vec<u8>)>,
     session: &mut Session,

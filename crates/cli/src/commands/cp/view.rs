@@ -160,6 +160,7 @@ impl View {
                 CopyEvent::Failed {
                     path, message, errno, ..
                 } => self.failed(host, &path, message, errno),
+                CopyEvent::Note { message } => self.line(&format!("{prefix}{message}")),
                 CopyEvent::Copied { path, .. } if self.shows.names => {
                     writeln!(out, "{prefix}{}", Printable::line(&path))?;
                 }
@@ -456,6 +457,9 @@ fn rate(bytes: u64, elapsed: Duration) -> u64 {
 
 fn json_event(target: &str, event: &CopyEvent) -> serde_json::Value {
     let (what, path, more) = match event {
+        CopyEvent::Note { message } => {
+            return serde_json::json!({ "event": "note", "target": target, "message": message });
+        }
         CopyEvent::Copied { path, length } => ("copied", path, serde_json::json!({ "bytes": length })),
         CopyEvent::Skipped { path } => ("skipped", path, serde_json::json!({})),
         CopyEvent::Deleted { path } => ("deleted", path, serde_json::json!({})),

@@ -68,6 +68,7 @@ impl Work for SmallUp<'_> {
         let mut file = UploadFile::new(part::random(&path), item.size);
         file.opening = Opening::Exclusive;
         file.owner = item.there.existing.and_then(|existing| existing.owner);
+        file.needs_attributes = item.there.existing.is_some();
         file.create = up.new_mode(&item);
         file.attributes = looks(up.job, &item);
         file.sync = up.job.options.sync;
@@ -155,11 +156,21 @@ impl<'a> SmallUp<'a> {
                     };
                     match attributes {
                         Ok(()) => self.up.job.progress.copied(item.target, item.size),
-                        Err(status) => self.failed.push((item, status)),
+                        Err(status) => {
+                            let reason = self.up.unset(&item, &status);
+                            self.up.job.failed(item.target, reason);
+                        }
                     }
                 }
-                ManyUploadEvent::OwnerRefused { file, .. } => {
-                    self.in_place.extend(self.files.known.remove(&file));
+                ManyUploadEvent::NotReplaced {
+                    file,
+                    refused,
+                    status,
+                } => {
+                    if let Some(item) = self.files.known.remove(&file) {
+                        self.up.not_replaced(&item, refused, &status);
+                        self.in_place.push(item);
+                    }
                 }
                 ManyUploadEvent::Failed { file, status } => {
                     let Some(item) = self.files.known.remove(&file) else {

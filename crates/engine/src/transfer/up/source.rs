@@ -17,7 +17,7 @@ use trunkline_sftp::transfer::ReadId;
 
 use super::super::path::os;
 use super::super::{Item, Place, Reason, blocking, stream};
-use crate::sftp::{self, FileAttributes, OpenFlags};
+use crate::sftp::{self, OpenFlags};
 
 /// Read at once of a local file.
 const READ: usize = 4 * 1024 * 1024;
@@ -28,6 +28,15 @@ pub(super) enum Source {
     Server(Arc<sftp::File>),
     /// In order, and once.
     Stream(Arc<InOrder>),
+}
+
+/// A file that ends before its size was cut while it was copied: a beginning of what it was is not a copy.
+fn whole(data: &Bytes, offset: u64, length: usize) -> Result<(), Reason> {
+    if data.len() == length {
+        return Ok(());
+    }
+    let end = offset + data.len() as u64;
+    Err(format!("it changed while it was copied: it ends at byte {end} by now").into())
 }
 
 impl Source {
@@ -54,10 +63,7 @@ impl Source {
                     .map_err(|error| Reason::local(&item.source, &error))
             }
             Place::Server(sessions) => {
-                let file = sessions
-                    .first()
-                    .open(&item.source, OpenFlags::READ, FileAttributes::default())
-                    .await;
+                let file = sessions.first().open_in_turn(&item.source, OpenFlags::READ).await;
                 file.map(|file| Self::Server(Arc::new(file)))
                     .map_err(Reason::from)
             }
@@ -111,8 +117,9 @@ impl Source {
                 for Want { id, offset, length } in wants {
                     let file = file.clone();
                     reads.spawn(async move {
-                        let data = file.read_at(offset, length).await;
-                        data.map(|data| vec![(id, data)]).map_err(Reason::from)
+                        let data = file.read_at(offset, length).await?;
+                        whole(&data, offset, length)?;
+                        Ok(vec![(id, data)])
                     });
                 }
             }
@@ -131,10 +138,10 @@ impl Source {
                     reads.spawn_blocking(move || {
                         some.into_iter()
                             .map(|Want { id, offset, length }| {
-                                Ok((
-                                    id,
-                                    read_at(&file, offset, length).map_err(|error| error.to_string())?,
-                                ))
+                                let data =
+                                    read_at(&file, offset, length).map_err(|error| error.to_string())?;
+                                whole(&data, offset, length)?;
+                                Ok((id, data))
                             })
                             .collect()
                     });
