@@ -2,7 +2,8 @@
 
     port.py PORT COMMAND...
 
-prints the port, which is a free one for 0, when something listens there; `{port}` stands for it in the command.
+prints the port, which is a free one for 0, when something listens there; `{port}` stands for it in the command, and the
+environment has it as PORT.
 """
 
 import os
@@ -26,7 +27,8 @@ def listens(port):
 
 def main():
     port = int(sys.argv[1]) or free_port()
-    server = subprocess.Popen([word.replace("{port}", str(port)) for word in sys.argv[2:]], stdout=sys.stderr)
+    command = [word.replace("{port}", str(port)) for word in sys.argv[2:]]
+    server = subprocess.Popen(command, stdout=sys.stderr, env=os.environ | {"PORT": str(port)})
     while not listens(port):
         if server.poll() is not None:
             sys.exit(f"{server.args[0]} ended with {server.returncode}")

@@ -21,7 +21,7 @@ main([Folder | Port]) ->
         {key_cb, ?MODULE},
         {auth_methods, "publickey"},
         {ssh_cli, {?MODULE, []}},
-        {subsystems, [ssh_sftpd:subsystem_spec([{cwd, "/"}])]},
+        {subsystems, [ssh_sftpd:subsystem_spec([])]},
         {parallel_login, true}
     ]),
     {ok, Info} = ssh:daemon_info(Daemon),
