@@ -65,6 +65,8 @@ function files(sftp) {
   const attributes = (id) => (error, stat) => (error ? done(id)(error) : sftp.attrs(id, attrsOf(stat)))
 
   sftp.on('error', (error) => console.error('sftp:', error.message))
+  // Without this, which ssh2's example leaves out, sftp(1) waits for the channel's end forever.
+  sftp.on('end', () => sftp.end())
   sftp.on('OPEN', (id, name, flags, attrs) => {
     fs.open(name, flagsOf(flags), attrs.mode === undefined ? 0o666 : attrs.mode & 0o7777, (error, fd) => {
       if (error) return done(id)(error)
