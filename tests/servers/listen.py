@@ -7,7 +7,6 @@ prints the port, which is a free one for 0, and serves until it is killed.
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,12 +16,13 @@ def main():
     port, *command = sys.argv[1:]
     listener = socket.create_server(("127.0.0.1", int(port)), backlog=100)
     print(listener.getsockname()[1], flush=True)
-    # Children that have ended vanish by themselves.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Not SIG_IGN for SIGCHLD, which the server would inherit and then not learn that a command has ended.
+    running = []
     while True:
         client, (host, peer) = listener.accept()
         environment = os.environ | {"TCPREMOTEIP": host, "TCPREMOTEPORT": str(peer)}
-        subprocess.Popen(command, stdin=client, stdout=client, env=environment)
+        running = [child for child in running if child.poll() is None]
+        running.append(subprocess.Popen(command, stdin=client, stdout=client, env=environment))
         client.close()
 
 
