@@ -1,8 +1,9 @@
 // An SSH server on golang.org/x/crypto/ssh and github.com/pkg/sftp, like their examples, with real commands.
 //
-//	server HOSTKEY [PORT]
+//	server HOSTKEY [PORT [IDENTIFICATION]]
 //
-// prints the port on which it listens and serves until it is killed. Any public key is accepted.
+// prints the port on which it listens and serves until it is killed. Any public key is accepted. It calls itself
+// IDENTIFICATION where that is given.
 package main
 
 import (
@@ -35,6 +36,9 @@ func main() {
 		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil },
 	}
 	config.AddHostKey(signer)
+	if len(os.Args) > 3 {
+		config.ServerVersion = os.Args[3]
+	}
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
 	if err != nil {
 		log.Fatal(err)

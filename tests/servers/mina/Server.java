@@ -1,6 +1,5 @@
 import java.nio.file.Path;
 import java.util.List;
-import org.apache.sshd.common.file.virtualfs.VirtualFileSystemFactory;
 import org.apache.sshd.common.keyprovider.FileKeyPairProvider;
 import org.apache.sshd.server.SshServer;
 import org.apache.sshd.server.auth.pubkey.AcceptAllPublickeyAuthenticator;
@@ -20,7 +19,6 @@ public class Server {
         server.setPort(arguments.length > 1 ? Integer.parseInt(arguments[1]) : 0);
         server.setKeyPairProvider(new FileKeyPairProvider(Path.of(arguments[0])));
         server.setPublickeyAuthenticator(AcceptAllPublickeyAuthenticator.INSTANCE);
-        server.setFileSystemFactory(new VirtualFileSystemFactory(Path.of("/")));
         server.setShellFactory(new ProcessShellFactory("/bin/sh", "/bin/sh"));
         server.setCommandFactory(
                 (channel, command) -> new ProcessShellFactory(command, "/bin/sh", "-c", command).createShell(channel));
