@@ -29,7 +29,10 @@ async def run(process):
     command = ["/bin/sh"] if process.command is None else ["/bin/sh", "-c", process.command]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+    await process.redirect_stdin(child.stdin)
+    # With an EOF behind the first of them that ends, what the other still writes ends the connection.
+    await process.redirect_stdout(child.stdout, send_eof=False)
+    await process.redirect_stderr(child.stderr, send_eof=False)
     await process.stdout.drain()
     await process.stderr.drain()
     process.exit(await child.wait())
