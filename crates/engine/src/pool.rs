@@ -699,6 +699,10 @@ impl Pool {
         }
     }
 
+    pub(crate) fn sftp_silence(&self) -> Duration {
+        self.settings.sftp_silence
+    }
+
     /// What host memory has learnt of the server.
     pub(crate) fn lessons(&self) -> Lessons {
         let facts = self.memory.facts(&HostId::of(&self.host));

@@ -87,6 +87,9 @@ settings! {
     /// Seconds to wait for the answer before the connection is given up, and for the answer to a command before others get
     /// another connection.
     probe_limit: Duration = Duration::from_secs(10);
+    /// Seconds that an SFTP server other than OpenSSH's may owe an answer while its connection is alive: then its session is
+    /// ended. A third of that for its first answer, OpenSSH's too. 0 for never.
+    sftp_silence: Duration = Duration::from_secs(30);
     /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for none.
     metrics_port: u16 = 0;
     /// Record what is run on hosts in the audit trail: `"off"`, `"on"`, or `"strict"`, where nothing runs that cannot be recorded.

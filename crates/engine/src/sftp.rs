@@ -254,6 +254,11 @@ impl Sftp {
         symlink::make(self, &bytes(target), &bytes(link)).await
     }
 
+    /// The same, and fails where the link says something else than `target` then.
+    pub(crate) async fn symlink_exactly(&self, target: &Bytes, link: &Bytes) -> Result<(), Error> {
+        symlink::make_exactly(self, target, link).await
+    }
+
     /// What a symbolic link says, in the server's words.
     pub async fn readlink(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let path = bytes(path);

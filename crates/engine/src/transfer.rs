@@ -81,6 +81,8 @@ pub enum Location {
 #[derive(Default)]
 pub struct Progress {
     bytes: AtomicU64,
+    /// What need not be moved again, whatever becomes of the sessions.
+    kept: AtomicU64,
     /// Of files that are there.
     copied_bytes: AtomicU64,
     total_bytes: AtomicU64,
@@ -140,6 +142,19 @@ impl Progress {
         }
     }
 
+    /// Grows with everything that is copied, looked at or deleted.
+    fn steps(&self) -> u64 {
+        let counts = [
+            &self.kept,
+            &self.files,
+            &self.skipped,
+            &self.failed,
+            &self.deleted,
+            &self.total_files,
+        ];
+        counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     fn found(&self, bytes: u64) {
         self.total_files.fetch_add(1, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -147,6 +162,12 @@ impl Progress {
 
     fn moved(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of a large file: a lost session does not take them with it.
+    fn kept(&self, bytes: u64) {
+        self.moved(bytes);
+        self.kept.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn compressed(&self, compressed: bool) {
@@ -290,6 +311,12 @@ pub async fn copy_at(
     let groups = group(sources).await?;
     for group in &groups {
         refuse_into_itself(&job, &group.place, &group.paths, &to, &top).await?;
+    }
+    for place in groups.iter().map(|group| &group.place).chain([&to]) {
+        if let Place::Server(sessions) = place {
+            let progress = progress.clone();
+            sessions.measure_by(move || progress.steps());
+        }
     }
     let copied = copy_groups(&job, groups, &to, &top).await;
     let deleted = match &copied {

@@ -8,6 +8,7 @@
 //! | a server that breaks the protocol in a known way | [`hostile::Misbehaviour`] |
 //! | a server whose every message the test writes itself | [`hostile::RawServer`] |
 //! | thousands of hosts in one process, which keep a ledger | [`LightServer`] |
+//! | an SFTP server that misbehaves by rules | [`SftpFaults`] |
 //! | a second, well-behaved implementation with strange commands | [`hostile::RusshServer`] |
 //! | content for files and streams | [`noise`] |
 //! | that what a test starts by itself ends with the test program, however that ends | [`folder`] |
@@ -57,7 +58,9 @@ pub use noise::noise;
 pub use port::{free_port, leave_socket};
 pub use process::folder;
 pub use relay::{Direction, Relay};
-pub use servers::{Dropbear, DropbearBuilder, LogLevel, Sshd, SshdBuilder, make_privilege_separation_folder};
+pub use servers::{
+    Dropbear, DropbearBuilder, LogLevel, SftpFaults, Sshd, SshdBuilder, make_privilege_separation_folder,
+};
 #[cfg(feature = "russh")]
 pub use servers::{Ended, Execution, LightServer};
 pub use ssh_config::{HostEntry, ssh, write_ssh_config};

@@ -285,6 +285,7 @@ impl Host {
         Known {
             symlink_link_first: Arc::new(OnceCell::new_with(order.map(|(_, first)| first))),
             remember: Some(Arc::new(remember)),
+            silence: Some(self.pool.sftp_silence()),
         }
     }
 

@@ -40,6 +40,9 @@ pub(crate) struct Known {
     pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
     /// Host memory, where there is one.
     pub(crate) remember: Option<Arc<dyn Fn(Lesson, u32) + Send + Sync>>,
+    /// How long a server may owe an answer while its connection lives, if that ends at all: the session is dead then, and so may
+    /// be the next one on that connection (proftpd's, in a copy from a host to itself).
+    pub(crate) silence: Option<Duration>,
 }
 
 impl Known {
@@ -418,7 +421,10 @@ impl Shared {
     async fn silent(&self, control: &SessionControl) -> Duration {
         let mut asked = false;
         loop {
-            let limit = if self.has_begun() { SILENCE } else { BEGINNING };
+            let Some(silence) = self.known.silence.filter(|silence| !silence.is_zero()) else {
+                return std::future::pending().await;
+            };
+            let limit = if self.has_begun() { silence } else { silence / 3 };
             let (owed, heard) = {
                 let state = self.state();
                 (
@@ -524,11 +530,7 @@ impl State {
     }
 }
 
-/// How long a server may owe the answer to SSH_FXP_INIT, and to any request, while its connection lives: the session is dead
-/// then, and so may be the next one on that connection (proftpd's, in a copy from a host to itself).
-const BEGINNING: Duration = Duration::from_secs(10);
-const SILENCE: Duration = Duration::from_secs(30);
-/// How often that is looked at.
+/// How often it is looked whether a server owes an answer.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// An operation under way. Dropping it takes it back if it has not left, and closes what it opens otherwise.

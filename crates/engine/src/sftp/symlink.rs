@@ -18,6 +18,30 @@ pub(super) async fn make(sftp: &Sftp, target: &Bytes, link: &Bytes) -> Result<()
     sftp.done(MAKING, link, request(target, link, link_first)).await
 }
 
+/// The same, and holds what was made against what was asked for: Erlang's server writes another text into a link whose target
+/// is relative.
+pub(super) async fn make_exactly(sftp: &Sftp, target: &Bytes, link: &Bytes) -> Result<(), Error> {
+    make(sftp, target, link).await?;
+    if sftp.is_sftp_server().await? {
+        return Ok(());
+    }
+    let made = match (sftp.lstat(link).await, sftp.readlink(link).await) {
+        (Ok(found), Ok(text)) => {
+            let is_as_long = found
+                .size
+                .is_none_or(|size| size == 0 || size == target.len() as u64);
+            found.file_type() == Some(FileType::Symlink) && (is_as_long || text == *target)
+        }
+        _ => false,
+    };
+    if made {
+        return Ok(());
+    }
+    let _ = sftp.remove(link).await;
+    let message = "the server makes another link than it is asked for";
+    Err(refused(sftp, MAKING, link, message))
+}
+
 fn request(target: &Bytes, link: &Bytes, link_first: bool) -> Request {
     let (target, link) = (target.clone(), link.clone());
     match link_first {

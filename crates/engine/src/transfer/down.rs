@@ -268,7 +268,7 @@ impl Down {
             })
             .await;
             part = written;
-            self.job.progress.moved(moved);
+            self.job.progress.kept(moved);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(End::Failed(status))) => {

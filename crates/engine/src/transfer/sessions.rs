@@ -1,6 +1,6 @@
 //! [`Sessions`]: the sessions that a copy goes over.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_request::Backoff;
 
@@ -47,6 +47,8 @@ impl Apart {
 struct Shared {
     state: Mutex<State>,
     changed: Notify,
+    /// Tells how far the copy is.
+    measure: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
 
 struct State {
@@ -58,9 +60,15 @@ struct State {
     opening: usize,
     /// The server takes no more sessions beside those that live.
     full: bool,
-    /// Attempts that failed while there was no session at all, and why the last one did.
+    /// Attempts that failed while there was no session at all, or brought one that ended before anything was copied over it,
+    /// and why the last one did.
     failures: u32,
     error: Option<Error>,
+    /// How far the copy was when the last session opened.
+    progress: u64,
+    /// How many have opened, and up to which of them it was looked at what came of it.
+    opened: u64,
+    counted: u64,
     /// The most sessions that were alive at once.
     most: usize,
 }
@@ -81,6 +89,12 @@ impl Sessions {
         Self::beginning(sftp.clone(), None)
     }
 
+    /// Has sessions that end count as attempts that failed, as long as `measure` tells no more than before: a server that ends
+    /// each of them is not asked for ever.
+    pub(super) fn measure_by(&self, measure: impl Fn() -> u64 + Send + Sync + 'static) {
+        let _ = self.shared.measure.set(Box::new(measure));
+    }
+
     fn beginning(first: Sftp, host: Option<Host>) -> Self {
         let state = State {
             host,
@@ -90,12 +104,16 @@ impl Sessions {
             full: false,
             failures: 0,
             error: None,
+            progress: 0,
+            opened: 0,
+            counted: 0,
             most: 1,
         };
         Self {
             shared: Arc::new(Shared {
                 state: Mutex::new(state),
                 changed: Notify::new(),
+                measure: OnceLock::new(),
             }),
             rtt: OnceCell::new(),
             hashing: Semaphore::new(HASHING),
@@ -153,6 +171,9 @@ impl Sessions {
             full: false,
             failures: 0,
             error: None,
+            progress: state.progress,
+            opened: 0,
+            counted: 0,
             most: state.most,
         };
         drop(state);
@@ -282,6 +303,22 @@ impl Sessions {
         {
             return Err(error);
         }
+        // One that began and has ended counts where nothing came of it.
+        if live == 0 && state.opening == 0 {
+            let ended = state.sessions.last().and_then(|sftp| sftp.link().ended());
+            let is_new = state.counted != state.opened;
+            state.counted = state.opened;
+            let in_vain = self
+                .shared
+                .progress()
+                .is_some_and(|progress| progress <= state.progress);
+            if let Some(error) = ended.filter(|_| is_new && in_vain) {
+                // One that had to be waited for was tried for long enough.
+                let silent = matches!(error, Error::SftpSilent { .. });
+                state.failures += if silent { MOST_FAILURES.div_ceil(2) } else { 1 };
+                state.error = Some(error);
+            }
+        }
         if live == 0 && state.opening == 0 && state.failures >= MOST_FAILURES {
             return state.error.clone().map_or(Ok(()), Err);
         }
@@ -331,13 +368,18 @@ impl Sessions {
                     }
                 };
                 let Some(shared) = shared.upgrade() else { return };
+                let progress = shared.progress();
                 let mut state = shared.state();
                 if state.moves != moves {
                     return;
                 }
                 match opened {
                     Ok(_) => {
-                        state.failures = 0;
+                        state.opened += 1;
+                        if progress.is_none_or(|progress| progress > state.progress) {
+                            state.failures = 0;
+                        }
+                        state.progress = progress.unwrap_or_default();
                         state.count();
                     }
                     Err(error) => {
@@ -379,6 +421,10 @@ impl Shared {
     /// Guards the list of sessions, for as long as a look takes.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn progress(&self) -> Option<u64> {
+        self.measure.get().map(|measure| measure())
     }
 
     /// An attempt to open a session is over; the state, where it was for what is wanted now.

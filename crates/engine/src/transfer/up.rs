@@ -510,7 +510,7 @@ impl<'a> Up<'a> {
             if found.is_some() {
                 sftp.remove(&path).await?;
             }
-            sftp.symlink(&target, &path).await?;
+            sftp.symlink_exactly(&target, &path).await?;
         }
         self.job.progress.copied(item.target.clone(), 0);
         Ok(())
@@ -820,7 +820,7 @@ impl<'a> Up<'a> {
         }
         let done = plan.ranges().done_bytes();
         let more = done.saturating_sub(*counted);
-        self.job.progress.moved(more);
+        self.job.progress.kept(more);
         self.job.flow.passed(more);
         *counted = done.max(*counted);
         news

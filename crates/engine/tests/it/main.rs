@@ -5,6 +5,7 @@ mod error;
 mod execution;
 mod forward;
 mod further_log_in;
+mod other_sftp;
 mod private_host;
 mod sftp;
 mod site;

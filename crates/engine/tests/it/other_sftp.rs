@@ -1,0 +1,380 @@
+//! Copies to and from SFTP servers that are not OpenSSH's: a server with the faults of real ones, behind a stock sshd.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use trunkline::memory::{HostId, Lesson};
+use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, Snapshot, copy};
+use trunkline::{Engine, Error, Host, Settings};
+use trunkline_testkit::{SftpFaults, noise};
+
+use crate::site::{engine, host_of};
+
+/// A server with faults, and a host of an engine that knows nothing of it yet.
+struct Bench {
+    server: SftpFaults,
+    engine: Engine,
+    host: Host,
+    place: tempfile::TempDir,
+}
+
+/// How a copy went.
+struct Copied {
+    result: Result<Snapshot, Error>,
+    failures: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Bench {
+    async fn with(rules: &[&str]) -> Self {
+        Self::of(rules, engine()).await
+    }
+
+    async fn of(rules: &[&str], engine: Engine) -> Self {
+        let server = SftpFaults::start(rules).unwrap();
+        let host = host_of(&engine, server.sshd()).await;
+        let place = tempfile::tempdir().unwrap();
+        Self {
+            server,
+            engine,
+            host,
+            place,
+        }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.place.path().join(name)
+    }
+
+    fn there(&self, name: &str) -> Location {
+        let path = self.path(name);
+        Location::Host(
+            self.host.clone(),
+            Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+        )
+    }
+
+    fn here(&self, name: &str) -> Location {
+        Location::Local(self.path(name))
+    }
+
+    fn has_learnt(&self, lesson: Lesson) -> bool {
+        let facts = self.engine.memory().facts(&HostId::of(self.host.config()));
+        facts.is_some_and(|facts| facts.lessons.has(lesson))
+    }
+
+    async fn copy(&self, from: &Location, to: &Location, preserve: bool) -> Copied {
+        let told = Arc::new(Mutex::new((Vec::new(), Vec::new())));
+        let progress = Arc::new(Progress::watched({
+            let told = told.clone();
+            move |event| match event {
+                CopyEvent::Failed { message, .. } => told.lock().unwrap().0.push(message),
+                CopyEvent::Note { message } => told.lock().unwrap().1.push(message),
+                _ => {}
+            }
+        }));
+        let mut options = CopyOptions::default();
+        options.recursive = true;
+        options.preserve = preserve;
+        let result = copy(std::slice::from_ref(from), to, &options, &progress).await;
+        let (failures, notes) = std::mem::take(&mut *told.lock().unwrap());
+        Copied {
+            result,
+            failures,
+            notes,
+        }
+    }
+
+    /// A tree of files here, and what has to be there of it.
+    fn tree(&self, name: &str, files: usize) {
+        std::fs::create_dir(self.path(name)).unwrap();
+        for at in 0..files {
+            std::fs::write(
+                self.path(name).join(format!("f{at}")),
+                noise(at * 37 % 9000, at as u64),
+            )
+            .unwrap();
+        }
+    }
+
+    #[track_caller]
+    fn assert_tree(&self, name: &str, files: usize) {
+        for at in 0..files {
+            let content = std::fs::read(self.path(name).join(format!("f{at}"))).unwrap();
+            assert!(content == noise(at * 37 % 9000, at as u64), "f{at}");
+        }
+        assert_eq!(std::fs::read_dir(self.path(name)).unwrap().count(), files);
+    }
+}
+
+#[track_caller]
+fn assert_copied(copied: &Copied) {
+    assert_eq!(copied.failures, Vec::<String>::new());
+    assert_eq!(copied.result.as_ref().unwrap().failed, 0);
+}
+
+#[tokio::test]
+async fn files_that_are_given_one_handle_are_copied_one_at_a_time() {
+    for up in [true, false] {
+        let bench = Bench::with(&["share:9"]).await;
+        bench.tree("source", 200);
+        let (from, to) = match up {
+            true => (bench.here("source"), bench.there("target")),
+            false => (bench.there("source"), bench.here("target")),
+        };
+        assert_copied(&bench.copy(&from, &to, false).await);
+        bench.assert_tree("target", 200);
+        assert!(bench.has_learnt(Lesson::SharedHandles));
+    }
+}
+
+#[tokio::test]
+async fn a_caller_who_opens_two_files_of_a_server_that_shares_handles_is_told() {
+    let bench = Bench::with(&["share:2"]).await;
+    std::fs::write(bench.path("f"), "f").unwrap();
+    let open = |sftp: trunkline::sftp::Sftp| {
+        let path = bench.path("f");
+        async move {
+            let flags = trunkline::sftp::OpenFlags::READ;
+            sftp.open(path.as_os_str().as_bytes(), flags, Default::default())
+                .await
+        }
+    };
+    let sftp = bench.host.sftp().await.unwrap();
+    let first = open(sftp.clone()).await.unwrap();
+    let error = open(sftp.clone()).await.unwrap_err().to_string();
+    assert!(error.contains("gave two open files the same handle"), "{error}");
+    assert!(first.read_at(0, 1).await.is_err());
+    // From now on the second one waits for nobody.
+    let sftp = bench.host.sftp().await.unwrap();
+    let first = open(sftp.clone()).await.unwrap();
+    let error = open(sftp.clone()).await.unwrap_err().to_string();
+    assert!(error.contains("close another one first"), "{error}");
+    first.close().await.unwrap();
+    assert_eq!(open(sftp).await.unwrap().read_at(0, 9).await.unwrap(), "f");
+}
+
+#[tokio::test]
+async fn links_are_made_whichever_order_the_server_has() {
+    for (rule, lesson) in [
+        ("symlink:draft", Lesson::SymlinkLinkFirst),
+        ("symlink:openssh", Lesson::SymlinkTargetFirst),
+    ] {
+        let bench = Bench::with(&[rule]).await;
+        std::fs::create_dir(bench.path("source")).unwrap();
+        let texts = ["../x", "/nowhere/at/all", "f"];
+        for (at, text) in texts.iter().enumerate() {
+            symlink(text, bench.path("source").join(format!("l{at}"))).unwrap();
+        }
+        for _ in 0..2 {
+            assert_copied(
+                &bench
+                    .copy(&bench.here("source"), &bench.there("target"), false)
+                    .await,
+            );
+            let target = match bench.path("target/source").exists() {
+                true => bench.path("target/source"),
+                false => bench.path("target"),
+            };
+            for (at, text) in texts.iter().enumerate() {
+                let found = std::fs::read_link(target.join(format!("l{at}"))).unwrap();
+                assert_eq!(found, Path::new(text));
+            }
+            let count = std::fs::read_dir(&target).unwrap().filter(|entry| {
+                let name = entry.as_ref().unwrap().file_name();
+                name.as_bytes() != b"source"
+            });
+            assert_eq!(count.count(), texts.len(), "nothing is left beside them");
+        }
+        assert!(bench.has_learnt(lesson));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_renames_nothing_gets_files_under_their_last_names() {
+    let denied = ["status:RENAME:*:3", "status:posix-rename@openssh.com:*:3"];
+    let bench = Bench::with(&denied).await;
+    bench.tree("source", 20);
+    std::fs::write(bench.path("source/large"), noise(3_000_000, 1)).unwrap();
+    let copied = bench
+        .copy(&bench.here("source"), &bench.there("target"), false)
+        .await;
+    assert_copied(&copied);
+    assert_eq!(copied.notes.len(), 1, "{:?}", copied.notes);
+    assert!(copied.notes[0].contains("files are written under their last names"));
+    assert!(std::fs::read(bench.path("target/large")).unwrap() == noise(3_000_000, 1));
+    std::fs::remove_file(bench.path("target/large")).unwrap();
+    bench.assert_tree("target", 20);
+    // Over longer ones and shorter ones.
+    for at in 0..20 {
+        std::fs::write(bench.path(&format!("target/f{at}")), noise(5000, 77)).unwrap();
+    }
+    std::fs::remove_file(bench.path("source/large")).unwrap();
+    std::fs::create_dir(bench.path("again")).unwrap();
+    std::fs::rename(bench.path("target"), bench.path("again/source")).unwrap();
+    assert_copied(
+        &bench
+            .copy(&bench.here("source"), &bench.there("again"), false)
+            .await,
+    );
+    bench.assert_tree("again/source", 20);
+}
+
+#[tokio::test]
+async fn a_dropbox_that_takes_files_away_gets_them_under_their_last_names() {
+    let bench = Bench::with(&["close:takes"]).await;
+    std::fs::write(bench.path("f"), noise(10_000, 1)).unwrap();
+    std::fs::create_dir(bench.path("drop")).unwrap();
+    let copied = bench.copy(&bench.here("f"), &bench.there("drop/f"), false).await;
+    assert_copied(&copied);
+    assert_eq!(copied.notes.len(), 1, "{:?}", copied.notes);
+    assert!(std::fs::read(bench.path("drop/taken/f")).unwrap() == noise(10_000, 1));
+}
+
+#[tokio::test]
+async fn attributes_are_set_by_path_where_those_of_open_files_are_not() {
+    let bench = Bench::with(&["status:FSETSTAT:*:8"]).await;
+    for size in [10_000, 3_000_000] {
+        std::fs::write(bench.path("f"), noise(size, 1)).unwrap();
+        std::fs::set_permissions(bench.path("f"), PermissionsExt::from_mode(0o751)).unwrap();
+        std::fs::write(bench.path("g"), noise(4_000_000, 2)).unwrap();
+        assert_copied(&bench.copy(&bench.here("f"), &bench.there("g"), true).await);
+        assert!(std::fs::read(bench.path("g")).unwrap() == noise(size, 1));
+        let mode = std::fs::metadata(bench.path("g")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o751);
+    }
+}
+
+#[tokio::test]
+async fn without_any_attributes_a_file_is_written_over_and_keeps_its_own() {
+    let refused = ["status:FSETSTAT:*:8", "status:SETSTAT:*:3"];
+    let bench = Bench::with(&refused).await;
+    for (size, before) in [
+        (10_000, 20_000),
+        (20_000, 10_000),
+        (3_000_000, 4_000_000),
+        (4_000_000, 3_000_000),
+    ] {
+        std::fs::write(bench.path("f"), noise(size, 1)).unwrap();
+        std::fs::write(bench.path("g"), noise(before, 2)).unwrap();
+        std::fs::set_permissions(bench.path("g"), PermissionsExt::from_mode(0o640)).unwrap();
+        assert_copied(&bench.copy(&bench.here("f"), &bench.there("g"), false).await);
+        assert!(
+            std::fs::read(bench.path("g")).unwrap() == noise(size, 1),
+            "{size} over {before}"
+        );
+        let mode = std::fs::metadata(bench.path("g")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        // Where they were asked for, the file is there and its times are missed: that is said, and not that it is incomplete.
+        let copied = bench.copy(&bench.here("f"), &bench.there("g"), true).await;
+        assert_eq!(copied.failures.len(), 1);
+        assert!(
+            copied.failures[0].contains("copied, but the server does not set its times and permissions"),
+            "{:?}",
+            copied.failures
+        );
+        assert!(std::fs::read(bench.path("g")).unwrap() == noise(size, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_shrinks_while_it_is_fetched_leaves_the_older_one() {
+    let bench = Bench::with(&["resize:READ:3:50000"]).await;
+    std::fs::write(bench.path("f"), noise(4_000_000, 1)).unwrap();
+    std::fs::write(bench.path("g"), "an older one").unwrap();
+    let copied = bench.copy(&bench.there("f"), &bench.here("g"), false).await;
+    assert_eq!(copied.failures.len(), 1);
+    assert!(
+        copied.failures[0].contains("it changed while it was copied"),
+        "{:?}",
+        copied.failures
+    );
+    assert_eq!(std::fs::read(bench.path("g")).unwrap(), b"an older one");
+    // The same for those who read by themselves.
+    std::fs::write(bench.path("f"), noise(4_000_000, 1)).unwrap();
+    let sftp = bench.host.sftp().await.unwrap();
+    let error = sftp
+        .read(bench.path("f").as_os_str().as_bytes())
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("it changed while it was read"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn what_fails_in_the_middle_of_many_files_damages_none_that_were_whole() {
+    // A disk that is full now and then, and an EOF too early.
+    for rule in [
+        "status:WRITE:60-80:4",
+        "status:CLOSE:50-70:4",
+        "status:FSTAT:90-95:4",
+    ] {
+        let bench = Bench::with(&[rule]).await;
+        bench.tree("source", 200);
+        std::fs::create_dir(bench.path("target")).unwrap();
+        std::fs::create_dir(bench.path("target/source")).unwrap();
+        for at in 0..200 {
+            std::fs::write(bench.path(&format!("target/source/f{at}")), "older").unwrap();
+        }
+        let copied = bench
+            .copy(&bench.here("source"), &bench.there("target"), false)
+            .await;
+        let failed = copied.result.unwrap().failed;
+        let mut older = 0;
+        for at in 0..200 {
+            let content = std::fs::read(bench.path(&format!("target/source/f{at}"))).unwrap();
+            if content == b"older" {
+                older += 1;
+            } else {
+                assert!(content == noise(at * 37 % 9000, at as u64), "{rule}: f{at}");
+            }
+        }
+        assert_eq!(older, failed, "{rule}");
+        assert_eq!(failed as usize, copied.failures.len());
+        let names = std::fs::read_dir(bench.path("target/source")).unwrap().count();
+        assert_eq!(names, 200, "{rule}: something is left");
+    }
+}
+
+/// An engine that waits for three seconds where others wait for half a minute.
+fn impatient() -> Engine {
+    let settings = Settings {
+        sftp_silence: Duration::from_secs(3),
+        ..Settings::default()
+    };
+    Engine::new(settings, Default::default())
+}
+
+#[tokio::test]
+async fn a_server_that_stops_answering_is_left_and_asked_anew() {
+    let bench = Bench::of(&["sessions:1", "stall:WRITE:5:3600"], impatient()).await;
+    bench.tree("source", 20);
+    assert_copied(
+        &bench
+            .copy(&bench.here("source"), &bench.there("target"), false)
+            .await,
+    );
+    bench.assert_tree("target", 20);
+    assert!(bench.server.sshd().connections() > 1, "on another connection");
+}
+
+#[tokio::test]
+async fn a_server_that_never_begins_is_told_within_a_bounded_time() {
+    let bench = Bench::of(&["stall:INIT:1:3600"], impatient()).await;
+    std::fs::write(bench.path("f"), "f").unwrap();
+    let copied = bench.copy(&bench.here("f"), &bench.there("g"), false).await;
+    let error = copied.result.unwrap_err().to_string();
+    assert!(error.contains("has not answered for 1 s"), "{error}");
+    assert!(!bench.path("g").exists());
+    // The same for one that stops in each session again.
+    bench.server.set(&["stall:OPEN:1:3600"]).unwrap();
+    let copied = bench.copy(&bench.here("f"), &bench.there("g"), false).await;
+    let error = copied.result.unwrap_err().to_string();
+    assert!(error.contains("has not answered for 3 s"), "{error}");
+}
