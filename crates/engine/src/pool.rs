@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
-use trunkline_proto::{ChannelKind, ServerId};
+use trunkline_proto::ChannelKind;
 use trunkline_request::connection::{ConnectionReport, Handshake};
 
 use crate::config::{ControlPersist, HostConfig, Request};
@@ -22,7 +22,7 @@ use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
 use crate::error::Error;
 use crate::interaction::{Client, Interaction, KnownClient, Waiting};
-use crate::memory::{HostId, Lesson, Memory};
+use crate::memory::{HostId, Learner, Lesson, Memory};
 use crate::metrics::{Metrics, Opening, Queue};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
@@ -80,7 +80,8 @@ impl Caller {
 pub(crate) struct Pool {
     host: Arc<HostConfig>,
     connector: Connector,
-    memory: Arc<Memory>,
+    /// What is learnt of the host.
+    learner: Learner,
     metrics: Arc<Metrics>,
     settings: Settings,
     /// The program has said how many connections it allows, and answers for each.
@@ -150,9 +151,8 @@ impl Pool {
         metrics: Arc<Metrics>,
         connector: Connector,
     ) -> Arc<Self> {
-        let limit = memory
-            .facts(&HostId::of(&host))
-            .and_then(|facts| facts.lessons.number(Lesson::MaxSessions));
+        let learner = Learner::new(&memory, HostId::of(&host));
+        let limit = learner.facts().lessons.number(Lesson::MaxSessions);
         let idle = match host.control_persist {
             // Without a ControlMaster, "no" is only what nobody has set.
             ControlPersist::No => Some(settings.idle_timeout),
@@ -179,7 +179,7 @@ impl Pool {
         Arc::new(Self {
             host,
             connector,
-            memory,
+            learner,
             metrics,
             settings,
             is_given: connections.is_some(),
@@ -387,8 +387,8 @@ impl Pool {
                 }
                 Placement::Open(id) => (id, How::Open(state.policy.asks(id))),
                 Placement::Connect(id) => {
-                    // To a server known as OpenSSH, a session for the next command is asked for in the same flight.
-                    state.policy.allow_spares(self.remembered_as_openssh());
+                    // To a server known as sshd, a session for the next command is asked for in the same flight.
+                    state.policy.allow_spares(self.keeps_spares());
                     self.connect(&mut state, id, caller);
                     let how = match state.policy.is_further(id) {
                         true => {
@@ -634,10 +634,10 @@ impl Pool {
             let mut state = pool.state();
             if ready {
                 let info = made.info();
-                let openssh = info.is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
+                let is_sshd = info.is_some_and(|info| info.is_sshd);
                 let answered = info.filter(|_| !is_given).map(|info| info.answered);
                 state.policy.lane_ready(id, answered.unwrap_or_default());
-                state.policy.allow_spares(openssh);
+                state.policy.allow_spares(is_sshd || pool.keeps_spares());
                 state.failed = None;
             } else {
                 state.refresh(&pool.host, Instant::now());
@@ -683,8 +683,8 @@ impl Pool {
         }
     }
 
-    /// Whether the server is known as OpenSSH, and requests may go ahead of its answers.
-    pub(crate) fn is_openssh(&self) -> bool {
+    /// Whether the server is known as sshd, and requests may go ahead of its answers.
+    pub(crate) fn is_sshd(&self) -> bool {
         if !self.settings.early_flights {
             return false;
         }
@@ -692,18 +692,14 @@ impl Pool {
             .state()
             .lanes
             .values()
-            .find_map(|lane| lane.connection.info().map(|info| info.server.clone()));
-        match connected {
-            Some(server) => ServerId::remembered(&server).is_openssh(),
-            None => self.remembered_as_openssh(),
-        }
+            .find_map(|lane| lane.connection.info().map(|info| info.is_sshd));
+        connected == Some(true) || self.learner.has(Lesson::Sshd)
     }
 
-    fn remembered_as_openssh(&self) -> bool {
-        let facts = self.memory.facts(&HostId::of(&self.host));
-        facts
-            .and_then(|facts| facts.banner)
-            .is_some_and(|banner| ServerId::remembered(&banner).is_openssh())
+    /// Whether sessions opened ahead are known to be of use.
+    fn keeps_spares(&self) -> bool {
+        let lessons = self.learner.facts().lessons;
+        (lessons.has(Lesson::Sshd) || lessons.has(Lesson::Spares)) && !lessons.has(Lesson::NoSpares)
     }
 
     /// A session was refused: what that says of the server's limit is remembered.
@@ -719,9 +715,7 @@ impl Pool {
             .filter(|_| before != state.policy.session_limit());
         drop(state);
         if let Some(limit) = limit {
-            self.memory.update(&HostId::of(&self.host), |facts| {
-                facts.lessons.learn(Lesson::MaxSessions, limit);
-            });
+            self.learner.learn(Lesson::MaxSessions, limit);
         }
         outcome
     }

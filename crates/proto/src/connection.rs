@@ -46,9 +46,6 @@ pub struct Config {
     pub known_sshd: bool,
     /// Let the first authentication request follow the service request at once, whatever the server calls itself.
     pub early_log_in: bool,
-    /// Open a session in the flight of the first signed log-in, whatever the server calls itself. Nothing is asked of
-    /// it there: [`Event::EarlySession`] tells what became of it.
-    pub early_session: bool,
     /// Let up to 64 KiB of a session's input leave behind its start, where the server is sshd.
     pub early_stdin: bool,
     /// What receive windows grow from; connections of a process share it.
@@ -68,7 +65,6 @@ impl Config {
             early_flights: true,
             known_sshd: false,
             early_log_in: false,
-            early_session: false,
             early_stdin: true,
             window_budget: Arc::default(),
         }
@@ -183,7 +179,6 @@ impl Connection {
             early_flights,
             known_sshd,
             early_log_in,
-            early_session,
             early_stdin,
             window_budget,
         } = config;
@@ -200,10 +195,7 @@ impl Connection {
             told_host_keys: false,
             early_log_in,
             early_stdin,
-            early_session: match early_session {
-                true => EarlySession::Wanted,
-                false => EarlySession::None,
-            },
+            early_session: EarlySession::None,
             early_command: None,
             early_wanted: false,
             early: Vec::new(),
@@ -701,6 +693,12 @@ impl Connection {
     /// Opens a channel; it can be used at once.
     pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
         self.channels.open(kind)
+    }
+
+    /// Opens a session in the flight of the next signed log-in, also to a server that is not sshd. Nothing is asked of it
+    /// there; [`Event::EarlySession`] tells what became of it.
+    pub fn open_with_log_in(&mut self) {
+        self.early_session = EarlySession::Wanted;
     }
 
     /// Asks something of a session.

@@ -36,8 +36,8 @@ pub enum Event {
     Channel(ChannelEvent),
     /// The answer to [`Connection::ping`](crate::Connection::ping).
     Pong,
-    /// What became of the session that [`Config::early_session`](crate::Config::early_session) has opened with the log-in:
-    /// it is open, or it was refused, dropped, or lost with the request that it followed.
+    /// What became of the session of [`Connection::open_with_log_in`](crate::Connection::open_with_log_in): it is open, or it
+    /// was refused, dropped, or lost with the request that it followed.
     EarlySession(Option<ChannelId>),
     /// The server has begun the command that left with the log-in: it works through its packets in order.
     EarlyCommand,

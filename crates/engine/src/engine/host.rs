@@ -254,7 +254,7 @@ impl Host {
 
     fn sftp_config(&self) -> trunkline_sftp::Config {
         trunkline_sftp::Config {
-            early_requests: self.pool.is_openssh(),
+            early_requests: self.pool.is_sshd(),
             largest_request: self.tuned().and_then(|choice| choice.request_size),
         }
     }

@@ -581,14 +581,16 @@ const DROPBEAR: &str = "SSH-2.0-dropbear_2022.83";
 
 fn opening_early(early: Early, answers: &[Answer]) -> Pair {
     let mut config = Config::new("jo");
-    (config.early_log_in, config.early_session) = (true, true);
+    config.early_log_in = true;
     let behaviour = Behaviour {
         id: DROPBEAR,
         early,
         answers: answers.iter().cloned().collect(),
         ..Behaviour::default()
     };
-    Pair::new(config, behaviour)
+    let mut pair = Pair::new(config, behaviour);
+    pair.client.open_with_log_in();
+    pair
 }
 
 fn early_session(pair: &Pair) -> Option<Option<ChannelId>> {
