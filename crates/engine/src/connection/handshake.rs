@@ -277,7 +277,11 @@ impl Handshake {
             }
         });
         let learner = self.learner();
-        if proto.is_sshd() && !learner.has(Lesson::Sshd) && !learner.has(Lesson::NoPipelining) {
+        // Another connection may have found out meanwhile.
+        if learner.has(Lesson::NoPipelining) {
+            return;
+        }
+        if proto.is_sshd() && !learner.has(Lesson::Sshd) {
             learner.learn(Lesson::Sshd, 1);
         }
         if proto.has_logged_in_early() && !learner.has(Lesson::EarlyLogIn) {
@@ -676,6 +680,7 @@ impl LoggedIn {
             since: SystemTime::now(),
             handshake: begun.elapsed(),
             is_sshd: proto.is_sshd(),
+            went_ahead: !proto.is_sshd() && (proto.has_logged_in_early() || self.early_session == Some(true)),
             unverified,
             warnings: match unverified {
                 true => self.accepted.warnings.into(),
