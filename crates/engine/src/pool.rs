@@ -331,9 +331,11 @@ impl Pool {
     fn watches(&self, how: &How, misplaced: &Misplaced) -> bool {
         let is_spare = matches!(how, How::Spare(_));
         let untried_spare = || is_spare && self.learner.facts().lessons.number(Lesson::Spares) == Some(1);
+        // At the first contact nothing else is on the connection yet, and what is asked for can be withdrawn until it is made.
+        let is_first = matches!(how, How::WithLogIn) && self.learner.facts().banner.is_none();
         let untried = || matches!(self.state().policy.reuse(), Reuse::Untried | Reuse::Doubted);
-        !self.is_given
-            && (misplaced.refusals > 0 || untried() || !is_spare && self.may_go_ahead() || untried_spare())
+        let unknown = || untried() || !is_spare && self.may_go_ahead() || untried_spare();
+        !self.is_given && (misplaced.refusals > 0 || !is_first && unknown())
     }
 
     /// Waits for the server's answer to a session's start, and remembers what it shows. An error is a refusal behind which
@@ -897,7 +899,8 @@ impl Pool {
                 let info = made.info();
                 let is_sshd = info.is_some_and(|info| info.is_sshd);
                 let answered = info.filter(|_| !is_given).map(|info| info.answered);
-                state.policy.lane_ready(id, answered.unwrap_or_default());
+                let now = Instant::now();
+                state.policy.lane_ready(id, answered.unwrap_or_default(), now);
                 pool.recall(&mut state.policy, is_sshd);
                 state.failed = None;
             } else {

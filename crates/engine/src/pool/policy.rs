@@ -153,6 +153,7 @@ struct Lane {
     since: Instant,
     /// It is logged in.
     ready: bool,
+    ready_at: Option<Instant>,
     /// Who had to do something for that.
     answered: Answerer,
     /// The server has opened a channel on it.
@@ -243,6 +244,7 @@ impl Lane {
             further,
             since: now,
             ready: false,
+            ready_at: None,
             answered: Answerer::Nobody,
             used: false,
             ended: 0,
@@ -258,6 +260,11 @@ impl Lane {
     /// Sessions of all kinds that take places in the server, or soon will.
     fn open(&self) -> u32 {
         self.sessions + self.spares_ready + self.spares_opening + u32::from(self.trial)
+    }
+
+    /// Whether its first session has begun, as far as anybody knows: the server must not be given another before it.
+    fn has_begun(&self, now: Instant) -> bool {
+        self.ran || self.ended > 0 || self.ready_at.is_some_and(|at| now >= at + PROOF)
     }
 
     /// Whether the server has given it no session yet, and is asked for none.
@@ -584,8 +591,10 @@ impl Policy {
             return false;
         }
         let open = lane.open();
-        // A second one shows whether there may be more.
-        if self.reuse == Reuse::Untried && !self.single && open - u32::from(lane.trial) > 1 {
+        // A second one, behind the first, shows whether there may be more.
+        let at_once = open - u32::from(lane.trial);
+        let unknown = self.reuse == Reuse::Untried && !self.single;
+        if unknown && (at_once > 1 || at_once == 1 && !lane.has_begun(now)) {
             return false;
         }
         let may_fit = |full: Full| open < full.at || now >= full.until;
@@ -594,14 +603,18 @@ impl Policy {
 
     /// Until when a second session on a connection may show whether there is room for more.
     fn proven_by(&self, now: Instant) -> Option<Instant> {
-        let proving = |lane: &&Box<Lane>| lane.ready && !lane.retired && lane.sessions > 1;
-        let lane = self
+        let unknown = self.reuse == Reuse::Untried && !self.single;
+        let lanes = self
             .lanes
             .values()
-            .find(proving)
-            .filter(|_| self.reuse == Reuse::Untried)?;
-        let at = *lane.starts.iter().max()? + PROOF;
-        (at > now).then_some(at)
+            .filter(|lane| unknown && !lane.retired && lane.sessions > 0);
+        let begun = |lane: &Lane| match lane.sessions {
+            1 if lane.has_begun(now) => None,
+            1 => lane.ready_at,
+            _ => lane.starts.iter().max().copied().filter(|_| lane.ready),
+        };
+        let until = lanes.filter_map(|lane| Some(begun(lane)? + PROOF));
+        until.filter(|at| *at > now).min()
     }
 
     /// Whether any lane is logged in and takes new work.
@@ -835,9 +848,10 @@ impl Policy {
     }
 
     /// A lane's connection is logged in; `answered`: who had to do something for that.
-    pub(crate) fn lane_ready(&mut self, lane: LaneId, answered: Answerer) {
+    pub(crate) fn lane_ready(&mut self, lane: LaneId, answered: Answerer, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.ready = true;
+            lane.ready_at = Some(now);
             lane.answered = answered;
         }
     }

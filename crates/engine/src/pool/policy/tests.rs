@@ -13,7 +13,7 @@ fn connect(policy: &mut Policy, now: Instant) -> LaneId {
         panic!("there is no lane yet")
     };
     policy.first_asked(lane);
-    policy.lane_ready(lane, Answerer::Nobody);
+    policy.lane_ready(lane, Answerer::Nobody, now);
     lane
 }
 
@@ -100,7 +100,7 @@ fn a_refusal_teaches_the_limit() {
 fn a_refusal_with_nothing_else_open_is_final_where_nothing_ever_was() {
     let (mut policy, now) = policy();
     let lane = policy.add_lane(now);
-    policy.lane_ready(lane, Answerer::Nobody);
+    policy.lane_ready(lane, Answerer::Nobody, now);
     assert_eq!(refused(&mut policy, now), Verdict::Final);
     assert_eq!(policy.session_limit(), None);
 }
@@ -236,7 +236,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
         panic!("another may be tried by now")
     };
-    policy.lane_ready(other, Answerer::Nobody);
+    policy.lane_ready(other, Answerer::Nobody, now);
     policy.session_opened(other, Tally::default());
     assert_eq!(policy.lane_lost(other, now), Loss::Other);
     assert!(matches!(
@@ -249,7 +249,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
 fn a_further_connection_that_ends_before_it_was_of_use_was_refused() {
     let (mut policy, now) = policy();
     let (_, other, now) = further(&mut policy, now);
-    policy.lane_ready(other, Answerer::Nobody);
+    policy.lane_ready(other, Answerer::Nobody, now);
     policy.session_ended(other, now, End::NeverOpened, now);
     assert!(matches!(
         policy.lane_lost(other, now),
@@ -295,7 +295,7 @@ fn a_further_log_in_that_takes_long_holds_up_nothing() {
         assert_eq!(policy.place(load, overdue), Placement::Open(first), "{load:?}");
     }
     // When it is there at last, it is as good as any.
-    policy.lane_ready(other, Answerer::Nobody);
+    policy.lane_ready(other, Answerer::Nobody, now);
     assert_eq!(policy.patience(other, Load::Session, overdue), Patience::Endless);
     assert_eq!(policy.place(Load::Session, overdue), Placement::Open(other));
 }
@@ -337,7 +337,7 @@ fn nothing_further_is_tried_before_the_first_connection_is_there() {
     }
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
     assert_eq!(policy.place(Load::SessionApart, now), Placement::Wait(None));
-    policy.lane_ready(first, Answerer::Nobody);
+    policy.lane_ready(first, Answerer::Nobody, now);
     assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
     policy.lane_lost(first, now);
 }
@@ -353,7 +353,7 @@ fn asks(answerer: Answerer) -> Demand {
 /// A lane whose log-in took a program's answer, and is too busy for more.
 fn busy_by_a_programs_answer(policy: &mut Policy, now: Instant) -> (LaneId, Instant) {
     let first = policy.hold_first(now);
-    policy.lane_ready(first, Answerer::Program);
+    policy.lane_ready(first, Answerer::Program, now);
     let later = now + Duration::from_secs(1);
     policy.traffic(first, 10_000_000, later);
     (first, later)
@@ -380,7 +380,7 @@ fn where_log_ins_take_answers_they_are_made_one_after_the_other() {
         panic!("the only lane is busy")
     };
     assert!(!policy.may_add(Answerer::Program, now));
-    policy.lane_ready(second, Answerer::Program);
+    policy.lane_ready(second, Answerer::Program, now);
     assert!(policy.may_add(Answerer::Program, now));
     // Whoever answers next may be wrong, once.
     let third = policy.add_lane(now);
@@ -409,7 +409,7 @@ fn a_further_log_in_whose_program_has_left_is_no_refusal() {
 fn where_the_first_log_in_took_an_answer_there_is_no_further_lane() {
     let (mut policy, now) = policy();
     let first = policy.hold_first(now);
-    policy.lane_ready(first, Answerer::Person);
+    policy.lane_ready(first, Answerer::Person, now);
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
     }
@@ -581,7 +581,7 @@ fn after_streams_that_shared_a_connection_sessions_that_come_together_are_spread
             ),
             "the lane that would have it carries one already"
         );
-        policy.lane_ready(lane, Answerer::Nobody);
+        policy.lane_ready(lane, Answerer::Nobody, now);
         lanes.push(lane);
     }
     for lane in &lanes {
@@ -712,6 +712,10 @@ fn a_second_session_is_tried_alone_and_others_wait_for_what_it_shows() {
     let (mut policy, now) = unknown();
     let lane = connect(&mut policy, now);
     assert!(policy.is_alone_on(lane));
+    assert_eq!(
+        policy.place(Load::Session, now),
+        Placement::Wait(Some(now + PROOF))
+    );
     assert!(!policy.ran(lane));
     assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
     assert!(!policy.is_alone_on(lane));
@@ -736,6 +740,7 @@ fn where_a_second_session_found_no_place_each_gets_a_connection_of_its_own() {
     for reuse in [Reuse::Doubted, Reuse::One] {
         let (mut policy, now) = unknown();
         let first = connect(&mut policy, now);
+        policy.ran(first);
         open(&mut policy, now);
         policy.doubt_reuse(first);
         policy.set_reuse(reuse);
@@ -743,7 +748,7 @@ fn where_a_second_session_found_no_place_each_gets_a_connection_of_its_own() {
         let Placement::Connect(third) = policy.place(Load::Session, now) else {
             panic!("the second is taken")
         };
-        policy.lane_ready(third, Answerer::Nobody);
+        policy.lane_ready(third, Answerer::Nobody, now);
         // A connection that has had its session goes with it, whether the server has closed that or not.
         policy.session_ended(second, now, End::Closed, now);
         policy.session_ended(third, now, End::Left, now);
