@@ -81,6 +81,10 @@ pub struct ConnectionInfo {
     pub since: SystemTime,
     /// From the first byte to authentication.
     pub handshake: Duration,
+    /// The server is OpenSSH's sshd, by more than its identification.
+    pub is_sshd: bool,
+    /// It is not, and the log-in went ahead of its answers all the same.
+    pub(crate) went_ahead: bool,
     /// The host key changed or is revoked, and StrictHostKeyChecking no let it through: sessions only.
     pub unverified: bool,
     /// What its user was told of that.

@@ -270,6 +270,41 @@ impl Memory {
     }
 }
 
+/// What is learnt of one host.
+#[derive(Debug, Clone)]
+pub(crate) struct Learner {
+    memory: Arc<Memory>,
+    host: HostId,
+}
+
+impl Learner {
+    pub(crate) fn new(memory: &Arc<Memory>, host: HostId) -> Self {
+        Self {
+            memory: memory.clone(),
+            host,
+        }
+    }
+
+    /// What is known of the host.
+    pub(crate) fn facts(&self) -> HostFacts {
+        self.memory.facts(&self.host).unwrap_or_default()
+    }
+
+    pub(crate) fn has(&self, lesson: Lesson) -> bool {
+        self.facts().lessons.has(lesson)
+    }
+
+    /// Remembers a lesson, and what it takes back.
+    pub(crate) fn learn(&self, lesson: Lesson, number: u32) {
+        self.memory.update(&self.host, |facts| {
+            for gone in lesson.takes_back() {
+                facts.lessons.unlearn(*gone);
+            }
+            facts.lessons.learn(lesson, number);
+        });
+    }
+}
+
 impl HostFacts {
     /// What is to be believed at `now`: a lesson of long ago is not.
     fn believed_at(mut self, now: SystemTime) -> Self {

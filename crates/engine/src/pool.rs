@@ -4,12 +4,13 @@ pub(crate) mod policy;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
-use trunkline_proto::{ChannelKind, ServerId};
+use trunkline_proto::ChannelKind;
 use trunkline_request::connection::{ConnectionReport, Handshake};
 
 use crate::config::{ControlPersist, HostConfig, Request};
@@ -20,13 +21,13 @@ use crate::connection::login::Login;
 use crate::connection::session::{Command, Session, SpareSession};
 use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
-use crate::error::Error;
+use crate::error::{Error, Execution};
 use crate::interaction::{Client, Interaction, KnownClient, Waiting};
-use crate::memory::{HostId, Lesson, Lessons, Memory};
+use crate::memory::{HostId, Learner, Lesson, Memory};
 use crate::metrics::{Metrics, Opening, Queue};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
-use policy::{Demand, LaneId, Load, Loss, Patience, Placement, Policy, Tally, Verdict};
+use policy::{Demand, LaneId, Load, Loss, Patience, Placement, Policy, Reuse, Spares, Tally, Verdict};
 
 /// Makes a new connection to the pool's host, as its caller wants it.
 type Connector = Box<dyn Fn(&Caller) -> Connection + Send + Sync>;
@@ -80,7 +81,8 @@ impl Caller {
 pub(crate) struct Pool {
     host: Arc<HostConfig>,
     connector: Connector,
-    memory: Arc<Memory>,
+    /// What is learnt of the host.
+    learner: Learner,
     metrics: Arc<Metrics>,
     settings: Settings,
     /// The program has said how many connections it allows, and answers for each.
@@ -116,6 +118,8 @@ struct State {
 struct Lane {
     connection: Connection,
     spares: VecDeque<SpareSession>,
+    /// One that is tried out.
+    trial: Option<SpareSession>,
     /// How many have it [held](Pool::hold).
     holders: u32,
 }
@@ -150,9 +154,8 @@ impl Pool {
         metrics: Arc<Metrics>,
         connector: Connector,
     ) -> Arc<Self> {
-        let limit = memory
-            .facts(&HostId::of(&host))
-            .and_then(|facts| facts.lessons.number(Lesson::MaxSessions));
+        let learner = Learner::new(&memory, HostId::of(&host));
+        let limit = learner.facts().lessons.number(Lesson::MaxSessions);
         let idle = match host.control_persist {
             // Without a ControlMaster, "no" is only what nobody has set.
             ControlPersist::No => Some(settings.idle_timeout),
@@ -179,7 +182,7 @@ impl Pool {
         Arc::new(Self {
             host,
             connector,
-            memory,
+            learner,
             metrics,
             settings,
             is_given: connections.is_some(),
@@ -228,6 +231,7 @@ impl Pool {
         let asked_at = Instant::now();
         // A server that refuses and then ends the connection has said why.
         let mut refused = None;
+        let mut misplaced = Misplaced::default();
         loop {
             let placed = match self.placed(caller, load).await {
                 Err(error @ Error::Closed { .. }) => return Err(refused.unwrap_or(error)),
@@ -245,6 +249,8 @@ impl Pool {
                 How::Spare(_) => Opening::Spare,
                 How::Open(_) => Opening::Open,
             };
+            let watched = self.watches(&how, &misplaced);
+            let is_spare = matches!(how, How::Spare(_));
             // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
             let mut session = match how {
                 How::WithLogIn => {
@@ -266,10 +272,27 @@ impl Pool {
                         Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
                         Attempt::Done(Err(error)) => {
                             let Error::Refused { reason: 1.., .. } = error else {
+                                // Nothing was asked for in it: it certainly did not start.
+                                lease.ends(End::NeverOpened);
+                                drop(lease);
+                                if self
+                                    .lost_before_session(lane, &connection, &error, &mut misplaced)
+                                    .await
+                                {
+                                    refused = Some(error);
+                                    continue;
+                                }
                                 return Err(error);
                             };
                             lease.ends(End::NeverOpened);
-                            match self.session_refused(lane, false, asked) {
+                            let verdict = match self.session_refused(lane, false, asked) {
+                                Verdict::Final if self.refuses_first(lane, &mut misplaced) => {
+                                    Verdict::PlaceAnew
+                                }
+                                verdict => verdict,
+                            };
+                            misplaced.refusals += u32::from(self.state().policy.reuse() == Reuse::Doubted);
+                            match verdict {
                                 Verdict::PlaceAnew => {
                                     self.metrics.overflows.add(1);
                                     refused = Some(error);
@@ -291,8 +314,227 @@ impl Pool {
             connection.metrics().sessions.add(1);
             session.time(self.metrics.clone(), opening, asked_at);
             self.open_spares(lane);
+            if watched
+                && let Err(error) = self
+                    .learn_from_start((lane, &connection), is_spare, &mut session, &mut misplaced)
+                    .await
+            {
+                refused = Some(error);
+                continue;
+            }
             return Ok(session);
         }
+    }
+
+    /// Whether the start of a session shows something that is not known of the server yet, so that its answer is waited for.
+    /// The only connection of a program is left out: the program is told what the server says.
+    fn watches(&self, how: &How, misplaced: &Misplaced) -> bool {
+        let is_spare = matches!(how, How::Spare(_));
+        let untried_spare = || is_spare && self.learner.facts().lessons.number(Lesson::Spares) == Some(1);
+        // At the first contact nothing else is on the connection yet, and what is asked for can be withdrawn until it is made.
+        let is_first = matches!(how, How::WithLogIn) && self.learner.facts().banner.is_none();
+        let untried = || matches!(self.state().policy.reuse(), Reuse::Untried | Reuse::Doubted);
+        let unknown = || untried() || !is_spare && self.may_go_ahead() || untried_spare();
+        !self.is_given && (misplaced.refusals > 0 || !is_first && unknown())
+    }
+
+    /// Waits for the server's answer to a session's start, and remembers what it shows. An error is a refusal behind which
+    /// the session is placed anew: it is the server's word that nothing has begun.
+    async fn learn_from_start(
+        &self,
+        (lane, connection): (LaneId, &Connection),
+        is_spare: bool,
+        session: &mut Session,
+        misplaced: &mut Misplaced,
+    ) -> Result<(), Error> {
+        let started = session.started().await;
+        let mut state = self.state();
+        let is_alone = state.policy.is_alone_on(lane);
+        let Err(error) = started else {
+            let ran_before = state.policy.ran(lane);
+            let is_known = state.policy.reuse() == Reuse::Several;
+            drop(state);
+            if is_spare {
+                self.learner.learn(Lesson::Spares, 2);
+            }
+            match is_alone {
+                true if misplaced.refusals > 0 => self.learn_one_session(),
+                false if ran_before && !is_known => self.learn_several_sessions(),
+                _ => {}
+            }
+            return Ok(());
+        };
+        // The server's refusal; or it has closed the session before the command was sent, or the connection went with
+        // another session's refusal.
+        let is_refusal = match error.root() {
+            Error::Refused { reason: 0, .. } => true,
+            Error::Closed { .. } => !state.is_closing && !state.ended,
+            _ => false,
+        } && error.execution() == Execution::DidNotStart;
+        let went_ahead = connection.info().is_some_and(|info| info.went_ahead);
+        if !is_refusal || misplaced.in_all() >= MOST_PLACES {
+            return Ok(());
+        }
+        if went_ahead && !is_spare {
+            // libssh's example, which lets its user in while it still exchanges keys, takes no command then.
+            self.learner.learn(Lesson::NoPipelining, 1);
+            state.policy.retire(lane);
+            misplaced.ahead += 1;
+            return Err(error);
+        }
+        if is_spare || !is_alone && state.policy.reuse() != Reuse::Several {
+            state.policy.doubt_reuse(lane);
+            misplaced.refusals += 1;
+            drop(state);
+            if is_spare {
+                self.learn_no_spares();
+            }
+            return Err(error);
+        }
+        // It is refused everywhere, which says nothing of connections.
+        if state.policy.reuse() == Reuse::Doubted {
+            state.policy.set_reuse(Reuse::Untried);
+        }
+        Ok(())
+    }
+
+    /// The server has refused a session on a connection that nobody had one on. Whether it gets another place, once: the
+    /// server may have counted one that was given up while it was opened.
+    fn refuses_first(&self, lane: LaneId, misplaced: &mut Misplaced) -> bool {
+        let mut state = self.state();
+        let again = !self.is_given
+            && state.policy.reuse() != Reuse::Several
+            && !std::mem::replace(&mut misplaced.by_first_refusal, true);
+        if again {
+            state.policy.retire(lane);
+        }
+        again
+    }
+
+    /// Whether the log-in to a server that is not sshd goes ahead of its answers: its first session has to take a command then.
+    fn may_go_ahead(&self) -> bool {
+        let facts = self.learner.facts();
+        let never = facts.lessons.has(Lesson::Sshd) || facts.lessons.has(Lesson::NoPipelining);
+        self.settings.early_flights && facts.banner.is_some() && !never
+    }
+
+    fn learn_several_sessions(&self) {
+        self.learner.learn(Lesson::SeveralSessions, 1);
+        self.state().policy.set_reuse(Reuse::Several);
+        self.freed.notify_waiters();
+    }
+
+    /// A connection has ended before a session was opened on it. Whether the session gets another place, once: on a
+    /// connection that had others there, that was not to be foreseen.
+    async fn lost_before_session(
+        &self,
+        lane: LaneId,
+        connection: &Connection,
+        error: &Error,
+        misplaced: &mut Misplaced,
+    ) -> bool {
+        let was_made = connection.info().is_some();
+        if !was_made || misplaced.by_loss || !is_lost(connection, error) {
+            return false;
+        }
+        if matches!(connection.ended().await.root(), Error::Closed { .. }) {
+            return false;
+        }
+        misplaced.by_loss = true;
+        let mut state = self.state();
+        if !state.policy.is_alone_on(lane) && state.policy.reuse() == Reuse::Untried {
+            // One that ends the connection for a second session would do so again.
+            state.policy.doubt_reuse(lane);
+            misplaced.refusals += 1;
+        }
+        true
+    }
+
+    /// Tries, once for a host, whether a session that is opened ahead lasts: it is opened on a lane that is idle, so that it
+    /// costs nobody anything, and looked at when another session has come and gone.
+    fn try_spare(self: &Arc<Self>, id: LaneId) {
+        let mut state = self.state();
+        let State { policy, lanes, .. } = &mut *state;
+        let Some(lane) = lanes.get_mut(&id) else { return };
+        let connection = lane.connection.clone();
+        if policy.has_outlived(id) {
+            if let Some(spare) = lane.trial.take() {
+                let limit = self.settings.probe_limit;
+                let pool = Arc::downgrade(self);
+                tokio::spawn(async move {
+                    let outcome = look_at(spare, &connection, limit).await;
+                    if let Some(pool) = pool.upgrade() {
+                        pool.end_trial(id, outcome);
+                    }
+                });
+            }
+        } else if policy.begin_trial(id) {
+            tokio::spawn(Self::open_trial(
+                Arc::downgrade(self),
+                id,
+                connection,
+                self.settings.probe_limit,
+            ));
+        }
+    }
+
+    async fn open_trial(pool: Weak<Self>, id: LaneId, connection: Connection, limit: Duration) {
+        // Behind its answer, all that had ended is settled.
+        let answered = connection.ping(limit).await.is_ok();
+        let opens = |pool: &Self| answered && pool.state().policy.open_trial(id);
+        match pool.upgrade() {
+            Some(pool) if opens(&pool) => {}
+            Some(pool) => return pool.end_trial(id, Outcome::Nothing),
+            None => return,
+        }
+        let mut spare = connection.spare();
+        let opened = spare.opened().await;
+        let Some(pool) = pool.upgrade() else { return };
+        let outcome = match opened {
+            Ok(()) => {
+                if let Some(lane) = pool.state().lanes.get_mut(&id) {
+                    lane.trial = Some(spare);
+                    return;
+                }
+                Outcome::Nothing
+            }
+            Err(Error::Refused { .. }) if pool.state().policy.is_between_sessions(id) => {
+                Outcome::OnlyOneSession
+            }
+            Err(Error::Refused { .. }) => Outcome::Dies,
+            // The connection was closed from here, or has ended.
+            Err(_) => match connection.ended().await.root() {
+                Error::Closed { .. } => Outcome::Nothing,
+                _ => Outcome::Dies,
+            },
+        };
+        pool.end_trial(id, outcome);
+    }
+
+    fn end_trial(&self, id: LaneId, outcome: Outcome) {
+        match outcome {
+            Outcome::Lasts(spare) => {
+                self.learner.learn(Lesson::Spares, 1);
+                let mut state = self.state();
+                state.policy.keep_spares(Spares::Kept);
+                let kept = state.lanes.get_mut(&id).map(|lane| lane.spares.push_back(spare));
+                state.policy.end_trial(id, kept.is_some());
+            }
+            Outcome::OnlyOneSession => {
+                self.learn_no_spares();
+                self.learn_one_session();
+                let mut state = self.state();
+                state.policy.end_trial(id, false);
+                state.policy.retire(id);
+            }
+            Outcome::Dies => {
+                self.learn_no_spares();
+                self.state().policy.end_trial(id, false);
+            }
+            Outcome::Nothing => self.state().policy.end_trial(id, false),
+        }
+        self.close_retired();
+        self.freed.notify_waiters();
     }
 
     /// Opens a tunnel on the best lane.
@@ -381,14 +623,19 @@ impl Pool {
                         // The server has closed it meanwhile.
                         None => {
                             state.policy.session_ended(id, now, End::Closed, now);
+                            let is_open = state.lanes.get(&id).is_some_and(|lane| lane.connection.is_open());
+                            if is_open && !self.learner.has(Lesson::Sshd) {
+                                self.learner.learn(Lesson::NoSpares, 1);
+                                state.policy.keep_spares(Spares::None);
+                            }
                             continue;
                         }
                     }
                 }
                 Placement::Open(id) => (id, How::Open(state.policy.asks(id))),
                 Placement::Connect(id) => {
-                    // To a server known as OpenSSH, a session for the next command is asked for in the same flight.
-                    state.policy.allow_spares(self.remembered_as_openssh());
+                    // To a server known as sshd, a session for the next command is asked for in the same flight.
+                    self.recall(&mut state.policy, false);
                     self.connect(&mut state, id, caller);
                     let how = match state.policy.is_further(id) {
                         true => {
@@ -504,8 +751,23 @@ impl Pool {
                 (true, _) => state.policy.tunnel_ended(lane, placed, now),
             }
             drop(state);
+            pool.close_retired();
             pool.freed.notify_waiters();
+            if !tunnel {
+                pool.try_spare(lane);
+            }
         })
+    }
+
+    /// Closes the lanes that get nothing new and have nothing left, so that others can take their place.
+    fn close_retired(&self) {
+        let mut state = self.state();
+        for id in state.policy.over() {
+            state.policy.lane_closed(id);
+            if let Some(lane) = state.lanes.remove(&id) {
+                lane.connection.close("it has done its work");
+            }
+        }
     }
 
     /// As [`Self::control`], and counts it as in use until the lease is dropped. Being asked to close ends it all the same.
@@ -623,6 +885,7 @@ impl Pool {
             Lane {
                 connection: connection.clone(),
                 spares: VecDeque::new(),
+                trial: None,
                 holders: 0,
             },
         );
@@ -634,10 +897,11 @@ impl Pool {
             let mut state = pool.state();
             if ready {
                 let info = made.info();
-                let openssh = info.is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
+                let is_sshd = info.is_some_and(|info| info.is_sshd);
                 let answered = info.filter(|_| !is_given).map(|info| info.answered);
-                state.policy.lane_ready(id, answered.unwrap_or_default());
-                state.policy.allow_spares(openssh);
+                let now = Instant::now();
+                state.policy.lane_ready(id, answered.unwrap_or_default(), now);
+                pool.recall(&mut state.policy, is_sshd);
                 state.failed = None;
             } else {
                 state.refresh(&pool.host, Instant::now());
@@ -683,8 +947,8 @@ impl Pool {
         }
     }
 
-    /// Whether the server is known as OpenSSH, and requests may go ahead of its answers.
-    pub(crate) fn is_openssh(&self) -> bool {
+    /// Whether the server is known as sshd, and requests may go ahead of its answers.
+    pub(crate) fn is_sshd(&self) -> bool {
         if !self.settings.early_flights {
             return false;
         }
@@ -692,10 +956,23 @@ impl Pool {
             .state()
             .lanes
             .values()
-            .find_map(|lane| lane.connection.info().map(|info| info.server.clone()));
-        match connected {
-            Some(server) => ServerId::remembered(&server).is_openssh(),
-            None => self.remembered_as_openssh(),
+            .find_map(|lane| lane.connection.info().map(|info| info.is_sshd));
+        connected == Some(true) || self.learner.has(Lesson::Sshd)
+    }
+
+    /// Has the policy go by what is known of the host.
+    fn recall(&self, policy: &mut Policy, is_sshd: bool) {
+        let lessons = self.learner.facts().lessons;
+        let is_sshd = is_sshd || lessons.has(Lesson::Sshd);
+        policy.keep_spares(match () {
+            () if lessons.has(Lesson::NoSpares) => Spares::None,
+            () if is_sshd || lessons.has(Lesson::Spares) => Spares::Kept,
+            () => Spares::Untried,
+        });
+        if lessons.has(Lesson::OneSession) {
+            policy.set_reuse(Reuse::One);
+        } else if is_sshd || lessons.has(Lesson::SeveralSessions) {
+            policy.set_reuse(Reuse::Several);
         }
     }
 
@@ -703,23 +980,21 @@ impl Pool {
         self.settings.sftp_silence
     }
 
-    /// What host memory has learnt of the server.
-    pub(crate) fn lessons(&self) -> Lessons {
-        let facts = self.memory.facts(&HostId::of(&self.host));
-        facts.map(|facts| facts.lessons).unwrap_or_default()
+    /// Host memory of this server.
+    pub(crate) fn learner(&self) -> &Learner {
+        &self.learner
     }
 
-    pub(crate) fn learn(&self, lesson: Lesson, number: u32) {
-        self.memory.update(&HostId::of(&self.host), |facts| {
-            facts.lessons.learn(lesson, number);
-        });
+    /// The server has one session for each connection.
+    fn learn_one_session(&self) {
+        self.learner.learn(Lesson::OneSession, 1);
+        self.state().policy.set_reuse(Reuse::One);
     }
 
-    fn remembered_as_openssh(&self) -> bool {
-        let facts = self.memory.facts(&HostId::of(&self.host));
-        facts
-            .and_then(|facts| facts.banner)
-            .is_some_and(|banner| ServerId::remembered(&banner).is_openssh())
+    /// Sessions opened ahead are of no use.
+    fn learn_no_spares(&self) {
+        self.learner.learn(Lesson::NoSpares, 1);
+        self.state().policy.keep_spares(Spares::None);
     }
 
     /// A session was refused: what that says of the server's limit is remembered.
@@ -735,9 +1010,7 @@ impl Pool {
             .filter(|_| before != state.policy.session_limit());
         drop(state);
         if let Some(limit) = limit {
-            self.memory.update(&HostId::of(&self.host), |facts| {
-                facts.lessons.learn(Lesson::MaxSessions, limit);
-            });
+            self.learner.learn(Lesson::MaxSessions, limit);
         }
         outcome
     }
@@ -789,6 +1062,7 @@ impl Pool {
             }
             policy.retire(*id);
             lane.spares.clear();
+            lane.trial = None;
             match closing {
                 Closing::Now => lane.connection.close("it was asked to close"),
                 Closing::WhenReleased | Closing::WhenSessionsEnd => lane.connection.drain(),
@@ -892,6 +1166,7 @@ impl State {
                 policy.traffic(*id, bytes, now);
                 if metrics.doubted.is_cancelled() && policy.doubt(*id) {
                     lane.spares.clear();
+                    lane.trial = None;
                 }
                 return true;
             };
@@ -934,6 +1209,21 @@ async fn changed(freed: Notified<'_>, look_again: Option<Instant>) {
     }
 }
 
+/// Looks at a session that was opened ahead, when another has ended beside it.
+async fn look_at(spare: SpareSession, connection: &Connection, limit: Duration) -> Outcome {
+    // Whatever the server does to it because another has ended, it has done before it answers.
+    let answer = match connection.ping(limit).await {
+        Ok(_) => spare.ask(),
+        Err(_) => return Outcome::Nothing,
+    };
+    let answered = connection.ping(limit).await.is_ok() && answer.now_or_never() == Some(true);
+    match connection.is_open() {
+        false => Outcome::Nothing,
+        true if answered && !spare.is_closed() => Outcome::Lasts(spare),
+        true => Outcome::Dies,
+    }
+}
+
 /// Whether a channel could not be opened because its connection could not be made, or is gone.
 fn is_lost(connection: &Connection, error: &Error) -> bool {
     let is_end = matches!(
@@ -945,6 +1235,40 @@ fn is_lost(connection: &Connection, error: &Error) -> bool {
             | Error::Protocol { .. }
     );
     connection.info().is_none() || is_end
+}
+
+/// How often a session is placed anew at most: connections that are being made when the first is refused show nothing new.
+const MOST_PLACES: u32 = 5;
+
+/// What became of a session's earlier places.
+#[derive(Debug, Default)]
+struct Misplaced {
+    /// How often the server took no session, or no command, on a connection that had had another session.
+    refusals: u32,
+    /// It took no session on a connection that had had none.
+    by_first_refusal: bool,
+    /// How often it took no command after a log-in that went ahead of its answers.
+    ahead: u32,
+    /// A connection ended before the session was opened on it.
+    by_loss: bool,
+}
+
+impl Misplaced {
+    fn in_all(&self) -> u32 {
+        self.refusals + self.ahead
+    }
+}
+
+/// What a session that was opened ahead to see whether it lasts has shown.
+enum Outcome {
+    /// It outlives other sessions, and the server still reads what is asked of it.
+    Lasts(SpareSession),
+    /// It was refused where another session had been and none was.
+    OnlyOneSession,
+    /// It ended by itself, or is not heard any more.
+    Dies,
+    /// Nothing: the connection is not there any more.
+    Nothing,
 }
 
 /// Where a session or a tunnel goes.
@@ -988,11 +1312,8 @@ impl fmt::Debug for Pool {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-
     use super::*;
     use crate::connection::handshake::Handshake;
-    use crate::error::Execution;
 
     /// A connection that has ended on another thread before anybody makes use of it.
     fn ended(host: &Arc<HostConfig>, interaction: &Interaction) -> Connection {

@@ -9,7 +9,7 @@ pub(crate) mod event;
 pub(crate) mod request;
 pub(crate) mod window;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,8 @@ pub struct Channels {
     opened: u32,
     /// The server has told its host keys.
     told_host_keys: bool,
+    /// Channels that were asked for and are not wanted any more; what the server says of their opening is still to come.
+    disowned: HashSet<ChannelId>,
 }
 
 /// Whole messages to send, in order.
@@ -213,6 +215,45 @@ impl Channels {
             .insert(id, Channel::new(opening, Arc::clone(&self.budget)));
         self.control.say(open);
         id
+    }
+
+    /// As [`Self::open`], but leaves it to the caller to send the message.
+    pub(crate) fn open_apart(&mut self, kind: &ChannelKind) -> (ChannelId, Bytes) {
+        let id = self.allocate();
+        let opening = Opening::Requested { waiting: Vec::new() };
+        self.table
+            .insert(id, Channel::new(opening, Arc::clone(&self.budget)));
+        (id, kind.encode(id))
+    }
+
+    /// Forgets a channel whose opening the server has not answered, and perhaps never will.
+    pub(crate) fn disown(&mut self, id: ChannelId) {
+        if self.forget(id).is_some() {
+            self.disowned.insert(id);
+        }
+    }
+
+    /// Whether something was asked of a session, may have left, and was not answered.
+    pub(crate) fn awaits_start(&self, id: ChannelId) -> bool {
+        let channel = self.table.get(&id);
+        channel.is_some_and(|channel| {
+            channel.started == Started::Maybe && channel.replies.contains(&true) && !channel.abandoned
+        })
+    }
+
+    /// The global request that has just left, behind so many whose answers are awaited.
+    pub(crate) fn global_request_left(&self, behind: usize) -> Option<GlobalRequestId> {
+        self.global_replies.get(behind).copied()
+    }
+
+    /// The server does not understand a global request: nothing else will be said of it.
+    pub(crate) fn global_request_refused(&mut self, id: GlobalRequestId) {
+        self.global_replies.retain(|awaited| *awaited != id);
+        self.events.push_back(ChannelEvent::GlobalReply {
+            id,
+            success: false,
+            data: Bytes::new(),
+        });
     }
 
     /// Asks something of a session. Does nothing when the channel is gone.
@@ -477,6 +518,7 @@ impl Channels {
             channel.started = Started::Maybe;
             channel.overdraft = overdraft;
         }
+        channel.is_early = !waiting.is_empty();
         for mut request in waiting {
             address(&mut request, remote);
             early.push((Some(id), request.freeze()));
@@ -624,9 +666,18 @@ impl Channels {
         let remote = RemoteId(reader.u32()?);
         let (window, max) = (reader.u32()?, reader.u32()?);
         let overdraft_allowed = self.overdraft_allowed;
+        if self.disowned.remove(&id) {
+            let close = Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish();
+            self.control.owe(close);
+            return Ok(());
+        }
         let Some(channel) = self.table.get_mut(&id) else {
             return Err(PeerMisbehaved::UnrequestedChannel.into());
         };
+        if channel.is_early && remote != RemoteId(0) {
+            // What was addressed to 0 has reached no channel of this connection's, or one that nobody knows of.
+            return Err(PeerMisbehaved::EarlyUnanswered.into());
+        }
         let Opening::Requested { waiting } = &mut channel.opening else {
             return Err(PeerMisbehaved::ChannelOpenedTwice.into());
         };
@@ -659,6 +710,9 @@ impl Channels {
 
     fn handle_open_failure(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
         let id = ChannelId(reader.u32()?);
+        if self.disowned.remove(&id) {
+            return Ok(());
+        }
         match self.table.get(&id) {
             Some(Channel {
                 opening: Opening::Requested { .. },

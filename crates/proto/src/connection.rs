@@ -40,9 +40,13 @@ pub struct Config {
     /// The first packet of the method that will most likely be agreed on, made ahead of time and not sent as a guess:
     /// some methods take milliseconds to make one.
     pub prepared: Option<Ephemeral>,
-    /// Let what needs no answer leave without waiting for one, where the server is OpenSSH.
+    /// Let what needs no answer leave without waiting for one, where the server is OpenSSH's sshd.
     pub early_flights: bool,
-    /// Let up to 64 KiB of a session's input leave behind its start, where the server is OpenSSH.
+    /// This server was seen to be sshd: its identification needs no second sign (see [`Connection::is_sshd`]).
+    pub known_sshd: bool,
+    /// Let the first authentication request follow the service request at once, whatever the server calls itself.
+    pub early_log_in: bool,
+    /// Let up to 64 KiB of a session's input leave behind its start, where the server is sshd.
     pub early_stdin: bool,
     /// What receive windows grow from; connections of a process share it.
     pub window_budget: Arc<WindowBudget>,
@@ -59,6 +63,8 @@ impl Config {
             guess: None,
             prepared: None,
             early_flights: true,
+            known_sshd: false,
+            early_log_in: false,
             early_stdin: true,
             window_budget: Arc::default(),
         }
@@ -73,6 +79,35 @@ struct EarlyMessage {
     /// The server said that it did not understand this very packet.
     refused: bool,
 }
+
+/// A session that is opened in the flight of the log-in, without anything to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EarlySession {
+    /// None is wanted, or what became of it was told.
+    None,
+    /// To be opened with the next signed request.
+    Wanted,
+    Asked {
+        id: ChannelId,
+        sequence: Sequence,
+        /// Pings that were answered since the log-in, while it was not.
+        pongs: u8,
+        pinged: bool,
+    },
+}
+
+/// The command that left with the log-in, whose answer is awaited.
+#[derive(Debug, Clone, Copy)]
+struct EarlyCommand {
+    channel: ChannelId,
+    /// When the server is asked whether it has passed it by, once the log-in has succeeded.
+    due: Option<Instant>,
+    asked: bool,
+}
+
+/// A server that has not answered a command of the early flight for so long is sent a ping: its answer would come behind
+/// that of the command. sshd answers while it starts the command, so that hardly any command costs a ping.
+const EARLY_PATIENCE: Duration = Duration::from_millis(500);
 
 /// An SSH client connection as a state machine without I/O.
 ///
@@ -100,7 +135,13 @@ pub struct Connection {
     answers: VecDeque<Bytes>,
     answers_owed: Owed,
     early_flights: bool,
+    known_sshd: bool,
+    /// It has listed its host keys, as sshd does after a log-in.
+    told_host_keys: bool,
+    early_log_in: bool,
     early_stdin: bool,
+    early_session: EarlySession,
+    early_command: Option<EarlyCommand>,
     /// What was given to channels may follow the authentication request that waits in `auth_messages`.
     early_wanted: bool,
     early: Vec<EarlyMessage>,
@@ -115,6 +156,8 @@ pub struct Connection {
     ping_wanted: bool,
     chaff_wanted: bool,
     pings: Vec<GlobalRequestId>,
+    /// Global requests whose answers are awaited, with their packets.
+    global_requests: VecDeque<(Sequence, GlobalRequestId)>,
 }
 
 /// How much is sealed before the socket is asked to take it: large enough for one system call to be cheap beside the
@@ -134,6 +177,8 @@ impl Connection {
             guess,
             prepared,
             early_flights,
+            known_sshd,
+            early_log_in,
             early_stdin,
             window_budget,
         } = config;
@@ -146,7 +191,12 @@ impl Connection {
             answers: VecDeque::new(),
             answers_owed: Owed::default(),
             early_flights,
+            known_sshd,
+            told_host_keys: false,
+            early_log_in,
             early_stdin,
+            early_session: EarlySession::None,
+            early_command: None,
             early_wanted: false,
             early: Vec::new(),
             early_failed: false,
@@ -157,6 +207,7 @@ impl Connection {
             ping_wanted: false,
             chaff_wanted: false,
             pings: Vec::new(),
+            global_requests: VecDeque::new(),
         })
     }
 
@@ -261,8 +312,39 @@ impl Connection {
     /// Whether something left early, on the assumption that the server would work through its packets in order, and the
     /// server has not yet said a word that shows it: RFC 4253 section 10 has the service accepted first.
     pub fn is_ahead(&self) -> bool {
-        let messages = !self.early.is_empty() && !self.early_failed;
+        let messages = !self.early.is_empty() && !self.early_failed || self.is_opening_early();
         !self.authenticated && (messages || self.auth_is_ahead && !self.auth.service_accepted())
+    }
+
+    /// Whether a session was asked for in the flight of the log-in, and nothing is known of it yet.
+    pub fn is_opening_early(&self) -> bool {
+        matches!(self.early_session, EarlySession::Asked { .. })
+    }
+
+    /// Whether an authentication request has left before the service was accepted.
+    pub fn has_logged_in_early(&self) -> bool {
+        self.auth_is_ahead
+    }
+
+    /// Whether the first packet of a key exchange method has left as a guess.
+    pub fn has_guessed(&self) -> bool {
+        self.transport.has_guessed()
+    }
+
+    /// Whether the server is OpenSSH's sshd, whose order of work the early flights lean on. Anything may call itself
+    /// `OpenSSH_…`, so that a second sign is asked for: one that it announces with the key exchange, its list of host
+    /// keys after the log-in, or that it was seen before ([`Config::known_sshd`]).
+    pub fn is_sshd(&self) -> bool {
+        // sshd since 8.9 binds a key's signature to the host key, and says so; nothing else is known to. Before, its
+        // MACs tell.
+        let announced = || {
+            self.transport.ext_info().publickey_hostbound
+                || self
+                    .transport
+                    .server_offer()
+                    .is_some_and(|offer| offer.macs_of_sshd)
+        };
+        self.is_openssh() && (self.known_sshd || self.told_host_keys || announced())
     }
 
     // Input.
@@ -303,11 +385,11 @@ impl Connection {
                 Inbound::Payload(payload) => self.handle_payload(&payload, now)?,
                 Inbound::HostKey(key) => self.events.push_back(Event::HostKey(key)),
                 Inbound::Ready => self.events.push_back(Event::Authenticate(AuthTurn::default())),
-                Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence),
+                Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence)?,
                 Inbound::Ping(data) => self.answer(Writer::message(message::PONG).string(data).finish()),
                 // Nobody waits for chaff's.
                 Inbound::Pong(data) if data == CHAFF => {}
-                Inbound::Pong(_) => self.handle_pong(),
+                Inbound::Pong(_) => self.handle_pong()?,
             }
         }
         Ok(())
@@ -315,7 +397,23 @@ impl Connection {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
+        if self.early_due().is_some_and(|due| due <= now)
+            && let Some(command) = &mut self.early_command
+        {
+            command.due = None;
+            if self.channels.awaits_start(command.channel) {
+                command.asked = true;
+                self.ping();
+            }
+        }
         self.transport.rekey_if_due(now)
+    }
+
+    /// When the server is asked whether it has passed the early command by.
+    fn early_due(&self) -> Option<Instant> {
+        // A ping ahead of what is sent again would show nothing.
+        let command = self.early_command.filter(|_| self.again.is_empty())?;
+        command.due
     }
 
     fn handle_payload(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
@@ -324,8 +422,7 @@ impl Connection {
             // RFC 4250 section 4.1.2 has 80 to 127; these are in use.
             80..=82 | 90..=100 if self.authenticated => {
                 self.channels.handle(payload)?;
-                self.collect_channel_events();
-                Ok(())
+                self.collect_channel_events()
             }
             number @ (80..=82 | 90..=100) => Err(PeerMisbehaved::BeforeAuthentication(number).into()),
             // RFC 4253 section 11.4.
@@ -353,6 +450,9 @@ impl Connection {
                 self.authenticated = true;
                 self.transport.authenticated(now);
                 self.settle_early()?;
+                if let Some(command) = &mut self.early_command {
+                    command.due = Some(now + EARLY_PATIENCE);
+                }
             }
             _ => {}
         }
@@ -363,6 +463,7 @@ impl Connection {
     /// The server has refused the authentication request that the early messages followed, and did so before it came to
     /// them: nothing of them has begun. They are only sent again when each was refused by its number.
     fn early_refused(&mut self) {
+        self.lose_early_session();
         self.early_failed = !self.early.is_empty();
         for id in self.early.iter().filter_map(|message| message.channel) {
             self.channels.set_started(id, Started::No);
@@ -390,7 +491,7 @@ impl Connection {
         Ok(())
     }
 
-    fn handle_unimplemented(&mut self, sequence: Sequence) {
+    fn handle_unimplemented(&mut self, sequence: Sequence) -> Result<(), Error> {
         if let Some(message) = self.early.iter_mut().find(|message| message.sequence == sequence) {
             message.refused = true;
             let channel = message.channel;
@@ -404,26 +505,93 @@ impl Connection {
                 self.channels.set_started(id, Started::No);
             }
         } else if self.ping == Some(sequence) {
-            self.handle_pong();
+            self.handle_pong()?;
+        } else if let Some((_, id)) = self.global_requests.iter().find(|(sent, _)| *sent == sequence) {
+            // There are servers without any global requests, which should say REQUEST_FAILURE (RFC 4254 section 4).
+            self.channels.global_request_refused(*id);
+            self.collect_channel_events()?;
+        } else if matches!(self.early_session, EarlySession::Asked { sequence: sent, .. } if sent == sequence)
+        {
+            self.lose_early_session();
         } else {
             tracing::debug!(sequence = sequence.0, "the server did not understand a packet");
         }
+        Ok(())
     }
 
-    fn handle_pong(&mut self) {
+    /// The server is alive, and has worked through all that was sent before the ping.
+    fn handle_pong(&mut self) -> Result<(), Error> {
         self.ping = None;
         self.events.push_back(Event::Pong);
+        if let EarlySession::Asked { pongs, pinged, .. } = &mut self.early_session
+            && self.authenticated
+        {
+            *pongs += 1;
+            *pinged = false;
+            // One that opens sessions apart from its other work may answer in another order, but not for so long.
+            if *pongs > 1 {
+                self.lose_early_session();
+            }
+        }
+        match self.early_command {
+            Some(EarlyCommand {
+                channel, asked: true, ..
+            }) if self.channels.awaits_start(channel) => Err(PeerMisbehaved::EarlyUnanswered.into()),
+            _ => Ok(()),
+        }
     }
 
-    fn collect_channel_events(&mut self) {
+    fn collect_channel_events(&mut self) -> Result<(), Error> {
         while let Some(event) = self.channels.next_event() {
             match event {
-                ChannelEvent::GlobalReply { id, .. } if self.pings.contains(&id) => {
-                    self.pings.retain(|ping| *ping != id);
-                    self.events.push_back(Event::Pong);
+                ChannelEvent::GlobalReply { id, success, data } => {
+                    self.global_requests.retain(|(_, sent)| *sent != id);
+                    if self.pings.contains(&id) {
+                        self.pings.retain(|ping| *ping != id);
+                        self.handle_pong()?;
+                    } else {
+                        let reply = ChannelEvent::GlobalReply { id, success, data };
+                        self.events.push_back(Event::Channel(reply));
+                    }
+                    continue;
                 }
-                event => self.events.push_back(Event::Channel(event)),
+                ChannelEvent::HostKeys(_) => self.told_host_keys = true,
+                ChannelEvent::Opened(id) if self.is_early_session(id) => {
+                    self.early_session = EarlySession::None;
+                    self.events.push_back(Event::EarlySession(Some(id)));
+                    continue;
+                }
+                ChannelEvent::OpenFailed { id, .. } if self.is_early_session(id) => {
+                    self.early_session = EarlySession::None;
+                    self.events.push_back(Event::EarlySession(None));
+                    continue;
+                }
+                ChannelEvent::Reply { id, success, .. }
+                    if self.early_command.is_some_and(|command| command.channel == id)
+                        && !self.channels.awaits_start(id) =>
+                {
+                    self.early_command = None;
+                    if success {
+                        self.events.push_back(Event::EarlyCommand);
+                    }
+                }
+                _ => {}
             }
+            self.events.push_back(Event::Channel(event));
+        }
+        Ok(())
+    }
+
+    fn is_early_session(&self, id: ChannelId) -> bool {
+        matches!(self.early_session, EarlySession::Asked { id: asked, .. } if asked == id)
+    }
+
+    /// The server has not opened the session of the log-in's flight: one that it opens after all is closed.
+    fn lose_early_session(&mut self) {
+        if let EarlySession::Asked { id, .. } = self.early_session {
+            self.channels.disown(id);
+            self.early_session = EarlySession::None;
+            self.events.push_back(Event::EarlySession(None));
         }
     }
 
@@ -433,8 +601,6 @@ impl Connection {
     pub fn accept_host_key(&mut self, now: Instant) -> Result<(), Error> {
         self.transport.accept_host_key()?;
         self.auth_messages.push_back(Auth::service_request());
-        let openssh = self.is_openssh();
-        self.channels.allow_overdraft(openssh && self.early_stdin);
         self.handle_received(now)
     }
 
@@ -527,6 +693,12 @@ impl Connection {
     /// Opens a channel; it can be used at once.
     pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
         self.channels.open(kind)
+    }
+
+    /// Opens a session in the flight of the next signed log-in, also to a server that is not sshd. Nothing is asked of it
+    /// there; [`Event::EarlySession`] tells what became of it.
+    pub fn open_with_log_in(&mut self) {
+        self.early_session = EarlySession::Wanted;
     }
 
     /// Asks something of a session.
@@ -634,7 +806,8 @@ impl Connection {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
-            self.collect_channel_events();
+            // Only what the application did waits there: nothing of the server's.
+            let _ = self.collect_channel_events();
         }
         self.events.pop_front()
     }
@@ -642,6 +815,12 @@ impl Connection {
     /// Bytes for the server: send from the front and take off what was sent. Empty when there is nothing to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Result<&mut BytesMut, Error> {
         self.transport.rekey_if_due(now)?;
+        if let EarlySession::Asked { pinged, .. } = &mut self.early_session
+            && self.authenticated
+            && !std::mem::replace(pinged, true)
+        {
+            self.ping();
+        }
         while self.transport.outgoing().len() < BATCH && self.transport.may_send() {
             if !self.transmit_one()? {
                 break;
@@ -652,7 +831,11 @@ impl Connection {
 
     /// When [`Self::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.transport.rekey_at()
+        self.transport
+            .rekey_at()
+            .into_iter()
+            .chain(self.early_due())
+            .min()
     }
 
     /// Seals the next message; `false` when there is none to send now.
@@ -678,11 +861,12 @@ impl Connection {
             let is_request = message.first() == Some(&message::USERAUTH_REQUEST);
             // RFC 4253 section 10 has the service accepted first. sshd handles packets one by one, so that the
             // request behind is read by the service in any case.
-            if is_request && !self.auth.service_accepted() && !(self.early_flights && self.is_openssh()) {
+            let is_ahead = is_request && !self.auth.service_accepted();
+            if is_ahead && !(self.early_log_in || self.early_flights && self.is_openssh()) {
                 self.auth_messages.push_front(message);
                 return Ok(false);
             }
-            self.auth_is_ahead |= is_request && !self.auth.service_accepted();
+            self.auth_is_ahead |= is_ahead;
             self.transport.send(&[&message])?;
             // It may have held a password.
             if let Ok(mut message) = message.try_into_mut() {
@@ -696,6 +880,7 @@ impl Connection {
         if !self.authenticated {
             return Ok(false);
         }
+        self.channels.allow_overdraft(self.early_stdin && self.is_sshd());
         if let Some(message) = self.again.pop_front() {
             if let Some(id) = message.channel {
                 // The channel was given up in between: it is opened only to be closed.
@@ -709,23 +894,37 @@ impl Connection {
         }
         match self.channels.next_message() {
             None => return Ok(false),
-            Some(Outgoing::Control(message)) => self.transport.send(&[&message])?,
-            Some(Outgoing::Data { head, data }) => self.transport.send(&[&head, &data])?,
-        };
+            Some(Outgoing::Control(message)) => {
+                let sequence = self.transport.send(&[&message])?;
+                if message.first() == Some(&message::GLOBAL_REQUEST)
+                    && let Some(id) = self.channels.global_request_left(self.global_requests.len())
+                {
+                    self.global_requests.push_back((sequence, id));
+                }
+            }
+            Some(Outgoing::Data { head, data }) => {
+                self.transport.send(&[&head, &data])?;
+            }
+        }
         Ok(true)
     }
 
     /// Sends what was given to channels behind the authentication request, where the server is known to work through
-    /// its packets in order and to refuse each by number: OpenSSH. Compression, which starts in the middle for the
-    /// server, forbids it.
+    /// its packets in order and to refuse each by number: sshd. To others goes at most the opening of a session, with
+    /// nothing to run in it. Compression, which starts in the middle for the server, forbids it.
     fn transmit_early(&mut self) -> Result<(), Error> {
         let compressing = self
             .transport
             .negotiated()
             .is_none_or(|negotiated| negotiated.outgoing.compression != Compression::None);
-        if !self.early_flights || !self.is_openssh() || compressing || !self.early.is_empty() {
+        if compressing || !self.early.is_empty() {
             return Ok(());
         }
+        if !self.early_flights || !self.is_sshd() {
+            return self.transmit_early_session();
+        }
+        self.early_session = EarlySession::None;
+        self.channels.allow_overdraft(self.early_stdin);
         for (channel, payload) in self.channels.take_early() {
             let sequence = self.transport.send(&[&payload])?;
             self.early.push(EarlyMessage {
@@ -735,6 +934,28 @@ impl Connection {
                 refused: false,
             });
         }
+        let first = self.early.iter().find_map(|message| message.channel);
+        if let Some(channel) = first.filter(|id| self.channels.awaits_start(*id)) {
+            self.early_command = Some(EarlyCommand {
+                channel,
+                due: None,
+                asked: false,
+            });
+        }
+        Ok(())
+    }
+
+    fn transmit_early_session(&mut self) -> Result<(), Error> {
+        if self.early_session != EarlySession::Wanted {
+            return Ok(());
+        }
+        let (id, opening) = self.channels.open_apart(&ChannelKind::Session);
+        self.early_session = EarlySession::Asked {
+            id,
+            sequence: self.transport.send(&[&opening])?,
+            pongs: 0,
+            pinged: false,
+        };
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::channels::channel::ChannelId;
 use crate::channels::event::ChannelEvent;
 
 /// Something for the application to know or to decide.
@@ -35,6 +36,11 @@ pub enum Event {
     Channel(ChannelEvent),
     /// The answer to [`Connection::ping`](crate::Connection::ping).
     Pong,
+    /// What became of the session of [`Connection::open_with_log_in`](crate::Connection::open_with_log_in): it is open, or it
+    /// was refused, dropped, or lost with the request that it followed.
+    EarlySession(Option<ChannelId>),
+    /// The server has begun the command that left with the log-in: it works through its packets in order.
+    EarlyCommand,
 }
 
 /// The server waits for an authentication request.

@@ -126,6 +126,8 @@ pub(crate) struct Transport {
     host_signature: Option<Bytes>,
     negotiated: Option<Negotiated>,
     server_offer: Option<ServerOffer>,
+    /// A guess has left.
+    guessed: bool,
     ext_info: ExtInfo,
     /// How many SSH_MSG_EXT_INFO have come.
     ext_infos: u8,
@@ -177,6 +179,7 @@ impl Transport {
             host_signature: None,
             negotiated: None,
             server_offer: None,
+            guessed: false,
             ext_info: ExtInfo::default(),
             ext_infos: 0,
             strict: false,
@@ -233,6 +236,11 @@ impl Transport {
             Kex::Unaccepted { keys } | Kex::Switching { keys } => Some(&keys.negotiated),
             _ => self.negotiated(),
         }
+    }
+
+    /// Whether the first packet of a method has left as a guess.
+    pub(crate) fn has_guessed(&self) -> bool {
+        self.guessed
     }
 
     /// What the server offered in its first KEXINIT.
@@ -525,6 +533,7 @@ impl Transport {
             .map_err(|_| Error::Local("the system has no randomness to give".into()))?;
         let ours = proposal.encode(&cookie);
         self.seal(&[&ours])?;
+        self.guessed |= guess.is_some();
         if let Some(ephemeral) = &guess {
             self.seal(&[&ephemeral.init_message()])?;
         }

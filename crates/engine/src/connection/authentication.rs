@@ -250,7 +250,12 @@ impl<'a> Authentication<'a> {
                 }
                 Ok(())
             }
-            Event::HostKey(_) | Event::Authenticated | Event::Channel(_) | Event::Pong => Ok(()),
+            Event::HostKey(_)
+            | Event::Authenticated
+            | Event::Channel(_)
+            | Event::Pong
+            | Event::EarlySession(_)
+            | Event::EarlyCommand => Ok(()),
         }
     }
 

@@ -29,6 +29,7 @@ use crate::connection::timing::keepalive::{self, KeepAlive, Rule};
 use crate::connection::timing::keystrokes::{Keystrokes, Turn};
 use crate::error::{Error, Execution};
 use crate::host_key::HostKeyError;
+use crate::memory::{Learner, Lesson};
 use crate::metrics::ConnectionMetrics;
 
 /// Room for one read: what fills in one go is a whole batch of sshd's packets.
@@ -75,6 +76,10 @@ pub(crate) struct Driver {
     offers: mpsc::UnboundedSender<Box<Offer>>,
     /// Events that the handshake has to decide about; see [`crate::connection::handshake`].
     questions: VecDeque<Event>,
+    /// A session that was opened with the log-in, for the first that is asked for.
+    ready: Option<ChannelId>,
+    /// Told what the server shows of itself while the connection lives.
+    learner: Option<Learner>,
     /// Channels that the server offered and nobody has answered for yet.
     offered: HashSet<ChannelId>,
     draining: bool,
@@ -123,6 +128,8 @@ impl Driver {
             rooms: Vec::new(),
             offers,
             questions: VecDeque::new(),
+            ready: None,
+            learner: None,
             offered: HashSet::new(),
             draining: false,
             learns_host_keys: false,
@@ -143,6 +150,34 @@ impl Driver {
     pub(crate) fn take_ops(&mut self, unverified: bool) {
         self.takes_ops = true;
         self.unverified = unverified;
+    }
+
+    /// Has what the server shows of itself remembered.
+    pub(crate) fn teach(&mut self, learner: Learner) {
+        self.learner = Some(learner);
+    }
+
+    /// Whether the first thing that is asked for is a session.
+    pub(crate) fn wants_session(&self) -> bool {
+        self.ops.is_first(|op| {
+            let Op::Open { kind, .. } = op else { return false };
+            *kind == ChannelKind::Session
+        })
+    }
+
+    /// What became of a session that was opened with the log-in, where it is known and was not asked about.
+    pub(crate) fn early_session(&mut self) -> Option<Option<ChannelId>> {
+        let is_it = |event: &Event| matches!(event, Event::EarlySession(_));
+        let at = self.questions.iter().position(is_it)?;
+        match self.questions.remove(at)? {
+            Event::EarlySession(opened) => Some(opened),
+            _ => None,
+        }
+    }
+
+    /// Uses a session that is open for the first that is asked for.
+    pub(crate) fn begin_with(&mut self, session: ChannelId) {
+        self.ready = Some(session);
     }
 
     /// Whether operations were taken from the queue, so that something may have been asked of the server.
@@ -215,9 +250,13 @@ impl Driver {
         let mut progress = false;
         while self.takes_ops {
             match self.ops.poll_recv(cx) {
-                Poll::Pending => return Ok(progress),
+                Poll::Pending => {
+                    self.give_up_ready();
+                    return Ok(progress);
+                }
                 // Every handle is gone: nobody can ask for anything any more.
                 Poll::Ready(None) => {
+                    self.give_up_ready();
                     self.learns_host_keys = false;
                     progress |= !std::mem::replace(&mut self.draining, true);
                     return Ok(progress);
@@ -599,6 +638,13 @@ impl Driver {
         Ok(())
     }
 
+    /// Nobody has asked for the session that was opened with the log-in.
+    fn give_up_ready(&mut self) {
+        if let Some(id) = self.ready.take() {
+            self.proto.close(id);
+        }
+    }
+
     fn open(&mut self, kind: &ChannelKind, requests: &[ChannelRequest], mut port: Box<Port>) {
         let why = match () {
             () if self.draining => Some("it is being closed"),
@@ -611,10 +657,17 @@ impl Driver {
             }
             return end_port(&mut port, &self.closed(why), Execution::DidNotStart);
         }
-        let id = self.proto.open(kind);
+        let ready = self.ready.take_if(|_| *kind == ChannelKind::Session);
+        let id = ready.unwrap_or_else(|| self.proto.open(kind));
         port.shared.set_id(id);
-        // Before that, the answer waits for PAM too.
-        port.asked = self.proto.is_authenticated().then(|| self.asked());
+        if ready.is_some() {
+            if let Some(started) = port.started.take_if(|_| !port.starts) {
+                let _ = started.send(Ok(()));
+            }
+        } else {
+            // Before that, the answer waits for PAM too.
+            port.asked = self.proto.is_authenticated().then(|| self.asked());
+        }
         self.metrics.channels_opened.add(1);
         self.begin(id, port, requests);
     }
@@ -819,6 +872,7 @@ impl Driver {
                     self.time(pinged);
                     answered.append(&mut self.pings);
                 }
+                Event::EarlyCommand => self.learn_of_sshd(),
                 question => self.questions.push_back(question),
             }
         }
@@ -909,6 +963,7 @@ impl Driver {
                 }
             }
             ChannelEvent::Closed(id) => {
+                self.ready.take_if(|ready| *ready == id);
                 self.closing.remove(&id);
                 if let Some(mut port) = self.ports.remove(&id) {
                     if let Some(lease) = &mut port.lease {
@@ -945,8 +1000,16 @@ impl Driver {
                 }
             }
             ChannelEvent::HostKeys(keys) => {
+                self.learn_of_sshd();
                 self.learns_host_keys = self.offers.send(Box::new(Offer::HostKeys(keys))).is_ok();
             }
+        }
+    }
+
+    /// The server has shown that it is sshd.
+    fn learn_of_sshd(&self) {
+        if let Some(learner) = self.learner.as_ref().filter(|_| self.proto.is_sshd()) {
+            learner.learn(Lesson::Sshd, 1);
         }
     }
 

@@ -12,7 +12,7 @@ use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 use trunkline_proto::signature;
-use trunkline_proto::{Compression, Config, Event, Preferences, RekeyLimit, WindowBudget};
+use trunkline_proto::{Compression, Config, Event, PeerMisbehaved, Preferences, RekeyLimit, WindowBudget};
 use trunkline_request::LogLevel;
 use trunkline_text::Printable;
 
@@ -34,7 +34,7 @@ use crate::host_key::{self, Accepted, Decision, Policy, Server, Trust};
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
-use crate::memory::{HostFacts, HostId, Lesson, Memory};
+use crate::memory::{HostFacts, HostId, Learner, Lesson, Lessons, Memory};
 use crate::metrics::{ConnectionMetrics, Metrics, Queue, Stage};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
@@ -42,6 +42,10 @@ use crate::settings::Settings;
 /// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
 /// up after LoginGraceTime, 120 s.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
+
+/// The time for the answer to something that is sent ahead to a server for the first time: one that passes it by costs its
+/// user no more, and one that is slower than that is taken for one that does.
+const UNTRIED_LIMIT: Duration = Duration::from_secs(10);
 
 /// All that a connection is made from.
 pub(crate) struct Handshake {
@@ -126,6 +130,7 @@ pub(crate) async fn run(
                     end = driver.run() => end,
                     never = serve_offers(offers, incoming, updates) => match never {},
                 };
+                handshake.learn_from_end(&end);
                 return (end, Untold::Driven(driver));
             }
             Err(Failed {
@@ -137,8 +142,13 @@ pub(crate) async fn run(
                 error,
                 untold: Untold::Asked(untouched),
                 greeting,
+                ahead,
             }) => {
-                let error = match handshake.next_attempt(attempt, &error, &greeting) {
+                let next = match ahead {
+                    true => handshake.attempt_in_steps(attempt),
+                    false => handshake.next_attempt(attempt, &error, &greeting),
+                };
+                let error = match next {
                     Some((next, delay)) => {
                         tracing::debug!(%error, ?delay, "trying again");
                         let again = format!("{error}; trying again");
@@ -182,6 +192,24 @@ impl Handshake {
         (!self.is_ssh || began_otherwise()).then_some((next, delay))
     }
 
+    /// The server has ended the connection, or said nothing, after something that left ahead of its answers: the next attempt
+    /// does without, as host memory knows by now. Nothing was asked of the server but the log-in.
+    fn attempt_in_steps(&self, attempt: Attempt) -> Option<(Attempt, Duration)> {
+        let number = attempt.number + 1;
+        let may = number <= Attempt::MAX && !self.login.is_over_stream();
+        may.then_some((Attempt { number, ..attempt }, Duration::ZERO))
+    }
+
+    /// What may leave ahead of this server's answers, beyond what its being sshd allows: what was seen to work, and what was
+    /// not tried yet where another attempt can be made.
+    fn may_go_ahead(&self, facts: &HostFacts, seen: Lesson, refused: Lesson) -> bool {
+        let may_try = facts.banner.is_some() && !self.login.is_over_stream();
+        self.settings.early_flights
+            && !facts.lessons.has(Lesson::NoPipelining)
+            && !facts.lessons.has(refused)
+            && (facts.lessons.has(seen) || may_try)
+    }
+
     /// Whether our KEXINIT leaves before the server has said who it is. Without a guess behind it, that gains nothing.
     fn begins_early(&self, facts: &HostFacts) -> bool {
         !self.is_ssh || facts.kex_first.is_some()
@@ -206,12 +234,30 @@ impl Handshake {
         }
     }
 
+    fn learner(&self) -> Learner {
+        Learner::new(&self.memory, self.host_id())
+    }
+
+    /// Remembers a server that calls itself OpenSSH, and has passed by what left with the log-in.
+    fn learn_from_end(&self, end: &Error) {
+        let unanswered = matches!(
+            end.root(),
+            Error::Protocol {
+                source: trunkline_proto::Error::PeerMisbehaved(PeerMisbehaved::EarlyUnanswered),
+                ..
+            }
+        );
+        if unanswered {
+            self.learner().learn(Lesson::NoPipelining, 1);
+        }
+    }
+
     /// Remembers what made this connection, for the next one.
     fn learn(
         &self,
         attempt: Attempt,
         proto: &trunkline_proto::Connection,
-        key: Option<[u8; 32]>,
+        (key, early_session): (Option<[u8; 32]>, Option<bool>),
         rtt: Option<Duration>,
     ) {
         let server_id = proto.server_id().map(|id| id.as_str().to_owned());
@@ -219,6 +265,9 @@ impl Handshake {
             .server_first_choices()
             .map(|(kex, key)| (kex.to_owned(), key.to_owned()));
         self.memory.update(&self.host_id(), |facts| {
+            if is_another_server(facts.banner.as_deref(), server_id.as_deref()) {
+                facts.lessons = Lessons::default();
+            }
             facts.banner = server_id;
             (facts.kex_first, facts.host_key_first) = first.unzip();
             facts.key = key.or(facts.key);
@@ -227,15 +276,51 @@ impl Handshake {
                 facts.lessons.learn(Lesson::NoEarlyKexinit, 1);
             }
         });
+        let learner = self.learner();
+        // Another connection may have found out meanwhile.
+        if learner.has(Lesson::NoPipelining) {
+            return;
+        }
+        if proto.is_sshd() && !learner.has(Lesson::Sshd) {
+            learner.learn(Lesson::Sshd, 1);
+        }
+        if proto.has_logged_in_early() && !learner.has(Lesson::EarlyLogIn) {
+            learner.learn(Lesson::EarlyLogIn, 1);
+        }
+        match early_session {
+            Some(true) if !learner.has(Lesson::EarlySession) => learner.learn(Lesson::EarlySession, 1),
+            Some(false) => learner.learn(Lesson::NoEarlySession, 1),
+            _ => {}
+        }
     }
 
-    /// A server hung up on what came early, or for a reason of its own: the next connection finds out.
-    fn learn_hang_up(&self, error: &Error, proto: &trunkline_proto::Connection) {
-        if error.is_hang_up() && proto.is_ahead() {
-            self.memory.update(&self.host_id(), |facts| {
-                facts.lessons.learn(Lesson::NoPipelining, 1)
-            });
+    /// A server ended the connection over what came early, or for a reason of its own: the next attempt finds out. Whether
+    /// anything had left ahead of its answers.
+    fn learn_hang_up(&self, error: &Error, proto: &trunkline_proto::Connection) -> bool {
+        let ended = error.is_hang_up()
+            || matches!(
+                error,
+                Error::Network { .. } | Error::Timeout { .. } | Error::Protocol { .. }
+            );
+        if !ended || proto.is_authenticated() && !proto.is_opening_early() {
+            return false;
         }
+        if proto.has_guessed() && proto.host_key().is_none() && proto.server_id().is_some() {
+            // A wrong guess is what some servers cannot bear. The next one waits for what the server lists.
+            self.memory.update(&self.host_id(), |facts| {
+                (facts.kex_first, facts.host_key_first) = (None, None);
+            });
+            return error.is_hang_up() || matches!(error, Error::Network { .. });
+        }
+        if proto.is_opening_early() {
+            self.learner().learn(Lesson::NoEarlySession, 1);
+            return true;
+        }
+        if proto.is_ahead() && (error.is_hang_up() || !proto.is_sshd()) {
+            self.learner().learn(Lesson::NoPipelining, 1);
+            return true;
+        }
+        false
     }
 
     fn updates(
@@ -332,6 +417,15 @@ struct Failed {
     untold: Untold,
     /// What the server said instead of an identification.
     greeting: Printable,
+    /// Something had left ahead of the server's answers, which host memory knows by now that it may not.
+    ahead: bool,
+}
+
+/// Whether a server's software is not the one that was remembered. What follows the first space is a comment, which some
+/// servers change with each connection.
+fn is_another_server(before: Option<&str>, now: Option<&str>) -> bool {
+    let software = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    matches!((before, now), (Some(before), Some(now)) if software(before) != software(now))
 }
 
 impl Failed {
@@ -341,11 +435,12 @@ impl Failed {
             error,
             untold: Untold::Asked(ops),
             greeting: Printable::default(),
+            ahead: false,
         }
     }
 
     /// It had reached the server.
-    fn logging_in(error: Error, driver: Box<Driver>) -> Self {
+    fn logging_in(error: Error, ahead: bool, driver: Box<Driver>) -> Self {
         let greeting = driver.proto.greeting().clone();
         let untold = match driver.is_touched() {
             true => Untold::Driven(driver),
@@ -355,6 +450,7 @@ impl Failed {
             error,
             untold,
             greeting,
+            ahead,
         }
     }
 }
@@ -405,6 +501,11 @@ async fn establish(
     if let Some(rtt) = dialed.rtt {
         driver.proto.assume_rtt(rtt);
     }
+    driver.teach(handshake.learner());
+    let early_session = handshake.may_go_ahead(&facts, Lesson::EarlySession, Lesson::NoEarlySession);
+    if early_session && driver.wants_session() {
+        driver.proto.open_with_log_in();
+    }
     let address = dialed.address.map(|address| address.ip());
     let server = Server {
         name: &host.hostname,
@@ -419,22 +520,23 @@ async fn establish(
         &trust,
         &server,
         identities,
-        facts.key.as_ref(),
+        &facts,
     );
     let logged_in = match abandoned.run_until_cancelled(logging_in).await {
         Some(Ok(logged_in)) => logged_in,
         failed => {
             let error = failed.and_then(Result::err).unwrap_or_else(|| handshake.closed());
-            handshake.learn_hang_up(&error, &driver.proto);
+            let ahead = handshake.learn_hang_up(&error, &driver.proto);
             let error = match proxy_words {
                 Some(words) => error.of_proxy(words.last().await),
                 None => error.at(dialed.address),
             };
-            return Err(Failed::logging_in(error, driver));
+            return Err(Failed::logging_in(error, ahead, driver));
         }
     };
     handshake.engine_metrics.connections_authenticated.add(1);
-    handshake.learn(attempt, &driver.proto, logged_in.key, dialed.rtt);
+    let learnt = (logged_in.key, logged_in.early_session);
+    handshake.learn(attempt, &driver.proto, learnt, dialed.rtt);
     let wants_updates = logged_in.accepted.may_update || handshake.login.verifier().is_some();
     let updates = wants_updates.then(|| handshake.updates(policy, trust, address, &driver.proto));
     let way = (dialed.address, dialed.rtt);
@@ -498,6 +600,7 @@ impl<'a> Prepared<'a> {
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
         config.early_kexinit &= attempt.early_kexinit && handshake.begins_early(&facts);
         config.early_flights &= handshake.settings.early_flights;
+        config.early_log_in = handshake.may_go_ahead(&facts, Lesson::EarlyLogIn, Lesson::NoPipelining);
         config.early_stdin &= handshake.settings.early_stdin;
         config.window_budget = Arc::clone(&handshake.windows);
         let proto = trunkline_proto::Connection::new(config).map_err(|source| Error::Protocol {
@@ -539,6 +642,8 @@ async fn permit<'a>(semaphore: Option<&'a Semaphore>, queue: &Queue) -> Option<S
 struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
+    /// Whether a session was opened with the log-in, where that was tried and nothing else was in its way.
+    early_session: Option<bool>,
     answered: Answerer,
     method: &'static str,
     banner: String,
@@ -574,6 +679,8 @@ impl LoggedIn {
             rtt,
             since: SystemTime::now(),
             handshake: begun.elapsed(),
+            is_sshd: proto.is_sshd(),
+            went_ahead: !proto.is_sshd() && (proto.has_logged_in_early() || self.early_session == Some(true)),
             unverified,
             warnings: match unverified {
                 true => self.accepted.warnings.into(),
@@ -600,7 +707,7 @@ async fn log_in(
     trust: &Trust,
     server: &Server<'_>,
     identities: Identities,
-    remembered: Option<&[u8; 32]>,
+    facts: &HostFacts,
 ) -> Result<LoggedIn, Error> {
     let Handshake {
         host, interaction, ..
@@ -609,14 +716,33 @@ async fn log_in(
         return Err(Error::Bug("a question came before the host key"));
     };
     log_transport(interaction, &driver.proto);
-    let known = (identities, remembered);
+    let known = (identities, facts);
     let proving = prove(driver, handshake, policy, trust, server, &key, known);
     stage(handshake, Stage::Authentication, proving).await
 }
 
-/// What is to be decided next, for which the server has so much time.
+/// Waits for the session that was asked for with the log-in, if there was one, and keeps it for what is asked for first.
+async fn early_session(driver: &mut Driver, host: &HostConfig) -> Result<Option<bool>, Error> {
+    let mut outcome = driver.early_session();
+    while outcome.is_none() && driver.proto.is_opening_early() {
+        if let Event::EarlySession(opened) = next_within(driver, host, UNTRIED_LIMIT).await? {
+            outcome = Some(opened);
+        }
+    }
+    if let Some(Some(session)) = outcome {
+        driver.begin_with(session);
+    }
+    Ok(outcome.map(|opened| opened.is_some()))
+}
+
+/// What is to be decided next, for which the server has the usual time.
 async fn next(driver: &mut Driver, host: &HostConfig) -> Result<Event, Error> {
-    let limit = host.connect_timeout.unwrap_or(STEP_LIMIT).min(STEP_LIMIT);
+    next_within(driver, host, STEP_LIMIT).await
+}
+
+/// What is to be decided next, for which the server has so much time.
+async fn next_within(driver: &mut Driver, host: &HostConfig, most: Duration) -> Result<Event, Error> {
+    let limit = host.connect_timeout.unwrap_or(most).min(most);
     let question = tokio::time::timeout(limit, driver.question()).await;
     question.unwrap_or_else(|_| {
         Err(Error::Timeout {
@@ -634,7 +760,7 @@ async fn prove(
     trust: &Trust,
     server: &Server<'_>,
     key: &[u8],
-    (identities, remembered): (Identities, Option<&[u8; 32]>),
+    (identities, facts): (Identities, &HostFacts),
 ) -> Result<LoggedIn, Error> {
     let Handshake {
         host, interaction, ..
@@ -647,10 +773,8 @@ async fn prove(
             host: host.original_host.clone(),
             source,
         })?;
-    // What waits may leave with the authentication: all of it to a server that is the right one, only sessions to one
-    // that is let through.
-    driver.take_ops(accepted.is_unverified);
     let key_only = accepted.is_unverified;
+    let remembered = facts.key.as_ref();
     let mut authentication = Authentication::new(host, interaction, identities, remembered, key_only);
     if let Some(course) = handshake.login.authenticator() {
         authentication.follow(course);
@@ -659,18 +783,36 @@ async fn prove(
     if handshake.is_ssh {
         authentication.stand_for_ssh();
     }
+    let mut lost = false;
     loop {
-        match next(driver, host).await? {
+        let is_ahead = driver.proto.is_ahead() && !driver.proto.is_sshd();
+        let untried = is_ahead && !facts.lessons.has(Lesson::EarlyLogIn);
+        let limit = if untried { UNTRIED_LIMIT } else { STEP_LIMIT };
+        match next_within(driver, host, limit).await? {
             Event::Authenticated => break,
-            question => authentication.answer(driver, question).await?,
+            Event::EarlySession(_) => lost = true,
+            question => {
+                // What waits may leave with the authentication to sshd: all of it to a server that is the right one, only
+                // sessions to one that is let through. From others, it is held back until they have let the user in.
+                if driver.proto.is_sshd() {
+                    driver.take_ops(accepted.is_unverified);
+                }
+                authentication.answer(driver, question).await?;
+            }
         }
     }
+    let early_session = match lost {
+        true => None,
+        false => early_session(driver, host).await?,
+    };
+    driver.take_ops(accepted.is_unverified);
     if let Some(weak) = weak_crypto(host, driver) {
         interaction.notice(weak);
     }
     authentication.log_success(server);
     Ok(LoggedIn {
         accepted,
+        early_session,
         key: authentication.used_key(),
         answered: authentication.answered(),
         method: authentication.used_method(),
@@ -882,6 +1024,7 @@ fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Resul
     config.preferences = preferences;
     config.early_kexinit = !facts.lessons.has(Lesson::NoEarlyKexinit);
     config.early_flights = !facts.lessons.has(Lesson::NoPipelining);
+    config.known_sshd = facts.lessons.has(Lesson::Sshd);
     config.rekey_limit = RekeyLimit {
         bytes: host.rekey_limit.bytes,
         interval: host.rekey_limit.interval,

@@ -146,6 +146,11 @@ impl<T> Receiver<T> {
         lock(&self.0).values.pop_front()
     }
 
+    /// Whether there is a next value, and it is such.
+    pub(crate) fn is_first(&self, such: impl Fn(&T) -> bool) -> bool {
+        lock(&self.0).values.front().is_some_and(such)
+    }
+
     /// Takes no more values than are there.
     pub(crate) fn close(&mut self) {
         lock(&self.0).over = true;

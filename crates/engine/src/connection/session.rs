@@ -536,6 +536,22 @@ impl SpareSession {
         self.parts.shared.withdraw()
     }
 
+    /// Asks something that no session knows, so that the server refuses it (RFC 4254 section 5.4): `true` where it has
+    /// answered.
+    pub(crate) fn ask(&self) -> impl Future<Output = bool> + Send + use<> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.ops.send(Op::Request {
+            channel: self.parts.shared.clone(),
+            request: ChannelRequest::Other {
+                name: "keepalive@openssh.com".into(),
+                wants_reply: true,
+                body: Bytes::new(),
+            },
+            reply: Some(reply),
+        });
+        async move { answer.await.is_ok() }
+    }
+
     /// Whether the server has closed it, or the connection is gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.parts.shared.is_closed() || self.ops.is_closed()

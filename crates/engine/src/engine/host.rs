@@ -256,13 +256,13 @@ impl Host {
     }
 
     fn sftp_config(&self) -> trunkline_sftp::Config {
-        let lessons = self.pool.lessons();
+        let lessons = self.pool.learner().facts().lessons;
         let max_handles = match lessons.has(Lesson::SharedHandles) {
             true => Some(1),
             false => lessons.number(Lesson::MaxOpenFiles),
         };
         trunkline_sftp::Config {
-            early_requests: self.pool.is_openssh(),
+            early_requests: self.pool.is_sshd(),
             largest_request: self.tuned().and_then(|choice| choice.request_size),
             max_handles: max_handles.map(|most| most as usize),
         }
@@ -270,21 +270,15 @@ impl Host {
 
     /// What host memory has on the server's SFTP, and takes of it.
     fn known_of_sftp(&self) -> Known {
-        let lessons = self.pool.lessons();
+        let lessons = self.pool.learner().facts().lessons;
         let order = [
             (Lesson::SymlinkLinkFirst, true),
             (Lesson::SymlinkTargetFirst, false),
         ];
         let order = order.into_iter().find(|(lesson, _)| lessons.has(*lesson));
-        let pool = Arc::downgrade(&self.pool);
-        let remember = move |lesson, number| {
-            if let Some(pool) = pool.upgrade() {
-                pool.learn(lesson, number);
-            }
-        };
         Known {
             symlink_link_first: Arc::new(OnceCell::new_with(order.map(|(_, first)| first))),
-            remember: Some(Arc::new(remember)),
+            learner: Some(self.pool.learner().clone()),
             silence: Some(self.pool.sftp_silence()),
         }
     }

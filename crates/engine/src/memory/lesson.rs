@@ -14,6 +14,23 @@ pub enum Lesson {
     NoEarlyKexinit,
     /// It did not take authentication and the first channel in one flight.
     NoPipelining,
+    /// It is OpenSSH's sshd: it announces what only sshd does, or has run a command that left with the log-in. Taken back
+    /// by [`Self::NoPipelining`].
+    Sshd,
+    /// It took an authentication request behind the service request. Taken back by [`Self::NoPipelining`].
+    EarlyLogIn,
+    /// It opened a session that was asked for with the log-in.
+    EarlySession,
+    /// It did not.
+    NoEarlySession,
+    /// Several sessions have run on one connection, beside or after each other.
+    SeveralSessions,
+    /// It has one session for each connection, and none after it.
+    OneSession,
+    /// A session opened ahead was there for a command: 1 where it outlived another, 2 where one has run in it.
+    Spares,
+    /// A session opened ahead was refused, ended by itself, or took no command.
+    NoSpares,
     /// It has only algorithms that the engine does not have.
     OnlyOtherAlgorithms,
     /// So many sessions at once are known to fit on a connection (sshd's MaxSessions).
@@ -42,6 +59,42 @@ impl Lesson {
             "log-in and first command in separate steps",
         ),
         (
+            Self::Sshd,
+            "sshd",
+            "is OpenSSH's: log-in and first command leave together",
+        ),
+        (Self::EarlyLogIn, "early-log-in", "takes the log-in in one step"),
+        (
+            Self::EarlySession,
+            "early-session",
+            "opens the first session together with the log-in",
+        ),
+        (
+            Self::NoEarlySession,
+            "no-early-session",
+            "opens the first session only after the log-in",
+        ),
+        (
+            Self::SeveralSessions,
+            "several-sessions",
+            "runs several sessions on one connection",
+        ),
+        (
+            Self::OneSession,
+            "one-session",
+            "one session for each connection: every command has its own",
+        ),
+        (
+            Self::Spares,
+            "spares",
+            "keeps a session open for the next command",
+        ),
+        (
+            Self::NoSpares,
+            "no-spares",
+            "does not keep a session open for the next command",
+        ),
+        (
             Self::OnlyOtherAlgorithms,
             "only-other-algorithms",
             "its algorithms need the system's ssh",
@@ -68,6 +121,22 @@ impl Lesson {
         ),
         (Self::MaxOpenFiles, "max-open-files", "at most {} open SFTP files"),
     ];
+
+    /// The lessons that are wrong where this one is right.
+    pub(crate) fn takes_back(self) -> &'static [Self] {
+        match self {
+            Self::NoPipelining => &[Self::Sshd, Self::EarlyLogIn, Self::EarlySession],
+            Self::NoEarlySession => &[Self::EarlySession],
+            Self::EarlySession => &[Self::NoEarlySession],
+            Self::OneSession => &[Self::SeveralSessions, Self::Spares],
+            Self::SeveralSessions => &[Self::OneSession],
+            Self::NoSpares => &[Self::Spares],
+            Self::Spares => &[Self::NoSpares],
+            Self::SymlinkLinkFirst => &[Self::SymlinkTargetFirst],
+            Self::SymlinkTargetFirst => &[Self::SymlinkLinkFirst],
+            _ => &[],
+        }
+    }
 
     fn name(self) -> &'static str {
         let row = Self::ALL.iter().find(|(lesson, ..)| *lesson == self);

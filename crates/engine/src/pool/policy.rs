@@ -100,6 +100,36 @@ pub(crate) enum Loss {
     Other,
 }
 
+/// How many sessions a connection of the server's has in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// More than one was not seen yet, and nothing speaks against it.
+    Untried,
+    /// One was refused, or ended its connection, where another had been: until it is known, each gets a connection of its own.
+    Doubted,
+    Several,
+    One,
+}
+
+/// Whether sessions that are opened ahead are of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spares {
+    /// Nobody knows: one is tried on an idle lane.
+    Untried,
+    Kept,
+    None,
+}
+
+/// A session that is opened ahead to see whether it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Trial {
+    lane: LaneId,
+    /// It takes a place in the server, or soon will.
+    open: bool,
+    /// Sessions of the lane that had ended when it was opened.
+    ended: u64,
+}
+
 #[derive(Debug)]
 struct Lane {
     /// Sessions that run or are being opened, without spares.
@@ -123,6 +153,7 @@ struct Lane {
     since: Instant,
     /// It is logged in.
     ready: bool,
+    ready_at: Option<Instant>,
     /// Who had to do something for that.
     answered: Answerer,
     /// The server has opened a channel on it.
@@ -136,6 +167,12 @@ struct Lane {
     settled: u64,
     /// Sessions that ended as [`End::Left`] and were not returned yet.
     left: u32,
+    /// A session is being tried out on it.
+    trial: bool,
+    /// Sessions that were asked for on it, but for those that were given up before.
+    asked: u32,
+    /// A command is known to have started on it.
+    ran: bool,
     full: Option<Full>,
 }
 
@@ -167,6 +204,9 @@ const SIDE_BY_SIDE_FOR: Duration = Duration::from_secs(60);
 /// moved 830, 910, 845 and 808 MiB/s through 1, 2, 4 and 8 lanes, and 707 by an ssh each (medians of five alternating
 /// rounds, loopback). A server with more cores than that gains one with each lane.
 const SIDE_BY_SIDE: usize = 4;
+
+/// For how long the first session that shares a connection holds up others, which would need more connections if it failed.
+const PROOF: Duration = Duration::from_secs(1);
 
 /// For how long a further log-in holds up what could go elsewhere.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -204,18 +244,32 @@ impl Lane {
             further,
             since: now,
             ready: false,
+            ready_at: None,
             answered: Answerer::Nobody,
             used: false,
             ended: 0,
             settled: 0,
             left: 0,
+            trial: false,
+            asked: 0,
+            ran: false,
             full: None,
         }
     }
 
     /// Sessions of all kinds that take places in the server, or soon will.
     fn open(&self) -> u32 {
-        self.sessions + self.spares_ready + self.spares_opening
+        self.sessions + self.spares_ready + self.spares_opening + u32::from(self.trial)
+    }
+
+    /// Whether its first session has begun, as far as anybody knows: the server must not be given another before it.
+    fn has_begun(&self, now: Instant) -> bool {
+        self.ran || self.ended > 0 || self.ready_at.is_some_and(|at| now >= at + PROOF)
+    }
+
+    /// Whether the server has given it no session yet, and is asked for none.
+    fn is_fresh(&self) -> bool {
+        self.open() == 0 && self.ended == 0 && self.left == 0
     }
 
     fn is_quiet(&self) -> bool {
@@ -298,7 +352,9 @@ pub(crate) struct Policy {
     single: bool,
     /// The server's MaxSessions, as far as it has been seen to refuse.
     session_limit: Option<u32>,
-    spares_allowed: bool,
+    reuse: Reuse,
+    spares: Spares,
+    trial: Option<Trial>,
     /// Further log-ins that were refused in a row, and when the next may be tried.
     refusals: u32,
     again: Option<Instant>,
@@ -328,7 +384,9 @@ impl Policy {
             next: 0,
             single: false,
             session_limit,
-            spares_allowed: false,
+            reuse: Reuse::Untried,
+            spares: Spares::Untried,
+            trial: None,
             refusals: 0,
             again: None,
             demand: 0,
@@ -347,9 +405,49 @@ impl Policy {
         self
     }
 
-    /// Spares pay only where `exec` may follow a session opened long ago, which is known of OpenSSH.
-    pub(crate) fn allow_spares(&mut self, allowed: bool) {
-        self.spares_allowed = allowed;
+    /// Spares pay only where `exec` may follow a session opened long ago: sshd's are known to; of others it is found out.
+    pub(crate) fn keep_spares(&mut self, spares: Spares) {
+        self.spares = spares;
+    }
+
+    /// What is known of how many sessions a connection has.
+    pub(crate) fn reuse(&self) -> Reuse {
+        self.reuse
+    }
+
+    /// How many sessions a connection has, as host memory or a session has shown.
+    pub(crate) fn set_reuse(&mut self, reuse: Reuse) {
+        self.reuse = reuse;
+    }
+
+    /// A session found no place on a connection that had had another: until somebody knows better, the next are apart. The
+    /// lane gets nothing new in any case.
+    pub(crate) fn doubt_reuse(&mut self, lane: LaneId) {
+        if self.reuse == Reuse::Untried {
+            self.reuse = Reuse::Doubted;
+        }
+        self.retire(lane);
+    }
+
+    fn is_one_each(&self) -> bool {
+        matches!(self.reuse, Reuse::One | Reuse::Doubted)
+    }
+
+    /// Whether no session but one was ever asked for on a lane.
+    pub(crate) fn is_alone_on(&self, lane: LaneId) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| lane.asked <= 1)
+    }
+
+    /// A session has started on a lane. Whether another had before it.
+    pub(crate) fn ran(&mut self, lane: LaneId) -> bool {
+        let lane = self.lanes.get_mut(&lane);
+        lane.is_some_and(|lane| std::mem::replace(&mut lane.ran, true))
+    }
+
+    /// Whether a session had been on a lane that has none now.
+    pub(crate) fn is_between_sessions(&self, lane: LaneId) -> bool {
+        let lane = self.lanes.get(&lane);
+        lane.is_some_and(|lane| lane.is_empty() && lane.ended > 0 && lane.left == 0)
     }
 
     /// The server's limit as learned, for host memory.
@@ -422,6 +520,9 @@ impl Policy {
         if let Some(id) = self.find(|lane| quiet(self, lane) && self.has_room(lane, now)) {
             return Placement::Open(id);
         }
+        if let Some(at) = self.proven_by(now) {
+            return Placement::Wait(Some(at));
+        }
         // A place is on its way already, and here before a new connection would be.
         if self
             .find(|lane| quiet(self, lane) && lane.spares_opening > 0)
@@ -486,9 +587,34 @@ impl Policy {
 
     /// Whether a session more may fit into a lane.
     fn has_room(&self, lane: &Lane, now: Instant) -> bool {
+        if self.is_one_each() && !self.single && !lane.is_fresh() {
+            return false;
+        }
         let open = lane.open();
+        // A second one, behind the first, shows whether there may be more.
+        let at_once = open - u32::from(lane.trial);
+        let unknown = self.reuse == Reuse::Untried && !self.single;
+        if unknown && (at_once > 1 || at_once == 1 && !lane.has_begun(now)) {
+            return false;
+        }
         let may_fit = |full: Full| open < full.at || now >= full.until;
         self.single || open < self.limit() && lane.full.is_none_or(may_fit)
+    }
+
+    /// Until when a second session on a connection may show whether there is room for more.
+    fn proven_by(&self, now: Instant) -> Option<Instant> {
+        let unknown = self.reuse == Reuse::Untried && !self.single;
+        let lanes = self
+            .lanes
+            .values()
+            .filter(|lane| unknown && !lane.retired && lane.sessions > 0);
+        let begun = |lane: &Lane| match lane.sessions {
+            1 if lane.has_begun(now) => None,
+            1 => lane.ready_at,
+            _ => lane.starts.iter().max().copied().filter(|_| lane.ready),
+        };
+        let until = lanes.filter_map(|lane| Some(begun(lane)? + PROOF));
+        until.filter(|at| *at > now).min()
     }
 
     /// Whether any lane is logged in and takes new work.
@@ -560,6 +686,7 @@ impl Policy {
         }
         lane.reserved = matches!(chosen, Placement::Connect(_)) && !lane.further;
         lane.sessions += 1;
+        lane.asked += u32::from(!matches!(chosen, Placement::Spare(_)));
         lane.spares_ready -= u32::from(matches!(chosen, Placement::Spare(_)));
         let running = self.lanes.values().map(|lane| lane.sessions).sum();
         self.note_demand(running, now);
@@ -619,7 +746,8 @@ impl Policy {
             .last_demand
             .max(self.demand)
             .clamp(1, self.settings.spare_sessions.max(1));
-        if !self.spares_allowed || limit < 2 || self.settings.spare_sessions == 0 {
+        let kept = self.spares == Spares::Kept && !self.is_one_each();
+        if !kept || limit < 2 || self.settings.spare_sessions == 0 {
             return 0;
         }
         let Some(lane) = self
@@ -633,7 +761,73 @@ impl Policy {
             .saturating_sub(lane.spares_ready + lane.spares_opening)
             .min(limit.saturating_sub(lane.open()));
         lane.spares_opening += count;
+        lane.asked += count;
         count
+    }
+
+    // A session opened ahead, to see whether it lasts.
+
+    /// Whether a session is to be tried out on a lane: one that is idle and has had a session, so that it costs nobody
+    /// anything. It is tried once at a time.
+    pub(crate) fn begin_trial(&mut self, id: LaneId) -> bool {
+        let lanes = &self.lanes;
+        self.trial.take_if(|trial| !lanes.contains_key(&trial.lane));
+        let wanted = self.spares == Spares::Untried
+            && self.trial.is_none()
+            && !self.is_one_each()
+            && !self.single
+            && self.limit() > 1
+            && self.settings.spare_sessions > 0;
+        let fits = |lane: &Lane| lane.ready && !lane.retired && lane.full.is_none();
+        let begins =
+            wanted && self.is_between_sessions(id) && self.lanes.get(&id).is_some_and(|lane| fits(lane));
+        if begins {
+            self.trial = Some(Trial {
+                lane: id,
+                open: false,
+                ended: 0,
+            });
+        }
+        begins
+    }
+
+    /// The server has answered behind all that had ended on the lane: the session is asked for now, if the lane is idle still.
+    pub(crate) fn open_trial(&mut self, id: LaneId) -> bool {
+        let idle = self.is_between_sessions(id);
+        let lane = self.lanes.get_mut(&id).filter(|lane| idle && !lane.retired);
+        match (lane, &mut self.trial) {
+            (Some(lane), Some(trial)) => {
+                lane.settled = lane.ended;
+                lane.trial = true;
+                lane.asked += 1;
+                (trial.open, trial.ended) = (true, lane.ended);
+                true
+            }
+            _ => {
+                self.trial.take_if(|trial| trial.lane == id);
+                false
+            }
+        }
+    }
+
+    /// Whether another session has ended since the one that is tried out was opened, and the lane is idle.
+    pub(crate) fn has_outlived(&self, id: LaneId) -> bool {
+        let since = self.trial.filter(|trial| trial.lane == id && trial.open);
+        let Some((trial, lane)) = since.zip(self.lanes.get(&id)) else {
+            return false;
+        };
+        lane.is_empty() && lane.left == 0 && lane.ended > trial.ended
+    }
+
+    /// The trial is over; where its session is of use, it is one that is ready.
+    pub(crate) fn end_trial(&mut self, id: LaneId, is_of_use: bool) {
+        self.trial.take_if(|trial| trial.lane == id);
+        if let Some(lane) = self.lanes.get_mut(&id)
+            && std::mem::take(&mut lane.trial)
+            && is_of_use
+        {
+            lane.spares_ready += 1;
+        }
     }
 
     /// To be kept with a session that is about to be asked for on a lane, for its answer.
@@ -654,9 +848,10 @@ impl Policy {
     }
 
     /// A lane's connection is logged in; `answered`: who had to do something for that.
-    pub(crate) fn lane_ready(&mut self, lane: LaneId, answered: Answerer) {
+    pub(crate) fn lane_ready(&mut self, lane: LaneId, answered: Answerer, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.ready = true;
+            lane.ready_at = Some(now);
             lane.answered = answered;
         }
     }
@@ -695,13 +890,13 @@ impl Policy {
     /// not have given back yet.
     pub(crate) fn session_refused(
         &mut self,
-        lane: LaneId,
+        id: LaneId,
         was_spare: bool,
         asked: Tally,
         now: Instant,
     ) -> Verdict {
         let (limit, single) = (self.session_limit, self.single);
-        let Some(lane) = self.lanes.get_mut(&lane) else {
+        let Some(lane) = self.lanes.get_mut(&id) else {
             // The connection has ended meanwhile, behind its server's answer: where there is no other, that stands.
             return if single {
                 Verdict::Final
@@ -746,6 +941,12 @@ impl Policy {
         });
         let waited = now.saturating_duration_since(since);
         let had_any = lane.used || lane.ended > 0 || lane.left > 0;
+        // Nothing is open there, and all that had ended is settled: the server has no second session for a connection.
+        if open == 0 && lane.left + u32::from(lane.ended > 0) > 0 && self.reuse != Reuse::Several {
+            lane.full = None;
+            self.doubt_reuse(id);
+            return Verdict::PlaceAnew;
+        }
         if open == 0 && (!had_any || waited >= Full::PATIENCE) {
             lane.full = None;
             return Verdict::Final;
@@ -757,7 +958,7 @@ impl Policy {
     pub(crate) fn session_ended(&mut self, lane: LaneId, placed: Instant, end: End, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             match end {
-                End::NeverOpened => {}
+                End::NeverOpened => lane.asked = lane.asked.saturating_sub(1),
                 End::Closed => lane.ended += 1,
                 End::Left => lane.left += 1,
                 End::Returned => {
@@ -769,6 +970,9 @@ impl Policy {
             }
             lane.sessions = lane.sessions.saturating_sub(1);
             lane.place_ended(placed, now);
+            if matches!(self.reuse, Reuse::One | Reuse::Doubted) && !lane.is_fresh() && lane.sessions == 0 {
+                lane.retired = true;
+            }
         }
     }
 
@@ -843,6 +1047,13 @@ impl Policy {
             })
             .map(|(id, _)| *id)
             .collect()
+    }
+
+    /// Lanes that get nothing new and have nothing left.
+    pub(crate) fn over(&self) -> Vec<LaneId> {
+        let over = |lane: &Lane| lane.retired && lane.is_empty();
+        let lanes = self.lanes.iter().filter(|(_, lane)| over(lane));
+        lanes.map(|(id, _)| *id).collect()
     }
 
     /// How long a lane may still go unused; `None` while it is used, and where it is kept forever.

@@ -22,7 +22,7 @@ use crate::connection::channel::ExitStatus;
 use crate::connection::channel::{ChannelReader, ChannelWriter};
 use crate::connection::session::{Session, SessionControl, SessionEnd, SessionParts};
 use crate::error::{Error, Execution};
-use crate::memory::Lesson;
+use crate::memory::{Learner, Lesson};
 
 /// A session that operations and transfer plans share. Whoever asks for something locks the state machine for as long
 /// as it takes to write a request down; the task that moves the bytes locks it once for each batch of replies.
@@ -39,7 +39,7 @@ pub(crate) struct Known {
     /// Whether its SYMLINK takes the link's path first.
     pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
     /// Host memory, where there is one.
-    pub(crate) remember: Option<Arc<dyn Fn(Lesson, u32) + Send + Sync>>,
+    pub(crate) learner: Option<Learner>,
     /// How long a server may owe an answer while its connection lives, if that ends at all: the session is dead then, and so may
     /// be the next one on that connection (proftpd's, in a copy from a host to itself).
     pub(crate) silence: Option<Duration>,
@@ -47,8 +47,8 @@ pub(crate) struct Known {
 
 impl Known {
     pub(crate) fn learn(&self, lesson: Lesson, number: usize) {
-        if let Some(remember) = &self.remember {
-            remember(lesson, u32::try_from(number).unwrap_or(u32::MAX));
+        if let Some(learner) = &self.learner {
+            learner.learn(lesson, u32::try_from(number).unwrap_or(u32::MAX));
         }
     }
 }

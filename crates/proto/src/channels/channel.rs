@@ -124,6 +124,8 @@ pub(crate) struct Channel {
     pub(crate) abandoned: bool,
     /// The server opened it.
     pub(crate) incoming: bool,
+    /// Requests in it have left before the server's number for it was known.
+    pub(crate) is_early: bool,
     pub(crate) receive: ReceiveWindow,
 }
 
@@ -145,6 +147,7 @@ impl Channel {
             started: Started::No,
             abandoned: false,
             incoming: false,
+            is_early: false,
             receive: ReceiveWindow::new(budget),
         }
     }

@@ -170,6 +170,9 @@ pub(crate) struct ServerOffer {
     /// Of our ciphers and compressions, those that it takes in both directions.
     pub(crate) ciphers: Vec<Cipher>,
     pub(crate) compression: Vec<Compression>,
+    /// Its MACs are those that sshd has unless its configuration says otherwise: UMAC, which hardly any other has, and none
+    /// that sshd has not. asyncssh has UMAC, and `hmac-sha256@ssh.com` and the like.
+    pub(crate) macs_of_sshd: bool,
 }
 
 impl ServerOffer {
@@ -190,6 +193,11 @@ impl ServerOffer {
                 .into_iter()
                 .filter(|kind| both(kind.name(), &theirs.compression_out, &theirs.compression_in))
                 .collect(),
+            macs_of_sshd: theirs.macs_out.iter().any(|name| name.starts_with("umac-"))
+                && theirs
+                    .macs_out
+                    .iter()
+                    .all(|name| !name.contains('@') || name.ends_with("@openssh.com")),
         }
     }
 }

@@ -4,8 +4,12 @@ use trunkline_text::Printable;
 
 use crate::error::Error;
 
-/// The line this client introduces itself with, without its CR LF. Servers see nothing but name and version.
-pub const CLIENT_ID: &str = concat!("SSH-2.0-trunkline_", env!("CARGO_PKG_VERSION"));
+/// The line this client introduces itself with, without its CR LF.
+///
+/// Stock sftp and scp, whose SFTP goes over this client's connections, have to find what they find alone, and there are
+/// servers that look for OpenSSH here to decide in which order SYMLINK has its arguments, and how large a packet may be
+/// (docs/adr/0020). Like `OpenSSH_for_Windows_9.5`, it has no number where servers look for a version with a bug.
+pub const CLIENT_ID: &str = concat!("SSH-2.0-OpenSSH_trunkline_", env!("CARGO_PKG_VERSION"));
 
 /// Lines that may come before the server's identification, as in OpenSSH's kex_exchange_identification.
 const MAX_LINES: usize = 1024;

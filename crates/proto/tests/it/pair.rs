@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes};
-use server::{Answer, Behaviour, Server};
+use server::{Answer, Behaviour, Early, MACS_OF_SSHD, Server};
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::wire::Writer;
 use trunkline_proto::{
@@ -436,6 +436,199 @@ fn whether_a_command_may_have_begun_goes_by_the_servers_word_on_the_log_in() {
             assert_eq!(pair.client.started(id), expected, "{what}, early flight: {early}");
             assert!(pair.server.executed.is_empty(), "{what}");
         }
+    }
+}
+
+// Servers that are not what they call themselves.
+
+/// As Go's, which lists no UMAC.
+const OTHER_MACS: &str = "hmac-sha2-256-etm@openssh.com,hmac-sha2-256";
+
+#[test]
+fn nothing_of_a_command_leaves_early_on_the_word_of_an_identification() {
+    let signs: [(&str, &str, bool, bool); 5] = [
+        ("MACs of sshd", MACS_OF_SSHD, false, true),
+        (
+            "asyncssh's MACs",
+            "umac-64-etm@openssh.com,hmac-sha256@ssh.com",
+            false,
+            false,
+        ),
+        ("nothing", OTHER_MACS, false, false),
+        ("a key bound to the host's", OTHER_MACS, true, true),
+        ("host memory", OTHER_MACS, false, true),
+    ];
+    for (what, macs, bound, is_sshd) in signs {
+        let mut config = Config::new("jo");
+        config.known_sshd = what == "host memory";
+        let mut behaviour = Behaviour {
+            macs,
+            ..Behaviour::default()
+        };
+        if bound {
+            behaviour.ext_info.push(("publickey-hostbound@openssh.com", "0"));
+        }
+        let mut pair = Pair::new(config, behaviour);
+        let id = pair.cat(Bytes::from_static(b"input"));
+        // Behind the log-in: the opening, and exec; the window for the input opens with it.
+        let expected = if is_sshd { 3 } else { 6 };
+        assert_eq!(pair.run(is_data_reply).unwrap(), RTT * expected, "{what}");
+        assert_eq!(pair.client.is_sshd(), is_sshd, "{what}");
+        assert_eq!(pair.output[&id], b"input");
+        assert_eq!(pair.events.contains(&Event::EarlyCommand), is_sshd, "{what}");
+    }
+}
+
+#[test]
+fn a_server_that_lists_its_host_keys_is_sshd() {
+    let behaviour = Behaviour {
+        macs: OTHER_MACS,
+        host_keys: true,
+        ..Behaviour::default()
+    };
+    let mut pair = Pair::new(Config::new("jo"), behaviour);
+    pair.settle().unwrap();
+    assert!(pair.client.is_sshd());
+}
+
+#[test]
+fn an_early_command_that_is_passed_by_ends_as_one_that_may_have_started() {
+    for (early, no_global_requests, ping) in [
+        (Early::OpensOnly, false, true),
+        (Early::OpensOnly, false, false),
+        (Early::OpensOnly, true, false),
+        (Early::Dropped, false, true),
+    ] {
+        let mut behaviour = Behaviour {
+            early,
+            no_global_requests,
+            ..Behaviour::default()
+        };
+        behaviour.ext_info.truncate(if ping { 2 } else { 1 });
+        let mut pair = Pair::new(Config::new("jo"), behaviour);
+        let id = pair.cat(Bytes::from_static(b"input"));
+        pair.settle().unwrap();
+        let due = pair.client.poll_timeout().expect("the silence is looked into");
+        pair.client.handle_timeout(due).unwrap();
+        let ended = pair.settle();
+        assert!(
+            matches!(ended, Err(Error::PeerMisbehaved(_))),
+            "{early:?}: {ended:?}"
+        );
+        assert_eq!(pair.client.started(id), Started::Maybe);
+        assert!(pair.server.executed.is_empty());
+    }
+}
+
+#[test]
+fn an_early_command_for_another_number_than_the_channels_is_not_waited_for() {
+    let behaviour = Behaviour {
+        early: Early::OpensOnly,
+        first_channel: 2,
+        ..Behaviour::default()
+    };
+    let mut pair = Pair::new(Config::new("jo"), behaviour);
+    let id = pair.cat(Bytes::new());
+    assert!(matches!(pair.settle(), Err(Error::PeerMisbehaved(_))));
+    assert_eq!(pair.client.started(id), Started::Maybe);
+}
+
+#[test]
+fn a_command_that_is_answered_costs_no_ping() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    let id = pair.client.open(&ChannelKind::Session);
+    pair.client.request(id, &ChannelRequest::Exec(b"cat".to_vec()));
+    pair.settle().unwrap();
+    let due = pair
+        .client
+        .poll_timeout()
+        .unwrap_or(pair.now + Duration::from_secs(1));
+    pair.client.handle_timeout(due).unwrap();
+    assert!(pair.client.poll_transmit(due).unwrap().is_empty());
+}
+
+#[test]
+fn a_global_request_that_a_server_does_not_understand_is_refused() {
+    let behaviour = Behaviour {
+        no_global_requests: true,
+        ext_info: Vec::new(),
+        ..Behaviour::default()
+    };
+    let mut pair = Pair::new(Config::new("jo"), behaviour);
+    pair.log_in().unwrap();
+    let request = GlobalRequest::TcpipForward {
+        address: "localhost".into(),
+        port: 0,
+    };
+    let first = pair.client.global_request(&request);
+    pair.client.ping();
+    let second = pair.client.global_request(&request);
+    pair.settle().unwrap();
+    let refused = |id| {
+        Event::Channel(ChannelEvent::GlobalReply {
+            id,
+            success: false,
+            data: Bytes::new(),
+        })
+    };
+    assert!(pair.events.contains(&refused(first)) && pair.events.contains(&refused(second)));
+    assert!(pair.events.contains(&Event::Pong));
+}
+
+// A session that is opened with the log-in, and nothing else.
+
+const DROPBEAR: &str = "SSH-2.0-dropbear_2022.83";
+
+fn opening_early(early: Early, answers: &[Answer]) -> Pair {
+    let mut config = Config::new("jo");
+    config.early_log_in = true;
+    let behaviour = Behaviour {
+        id: DROPBEAR,
+        early,
+        answers: answers.iter().cloned().collect(),
+        ..Behaviour::default()
+    };
+    let mut pair = Pair::new(config, behaviour);
+    pair.client.open_with_log_in();
+    pair
+}
+
+fn early_session(pair: &Pair) -> Option<Option<ChannelId>> {
+    pair.events.iter().find_map(|event| match event {
+        Event::EarlySession(opened) => Some(*opened),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_session_is_opened_with_the_log_in_where_that_was_seen_to_work() {
+    let mut pair = opening_early(Early::Taken, &[]);
+    assert_eq!(pair.log_in().unwrap(), RTT * 3);
+    let Some(Some(id)) = early_session(&pair) else {
+        panic!("{:?}", pair.events);
+    };
+    pair.client.request(id, &ChannelRequest::Exec(b"cat".to_vec()));
+    pair.client.eof(id);
+    assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 4);
+}
+
+#[test]
+fn a_session_that_was_not_opened_with_the_log_in_is_lost_and_counts_no_more() {
+    let failure = Answer::Failure {
+        methods: "publickey",
+        partial: false,
+    };
+    for (what, mut pair) in [
+        ("dropped", opening_early(Early::Dropped, &[])),
+        ("behind a refusal", opening_early(Early::Taken, &[failure])),
+    ] {
+        pair.credentials.push_back(Credential::Key(true));
+        pair.settle().unwrap();
+        assert_eq!(early_session(&pair), Some(None), "{what}");
+        assert!(pair.client.is_authenticated(), "{what}");
+        assert_eq!(pair.client.channel_count(), 0, "{what}");
+        pair.cat(Bytes::from_static(b"x"));
+        pair.run(is_data_reply).unwrap();
     }
 }
 

@@ -33,7 +33,8 @@ impl Default for KexInit {
             kex: "curve25519-sha256,kex-strict-s-v00@openssh.com".to_owned(),
             host_key: "ssh-ed25519".to_owned(),
             cipher: "aes128-gcm@openssh.com".to_owned(),
-            mac: "hmac-sha2-256".to_owned(),
+            // With UMAC, as sshd's: it is how clients tell sshd from others that call themselves OpenSSH.
+            mac: "hmac-sha2-256,umac-128-etm@openssh.com".to_owned(),
             compression: "none".to_owned(),
             first_kex_packet_follows: false,
         }

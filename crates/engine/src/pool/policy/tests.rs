@@ -3,7 +3,8 @@ use super::*;
 fn policy() -> (Policy, Instant) {
     let now = Instant::now();
     let mut policy = Policy::new(Settings::default(), None, Some(Duration::from_secs(60)), now);
-    policy.allow_spares(true);
+    policy.keep_spares(Spares::Kept);
+    policy.set_reuse(Reuse::Several);
     (policy, now)
 }
 
@@ -12,7 +13,7 @@ fn connect(policy: &mut Policy, now: Instant) -> LaneId {
         panic!("there is no lane yet")
     };
     policy.first_asked(lane);
-    policy.lane_ready(lane, Answerer::Nobody);
+    policy.lane_ready(lane, Answerer::Nobody, now);
     lane
 }
 
@@ -54,7 +55,7 @@ fn nothing_comes_before_the_session_that_a_lane_is_made_for() {
         panic!("there is no lane yet")
     };
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
-    policy.allow_spares(true);
+    policy.keep_spares(Spares::Kept);
     assert_eq!(policy.open_spares(lane, now), 0);
     policy.first_asked(lane);
     assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
@@ -99,7 +100,7 @@ fn a_refusal_teaches_the_limit() {
 fn a_refusal_with_nothing_else_open_is_final_where_nothing_ever_was() {
     let (mut policy, now) = policy();
     let lane = policy.add_lane(now);
-    policy.lane_ready(lane, Answerer::Nobody);
+    policy.lane_ready(lane, Answerer::Nobody, now);
     assert_eq!(refused(&mut policy, now), Verdict::Final);
     assert_eq!(policy.session_limit(), None);
 }
@@ -171,6 +172,7 @@ fn a_session_that_ends_makes_room_at_once_on_a_lane_that_refused_one() {
         ..Settings::default()
     };
     let mut policy = Policy::new(settings, None, None, now);
+    policy.set_reuse(Reuse::Several);
     let lane = connect(&mut policy, now);
     for _ in 0..3 {
         open(&mut policy, now);
@@ -234,7 +236,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
         panic!("another may be tried by now")
     };
-    policy.lane_ready(other, Answerer::Nobody);
+    policy.lane_ready(other, Answerer::Nobody, now);
     policy.session_opened(other, Tally::default());
     assert_eq!(policy.lane_lost(other, now), Loss::Other);
     assert!(matches!(
@@ -247,7 +249,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
 fn a_further_connection_that_ends_before_it_was_of_use_was_refused() {
     let (mut policy, now) = policy();
     let (_, other, now) = further(&mut policy, now);
-    policy.lane_ready(other, Answerer::Nobody);
+    policy.lane_ready(other, Answerer::Nobody, now);
     policy.session_ended(other, now, End::NeverOpened, now);
     assert!(matches!(
         policy.lane_lost(other, now),
@@ -293,7 +295,7 @@ fn a_further_log_in_that_takes_long_holds_up_nothing() {
         assert_eq!(policy.place(load, overdue), Placement::Open(first), "{load:?}");
     }
     // When it is there at last, it is as good as any.
-    policy.lane_ready(other, Answerer::Nobody);
+    policy.lane_ready(other, Answerer::Nobody, now);
     assert_eq!(policy.patience(other, Load::Session, overdue), Patience::Endless);
     assert_eq!(policy.place(Load::Session, overdue), Placement::Open(other));
 }
@@ -335,7 +337,7 @@ fn nothing_further_is_tried_before_the_first_connection_is_there() {
     }
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
     assert_eq!(policy.place(Load::SessionApart, now), Placement::Wait(None));
-    policy.lane_ready(first, Answerer::Nobody);
+    policy.lane_ready(first, Answerer::Nobody, now);
     assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
     policy.lane_lost(first, now);
 }
@@ -351,7 +353,7 @@ fn asks(answerer: Answerer) -> Demand {
 /// A lane whose log-in took a program's answer, and is too busy for more.
 fn busy_by_a_programs_answer(policy: &mut Policy, now: Instant) -> (LaneId, Instant) {
     let first = policy.hold_first(now);
-    policy.lane_ready(first, Answerer::Program);
+    policy.lane_ready(first, Answerer::Program, now);
     let later = now + Duration::from_secs(1);
     policy.traffic(first, 10_000_000, later);
     (first, later)
@@ -378,7 +380,7 @@ fn where_log_ins_take_answers_they_are_made_one_after_the_other() {
         panic!("the only lane is busy")
     };
     assert!(!policy.may_add(Answerer::Program, now));
-    policy.lane_ready(second, Answerer::Program);
+    policy.lane_ready(second, Answerer::Program, now);
     assert!(policy.may_add(Answerer::Program, now));
     // Whoever answers next may be wrong, once.
     let third = policy.add_lane(now);
@@ -407,7 +409,7 @@ fn a_further_log_in_whose_program_has_left_is_no_refusal() {
 fn where_the_first_log_in_took_an_answer_there_is_no_further_lane() {
     let (mut policy, now) = policy();
     let first = policy.hold_first(now);
-    policy.lane_ready(first, Answerer::Person);
+    policy.lane_ready(first, Answerer::Person, now);
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
     }
@@ -452,6 +454,7 @@ fn a_first_connection_is_made_whatever_became_of_further_ones() {
 fn a_single_connection_is_asked_for_whatever_is_wanted_and_its_refusals_are_final() {
     let now = Instant::now();
     let mut policy = Policy::new(Settings::default(), Some(2), None, now).single();
+    policy.set_reuse(Reuse::Several);
     let lane = connect(&mut policy, now);
     for _ in 1..30 {
         open(&mut policy, now);
@@ -578,7 +581,7 @@ fn after_streams_that_shared_a_connection_sessions_that_come_together_are_spread
             ),
             "the lane that would have it carries one already"
         );
-        policy.lane_ready(lane, Answerer::Nobody);
+        policy.lane_ready(lane, Answerer::Nobody, now);
         lanes.push(lane);
     }
     for lane in &lanes {
@@ -688,8 +691,125 @@ fn at_the_most_lanes_a_full_host_makes_sessions_wait() {
         ..Settings::default()
     };
     let mut policy = Policy::new(settings, None, None, now);
+    policy.set_reuse(Reuse::Several);
     let lane = connect(&mut policy, now);
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
     policy.session_ended(lane, now, End::Closed, now);
     assert!(matches!(policy.place(Load::Session, now), Placement::Open(_)));
+}
+
+// Servers of which nobody knows yet how many sessions a connection has.
+
+fn unknown() -> (Policy, Instant) {
+    let (mut policy, now) = policy();
+    policy.keep_spares(Spares::Untried);
+    policy.set_reuse(Reuse::Untried);
+    (policy, now)
+}
+
+#[test]
+fn a_second_session_is_tried_alone_and_others_wait_for_what_it_shows() {
+    let (mut policy, now) = unknown();
+    let lane = connect(&mut policy, now);
+    assert!(policy.is_alone_on(lane));
+    assert_eq!(
+        policy.place(Load::Session, now),
+        Placement::Wait(Some(now + PROOF))
+    );
+    assert!(!policy.ran(lane));
+    assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
+    assert!(!policy.is_alone_on(lane));
+    assert_eq!(
+        policy.place(Load::Session, now),
+        Placement::Wait(Some(now + PROOF))
+    );
+    assert!(policy.ran(lane));
+    policy.set_reuse(Reuse::Several);
+    assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
+    // One whose start is not answered does not hold up the others.
+    policy.set_reuse(Reuse::Untried);
+    let later = now + PROOF;
+    assert!(matches!(
+        policy.place(Load::Session, later),
+        Placement::Connect(_)
+    ));
+}
+
+#[test]
+fn where_a_second_session_found_no_place_each_gets_a_connection_of_its_own() {
+    for reuse in [Reuse::Doubted, Reuse::One] {
+        let (mut policy, now) = unknown();
+        let first = connect(&mut policy, now);
+        policy.ran(first);
+        open(&mut policy, now);
+        policy.doubt_reuse(first);
+        policy.set_reuse(reuse);
+        let second = connect(&mut policy, now);
+        let Placement::Connect(third) = policy.place(Load::Session, now) else {
+            panic!("the second is taken")
+        };
+        policy.lane_ready(third, Answerer::Nobody, now);
+        // A connection that has had its session goes with it, whether the server has closed that or not.
+        policy.session_ended(second, now, End::Closed, now);
+        policy.session_ended(third, now, End::Left, now);
+        assert_eq!(policy.over(), [second, third]);
+        assert_eq!(policy.open_spares(second, now), 0);
+    }
+}
+
+#[test]
+fn a_server_that_refuses_a_session_behind_another_is_given_a_fresh_connection() {
+    let (mut policy, now) = unknown();
+    let lane = connect(&mut policy, now);
+    policy.session_ended(lane, now, End::Left, now);
+    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
+    assert_eq!(policy.reuse(), Reuse::Doubted);
+    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+}
+
+#[test]
+fn a_session_is_tried_out_on_an_idle_lane_and_becomes_a_spare_once_it_has_outlived_another() {
+    let (mut policy, now) = unknown();
+    let lane = connect(&mut policy, now);
+    assert!(!policy.begin_trial(lane), "a session runs");
+    policy.session_ended(lane, now, End::Closed, now);
+    assert!(policy.begin_trial(lane));
+    assert!(!policy.begin_trial(lane), "one at a time");
+    assert!(policy.open_trial(lane));
+    assert!(!policy.has_outlived(lane));
+    let other = open(&mut policy, now);
+    assert_eq!(other, lane);
+    policy.session_ended(lane, now, End::Closed, now);
+    assert!(policy.has_outlived(lane));
+    policy.keep_spares(Spares::Kept);
+    policy.end_trial(lane, true);
+    assert_eq!(policy.place(Load::Session, now), Placement::Spare(lane));
+}
+
+#[test]
+fn a_session_that_comes_first_puts_a_trial_off() {
+    let (mut policy, now) = unknown();
+    let lane = connect(&mut policy, now);
+    policy.session_ended(lane, now, End::Closed, now);
+    assert!(policy.begin_trial(lane));
+    open(&mut policy, now);
+    assert!(!policy.open_trial(lane));
+    policy.session_ended(lane, now, End::Closed, now);
+    assert!(policy.begin_trial(lane));
+}
+
+#[test]
+fn nothing_is_tried_where_it_is_known_or_there_is_no_room() {
+    for (spares, reuse) in [
+        (Spares::None, Reuse::Several),
+        (Spares::Kept, Reuse::Several),
+        (Spares::Untried, Reuse::One),
+    ] {
+        let (mut policy, now) = unknown();
+        let lane = connect(&mut policy, now);
+        policy.session_ended(lane, now, End::Closed, now);
+        policy.keep_spares(spares);
+        policy.set_reuse(reuse);
+        assert!(!policy.begin_trial(lane), "{spares:?}, {reuse:?}");
+    }
 }

@@ -20,6 +20,7 @@ const MAX_PACKET: usize = 256 * 1024;
 pub(crate) struct Behaviour {
     pub(crate) id: &'static str,
     pub(crate) kex: &'static str,
+    pub(crate) macs: &'static str,
     pub(crate) strict: bool,
     /// Announces a guess that turns out wrong, and sends it.
     pub(crate) wrong_guess: bool,
@@ -40,13 +41,34 @@ pub(crate) struct Behaviour {
     /// Lists its host keys after the login.
     pub(crate) host_keys: bool,
     pub(crate) disconnect_after_login: Option<&'static str>,
+    /// What it does with messages of channels that arrive in one piece with the log-in.
+    pub(crate) early: Early,
+    /// The number of its first channel.
+    pub(crate) first_channel: u32,
+    /// Answers UNIMPLEMENTED to every global request, as tinysshd does.
+    pub(crate) no_global_requests: bool,
 }
+
+/// What a server does with messages of channels that come ahead of its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Early {
+    /// Works through them in order.
+    Taken,
+    /// Opens the channel, and passes by what is for it before the client can know that.
+    OpensOnly,
+    /// Passes by everything.
+    Dropped,
+}
+
+/// The MACs of sshd's default configuration begin so.
+pub(crate) const MACS_OF_SSHD: &str = "umac-64-etm@openssh.com,hmac-sha2-256-etm@openssh.com,hmac-sha2-256";
 
 impl Default for Behaviour {
     fn default() -> Self {
         Self {
             id: OPENSSH,
             kex: "curve25519-sha256",
+            macs: MACS_OF_SSHD,
             strict: true,
             wrong_guess: false,
             ignore_before_kexinit: false,
@@ -60,6 +82,9 @@ impl Default for Behaviour {
             rekey_bytes: usize::MAX,
             host_keys: false,
             disconnect_after_login: None,
+            early: Early::Taken,
+            first_channel: 0,
+            no_global_requests: false,
         }
     }
 }
@@ -104,6 +129,8 @@ pub(crate) struct Server {
     authenticated: bool,
     channels: BTreeMap<u32, Channel>,
     next_channel: u32,
+    /// The log-in has succeeded, and no answer has reached the client yet.
+    is_early: bool,
 
     // What happened, for the test to look at.
     pub(crate) exchanges: usize,
@@ -135,6 +162,8 @@ struct Channel {
 impl Server {
     pub(crate) fn new(behaviour: Behaviour) -> Self {
         let mut server = Self {
+            next_channel: behaviour.first_channel,
+            is_early: false,
             host_key: Ed25519KeyPair::generate().unwrap(),
             outgoing: format!("{}\r\n", behaviour.id).into_bytes(),
             behaviour,
@@ -156,7 +185,6 @@ impl Server {
             sent_since_kex: 0,
             authenticated: false,
             channels: BTreeMap::new(),
-            next_channel: 0,
             exchanges: 0,
             methods: Vec::new(),
             responses: Vec::new(),
@@ -189,6 +217,7 @@ impl Server {
         while let Some(payload) = self.open() {
             self.handle(&payload);
         }
+        self.is_early = false;
         self.pump();
     }
 
@@ -326,8 +355,8 @@ impl Server {
             .string("ssh-ed25519")
             .string("aes128-gcm@openssh.com")
             .string("aes128-gcm@openssh.com")
-            .string(none)
-            .string(none)
+            .string(self.behaviour.macs)
+            .string(self.behaviour.macs)
             .string(self.behaviour.compression)
             .string(self.behaviour.compression)
             .string(none)
@@ -500,6 +529,7 @@ impl Server {
     fn succeed(&mut self) {
         self.send(Writer::message(52));
         self.authenticated = true;
+        self.is_early = true;
         self.start_compression();
         if self.behaviour.host_keys {
             let keys = Writer::message(80).string("hostkeys-00@openssh.com").bool(false);
@@ -515,6 +545,14 @@ impl Server {
     fn handle_connection(&mut self, payload: &[u8]) {
         let mut reader = Reader::new(payload);
         let number = reader.u8().unwrap();
+        match self.behaviour.early {
+            Early::OpensOnly if self.is_early && number > 90 => return,
+            Early::Dropped if self.is_early => return,
+            _ => {}
+        }
+        if number == 80 && self.behaviour.no_global_requests {
+            return self.send(Writer::message(3).u32(self.sequence_in - 1));
+        }
         if number == 80 {
             let name = reader.name().unwrap().to_owned();
             if reader.bool().unwrap() {
