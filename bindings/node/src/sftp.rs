@@ -313,6 +313,10 @@ impl SftpSession {
                 Value::Null
             }
             "fstat" => shown(&self.file(call.handle)?.stat().await?),
+            "checkEnd" => {
+                self.file(call.handle)?.check_end(offset, length).await?;
+                Value::Null
+            }
             "fsetstat" => {
                 self.file(call.handle)?
                     .setstat(attributes(call.attributes.as_ref()))
@@ -416,7 +420,7 @@ impl SftpSession {
         if !mode.is_empty() && to.setstat(mode.clone()).await.is_err() {
             let _ = sftp.setstat(remote, mode).await;
         }
-        to.close().await?;
+        to.close_at(progress.done).await?;
         progress.ended(|step| self.outbox.tell(request, Kind::Data, step));
         Ok(Value::Null)
     }

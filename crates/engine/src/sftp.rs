@@ -200,8 +200,10 @@ impl Sftp {
     pub async fn write(&self, path: impl AsRef<[u8]>, content: impl Into<Bytes>) -> Result<(), Error> {
         let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
         let file = self.open(path, flags, FileAttributes::default()).await?;
-        file.write_at(0, content.into()).await?;
-        file.close().await
+        let content = content.into();
+        let length = content.len() as u64;
+        file.write_at(0, content).await?;
+        file.close_at(length).await
     }
 
     /// Removes a file or a symbolic link.

@@ -16,6 +16,7 @@
 //! | `small`, `striped` | how several of them share small files, or one large file |
 //! | `compression` | whether they compress, where nobody has decided it |
 //! | `blocks` | what is right already: both ends' hashes, block by block |
+//! | `verify` | whether what was copied is the same on both ends |
 
 mod blocks;
 mod compression;
@@ -35,6 +36,7 @@ mod stream;
 mod striped;
 mod tree;
 mod up;
+mod verify;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -61,6 +63,7 @@ use sessions::Sessions;
 pub(crate) use sessions::{NEAR, SESSIONS_A_CONNECTION};
 pub use stream::Stream;
 use tree::{HeldNames, Tree};
+use verify::{Pair, Verification};
 
 /// One end of a copy.
 #[derive(Debug, Clone)]
@@ -292,6 +295,7 @@ pub async fn copy_at(
         tree: Tree::default(),
         names: HeldNames::default(),
         finish: Finish::default(),
+        verification: Verification::new(options.verify && !options.dry_run),
         over: AtomicBool::new(false),
         no_renaming: AtomicBool::new(false),
         gives_back: AtomicBool::new(false),
@@ -381,6 +385,7 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
             done = async { tokio::try_join!(names, work) } => done?,
             never = adapting => match never {},
         };
+        verify::verify(job, &group.place, to).await?;
         for place in [&group.place, to] {
             if let Place::Server(sessions) = place {
                 let most = sessions.most() as u64;
@@ -775,6 +780,8 @@ struct Job {
     finish: Finish,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
+    /// What is to be compared when it is there.
+    verification: Verification,
     /// The server was seen to refuse to rename what was written: files are written under their last names.
     no_renaming: AtomicBool,
     /// A large file was begun of which nothing stays where it fails: a disk that it filled has room again.
@@ -798,6 +805,23 @@ impl Job {
             }
         }
         self.progress.failed(path, reason);
+    }
+
+    /// A file of `length` is at the target, under `path`.
+    fn copied(&self, item: Item, path: impl FnOnce(&Item) -> Bytes, length: u64) {
+        self.verification.add(|| Pair {
+            target: path(&item),
+            source: item.source.clone(),
+            name: item.target.clone(),
+            size: length,
+        });
+        self.progress.copied(item.target, length);
+    }
+
+    /// What was said to be copied is not what it should be.
+    fn failed_after(&self, name: Bytes, message: String) {
+        self.progress.files.fetch_sub(1, Ordering::Relaxed);
+        self.progress.failed(name, message);
     }
 
     /// A file's failure is told, and the copy continues; a session's is its end.

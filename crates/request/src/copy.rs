@@ -28,6 +28,8 @@ pub struct CopyOptions {
     /// Keep what was copied of a large file when the copy ends in its middle, and resume from there: from what both ends'
     /// hashes show to be right.
     pub partial: bool,
+    /// Compare the hashes of both ends when everything was copied.
+    pub verify: bool,
     /// Have each file on its disk before it gets its name.
     pub sync: bool,
     /// Show what would be copied and deleted, and do neither.
@@ -56,6 +58,7 @@ impl Default for CopyOptions {
             update: false,
             checksum: false,
             partial: true,
+            verify: false,
             sync: false,
             dry_run: false,
             filters: Vec::new(),

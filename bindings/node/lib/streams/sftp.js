@@ -822,6 +822,8 @@ class ReadStream extends Readable {
     this._ahead = [];
     this._wanted = false;
     this._atEnd = false;
+    /** The file's size when reading began, before which it may not end. @type {number | undefined} */
+    this._told = undefined;
   }
 
   /** Whether the file is not open yet. */
@@ -839,6 +841,7 @@ class ReadStream extends Readable {
 
   _read() {
     this._wanted = true;
+    if (this._told === undefined && this.end === Infinity) this._askSize();
     this._fill();
     this._give();
   }
@@ -873,6 +876,23 @@ class ReadStream extends Readable {
     }
   }
 
+  _askSize() {
+    this._told = 0;
+    this.sftp._call({ op: 'fstat', handle: numberOf(this.handle) }, (error, about) => {
+      if (!error) this._told = about.size;
+    }, (about) => about);
+  }
+
+  /** Nothing more comes: the end, unless the file was to be longer. @param {number} at */
+  _endAt(at) {
+    if (this._told === undefined || this._told <= at) return void this.push(null);
+    const call = { op: 'checkEnd', handle: numberOf(this.handle), offset: at, length: this._told };
+    this.sftp._call(call, (error) => {
+      if (error) this.destroy(error);
+      else this.push(null);
+    });
+  }
+
   _give() {
     while (this._wanted && this._ahead.length > 0) {
       const [read] = this._ahead;
@@ -890,7 +910,8 @@ class ReadStream extends Readable {
       else Object.assign(read, { at: at + piece.length, data: data.subarray(piece.length), wanted: data.length - piece.length });
       this.bytesRead += piece.length;
       this._wanted = false;
-      this.push(this._atEnd ? null : piece);
+      if (this._atEnd) this._endAt(at);
+      else this.push(piece);
     }
   }
 

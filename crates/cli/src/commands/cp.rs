@@ -87,6 +87,9 @@ pub(crate) struct Args {
     /// Write each file to the target's disk (fsync) before renaming it into place.
     #[arg(long)]
     fsync: bool,
+    /// When everything is copied, hash every copied file on both ends and compare. Needs a shell on the server.
+    #[arg(long)]
+    verify: bool,
     /// Show what would be copied and deleted, and how much, and do neither.
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -225,6 +228,7 @@ impl Args {
         options.checksum = self.checksum;
         options.partial = !self.no_partial;
         options.sync = self.fsync;
+        options.verify = self.verify;
         options.dry_run = self.dry_run;
         options.filters = self.filters.rules()?;
         options.delete = self.delete;

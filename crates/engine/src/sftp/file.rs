@@ -244,6 +244,46 @@ impl File {
         self.call("closing", Request::Close { handle }).await.map(drop)
     }
 
+    /// Flushes the stream and closes the file, which is to have so many bytes by now: a server may acknowledge what it does
+    /// not keep.
+    pub async fn close_at(mut self, length: u64) -> Result<(), Error> {
+        self.send_buffer()?;
+        for (_, call) in std::mem::take(&mut self.writing.flight) {
+            call.await?;
+        }
+        let Some(handle) = self.handle.take() else {
+            return Ok(());
+        };
+        let fstat = Request::Fstat {
+            handle: handle.clone(),
+        };
+        let mut measuring = self.call("looking at", fstat);
+        // Together where the server keeps their order.
+        let mut measured = None;
+        if !self.sftp.link().is_sftp_server() {
+            measured = Some((&mut measuring).await);
+        }
+        let closed = self.call("closing", Request::Close { handle }).await;
+        let measured = match measured {
+            Some(measured) => measured,
+            None => measuring.await,
+        };
+        closed?;
+        match measured {
+            Ok(Reply::Attributes(FileAttributes { size: Some(size), .. })) if size != length => {
+                let message = format!("the server confirmed {length} bytes, and the file has {size}");
+                Err(self.fails("writing", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails if the file ends at `offset`, which reading it has shown, before the size that it was said to have.
+    pub async fn check_end(&self, offset: u64, told: u64) -> Result<(), Error> {
+        let now = self.stat().await?;
+        self.ends(offset, told, now.size)
+    }
+
     fn handle(&self) -> Result<Handle, Error> {
         self.handle
             .clone()
@@ -383,18 +423,23 @@ impl File {
             Reply::Attributes(attributes) => attributes.size,
             _ => None,
         };
-        if now == Some(told) && self.sftp.link().is_sftp_server() {
+        self.ends(self.position, told, now)
+    }
+
+    fn ends(&self, offset: u64, told: u64, now: Option<u64>) -> Result<(), Error> {
+        if told <= offset || now == Some(told) && self.sftp.link().is_sftp_server() {
             return Ok(());
         }
+        let message = format!("it changed while it was read: {offset} of its {told} bytes came");
+        Err(self.fails("reading", message))
+    }
+
+    fn fails(&self, doing: &'static str, message: String) -> Error {
         let status = Status {
             code: StatusCode::FAILURE,
-            message: format!(
-                "it changed while it was read: {} of its {told} bytes came",
-                self.position
-            )
-            .into(),
+            message: message.into(),
         };
-        Err(self.sftp.link().refused("reading", self.path.clone(), status))
+        self.sftp.link().refused(doing, self.path.clone(), status)
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes, Error>> {

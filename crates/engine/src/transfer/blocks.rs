@@ -24,7 +24,7 @@ pub(super) const BLOCK: u64 = 8 * 1024 * 1024;
 type Hash = [u8; 32];
 
 /// Of each block of a file; `None` for one that a server gave no hash of, which is like no other.
-type Hashes = Vec<Option<Hash>>;
+pub(super) type Hashes = Vec<Option<Hash>>;
 
 /// One of two files that are compared.
 pub(super) enum End<'a> {
@@ -144,7 +144,7 @@ async fn all_of(one: &End<'_>, two: &End<'_>, size: u64) -> Result<bool, Error> 
     Ok(ranges.first() == Some(&(0..size)))
 }
 
-fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
+pub(super) fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
     let mut buffer = vec![0; 256 * 1024];
     (0..count)
         .map(|at| {
@@ -167,6 +167,33 @@ fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
             Ok(Some(hash))
         })
         .collect()
+}
+
+/// The blocks of a file of that size; an empty one has one, too.
+pub(super) fn count(size: u64) -> u64 {
+    size.div_ceil(BLOCK).max(1)
+}
+
+/// Hashes of the blocks of files on a server, by their sizes; `None` where it cannot make those of all.
+pub(super) async fn hashes_there(
+    sessions: &Sessions,
+    files: &[(&Bytes, u64)],
+) -> Result<Option<Vec<Hashes>>, Error> {
+    let Some(host) = sessions.host() else {
+        return Ok(None);
+    };
+    // A shell need not begin where SFTP does.
+    let home = sessions.first().realpath(".").await?;
+    let files: Vec<(Bytes, u64)> = files
+        .iter()
+        .map(|(path, size)| match path.starts_with(b"/") {
+            true => ((*path).clone(), count(*size)),
+            false => (path::in_root(&home, path), count(*size)),
+        })
+        .collect();
+    let _turn = sessions.hashing().await;
+    let hashes = remote_hashes(&host, &files, false).await;
+    Ok(hashes.filter(|hashes| hashes.len() == files.len()))
 }
 
 /// Hashes of so many blocks of each file on a server; `None` where it cannot make them.

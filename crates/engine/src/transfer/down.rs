@@ -192,7 +192,9 @@ impl Down {
             }
             self.job.progress.began(&item.target);
             match self.large_one(&item).await? {
-                Ok(length) => self.job.progress.copied(item.target, length),
+                Ok(length) => self
+                    .job
+                    .copied(item, |item| local_path(&self.folder, item), length),
                 Err(message) => self.job.failed(item.target, message),
             }
         }
@@ -569,7 +571,9 @@ impl Writing {
                 let times = attributes.times.map(|times| (times.accessed, times.modified));
                 let looks = looks(&self.job, mode.or(item.mode), times.or(item.times));
                 match writer.install(length, looks, self.job.options.sync) {
-                    Ok(()) => self.job.progress.copied(item.target, length),
+                    Ok(()) => self
+                        .job
+                        .copied(item, |item| local_path(&self.folder, item), length),
                     Err(error) => {
                         let message = unwritten(&self.folder, &item, &error, 0);
                         self.job.failed(item.target, message);
@@ -617,6 +621,12 @@ impl Writing {
         }
         self.done.push(file);
     }
+}
+
+/// Where a file is on this machine.
+fn local_path(folder: &Folder, item: &Item) -> Bytes {
+    let path = folder.shown(&item.target);
+    Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes())
 }
 
 enum End {

@@ -556,7 +556,7 @@ impl<'a> Up<'a> {
             }
             self.job.progress.began(&item.target);
             match self.large_one(&mut item).await? {
-                Ok(length) => self.job.progress.copied(item.target, length),
+                Ok(length) => self.copied(item, length),
                 Err(message) => self.job.failed(item.target, message),
             }
         }
@@ -975,6 +975,14 @@ impl<'a> Up<'a> {
             Ok(length) => Ok(Ok(length)),
             Err(error @ (Error::File { .. } | Error::Local { .. })) => Ok(Err(error.into())),
             Err(error) => Err(error),
+        }
+    }
+
+    /// A file is there; what is not a regular one is not compared.
+    fn copied(&self, item: Item, length: u64) {
+        match item.there.special.is_some() || item.stream.is_some() {
+            true => self.job.progress.copied(item.target, length),
+            false => self.job.copied(item, |item| self.final_path(item), length),
         }
     }
 

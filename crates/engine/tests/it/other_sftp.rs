@@ -68,6 +68,12 @@ impl Bench {
     }
 
     async fn copy(&self, from: &Location, to: &Location, preserve: bool) -> Copied {
+        let mut options = CopyOptions::default();
+        options.preserve = preserve;
+        self.copy_as(from, to, options).await
+    }
+
+    async fn copy_as(&self, from: &Location, to: &Location, mut options: CopyOptions) -> Copied {
         let told = Arc::new(Mutex::new((Vec::new(), Vec::new())));
         let progress = Arc::new(Progress::watched({
             let told = told.clone();
@@ -77,9 +83,7 @@ impl Bench {
                 _ => {}
             }
         }));
-        let mut options = CopyOptions::default();
         options.recursive = true;
-        options.preserve = preserve;
         let result = copy(std::slice::from_ref(from), to, &options, &progress).await;
         let (failures, notes) = std::mem::take(&mut *told.lock().unwrap());
         Copied {
@@ -305,6 +309,39 @@ async fn a_file_that_shrinks_while_it_is_fetched_leaves_the_older_one() {
         error.to_string().contains("it changed while it was read"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_other_bytes_is_found_out_by_hashes() {
+    // A WRITE that is confirmed and not done, with others behind it.
+    let bench = Bench::with(&["limits:32768:32768:1019", "status:WRITE:2:0"]).await;
+    bench.tree("source", 20);
+    std::fs::write(bench.path("source/f20"), "").unwrap();
+    std::fs::write(bench.path("source/holed"), noise(200_000, 1)).unwrap();
+    let verified = || {
+        let mut options = CopyOptions::default();
+        options.verify = true;
+        options
+    };
+    std::fs::create_dir(bench.path("one")).unwrap();
+    let (from, to) = (bench.here("source/holed"), bench.there("one/holed"));
+    let copied = bench.copy_as(&from, &to, verified()).await;
+    assert_eq!(copied.failures.len(), 1);
+    assert!(
+        copied.failures[0].contains("its content is not the source's, by SHA-256"),
+        "{:?}",
+        copied.failures
+    );
+    bench.server.set(&[]).unwrap();
+    for (from, to) in [
+        (bench.here("source"), bench.there("up")),
+        (bench.there("source"), bench.here("down")),
+        (bench.there("source"), bench.there("across")),
+    ] {
+        let copied = bench.copy_as(&from, &to, verified()).await;
+        assert_copied(&copied);
+        assert_eq!(copied.result.unwrap().files, 23);
+    }
 }
 
 #[tokio::test]

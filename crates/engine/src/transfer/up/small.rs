@@ -85,7 +85,7 @@ impl Work for SmallUp<'_> {
         for mut item in std::mem::take(&mut self.in_place) {
             item.there.in_place = true;
             match self.up.large_one(&mut item).await {
-                Ok(Ok(length)) => self.up.job.progress.copied(item.target, length),
+                Ok(Ok(length)) => self.up.copied(item, length),
                 Ok(Err(message)) => self.up.job.failed(item.target, message),
                 Err(error) => self.up.job.failed(item.target, error),
             }
@@ -155,7 +155,10 @@ impl<'a> SmallUp<'a> {
                         continue;
                     };
                     match attributes {
-                        Ok(()) => self.up.job.progress.copied(item.target, item.size),
+                        Ok(()) => {
+                            let length = item.size;
+                            self.up.copied(item, length);
+                        }
                         Err(status) => {
                             let reason = self.up.unset(&item, &status);
                             self.up.job.failed(item.target, reason);
