@@ -24,7 +24,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -115,6 +115,8 @@ pub enum Request {
     Check(HostRequest),
     /// What a destination resolves to: answered by [`Reply::Explained`].
     Explain(HostRequest),
+    /// To forget what was learnt of a host: answered by [`Reply::Done`] or [`Reply::Failed`].
+    Forget(HostRequest),
     /// What was found best for moving data to and from a host, to be remembered; `None` to forget it. Answered by
     /// [`Reply::Done`].
     Tuned {
@@ -590,7 +592,7 @@ pub enum Reply {
     MustShare(bool),
     /// The answer to [`Request::Close`]: how many connections.
     Closed(usize),
-    /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`] and [`Request::Stop`].
+    /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`], [`Request::Forget`] and [`Request::Stop`].
     Done,
 }
 

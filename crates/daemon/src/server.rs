@@ -541,6 +541,7 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
         }
         Request::Check(host) => outcome(check(engine, masters, &host).await),
         Request::Explain(host) => outcome(explain(engine, masters, &host).await),
+        Request::Forget(host) => outcome(forget(engine, &host).await),
         Request::CloseShared { sharing, at_once } => close_shared(engine, masters, &sharing, at_once).await,
         Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
         _ => return None,
@@ -902,6 +903,14 @@ async fn close_shared(engine: &Engine, masters: Option<&Masters>, sharing: &str,
     Reply::Closed(closed)
 }
 
+/// Forgets what earlier connections to a host have shown, and waits until that is on disk.
+async fn forget(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
+    let config = engine.resolve(&engine_request(host)).await?;
+    engine.memory().forget(&HostId::of(&config));
+    tuning::flush(engine).await;
+    Ok(Reply::Done)
+}
+
 async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -> Result<Reply, Error> {
     let asked = engine_request(host);
     let mut config = engine.resolve(&asked).await?;
@@ -940,9 +949,12 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
         );
         add("tuned for copies", choice.as_ref().map(Choice::describe));
         add("key that worked", key);
-        for (lesson, number) in facts.lessons.iter() {
-            add("lesson", Some(lesson.describe(number)));
-        }
+        let lessons: Vec<_> = facts
+            .lessons
+            .iter()
+            .map(|(lesson, number)| lesson.describe(number))
+            .collect();
+        add("learnt", (!lessons.is_empty()).then(|| lessons.join("; ")));
     }
     Ok(Reply::Explained(Box::new(Explanation {
         address: address(&config),

@@ -973,6 +973,8 @@ impl Pool {
             policy.set_reuse(Reuse::One);
         } else if is_sshd || lessons.has(Lesson::SeveralSessions) {
             policy.set_reuse(Reuse::Several);
+        } else if policy.reuse() != Reuse::Doubted {
+            policy.set_reuse(Reuse::Untried);
         }
     }
 

@@ -31,7 +31,7 @@ pub fn host(output: &[u8]) -> Option<HostConfig> {
         original_host: "host",
         config_file: None,
         asked: VersionTokens::default(),
-        default_host_key_algorithms: &[],
+        default_algorithms: &Default::default(),
     };
     HostConfig::read(dump::parse(output), around).ok()
 }

@@ -81,6 +81,8 @@ pub struct HostConfig {
     pub macs: Vec<String>,
     /// `KexAlgorithms`, best first.
     pub kex_algorithms: Vec<String>,
+    /// Whether `kex_algorithms` are those of an ssh without any configuration: nobody has chosen them.
+    pub kex_is_default: bool,
     /// `HostKeyAlgorithms`, best first.
     pub host_key_algorithms: Vec<String>,
     /// Whether known_hosts may decide which of `host_key_algorithms` come first.
@@ -277,6 +279,13 @@ pub struct IdentityFile {
     pub is_default: bool,
 }
 
+/// What an ssh without any configuration offers, as far as it matters whether somebody has chosen otherwise.
+#[derive(Debug, Default)]
+pub(crate) struct DefaultAlgorithms {
+    pub(crate) host_key: Vec<String>,
+    pub(crate) kex: Vec<String>,
+}
+
 /// A command to run here once the connection stands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LocalCommand(
@@ -293,7 +302,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) config_file: Option<PathBuf>,
     pub(crate) asked: VersionTokens,
     /// What the same ssh prints for `HostKeyAlgorithms` where nothing is configured.
-    pub(crate) default_host_key_algorithms: &'a [String],
+    pub(crate) default_algorithms: &'a DefaultAlgorithms,
 }
 
 impl HostConfig {
@@ -340,7 +349,7 @@ impl HostConfig {
             original_host: hostname,
             config_file: Some("none".into()),
             asked: VersionTokens::default(),
-            default_host_key_algorithms: &[],
+            default_algorithms: &DefaultAlgorithms::default(),
         };
         let config = Self::read(directives, around).map_err(|_| ConfigError::Explicit("cannot be used"))?;
         for (value, problem) in [(hostname, "has no name"), (user, "has no user")] {
@@ -442,7 +451,11 @@ impl HostConfig {
             .collect();
 
         let host_key_algorithms = f.names("hostkeyalgorithms");
-        let default = around.default_host_key_algorithms;
+        let DefaultAlgorithms {
+            host_key: default,
+            kex,
+        } = around.default_algorithms;
+        let kex_algorithms = f.names("kexalgorithms");
 
         let mut config = Self {
             config_file: around.config_file,
@@ -473,7 +486,8 @@ impl HostConfig {
 
             ciphers: f.names("ciphers"),
             macs: f.names("macs"),
-            kex_algorithms: f.names("kexalgorithms"),
+            kex_is_default: !kex.is_empty() && kex_algorithms == *kex,
+            kex_algorithms,
             host_key_order_is_free: host_key_algorithms.starts_with(default)
                 || is_subsequence(&host_key_algorithms, default),
             host_key_algorithms,

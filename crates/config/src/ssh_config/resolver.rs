@@ -20,7 +20,7 @@ use trunkline_text::Printable;
 use super::account::Account;
 use super::dump::{self, Departure, Directive};
 use super::files::{Sources, Stamp};
-use super::host::{HostConfig, Proxy, Surroundings};
+use super::host::{DefaultAlgorithms, HostConfig, Proxy, Surroundings};
 use super::tokens::{self, VersionTokens};
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
@@ -135,7 +135,7 @@ impl Request {
 struct Question([u8; 32]);
 
 /// A program as it was, and its default host key algorithms.
-type Defaults = ((PathBuf, Stamp), Arc<[String]>);
+type Defaults = ((PathBuf, Stamp), Arc<DefaultAlgorithms>);
 
 /// What `ssh -G` printed, and what it said on standard error.
 struct Dump {
@@ -407,9 +407,9 @@ impl Resolver {
         sources.aliases = Vec::new();
         sources.control_paths = Vec::new();
         sources.known_hosts = Vec::new();
-        let (Dump { directives, remarks }, default_host_key_algorithms) = tokio::try_join!(
+        let (Dump { directives, remarks }, default_algorithms) = tokio::try_join!(
             self.dump(&program.0, request, &[], &breaking),
-            self.default_host_key_algorithms(&program, request),
+            self.default_algorithms(&program, request),
         )?;
         let asked = self
             .ask_for_tokens(&program.0, request, &directives, &breaking)
@@ -428,7 +428,7 @@ impl Resolver {
                     }
                 }),
                 asked: asked.clone(),
-                default_host_key_algorithms: &default_host_key_algorithms,
+                default_algorithms: &default_algorithms,
             };
             HostConfig::read(directives.clone(), around).map_err(|error| {
                 let reason = "no host name, user or port";
@@ -477,11 +477,11 @@ impl Resolver {
     }
 
     /// Asks once for each ssh program.
-    async fn default_host_key_algorithms(
+    async fn default_algorithms(
         &self,
         program: &(PathBuf, Stamp),
         request: &Request,
-    ) -> Result<Arc<[String]>, ConfigError> {
+    ) -> Result<Arc<DefaultAlgorithms>, ConfigError> {
         if let Some((known, algorithms)) = &*lock(&self.defaults)
             && known == program
         {
@@ -490,13 +490,19 @@ impl Resolver {
         let dump = self
             .dump(&program.0, &unconfigured(request), &[], &Breaking::default())
             .await?;
-        let list = dump
-            .directives
-            .iter()
-            .find(|directive| directive.keyword == "hostkeyalgorithms");
-        let algorithms: Arc<[String]> = list
-            .map(|list| list.value.split(',').map(str::to_owned).collect())
-            .unwrap_or_default();
+        let list = |keyword: &str| -> Vec<String> {
+            let found = dump
+                .directives
+                .iter()
+                .find(|directive| directive.keyword == keyword);
+            found.map_or_else(Vec::new, |list| {
+                list.value.split(',').map(str::to_owned).collect()
+            })
+        };
+        let algorithms = Arc::new(DefaultAlgorithms {
+            host_key: list("hostkeyalgorithms"),
+            kex: list("kexalgorithms"),
+        });
         *lock(&self.defaults) = Some((program.clone(), Arc::clone(&algorithms)));
         Ok(algorithms)
     }

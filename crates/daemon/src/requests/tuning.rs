@@ -89,7 +89,7 @@ pub(crate) async fn choices(engine: &Engine) -> Reply {
     Reply::Choices(choices.collect())
 }
 
-async fn flush(engine: &Engine) {
+pub(crate) async fn flush(engine: &Engine) {
     let engine = engine.clone();
     // A panic of the memory's thread was reported when it happened.
     let _ = tokio::task::spawn_blocking(move || engine.memory().flush()).await;

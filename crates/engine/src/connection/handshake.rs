@@ -962,11 +962,17 @@ const UNCHOSEN_CIPHERS: [&[&str]; 2] = [
 
 /// The algorithms in the order that the user's ssh would offer them, as far as the engine has them.
 fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Preferences {
-    let kex: Vec<KexMethod> = host
+    let mut kex: Vec<KexMethod> = host
         .kex_algorithms
         .iter()
         .filter_map(|name| KexMethod::from_name(name))
         .collect();
+    // An ssh of before 9.9 does not know it. Who has not chosen gets what newer ones prefer, where this ssh has the
+    // elliptic curve that is a half of it: one for FIPS has not.
+    let newest = KexMethod::MlKem768X25519Sha256;
+    if host.kex_is_default && !kex.contains(&newest) && kex.contains(&KexMethod::Curve25519Sha256) {
+        kex.insert(0, newest);
+    }
     let mut ciphers: Vec<Cipher> = host
         .ciphers
         .iter()

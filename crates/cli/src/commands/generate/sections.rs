@@ -798,6 +798,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             examples: &[
                 ("One host:", "trunkline explain web1"),
                 (
+                    "Have its server found out anew:",
+                    "trunkline explain --forget web1",
+                ),
+                (
                     "Is its next command going to be fast?",
                     "trunkline explain --json web1 | jq '.connections | length'",
                 ),

@@ -27,12 +27,18 @@ pub(crate) struct Args {
     /// Print one JSON document, which has everything.
     #[arg(long)]
     json: bool,
+    /// Forget what earlier connections to the host have shown.
+    #[arg(long, conflicts_with_all = ["all", "json"])]
+    forget: bool,
     /// A host, as for ssh(1).
     destination: String,
 }
 
 /// `trunkline explain`.
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    if args.forget {
+        return forget(args, backend);
+    }
     let explained = runtime()?.block_on(async {
         let host = host_request(&args.destination, args.ssh.to_args())?;
         match ask(&mut backend.connect().await?, Request::Explain(host), backend).await? {
@@ -50,6 +56,18 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         let width = terminal::width(&out);
         out.write_all(text(&explained, apart, args.all, width).as_bytes())?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn forget(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    runtime()?.block_on(async {
+        let host = host_request(&args.destination, args.ssh.to_args())?;
+        match ask(&mut backend.connect().await?, Request::Forget(host), backend).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    })?;
+    writeln!(io::stdout(), "forgot what was learnt of {}", args.destination)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -32,7 +32,10 @@ fn read(printed: &[u8], world: &World) -> Result<HostConfig, Option<ConfigError>
         original_host: "typed",
         config_file: None,
         asked: VersionTokens::default(),
-        default_host_key_algorithms: &["ssh-ed25519".into(), "rsa-sha2-512".into()],
+        default_algorithms: &DefaultAlgorithms {
+            host_key: vec!["ssh-ed25519".into(), "rsa-sha2-512".into()],
+            kex: vec!["sntrup761x25519-sha512".into(), "curve25519-sha256".into()],
+        },
     };
     HostConfig::read(dump::parse(printed), around)
 }
@@ -71,6 +74,7 @@ fn the_defaults_are_those_of_ssh() {
         ciphers: printed.ciphers.clone(),
         macs: printed.macs.clone(),
         kex_algorithms: printed.kex_algorithms.clone(),
+        kex_is_default: printed.kex_is_default,
         host_key_algorithms: printed.host_key_algorithms.clone(),
         host_key_order_is_free: printed.host_key_order_is_free,
         pubkey_accepted_algorithms: printed.pubkey_accepted_algorithms.clone(),
@@ -322,6 +326,24 @@ fn known_hosts_may_reorder_only_a_list_in_the_default_order() {
         !free("ecdsa-sha2-nistp256,ssh-ed25519,rsa-sha2-512"),
         "^ecdsa-sha2-nistp256"
     );
+}
+
+#[test]
+fn key_exchange_methods_are_the_defaults_where_nothing_was_added_left_out_or_moved() {
+    let is_default = |list: &str| {
+        config_of(&format!(
+            "host h\nhostname h\nuser u\nport 22\nkexalgorithms {list}\n"
+        ))
+        .kex_is_default
+    };
+    assert!(is_default("sntrup761x25519-sha512,curve25519-sha256"));
+    for own in [
+        "curve25519-sha256",
+        "curve25519-sha256,sntrup761x25519-sha512",
+        "sntrup761x25519-sha512,curve25519-sha256,ecdh-sha2-nistp256",
+    ] {
+        assert!(!is_default(own), "{own}");
+    }
 }
 
 #[test]
