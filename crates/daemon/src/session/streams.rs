@@ -190,6 +190,16 @@ pub(crate) async fn pump(
     let status = async {
         let status = match end.started().await {
             Ok(()) => {
+                let mut begun = begun;
+                if let Reply::Begun { tty, .. } = &mut begun
+                    && *tty
+                    && control.is_terminal_refused()
+                {
+                    // The command runs without, and so does the client (clientloop.c, `client_status_confirm`).
+                    *tty = false;
+                    let words = "PTY allocation request failed on channel 0".to_owned();
+                    let _ = replies.send(Reply::Warning(words)).await;
+                }
                 let _ = replies.send(begun).await;
                 until_over(&mut end, replies, terms).await
             }
