@@ -1,5 +1,6 @@
 //! [`Sessions`]: the sessions that a copy goes over.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_request::Backoff;
@@ -18,6 +19,8 @@ pub(super) struct Sessions {
     /// Measured on the first session, when somebody wants to know.
     rtt: OnceCell<Duration>,
     hashing: Semaphore,
+    /// Much is sent over them, and not only received.
+    sends: AtomicBool,
 }
 
 /// Shells at once that hash files on a server: they are bound by its cores, and each takes one of MaxSessions.
@@ -117,7 +120,13 @@ impl Sessions {
             }),
             rtt: OnceCell::new(),
             hashing: Semaphore::new(HASHING),
+            sends: AtomicBool::new(false),
         }
+    }
+
+    /// They are to carry files towards the server.
+    pub(super) fn send(&self) {
+        self.sends.store(true, Ordering::Relaxed);
     }
 
     /// The time of a round trip: what the server's answers on the host's connections have shown, or measured with a
@@ -332,7 +341,11 @@ impl Sessions {
         if is_tried && live + state.opening > 0 {
             return Ok(());
         }
+        // Towards a host behind another one, all channels of a connection share the window of one channel there: 2 MiB on
+        // sshd, 24 KiB on dropbear.
+        let is_behind = host.config().jump.is_some() && self.sends.load(Ordering::Relaxed);
         let apart = match self.rtt.get() {
+            _ if is_behind => Apart::All,
             Some(rtt) if *rtt < NEAR => Apart::All,
             _ => Apart::Some,
         };

@@ -84,6 +84,7 @@ impl<'a> Up<'a> {
         sessions: &'a Arc<Sessions>,
         root: &'a Bytes,
     ) -> Self {
+        sessions.send();
         Self {
             job,
             from,
