@@ -353,11 +353,13 @@ impl Pool {
         let Err(error) = started else {
             let ran_before = state.policy.ran(lane);
             let is_known = state.policy.reuse() == Reuse::Several;
+            // A lane that is gone already, with its only session.
+            let was_alone = !state.lanes.contains_key(&lane) && state.policy.reuse() == Reuse::Doubted;
             drop(state);
             if is_spare {
                 self.learner.learn(Lesson::Spares, 2);
             }
-            match is_alone {
+            match is_alone || was_alone {
                 true if misplaced.refusals > 0 => self.learn_one_session(),
                 false if ran_before && !is_known => self.learn_several_sessions(),
                 _ => {}

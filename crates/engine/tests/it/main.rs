@@ -5,6 +5,7 @@ mod error;
 mod execution;
 mod forward;
 mod further_log_in;
+mod odd_servers;
 mod private_host;
 mod sftp;
 mod site;
