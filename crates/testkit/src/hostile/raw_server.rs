@@ -153,7 +153,7 @@ impl RawServer {
                 let tell = |command: &str| {
                     told.lock()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .push(command.to_owned())
+                        .push(command.to_owned());
                 };
                 oddity.play(wire, tell).await
             }
