@@ -616,7 +616,7 @@ impl Engine {
             first.config.clone(),
             self.inner.settings.clone(),
             first.way.connections(),
-            self.inner.memory.clone(),
+            &self.inner.memory,
             self.inner.metrics.clone(),
             connector,
         )

@@ -150,11 +150,11 @@ impl Pool {
         host: Arc<HostConfig>,
         mut settings: Settings,
         connections: Option<usize>,
-        memory: Arc<Memory>,
+        memory: &Arc<Memory>,
         metrics: Arc<Metrics>,
         connector: Connector,
     ) -> Arc<Self> {
-        let learner = Learner::new(&memory, HostId::of(&host));
+        let learner = Learner::new(memory, HostId::of(&host));
         let limit = learner.facts().lessons.number(Lesson::MaxSessions);
         let idle = match host.control_persist {
             // Without a ControlMaster, "no" is only what nobody has set.
@@ -353,11 +353,13 @@ impl Pool {
         let Err(error) = started else {
             let ran_before = state.policy.ran(lane);
             let is_known = state.policy.reuse() == Reuse::Several;
+            // A lane that is gone already, with its only session.
+            let was_alone = !state.lanes.contains_key(&lane) && state.policy.reuse() == Reuse::Doubted;
             drop(state);
             if is_spare {
                 self.learner.learn(Lesson::Spares, 2);
             }
-            match is_alone {
+            match is_alone || was_alone {
                 true if misplaced.refusals > 0 => self.learn_one_session(),
                 false if ran_before && !is_known => self.learn_several_sessions(),
                 _ => {}
@@ -517,7 +519,7 @@ impl Pool {
                 self.learner.learn(Lesson::Spares, 1);
                 let mut state = self.state();
                 state.policy.keep_spares(Spares::Kept);
-                let kept = state.lanes.get_mut(&id).map(|lane| lane.spares.push_back(spare));
+                let kept = state.lanes.get_mut(&id).map(|lane| lane.spares.push_back(*spare));
                 state.policy.end_trial(id, kept.is_some());
             }
             Outcome::OnlyOneSession => {
@@ -1221,7 +1223,7 @@ async fn look_at(spare: SpareSession, connection: &Connection, limit: Duration) 
     let answered = connection.ping(limit).await.is_ok() && answer.now_or_never() == Some(true);
     match connection.is_open() {
         false => Outcome::Nothing,
-        true if answered && !spare.is_closed() => Outcome::Lasts(spare),
+        true if answered && !spare.is_closed() => Outcome::Lasts(Box::new(spare)),
         true => Outcome::Dies,
     }
 }
@@ -1264,7 +1266,7 @@ impl Misplaced {
 /// What a session that was opened ahead to see whether it lasts has shown.
 enum Outcome {
     /// It outlives other sessions, and the server still reads what is asked of it.
-    Lasts(SpareSession),
+    Lasts(Box<SpareSession>),
     /// It was refused where another session had been and none was.
     OnlyOneSession,
     /// It ended by itself, or is not heard any more.
@@ -1351,7 +1353,14 @@ mod tests {
             interaction: Interaction::none(),
             activity: Activity::new(),
         };
-        let pool = Pool::new(host, Settings::default(), None, memory, Arc::default(), connector);
+        let pool = Pool::new(
+            host,
+            Settings::default(),
+            None,
+            &memory,
+            Arc::default(),
+            connector,
+        );
         let outcome = pool.session(&Command::exec("true"), &caller).await;
         let error = match outcome {
             Ok(mut session) => session.started().await.unwrap_err(),

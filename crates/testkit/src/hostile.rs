@@ -23,6 +23,7 @@
 //! ```
 
 mod encryption;
+mod few_sessions;
 mod key_exchange;
 mod misbehaviour;
 mod payload;
@@ -33,6 +34,7 @@ mod session_misbehaviour;
 mod steering;
 mod wire;
 
+pub use few_sessions::Oddity;
 pub use key_exchange::{KexFault, KexInit, KeyExchange};
 pub use misbehaviour::Misbehaviour;
 pub use payload::{Fields, Payload, number};

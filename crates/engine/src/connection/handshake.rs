@@ -229,7 +229,7 @@ impl Handshake {
         };
         if only_ssh {
             self.memory.update(&self.host_id(), |facts| {
-                facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1)
+                facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1);
             });
         }
     }

@@ -6,6 +6,7 @@ mod execution;
 mod forward;
 mod further_log_in;
 mod other_sftp;
+mod odd_servers;
 mod private_host;
 mod sftp;
 mod site;

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+use super::few_sessions::Oddity;
 use super::key_exchange::KeyExchange;
 use super::misbehaviour::Misbehaviour;
 use super::payload::Payload;
@@ -33,6 +34,7 @@ pub struct RawServer {
     addr: SocketAddr,
     outcomes: Arc<Outcomes>,
     client_key: KeyPair,
+    executed: Arc<Mutex<Vec<String>>>,
     dir: TempDir,
     _background: Background,
 }
@@ -78,6 +80,7 @@ impl RawServer {
             addr,
             outcomes,
             client_key,
+            executed: Arc::default(),
             dir,
             _background: background,
         };
@@ -132,6 +135,39 @@ impl RawServer {
     /// As [`RawServer::from_connect`].
     pub fn misbehaving_in_session(misbehaviour: SessionMisbehaviour) -> Result<RawServer, Error> {
         RawServer::script(move |wire| misbehaviour.play(wire))
+    }
+
+    /// Is odd in one of the ways known to the kit, and introduces itself with `banner`. Each command that it runs is in
+    /// [`RawServer::executed`].
+    ///
+    /// # Errors
+    /// As [`RawServer::from_connect`].
+    pub fn odd(oddity: Oddity, banner: &'static str) -> Result<RawServer, Error> {
+        let executed = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&executed);
+        let mut server = RawServer::from_connect(move |mut wire| {
+            let told = Arc::clone(&told);
+            async move {
+                wire.exchange_banners(banner).await?;
+                wire.exchange_keys(&KeyExchange::default()).await?;
+                let tell = |command: &str| {
+                    told.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(command.to_owned());
+                };
+                oddity.play(wire, tell).await
+            }
+        })?;
+        server.executed = executed;
+        Ok(server)
+    }
+
+    /// The commands that an [odd](RawServer::odd) server has run, in order.
+    pub fn executed(&self) -> Vec<String> {
+        self.executed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Says what steers a terminal, in one of the places where a server has words.

@@ -213,6 +213,11 @@ impl Wire {
         }
     }
 
+    /// Whether something has been received that was not looked at yet.
+    pub fn has_more(&self) -> bool {
+        !self.backlog.is_empty() || !self.stream.buffer().is_empty()
+    }
+
     /// The sequence number of the packet that was read last, as UNIMPLEMENTED quotes it (RFC 4253 section 11.4).
     pub fn last_sequence(&self) -> u32 {
         self.next_sequence.wrapping_sub(1)
