@@ -25,21 +25,33 @@ pub(super) async fn make_exactly(sftp: &Sftp, target: &Bytes, link: &Bytes) -> R
     if sftp.is_sftp_server().await? {
         return Ok(());
     }
-    let made = match (sftp.lstat(link).await, sftp.readlink(link).await) {
-        (Ok(found), Ok(text)) => {
-            let is_as_long = found
-                .size
-                .is_none_or(|size| size == 0 || size == target.len() as u64);
-            found.file_type() == Some(FileType::Symlink) && (is_as_long || text == *target)
-        }
-        _ => false,
+    if !is_link(sftp, link).await {
+        return Err(refused(
+            sftp,
+            MAKING,
+            link,
+            "the server says that it made a link, and there is none",
+        ));
+    }
+    let directory = directory_of(link);
+    let leads = |text: &Bytes| {
+        let path = in_directory(&directory, text);
+        parts(&path).join(&b'/')
     };
-    if made {
+    let is_right = match said(sftp, link).await? {
+        Said::Text(text) => text == *target,
+        Said::Rewritten(text) => leads(&text) == leads(target),
+    };
+    if is_right {
         return Ok(());
     }
     let _ = sftp.remove(link).await;
-    let message = "the server makes another link than it is asked for";
-    Err(refused(sftp, MAKING, link, message))
+    Err(refused(
+        sftp,
+        MAKING,
+        link,
+        "the server makes another link than it is asked for",
+    ))
 }
 
 fn request(target: &Bytes, link: &Bytes, link_first: bool) -> Request {
@@ -90,51 +102,42 @@ async fn is_link(sftp: &Sftp, path: &Bytes) -> bool {
     found.is_ok_and(|found| found.file_type() == Some(FileType::Symlink))
 }
 
-/// Reads what a link says. Some servers rewrite that (proftpd's makes relative texts absolute): LSTAT's size, which is the
-/// text's length, shows it, and which relative text it was.
+/// Reads what a link says.
 pub(super) async fn text(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
-    let (text, is_sftp_server) = tokio::join!(sftp.readlink(path), sftp.is_sftp_server());
-    let text = text?;
-    if is_sftp_server? {
-        return Ok(text);
+    if sftp.is_sftp_server().await? {
+        return sftp.readlink(path).await;
     }
-    let size = match sftp.lstat(path).await {
-        Ok(found) if found.file_type() == Some(FileType::Symlink) => found.size.filter(|size| *size > 0),
-        _ => None,
-    };
-    // An absolute text may be a relative one of the same length that was rewritten: asked by another name for the same link
-    // such a server answers otherwise.
-    let Some(size) = size else { return Ok(text) };
-    let has_length = |text: &Bytes| text.len() as u64 == size;
-    if has_length(&text) && !text.starts_with(b"/") {
-        return Ok(text);
-    }
-    let home = sftp.realpath(".").await?;
-    let absolute = in_directory(&home, path);
-    let directory = directory_of(&absolute);
-    let relative = relative_to(&directory, &in_directory(&home, &text));
-    match (has_length(&text), has_length(&relative)) {
-        (true, false) => Ok(text),
-        (false, true) => Ok(relative),
-        (true, true) if !rewrites(sftp, path, &home, &text).await => Ok(text),
-        (true, true) => Ok(relative),
-        (false, false) => {
-            let message = format!(
-                "the server does not say what it leads to: its answer has {} bytes, and the link {size}",
-                text.len()
-            );
-            Err(refused(sftp, READING, path, message))
-        }
+    match said(sftp, path).await? {
+        Said::Text(text) | Said::Rewritten(text) => Ok(text),
     }
 }
 
-/// Whether the answer to a link depends on how the link is called.
-async fn rewrites(sftp: &Sftp, path: &Bytes, home: &Bytes, text: &Bytes) -> bool {
-    let other = match path.starts_with(b"/") {
-        true => relative_to(home, path),
-        false => in_directory(home, path),
-    };
-    sftp.readlink(&other).await.is_ok_and(|again| again != *text)
+/// What a link says.
+enum Said {
+    /// In its own words.
+    Text(Bytes),
+    /// The shortest relative text that leads where the link does: the server makes relative texts absolute (proftpd's), or
+    /// counts them from where the session began.
+    Rewritten(Bytes),
+}
+
+/// A server that rewrites a text does it by the name that the link is asked for by, so that two names show it. LSTAT's size,
+/// which should be the text's length, is none on proftpd.
+async fn said(sftp: &Sftp, path: &Bytes) -> Result<Said, Error> {
+    let home = sftp.realpath(".").await?;
+    let absolute = in_directory(&home, path);
+    let relative = relative_to(&home, &absolute);
+    let (text, other) = tokio::join!(sftp.readlink(&absolute), sftp.readlink(&relative));
+    match (text?, other) {
+        (text, Ok(other)) if text != other => match text.starts_with(b"/") {
+            true => Ok(Said::Rewritten(relative_to(&directory_of(&absolute), &text))),
+            false => {
+                let message = "the server says different things of it, by the name that it is asked for by";
+                Err(refused(sftp, READING, path, message))
+            }
+        },
+        (text, _) => Ok(Said::Text(text)),
+    }
 }
 
 fn refused(
@@ -168,21 +171,29 @@ fn in_directory(directory: &Bytes, path: &Bytes) -> Bytes {
 
 /// How an absolute path is called from an absolute directory.
 fn relative_to(directory: &Bytes, path: &Bytes) -> Bytes {
-    let parts = |path: &Bytes| -> Vec<Vec<u8>> {
-        let parts = path.split(|byte| *byte == b'/');
-        parts
-            .filter(|part| !part.is_empty())
-            .map(<[u8]>::to_vec)
-            .collect()
-    };
     let (from, to) = (parts(directory), parts(path));
     let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-    let up = std::iter::repeat_n(b"..".to_vec(), from.len() - common);
-    let steps: Vec<Vec<u8>> = up.chain(to[common..].iter().cloned()).collect();
+    let up = std::iter::repeat_n(&b".."[..], from.len() - common);
+    let steps: Vec<&[u8]> = up.chain(to[common..].iter().copied()).collect();
     match steps.is_empty() {
         true => Bytes::from_static(b"."),
         false => steps.join(&b'/').into(),
     }
+}
+
+/// The names in a path, without what leads back.
+fn parts(path: &Bytes) -> Vec<&[u8]> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in path.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if parts.last().is_some_and(|last| *last != b"..") => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts
 }
 
 /// A name in a directory that nothing has.
@@ -205,6 +216,8 @@ mod tests {
         assert_eq!(relative("/a/b", "/a/b/c/d"), "c/d");
         assert_eq!(relative("/a/b", "/x"), "../../x");
         assert_eq!(relative("/a", "/a"), ".");
+        assert_eq!(relative("/a/b/", "/a/./x/../c"), "../c");
+        assert_eq!(parts(&"../../a/..".into()), [b"..", b".."]);
         assert_eq!(directory_of(&"a/b".into()), "a/");
         assert_eq!(directory_of(&"b".into()), "");
         assert_eq!(in_directory(&"/home/u".into(), &"a".into()), "/home/u/a");
