@@ -29,7 +29,7 @@ const MAX_LISTEN_SOCKETS: usize = 16;
 /// its password in `/etc/shadow`): sshd refuses such users where it can see it, and says so in its log.
 ///
 /// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]; connecting meanwhile is refused.
-/// Sessions carry the environment variable `TRUNKLINE_TESTKIT`.
+/// Sessions carry the environment variable `TRUNKLINE_TESTKIT`, and a `HOME` without start-up files ([`Sshd::home`]).
 #[derive(Debug)]
 pub struct Sshd {
     // Fields drop in order: the processes before the folder they write to, and the ports last.
@@ -128,6 +128,11 @@ impl Sshd {
     /// The server's own folder, for further files of a test; deleted with the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// `HOME` of its sessions, an empty folder; they begin in the user's real one.
+    pub fn home(&self) -> PathBuf {
+        self.path("home")
     }
 
     /// A `known_hosts` file with a plain entry, `[address]:port type key`, for each endpoint and host key.
@@ -378,9 +383,10 @@ impl Sshd {
         // swallow what follows, last.
         let is_match = |line: &String| starts_with_word(line, "match");
         let (global, matches) = config.split_at(config.iter().position(is_match).unwrap_or(config.len()));
-        // bash reads ~/.bashrc when sshd runs it, unless it is not the outermost shell: the start-up files of whoever
-        // runs the tests are neither to be measured nor to print anything.
-        let mark = format!("{MARKER}={} SHLVL=1", self.mark());
+        // The start-up files of whoever runs the tests are neither to be measured, nor to print anything, nor to wait: a login shell
+        // reads ~/.profile, and `pyenv init` in it takes a lock of the whole machine, for up to a minute. With a HOME of the
+        // server's own there are none. bash finds ~/.bashrc by it too, and reads it when sshd runs it as the outermost shell.
+        let mark = format!("{MARKER}={} SHLVL=1 HOME={}", self.mark(), self.home().display());
         let sets_environment = global.iter().any(|line| starts_with_word(line, "setenv"));
         for words in global {
             // Only the first SetEnv line counts.
@@ -685,6 +691,7 @@ impl SshdBuilder {
             dir,
             _ports: ports,
         };
+        fs::create_dir(server.home())?;
         server.write_client_files()?;
         server.write_server_files(&config, self.methods.as_deref())?;
         if let (Some(pam), Some(password)) = (&server.pam, &server.password) {
