@@ -1,5 +1,10 @@
 //! What forwardings leave behind: nothing. Alone in its program, because descriptors are counted for the whole process.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test may panic, and clippy knows of its functions alone, not of what they share"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

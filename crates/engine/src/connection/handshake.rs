@@ -201,7 +201,7 @@ impl Handshake {
         };
         if only_ssh {
             self.memory.update(&self.host_id(), |facts| {
-                facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1)
+                facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1);
             });
         }
     }
@@ -233,7 +233,7 @@ impl Handshake {
     fn learn_hang_up(&self, error: &Error, proto: &trunkline_proto::Connection) {
         if error.is_hang_up() && proto.is_ahead() {
             self.memory.update(&self.host_id(), |facts| {
-                facts.lessons.learn(Lesson::NoPipelining, 1)
+                facts.lessons.learn(Lesson::NoPipelining, 1);
             });
         }
     }
