@@ -9,7 +9,9 @@ use trunkline_sftp::{Client, Config, FileAttributes, Handle, OpenFlags, Reply, R
 /// SSH_FXP_VERSION 3 with limits@openssh.com.
 const VERSION: &[u8] = b"\0\0\0\x1e\x02\0\0\0\x03\0\0\0\x12limits@openssh.com\0\0\0\x011";
 
-pub(crate) fn fuzz(input: (bool, u8, Vec<(u8, u8, &[u8])>, &[u8])) {
+type Input<'a> = (bool, u8, Vec<(u8, u8, &'a [u8])>, &'a [u8]);
+
+pub(crate) fn fuzz(input: Input<'_>) {
     let (early, piece, packets, raw) = input;
     let now = Instant::now();
     let mut client = Client::new(&Config {
