@@ -238,9 +238,11 @@ class Fleet:
         self._program = program
         # A socket's path has room for 107 bytes.
         self.folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        # Held without listening: only a server that sets SO_REUSEADDR gets it now, as nats-server does, and nobody who asks for any.
+        self._port = socket.socket()
+        self._port.bind(("127.0.0.1", 0))
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port = self._port.getsockname()[1]
         self.url = f"nats://127.0.0.1:{port}"
         settings = self.folder / "nats.conf"
         settings.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{self.folder}/store" }}\n')

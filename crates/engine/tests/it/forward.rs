@@ -409,12 +409,7 @@ async fn socks_clients_of_every_version_get_where_they_ask() {
 async fn a_socks_client_is_told_of_a_refused_target() {
     let (_sshd, host) = connected(&[]).await;
     let handle = host.forward_dynamic(&tcp(0)).await.unwrap();
-    let free = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     assert_eq!(
         socks(&mut client(&handle).await, &Socks::V5Address, free).await,
         5
@@ -529,12 +524,7 @@ async fn what_a_socks_port_permits_is_said_by_the_command_that_brought_it() {
 #[tokio::test]
 async fn a_refused_target_here_closes_the_client_there() {
     let (_sshd, host) = connected(&[]).await;
-    let free = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     let forward = Forward {
         listen: Listen::Tcp { host: None, port: 0 },
         target: to_port(free),
