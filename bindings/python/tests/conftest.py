@@ -211,6 +211,17 @@ def run_python(program: str, *arguments: str, timeout: float = 60) -> subprocess
     )
 
 
+def time_is_up(run: Callable[[float], object], written: bytes) -> trunkline.TimeoutError:
+    """The error of a command that is ended when it has written this: a busy machine may need longer for that than the first limit."""
+    for limit in (0.5, 5, 60):
+        with pytest.raises(trunkline.TimeoutError) as caught:
+            run(limit)
+        if caught.value.stdout == written:
+            break
+    assert caught.value.stdout == written
+    return caught.value
+
+
 def wait_until(true: Callable[[], bool]) -> None:
     """Waits for something that another process or thread brings about."""
     pause = threading.Event()

@@ -52,7 +52,7 @@ def test_control_c_interrupts_a_wait_and_ends_the_command(testbed: Testbed, tmp_
     assert process.stdout.readline() == "up\n"
     wait_until(Path(f"{gone}.up").exists)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[0] == "interrupted\n"
+    assert process.communicate(timeout=60)[0] == "interrupted\n"
     assert process.returncode == 0
 
 

@@ -99,7 +99,7 @@ async fn forwardings_leave_no_descriptor_and_no_task() {
     };
     let before = settle(None).await;
     forward_and_talk(&host, target).await;
-    let after = tokio::time::timeout(Duration::from_secs(30), settle(Some(before))).await;
+    let after = tokio::time::timeout(Duration::from_secs(60), settle(Some(before))).await;
     assert!(
         after.is_ok(),
         "before {before:?}, after {:?} descriptors and tasks",

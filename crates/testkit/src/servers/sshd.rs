@@ -221,7 +221,7 @@ impl Sshd {
     /// [`ServerLog::wait_for`] one line.
     ///
     /// # Errors
-    /// [`Error::Timeout`] after 20 seconds.
+    /// [`Error::Timeout`] after a minute.
     pub async fn wait_for_log(&self, pattern: &str) -> Result<(), Error> {
         self.log.wait_for(pattern, 1).await
     }
@@ -462,6 +462,12 @@ impl Sshd {
         }
         matches.iter().cloned().for_each(&mut line);
         self.write("sshd_config", &text)
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        self.log.tell_if_panicking("sshd");
     }
 }
 
