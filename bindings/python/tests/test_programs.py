@@ -84,7 +84,7 @@ with ParamikoMachine(host, user=user, port=int(port), keyfile=key, load_system_h
     with remote.tempdir() as folder:
         (folder / "file").write("content")
         print((folder / "file").read(), [path.name for path in folder.list()], (folder / "file").exists())
-    print(remote.env["HOME"] != "", remote.cwd == remote.env["HOME"])
+    print(remote.env["HOME"] != "", remote.cwd == remote["pwd"]().strip())
     with remote.cwd("/"):
         print(remote["pwd"]())
 """
