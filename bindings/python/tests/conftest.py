@@ -212,7 +212,7 @@ def run_python(program: str, *arguments: str, timeout: float = 60) -> subprocess
 
 
 def time_is_up(run: Callable[[float], object], written: bytes) -> trunkline.TimeoutError:
-    """The error of a command that is ended when it has written this: a busy machine may need longer for that than the first limit."""
+    """The error of a command that is ended when it has written this: a busy machine needs more than the first limit."""
     for limit in (0.5, 5, 60):
         with pytest.raises(trunkline.TimeoutError) as caught:
             run(limit)
@@ -249,7 +249,7 @@ class Fleet:
         self._program = program
         # A socket's path has room for 107 bytes.
         self.folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-        # Held without listening: only a server that sets SO_REUSEADDR gets it now, as nats-server does, and nobody who asks for any.
+        # Held without listening: whoever sets SO_REUSEADDR gets it, as nats-server does, and nobody who asks for any port.
         self._port = socket.socket()
         self._port.bind(("127.0.0.1", 0))
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -311,6 +311,7 @@ class Fleet:
         self._stop("node1", "node2", "operator")
         nats.kill()
         nats.wait()
+        self._port.close()
         self._leash.communicate(b"released\n")
         remove_folder(self.folder)
 

@@ -130,7 +130,7 @@ impl Sshd {
         self.dir.path()
     }
 
-    /// `HOME` of its sessions, an empty folder; they begin in the user's real one.
+    /// `HOME` of its sessions, an empty folder, unless the configuration sets another; they begin in the user's real one.
     pub fn home(&self) -> PathBuf {
         self.path("home")
     }
@@ -386,12 +386,18 @@ impl Sshd {
         // The start-up files of whoever runs the tests are neither to be measured, nor to print anything, nor to wait: a login shell
         // reads ~/.profile, and `pyenv init` in it takes a lock of the whole machine, for up to a minute. With a HOME of the
         // server's own there are none. bash finds ~/.bashrc by it too, and reads it when sshd runs it as the outermost shell.
-        let mark = format!("{MARKER}={} SHLVL=1 HOME={}", self.mark(), self.home().display());
-        let sets_environment = global.iter().any(|line| starts_with_word(line, "setenv"));
+        let is_environment = |words: &String| starts_with_word(words, "setenv");
+        let mut mark = format!("{MARKER}={} SHLVL=1", self.mark());
+        if !global
+            .iter()
+            .any(|words| is_environment(words) && words.contains(" HOME="))
+        {
+            mark += &format!(" HOME={}", self.home().display());
+        }
+        let sets_environment = global.iter().any(is_environment);
         for words in global {
             // Only the first SetEnv line counts.
-            let with_mark = starts_with_word(words, "setenv");
-            line(if with_mark {
+            line(if is_environment(words) {
                 format!("{words} {mark}")
             } else {
                 words.clone()
