@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo fleet-demo test check lint fmt bench fuzz docs site dist test-dist
+.PHONY: help demo fleet-demo test nightly soak check lint fmt bench fuzz docs site dist test-dist
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -13,14 +13,18 @@ demo: ## Run one command on 20 throwaway servers, beside plain ssh and ControlMa
 fleet-demo: ## Bring up a NATS server, three nodes and 20 servers, to try a fleet
 	scripts/fleet-demo
 
-test: ## Run every test, then each fuzz target for ten seconds
+test: ## Run every test
 	scripts/test
+
+nightly: ## Run what is too long for each change: both OpenSSHs and Ansibles in full, and fuzzing with AddressSanitizer
+	scripts/nightly
+
+soak: ## Run the tests many times on a busy machine, to find those that pass by luck (TIMES=20)
+	scripts/soak-tests $(or $(TIMES),20)
 
 check: ## Run the tests of one crate: make check CRATE=engine [FILTER=name]
 	@test -f crates/$(CRATE)/Cargo.toml || { echo "usage: make check CRATE=NAME, one of: $(notdir $(wildcard crates/*))" >&2; exit 2; }
-	scripts/need build
-	cargo build --workspace --locked --bins
-	env --default-signal=INT,QUIT,HUP cargo test --locked --manifest-path crates/$(CRATE)/Cargo.toml $(FILTER)
+	env --default-signal=INT,QUIT,HUP scripts/check $(CRATE) $(FILTER)
 
 lint: ## Check formatting, lints, licences, advisories and the documentation
 	scripts/lint

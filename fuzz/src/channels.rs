@@ -8,7 +8,9 @@ use trunkline_proto::{ChannelEvent, ChannelKind};
 #[path = "../../crates/proto/tests/it/channels/model.rs"]
 mod model;
 
-pub(crate) fn fuzz(input: (bool, Vec<(u8, u8, u16)>, Vec<Vec<u8>>)) {
+type Input = (bool, Vec<(u8, u8, u16)>, Vec<Vec<u8>>);
+
+pub(crate) fn fuzz(input: Input) {
     let (sshd, steps, messages) = input;
     let mut checked = model::Model::new(sshd);
     for step in steps {

@@ -9,12 +9,15 @@ use trunkline_sftp::{Client, Config, FileAttributes, Handle, OpenFlags, Reply, R
 /// SSH_FXP_VERSION 3 with limits@openssh.com.
 const VERSION: &[u8] = b"\0\0\0\x1e\x02\0\0\0\x03\0\0\0\x12limits@openssh.com\0\0\0\x011";
 
-pub(crate) fn fuzz(input: (bool, u8, Vec<(u8, u8, &[u8])>, &[u8])) {
+type Input<'a> = (bool, u8, Vec<(u8, u8, &'a [u8])>, &'a [u8]);
+
+pub(crate) fn fuzz(input: Input<'_>) {
     let (early, piece, packets, raw) = input;
     let now = Instant::now();
     let mut client = Client::new(&Config {
         early_requests: early,
         largest_request: None,
+        max_handles: None,
     });
     if piece & 1 == 0 && client.handle_bytes(Bytes::from_static(VERSION)).is_err() {
         return;
@@ -81,6 +84,7 @@ fn handle() -> Handle {
     let mut client = Client::new(&Config {
         early_requests: false,
         largest_request: None,
+        max_handles: None,
     });
     let version = Bytes::from_static(b"\0\0\0\x05\x02\0\0\0\x03");
     client.handle_bytes(version).expect("a version without extensions");

@@ -211,6 +211,17 @@ def run_python(program: str, *arguments: str, timeout: float = 60) -> subprocess
     )
 
 
+def time_is_up(run: Callable[[float], object], written: bytes) -> trunkline.TimeoutError:
+    """The error of a command that is ended when it has written this: a busy machine needs more than the first limit."""
+    for limit in (0.5, 5, 60):
+        with pytest.raises(trunkline.TimeoutError) as caught:
+            run(limit)
+        if caught.value.stdout == written:
+            break
+    assert caught.value.stdout == written
+    return caught.value
+
+
 def wait_until(true: Callable[[], bool]) -> None:
     """Waits for something that another process or thread brings about."""
     pause = threading.Event()
@@ -238,9 +249,11 @@ class Fleet:
         self._program = program
         # A socket's path has room for 107 bytes.
         self.folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        # Held without listening: whoever sets SO_REUSEADDR gets it, as nats-server does, and nobody who asks for any port.
+        self._port = socket.socket()
+        self._port.bind(("127.0.0.1", 0))
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port = self._port.getsockname()[1]
         self.url = f"nats://127.0.0.1:{port}"
         settings = self.folder / "nats.conf"
         settings.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{self.folder}/store" }}\n')
@@ -298,6 +311,7 @@ class Fleet:
         self._stop("node1", "node2", "operator")
         nats.kill()
         nats.wait()
+        self._port.close()
         self._leash.communicate(b"released\n")
         remove_folder(self.folder)
 

@@ -427,6 +427,9 @@ def parity(environment: Path, daemon: None, tmp_path_factory: pytest.TempPathFac
         "MaxStartups 500",
         "--config",
         "MaxSessions 100",
+        # As sudo gives it: what a task leaves there under sudo, the next one finds without.
+        "--config",
+        f"SetEnv HOME={Path.home()}",
     )
     try:
         yield Parity(Ansible(environment, tmp_path_factory.mktemp("parity"), bed), bed)

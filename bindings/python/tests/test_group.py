@@ -116,7 +116,7 @@ def test_bad_expressions_are_value_errors(hosts: str, testbed: Testbed) -> None:
 
 def test_output_that_cannot_be_decoded_is_its_hosts_failure_alone(group: trunkline.Group, testbed: Testbed) -> None:
     command = f"test \"${{SSH_CONNECTION##* }}\" != {testbed.ports[0]} || printf '\\377'; printf x"
-    bad, *good = group.run(command, errors="strict").wait(30)
+    bad, *good = group.run(command, errors="strict").wait(60)
     assert isinstance(bad.error, trunkline.Error)
     assert bad.error.execution == "finished"
     assert isinstance(bad.error.__cause__, UnicodeDecodeError)
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_made_is_its_hosts_failure_alone(
 ) -> None:
     (tmp_path / "box2").touch()
     run = group.get("/etc/hostname", tmp_path, at_once=at_once)
-    first, second, third = run.wait(30)
+    first, second, third = run.wait(60)
     assert first.ok
     assert isinstance(second.error, trunkline.LocalError)
     assert not second.error.may_have_run

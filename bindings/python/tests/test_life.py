@@ -52,7 +52,7 @@ def test_control_c_interrupts_a_wait_and_ends_the_command(testbed: Testbed, tmp_
     assert process.stdout.readline() == "up\n"
     wait_until(Path(f"{gone}.up").exists)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[0] == "interrupted\n"
+    assert process.communicate(timeout=60)[0] == "interrupted\n"
     assert process.returncode == 0
 
 
@@ -193,7 +193,11 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     bed.close()
 
 
-def test_ten_thousand_hosts_of_which_half_do_not_answer_leave_nothing(fleet: Callable[[int], list[str]]) -> None:
+#: A minute of both cores: make nightly has all of them.
+MANY = 10_000 if os.environ.get("TRUNKLINE_NIGHTLY") else 2_000
+
+
+def test_thousands_of_hosts_of_which_half_do_not_answer_leave_nothing(fleet: Callable[[int], list[str]]) -> None:
     def ask(count: int) -> list[trunkline.HostResult[Any]]:
         # Of other hosts' ssh_config nothing takes part.
         with trunkline.Group(fleet(count), config="none", daemon=False, share=False) as group:
@@ -204,8 +208,8 @@ def test_ten_thousand_hosts_of_which_half_do_not_answer_leave_nothing(fleet: Cal
 
     ask(400)
     before = resources()
-    results = ask(10_000)
-    assert len(results) == 10_000
+    results = ask(MANY)
+    assert len(results) == MANY
     assert not any(result.error and result.error.may_have_run for result in results)
     by_net = {net: [each for each in results if each.host.startswith(net)] for net in ("127.1.", "127.2.", "127.3.")}
     assert [str(each.error) for each in by_net["127.1."] if not each.ok] == []
@@ -219,7 +223,7 @@ def test_ten_thousand_hosts_of_which_half_do_not_answer_leave_nothing(fleet: Cal
     after = resources()
     assert after[1] <= before[1]
     # What ssh said of 8,192 hosts is remembered.
-    assert after[3] - before[3] < 8192 * 25_000
+    assert after[3] - before[3] < min(MANY, 8192) * 25_000
     ask(1000)
     # A thousand hosts that stayed with 16 KB each would show.
     assert resident() - after[3] < 16_000_000

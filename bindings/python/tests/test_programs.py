@@ -79,12 +79,12 @@ from plumbum.machines.paramiko_machine import ParamikoMachine
 import paramiko
 host, port, user, key = sys.argv[1:]
 with ParamikoMachine(host, user=user, port=int(port), keyfile=key, load_system_host_keys=False,
-                     missing_host_policy=paramiko.AutoAddPolicy(), look_for_keys=False, connect_timeout=20) as remote:
+                     missing_host_policy=paramiko.AutoAddPolicy(), look_for_keys=False, connect_timeout=60) as remote:
     print(remote["echo"]("hello"), remote["sh"]["-c", "exit 3"].run(retcode=None)[0])
     with remote.tempdir() as folder:
         (folder / "file").write("content")
         print((folder / "file").read(), [path.name for path in folder.list()], (folder / "file").exists())
-    print(remote.env["HOME"] != "", remote.cwd == remote.env["HOME"])
+    print(remote.env["HOME"] != "", remote.cwd == remote["pwd"]().strip())
     with remote.cwd("/"):
         print(remote["pwd"]())
 """

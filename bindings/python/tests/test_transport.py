@@ -34,7 +34,7 @@ def test_a_host_key_can_be_looked_at_before_the_log_in(testbed: Testbed) -> None
     transport = paramiko.Transport((host["address"], host["port"]))
     with pytest.raises(paramiko.SSHException, match="No existing session"):
         transport.get_remote_server_key()
-    transport.start_client(timeout=30)
+    transport.start_client(timeout=60)
     key = transport.get_remote_server_key()
     assert (
         f"{key.get_name()} {key.get_base64()}" in [line.rsplit(" ", 1)[0] for line in host["host_keys"]] + host["host_keys"]

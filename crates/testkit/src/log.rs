@@ -10,6 +10,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a log file is looked at while something is awaited in it.
 const POLL: Duration = Duration::from_millis(2);
 
+/// How many lines of a log are printed when a test fails.
+const TOLD: usize = 80;
+
 /// What a server has logged so far.
 #[derive(Debug, Clone)]
 pub struct ServerLog {
@@ -46,7 +49,7 @@ impl ServerLog {
     /// Waits until at least `times` lines contain `pattern`.
     ///
     /// # Errors
-    /// [`Error::Timeout`], with the log, after 20 seconds.
+    /// [`Error::Timeout`], with the log, after a minute.
     pub async fn wait_for(&self, pattern: &str, times: usize) -> Result<(), Error> {
         let started = Instant::now();
         while self.count(pattern) < times {
@@ -68,6 +71,17 @@ impl ServerLog {
             std::thread::sleep(POLL);
         }
         Ok(())
+    }
+
+    /// Prints the end of the log where a test has failed, which a person needs to see why.
+    pub(crate) fn tell_if_panicking(&self, program: &str) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let text = self.text();
+        let lines: Vec<&str> = text.lines().collect();
+        let last = &lines[lines.len().saturating_sub(TOLD)..];
+        eprintln!("--- the end of {program}'s log\n{}\n---", last.join("\n"));
     }
 
     pub(crate) fn check_patience(&self, started: Instant, what: &str) -> Result<(), Error> {

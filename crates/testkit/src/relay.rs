@@ -223,7 +223,7 @@ impl Relay {
     /// Waits until `bytes` have arrived in a direction.
     ///
     /// # Errors
-    /// [`Error::Timeout`] after 20 seconds.
+    /// [`Error::Timeout`] after a minute.
     pub async fn wait_for_bytes(&self, direction: Direction, bytes: u64) -> Result<(), Error> {
         self.wait_until(&format!("{bytes} bytes {direction:?}"), || {
             self.bytes(direction) >= bytes
@@ -234,7 +234,7 @@ impl Relay {
     /// Waits until `connections` have been accepted.
     ///
     /// # Errors
-    /// [`Error::Timeout`] after 20 seconds.
+    /// [`Error::Timeout`] after a minute.
     pub async fn wait_for_connections(&self, connections: usize) -> Result<(), Error> {
         self.wait_until(&format!("{connections} connections"), || {
             self.connections() >= connections
@@ -245,7 +245,7 @@ impl Relay {
     /// Waits until no connection is open.
     ///
     /// # Errors
-    /// [`Error::Timeout`] after 20 seconds.
+    /// [`Error::Timeout`] after a minute.
     pub async fn wait_until_idle(&self) -> Result<(), Error> {
         self.wait_until("every connection to end", || self.open_connections() == 0)
             .await

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use trunkline_testkit::{Sshd, SshdBuilder, folder};
+use trunkline_testkit::{Sshd, SshdBuilder, folder, free_port};
 
 /// How long anything may take before a test gives up. Far more than a loaded machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -260,6 +261,11 @@ pub(crate) fn sshd() -> SshdBuilder {
     Sshd::builder().config("SetEnv SHLVL=1")
 }
 
+/// An address of this machine that refuses connections, and that nobody else is given while the test runs.
+pub(crate) fn closed_address() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
+}
+
 /// The program under test.
 pub(crate) fn program() -> &'static str {
     env!("CARGO_BIN_EXE_trunkline")
@@ -268,7 +274,7 @@ pub(crate) fn program() -> &'static str {
 /// The folder of ansible-core's programs, in a virtual environment that `scripts/ansible` makes.
 fn ansible() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let programs = root.join("target/ansible/bin");
+    let programs = root.join("target/ansible/2.19/bin");
     assert!(
         programs.join("ansible-inventory").exists(),
         "Ansible is needed: run scripts/ansible"

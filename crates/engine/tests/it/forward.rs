@@ -30,6 +30,16 @@ async fn connected(options: &[&str]) -> (Sshd, Host) {
     (sshd, host)
 }
 
+/// The same, through a relay.
+async fn relayed() -> (Sshd, Relay, Engine, Host) {
+    let sshd = Sshd::start_default().unwrap();
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
+    let engine = engine();
+    let host = host_with(&engine, &config, "relayed", &[]).await;
+    (sshd, relay, engine, host)
+}
+
 fn tcp(port: u16) -> Listen {
     Listen::Tcp {
         host: Some("127.0.0.1".into()),
@@ -42,6 +52,23 @@ fn to_port(port: u16) -> ForwardTarget {
         host: "127.0.0.1".into(),
         port,
     }
+}
+
+/// A port of the other side's choosing, on loopback in both families.
+fn any_port() -> Listen {
+    Listen::Tcp { host: None, port: 0 }
+}
+
+fn forward(listen: Listen, target: ForwardTarget) -> Forward {
+    Forward { listen, target }
+}
+
+async fn local(host: &Host, listen: Listen, target: ForwardTarget) -> ForwardHandle {
+    host.forward_local(&forward(listen, target)).await.unwrap()
+}
+
+async fn remote(host: &Host, listen: Listen, target: ForwardTarget) -> ForwardHandle {
+    host.forward_remote(&forward(listen, target)).await.unwrap()
 }
 
 /// Gives every client back what it sends, and ends when the client has ended.
@@ -128,11 +155,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 #[tokio::test]
 async fn a_local_port_leads_to_a_port_of_the_server() {
     let (_sshd, host) = connected(&[]).await;
-    let forward = Forward {
-        listen: tcp(0),
-        target: to_port(echo_port().await),
-    };
-    let handle = host.forward_local(&forward).await.unwrap();
+    let handle = local(&host, tcp(0), to_port(echo_port().await)).await;
     carries_everything(client(&handle).await).await;
     until("the client is counted as served", || handle.counters().open == 0).await;
     let counters = handle.counters();
@@ -149,11 +172,7 @@ async fn a_local_socket_leads_to_a_socket_of_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let (near, far) = (folder.path().join("near"), folder.path().join("far"));
     echo_socket(&far);
-    let forward = Forward {
-        listen: Listen::Socket(near.clone()),
-        target: ForwardTarget::Socket(far),
-    };
-    let handle = host.forward_local(&forward).await.unwrap();
+    let handle = local(&host, Listen::Socket(near.clone()), ForwardTarget::Socket(far)).await;
     assert_eq!(
         (handle.listening(), handle.port()),
         (vec![Listen::Socket(near.clone())], None)
@@ -166,11 +185,7 @@ async fn a_local_socket_leads_to_a_socket_of_the_server() {
 #[tokio::test]
 async fn a_port_without_an_address_is_loopback_in_both_families() {
     let (_sshd, host) = connected(&[]).await;
-    let forward = Forward {
-        listen: Listen::Tcp { host: None, port: 0 },
-        target: to_port(echo_port().await),
-    };
-    let handle = host.forward_local(&forward).await.unwrap();
+    let handle = local(&host, any_port(), to_port(echo_port().await)).await;
     let port = handle.port().unwrap();
     let listening = handle.listening();
     assert!(listening.contains(&tcp(port)), "{listening:?}");
@@ -189,10 +204,7 @@ async fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = host
-        .forward_local(&Forward {
-            listen: tcp(port),
-            target: to_port(1),
-        })
+        .forward_local(&forward(tcp(port), to_port(1)))
         .await
         .unwrap_err();
     assert_eq!(
@@ -207,13 +219,7 @@ async fn each_direction_ends_by_itself() {
     let (_sshd, host) = connected(&[]).await;
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = target.local_addr().unwrap().port();
-    let handle = host
-        .forward_local(&Forward {
-            listen: tcp(0),
-            target: to_port(port),
-        })
-        .await
-        .unwrap();
+    let handle = local(&host, tcp(0), to_port(port)).await;
 
     // The client ends first, and then hears the answer.
     let (mut near, far) = tokio::join!(client(&handle), target.accept());
@@ -247,11 +253,7 @@ async fn a_refused_target_costs_one_client_only() {
     let (_sshd, host) = connected(&[]).await;
     let folder = tempfile::tempdir().unwrap();
     let far = folder.path().join("far");
-    let forward = Forward {
-        listen: tcp(0),
-        target: ForwardTarget::Socket(far.clone()),
-    };
-    let handle = host.forward_local(&forward).await.unwrap();
+    let handle = local(&host, tcp(0), ForwardTarget::Socket(far.clone())).await;
     let mut events = handle.events();
     assert!(exchange(client(&handle).await, b"").await.is_empty());
     match event(&mut events).await {
@@ -269,13 +271,7 @@ async fn a_refused_target_costs_one_client_only() {
 #[tokio::test]
 async fn a_client_that_does_not_read_holds_up_nobody_else() {
     let (_sshd, host) = connected(&[]).await;
-    let handle = host
-        .forward_local(&Forward {
-            listen: tcp(0),
-            target: to_port(echo_port().await),
-        })
-        .await
-        .unwrap();
+    let handle = local(&host, tcp(0), to_port(echo_port().await)).await;
     let mut stalled = client(&handle).await;
     // Until everything between here and the target is full.
     let piece = vec![7; 1 << 20];
@@ -297,18 +293,8 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
 
 #[tokio::test]
 async fn what_is_cut_off_does_not_look_complete() {
-    let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
-    let engine = engine();
-    let host = host_with(&engine, &config, "relayed", &[]).await;
-    let handle = host
-        .forward_local(&Forward {
-            listen: tcp(0),
-            target: to_port(echo_port().await),
-        })
-        .await
-        .unwrap();
+    let (_sshd, relay, _engine, host) = relayed().await;
+    let handle = local(&host, tcp(0), to_port(echo_port().await)).await;
     let mut stream = client(&handle).await;
     stream.write_all(b"part").await.unwrap();
     let mut part = [0; 4];
@@ -325,14 +311,12 @@ async fn what_is_cut_off_does_not_look_complete() {
 #[tokio::test]
 async fn closing_ends_the_listening_and_aborting_ends_all() {
     let (_sshd, host) = connected(&[]).await;
-    let forward = Forward {
-        // Once it is closed nobody else is given it.
-        listen: tcp(free_port()),
-        target: to_port(echo_port().await),
-    };
+    // Once it is closed nobody else is given it.
+    let port = free_port();
+    let target = to_port(echo_port().await);
     for abort in [false, true] {
-        let handle = host.forward_local(&forward).await.unwrap();
-        let (mut events, port) = (handle.events(), handle.port().unwrap());
+        let handle = local(&host, tcp(port), target.clone()).await;
+        let mut events = handle.events();
         let mut running = client(&handle).await;
         running.write_all(b"x").await.unwrap();
         assert_eq!(running.read_u8().await.unwrap(), b'x');
@@ -409,12 +393,7 @@ async fn socks_clients_of_every_version_get_where_they_ask() {
 async fn a_socks_client_is_told_of_a_refused_target() {
     let (_sshd, host) = connected(&[]).await;
     let handle = host.forward_dynamic(&tcp(0)).await.unwrap();
-    let free = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     assert_eq!(
         socks(&mut client(&handle).await, &Socks::V5Address, free).await,
         5
@@ -464,11 +443,7 @@ async fn a_port_of_the_server_leads_here() {
         handle.close().await;
         TcpStream::connect(("127.0.0.1", listening)).await.unwrap_err();
     }
-    let forward = Forward {
-        listen: Listen::Tcp { host: None, port: 0 },
-        target: to_port(port),
-    };
-    let handle = host.forward_remote(&forward).await.unwrap();
+    let handle = remote(&host, any_port(), to_port(port)).await;
     carries_everything(client(&handle).await).await;
 }
 
@@ -478,11 +453,7 @@ async fn a_socket_of_the_server_leads_to_a_socket_here() {
     let folder = tempfile::tempdir().unwrap();
     let (near, far) = (folder.path().join("near"), folder.path().join("far"));
     echo_socket(&near);
-    let forward = Forward {
-        listen: Listen::Socket(far.clone()),
-        target: ForwardTarget::Socket(near),
-    };
-    let _handle = host.forward_remote(&forward).await.unwrap();
+    let _handle = remote(&host, Listen::Socket(far.clone()), ForwardTarget::Socket(near)).await;
     carries_everything(UnixStream::connect(&far).await.unwrap()).await;
 }
 
@@ -491,11 +462,7 @@ async fn a_socks_port_of_the_server_goes_where_it_is_permitted() {
     let allowed = echo_port().await;
     let other = echo_port().await;
     let (_sshd, host) = connected(&[&format!("PermitRemoteOpen=127.0.0.1:{allowed}")]).await;
-    let forward = Forward {
-        listen: Listen::Tcp { host: None, port: 0 },
-        target: ForwardTarget::Socks,
-    };
-    let handle = host.forward_remote(&forward).await.unwrap();
+    let handle = remote(&host, any_port(), ForwardTarget::Socks).await;
     let mut stream = client(&handle).await;
     assert_eq!(socks(&mut stream, &Socks::V5Address, other).await, 2);
     assert!(exchange(stream, b"").await.is_empty());
@@ -512,11 +479,7 @@ async fn what_a_socks_port_permits_is_said_by_the_command_that_brought_it() {
     for (permitted, refused) in [(allowed, other), (other, allowed)] {
         let option = format!("PermitRemoteOpen=127.0.0.1:{permitted}");
         let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&option]).await;
-        let forward = Forward {
-            listen: Listen::Tcp { host: None, port: 0 },
-            target: ForwardTarget::Socks,
-        };
-        let handle = host.forward_remote(&forward).await.unwrap();
+        let handle = remote(&host, any_port(), ForwardTarget::Socks).await;
         let mut stream = client(&handle).await;
         assert_eq!(socks(&mut stream, &Socks::V5Address, refused).await, 2);
         let mut stream = client(&handle).await;
@@ -529,17 +492,8 @@ async fn what_a_socks_port_permits_is_said_by_the_command_that_brought_it() {
 #[tokio::test]
 async fn a_refused_target_here_closes_the_client_there() {
     let (_sshd, host) = connected(&[]).await;
-    let free = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let forward = Forward {
-        listen: Listen::Tcp { host: None, port: 0 },
-        target: to_port(free),
-    };
-    let handle = host.forward_remote(&forward).await.unwrap();
+    let free = free_port();
+    let handle = remote(&host, any_port(), to_port(free)).await;
     let mut events = handle.events();
     let mut stream = client(&handle).await;
     assert!(matches!(stream.read(&mut [0]).await, Ok(0) | Err(_)));
@@ -559,10 +513,7 @@ async fn a_port_in_use_on_the_server_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = host
-        .forward_remote(&Forward {
-            listen: tcp(port),
-            target: to_port(1),
-        })
+        .forward_remote(&forward(tcp(port), to_port(1)))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Limit);
@@ -574,19 +525,10 @@ async fn a_port_in_use_on_the_server_is_named() {
     );
     // The refusal leaves nothing behind: the same port can be asked for once it is free.
     drop(taken);
-    let handle = host
-        .forward_remote(&Forward {
-            listen: tcp(port),
-            target: to_port(echo_port().await),
-        })
-        .await
-        .unwrap();
+    let handle = remote(&host, tcp(port), to_port(echo_port().await)).await;
     assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
     let again = host
-        .forward_remote(&Forward {
-            listen: tcp(port),
-            target: to_port(1),
-        })
+        .forward_remote(&forward(tcp(port), to_port(1)))
         .await
         .unwrap_err();
     assert_eq!(again.kind(), ErrorKind::Local, "{again}");
@@ -595,16 +537,8 @@ async fn a_port_in_use_on_the_server_is_named() {
 
 #[tokio::test]
 async fn a_remote_forwarding_outlives_its_connection() {
-    let sshd = Sshd::start_default().unwrap();
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
-    let engine = engine();
-    let host = host_with(&engine, &config, "relayed", &[]).await;
-    let forward = Forward {
-        listen: Listen::Tcp { host: None, port: 0 },
-        target: to_port(echo_port().await),
-    };
-    let handle = host.forward_remote(&forward).await.unwrap();
+    let (_sshd, relay, _engine, host) = relayed().await;
+    let handle = remote(&host, any_port(), to_port(echo_port().await)).await;
     let mut events = handle.events();
     for _ in 0..2 {
         assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
@@ -631,11 +565,7 @@ async fn a_connection_is_idle_once_its_remote_forwarding_is_closed() {
     };
     let engine = Engine::new(settings, Default::default());
     let host = host_of(&engine, &sshd).await;
-    let forward = Forward {
-        listen: Listen::Tcp { host: None, port: 0 },
-        target: to_port(echo_port().await),
-    };
-    let handle = host.forward_remote(&forward).await.unwrap();
+    let handle = remote(&host, any_port(), to_port(echo_port().await)).await;
     let connection = host.connection();
     handle.close().await;
     let end = tokio::time::timeout(PATIENCE, connection.ended()).await.unwrap();
@@ -934,10 +864,7 @@ async fn of_two_who_ask_for_a_port_at_once_each_is_told_what_the_server_says() {
     let (sshd, host) = connected(&[]).await;
     host.warm().await.unwrap();
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let wanted = Forward {
-        listen: tcp(other.local_addr().unwrap().port()),
-        target: to_port(1),
-    };
+    let wanted = forward(tcp(other.local_addr().unwrap().port()), to_port(1));
     // Both are under way before the server has answered either.
     sshd.freeze_connections();
     let (first, second) = (host.forward_remote(&wanted), host.forward_remote(&wanted));

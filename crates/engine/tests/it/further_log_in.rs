@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use trunkline::config::{HostConfig, Request};
 use trunkline::interaction::Waiting;
 use trunkline::keys::KeyFile;
@@ -49,6 +49,20 @@ async fn echo(host: &Host, word: &str) {
     assert_eq!(output.stdout, format!("{word}\n").as_bytes());
 }
 
+/// The same, while something else goes on.
+fn echo_beside(host: &Host, word: &str) -> JoinHandle<()> {
+    let (host, word) = (host.clone(), word.to_owned());
+    tokio::spawn(async move { echo(&host, &word).await })
+}
+
+/// So many commands at once.
+async fn echo_all(host: &Host, count: usize) {
+    let commands: Vec<_> = (0..count).map(|n| echo_beside(host, &n.to_string())).collect();
+    for command in commands {
+        command.await.unwrap();
+    }
+}
+
 /// Keeps the host's first connection busy until it is dropped.
 async fn make_busy(host: &Host) -> JoinSet<()> {
     let mut stream = running(host, "cat /dev/zero").await;
@@ -64,12 +78,7 @@ async fn more_commands_than_sessions_take_turns_when_no_other_log_in_is_accepted
     let sshd = Sshd::builder().config("MaxSessions 2").start().unwrap();
     let engine = engine();
     let host = host_behind_a_shut_door(&engine, &sshd).await;
-    let mut commands = JoinSet::new();
-    for n in 0..9 {
-        let host = host.clone();
-        commands.spawn(async move { echo(&host, &n.to_string()).await });
-    }
-    commands.join_all().await;
+    echo_all(&host, 9).await;
     assert_eq!(sshd.authentications(), 1);
 }
 
@@ -162,16 +171,34 @@ impl Prompter for Answers {
     }
 }
 
+/// Who is asked, and how the engine reaches them.
+fn asking(answer: &str, is_person: bool) -> (Arc<Answers>, Interaction) {
+    let asks = Answers::new(answer, is_person);
+    (asks.clone(), Interaction::new(asks, |_| {}))
+}
+
+/// A server that takes the password "secret" and nothing else.
+fn with_password(sessions: usize) -> Sshd {
+    Sshd::builder()
+        .password("secret")
+        .authentication_methods("password")
+        .config(&format!("MaxSessions {sessions}"))
+        .start()
+        .unwrap()
+}
+
+/// An engine, and its host for a server as somebody asks for it.
+async fn wanted(sshd: &Sshd, interaction: &Interaction) -> (Engine, Request, Host) {
+    let (engine, request) = (engine(), request(&sshd.ssh_config(), sshd.alias(), &[]));
+    let host = engine.host_for(&request, interaction).await.unwrap();
+    (engine, request, host)
+}
+
 /// Does what has the engine make further connections: traffic, more sessions than fit, a copy, another cipher for it.
 async fn make_use(engine: &Engine, host: &Host, request: &Request, interaction: &Interaction) {
     let busy = make_busy(host).await;
     echo(host, "beside").await;
-    let mut commands = JoinSet::new();
-    for n in 0..9 {
-        let host = host.clone();
-        commands.spawn(async move { echo(&host, &n.to_string()).await });
-    }
-    commands.join_all().await;
+    echo_all(host, 9).await;
     drop(busy);
     let choice: Choice = serde_json::from_value(serde_json::json!({
         "cipher": "aes256-ctr", "usual_cipher": "aes128-gcm@openssh.com", "compression": true,
@@ -196,17 +223,9 @@ async fn make_use(engine: &Engine, host: &Host, request: &Request, interaction: 
 
 #[tokio::test]
 async fn nobody_is_asked_for_a_password_again_for_a_further_connection() {
-    let sshd = Sshd::builder()
-        .password("secret")
-        .authentication_methods("password")
-        .config("MaxSessions 3")
-        .start()
-        .unwrap();
-    let asks = Answers::new("secret", true);
-    let interaction = Interaction::new(asks.clone(), |_| {});
-    let engine = engine();
-    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
-    let host = engine.host_for(&request, &interaction).await.unwrap();
+    let sshd = with_password(3);
+    let (asks, interaction) = asking("secret", true);
+    let (engine, request, host) = wanted(&sshd, &interaction).await;
     make_use(&engine, &host, &request, &interaction).await;
     assert_eq!((asks.asked(), sshd.connections()), (1, 1));
 }
@@ -217,8 +236,7 @@ async fn nobody_is_asked_for_a_passphrase_again_for_a_further_connection() {
     let folder = tempfile::tempdir().unwrap();
     let key = KeyPair::generate_encrypted(folder.path(), "locked", KeyType::Ed25519, "five or more").unwrap();
     std::fs::write(sshd.dir().join("authorized_keys"), key.public_line()).unwrap();
-    let asks = Answers::new("five or more", true);
-    let interaction = Interaction::new(asks.clone(), |_| {});
+    let (asks, interaction) = asking("five or more", true);
     let engine = engine();
     let identity = format!("IdentityFile={}", key.private_path().display());
     let request = request(&sshd.ssh_config(), sshd.alias(), &[&identity, "BatchMode=no"]);
@@ -229,17 +247,9 @@ async fn nobody_is_asked_for_a_passphrase_again_for_a_further_connection() {
 
 #[tokio::test]
 async fn a_program_that_has_its_answers_at_hand_gives_them_to_further_connections() {
-    let sshd = Sshd::builder()
-        .password("secret")
-        .authentication_methods("password")
-        .config("MaxSessions 1")
-        .start()
-        .unwrap();
-    let asks = Answers::new("secret", false);
-    let interaction = Interaction::new(asks.clone(), |_| {});
-    let engine = engine();
-    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
-    let host = engine.host_for(&request, &interaction).await.unwrap();
+    let sshd = with_password(1);
+    let (asks, interaction) = asking("secret", false);
+    let (_engine, _, host) = wanted(&sshd, &interaction).await;
     let first = running(&host, "cat").await;
     echo(&host, "beside").await;
     finish(first).await;
@@ -253,17 +263,11 @@ async fn nobody_is_asked_for_a_further_connection_whose_log_in_has_become_a_ques
         .config("MaxSessions 1")
         .start()
         .unwrap();
-    let asks = Answers::new("secret", true);
-    let interaction = Interaction::new(asks.clone(), |_| {});
-    let engine = engine();
-    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
-    let host = engine.host_for(&request, &interaction).await.unwrap();
+    let (asks, interaction) = asking("secret", true);
+    let (_engine, _, host) = wanted(&sshd, &interaction).await;
     let first = running(&host, "cat").await;
     shut(&sshd);
-    let second = tokio::spawn({
-        let host = host.clone();
-        async move { echo(&host, "second").await }
-    });
+    let second = echo_beside(&host, "second");
     sshd.wait_for_log("Connection closed by authenticating user")
         .await
         .unwrap();
@@ -274,23 +278,13 @@ async fn nobody_is_asked_for_a_further_connection_whose_log_in_has_become_a_ques
 
 #[tokio::test]
 async fn who_waits_for_a_session_is_told_so_until_there_is_one() {
-    let sshd = Sshd::builder()
-        .password("secret")
-        .authentication_methods("password")
-        .config("MaxSessions 1")
-        .start()
-        .unwrap();
+    let sshd = with_password(1);
     let (show, mut shown) = mpsc::unbounded_channel();
     let interaction = Interaction::new(Answers::new("secret", true), |_| {});
     let waits = interaction.showing(move |waiting| show.send(waiting.cloned()).unwrap());
-    let engine = engine();
-    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
-    let host = engine.host_for(&request, &waits).await.unwrap();
+    let (_engine, _, host) = wanted(&sshd, &waits).await;
     let first = running(&host, "cat").await;
-    let second = tokio::spawn({
-        let host = host.clone();
-        async move { echo(&host, "second").await }
-    });
+    let second = echo_beside(&host, "second");
     let told = shown.recv().await.unwrap();
     let who = format!("{}@{}", sshd.user(), sshd.alias());
     assert_eq!(told, Some(Waiting::Session { host: who }));
@@ -349,17 +343,9 @@ async fn a_password_that_works_once_is_enough() {
         asked: AtomicUsize::new(0),
         password: "once".into(),
     });
-    let engine = engine();
-    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
-    let interaction = Interaction::new(asks, |_| {});
-    let host = engine.host_for(&request, &interaction).await.unwrap();
+    let (_engine, _, host) = wanted(&sshd, &Interaction::new(asks, |_| {})).await;
     // All at once and cold: nothing else is tried before the first log-in has come to its end.
-    let mut commands = JoinSet::new();
-    for n in 0..15 {
-        let host = host.clone();
-        commands.spawn(async move { echo(&host, &n.to_string()).await });
-    }
-    commands.join_all().await;
+    echo_all(&host, 15).await;
     assert_eq!(sshd.authentications(), 1);
 }
 
@@ -374,10 +360,7 @@ async fn a_place_that_becomes_free_is_taken_while_the_server_takes_no_connection
     let first = running(&host, "cat").await;
     // The only one that may be on its way, and will never log in.
     let _waiting = TcpStream::connect(sshd.addr()).await.unwrap();
-    let second = tokio::spawn({
-        let host = host.clone();
-        async move { echo(&host, "second").await }
-    });
+    let second = echo_beside(&host, "second");
     sshd.wait_for_log("MaxStartups").await.unwrap();
     finish(first).await;
     second.await.unwrap();
@@ -413,10 +396,7 @@ async fn a_session_asked_for_in_the_same_breath_as_another_ends_gets_its_place()
         sshd.freeze_connections();
         session.control.close();
         drop(session);
-        let next = tokio::spawn({
-            let host = host.clone();
-            async move { echo(&host, &n.to_string()).await }
-        });
+        let next = echo_beside(&host, &n.to_string());
         tokio::task::yield_now().await;
         sshd.thaw_connections();
         next.await.unwrap();
@@ -463,10 +443,7 @@ async fn a_private_host_has_the_connections_that_it_was_allowed() {
     let host = private(&engine, &sshd, Some(2));
     let first = running(&host, "cat").await;
     let second = running(&host, "cat").await;
-    let third = tokio::spawn({
-        let host = host.clone();
-        async move { echo(&host, "third").await }
-    });
+    let third = echo_beside(&host, "third");
     assert_eq!(sshd.authentications(), 2);
     finish(first).await;
     third.await.unwrap();

@@ -9,7 +9,7 @@ use trunkline_proto::{Config, Error, Event};
 use trunkline_testkit::hostile::{Misbehaviour, RawServer, SessionMisbehaviour};
 
 /// For servers that have something to say, however slow the machine is.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 /// For servers that say nothing more.
 const SHORT: Duration = Duration::from_millis(300);
 /// Reads of up to 64 KiB that a server may use up on nothing.

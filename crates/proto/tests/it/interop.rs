@@ -10,7 +10,7 @@ use trunkline_testkit::Dropbear;
 use trunkline_testkit::hostile::{AuthStep, Question, RusshServer};
 use zeroize::Zeroizing;
 
-const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(60);
 
 fn numbers(count: u32) -> Vec<u8> {
     (0..count).flat_map(u32::to_be_bytes).collect()

@@ -76,7 +76,7 @@ impl Client {
         let socket = TcpStream::connect(addr).unwrap();
         socket.set_nodelay(true).unwrap();
         socket.set_read_timeout(Some(silence)).unwrap();
-        socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
         Self {
             socket,
             connection: Connection::new(config).unwrap(),

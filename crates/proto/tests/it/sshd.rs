@@ -53,7 +53,7 @@ impl Client {
     fn connect(addr: SocketAddr, config: Config) -> Self {
         let socket = TcpStream::connect(addr).unwrap();
         socket.set_nodelay(true).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self {
             socket,
             connection: Connection::new(config).unwrap(),

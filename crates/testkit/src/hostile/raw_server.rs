@@ -220,7 +220,7 @@ impl RawServer {
     ///
     /// # Errors
     /// [`Error::Script`] when the script failed (the client did something else than it expected) or panicked;
-    /// [`Error::Timeout`] after 20 seconds.
+    /// [`Error::Timeout`] after a minute.
     pub async fn outcome(&self) -> Result<(), Error> {
         let started = Instant::now();
         loop {

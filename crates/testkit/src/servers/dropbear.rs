@@ -182,6 +182,12 @@ impl Dropbear {
     }
 }
 
+impl Drop for Dropbear {
+    fn drop(&mut self) {
+        self.log.tell_if_panicking("dropbear");
+    }
+}
+
 /// What a [`Dropbear`] should be.
 #[derive(Debug, Clone)]
 pub struct DropbearBuilder {

@@ -29,7 +29,7 @@ const MAX_LISTEN_SOCKETS: usize = 16;
 /// its password in `/etc/shadow`): sshd refuses such users where it can see it, and says so in its log.
 ///
 /// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]; connecting meanwhile is refused.
-/// Sessions carry the environment variable `TRUNKLINE_TESTKIT`.
+/// Sessions carry the environment variable `TRUNKLINE_TESTKIT`, and a `HOME` without start-up files ([`Sshd::home`]).
 #[derive(Debug)]
 pub struct Sshd {
     // Fields drop in order: the processes before the folder they write to, and the ports last.
@@ -130,6 +130,11 @@ impl Sshd {
         self.dir.path()
     }
 
+    /// `HOME` of its sessions, an empty folder, unless the configuration sets another; they begin in the user's real one.
+    pub fn home(&self) -> PathBuf {
+        self.path("home")
+    }
+
     /// A `known_hosts` file with a plain entry, `[address]:port type key`, for each endpoint and host key.
     pub fn known_hosts(&self) -> PathBuf {
         self.path("known_hosts")
@@ -216,7 +221,7 @@ impl Sshd {
     /// [`ServerLog::wait_for`] one line.
     ///
     /// # Errors
-    /// [`Error::Timeout`] after 20 seconds.
+    /// [`Error::Timeout`] after a minute.
     pub async fn wait_for_log(&self, pattern: &str) -> Result<(), Error> {
         self.log.wait_for(pattern, 1).await
     }
@@ -378,14 +383,21 @@ impl Sshd {
         // swallow what follows, last.
         let is_match = |line: &String| starts_with_word(line, "match");
         let (global, matches) = config.split_at(config.iter().position(is_match).unwrap_or(config.len()));
-        // bash reads ~/.bashrc when sshd runs it, unless it is not the outermost shell: the start-up files of whoever
-        // runs the tests are neither to be measured nor to print anything.
-        let mark = format!("{MARKER}={} SHLVL=1", self.mark());
-        let sets_environment = global.iter().any(|line| starts_with_word(line, "setenv"));
+        // The start-up files of whoever runs the tests are neither to be measured, nor to print anything, nor to wait: a login shell
+        // reads ~/.profile, and `pyenv init` in it takes a lock of the whole machine, for up to a minute. With a HOME of the
+        // server's own there are none. bash finds ~/.bashrc by it too, and reads it when sshd runs it as the outermost shell.
+        let is_environment = |words: &String| starts_with_word(words, "setenv");
+        let mut mark = format!("{MARKER}={} SHLVL=1", self.mark());
+        if !global
+            .iter()
+            .any(|words| is_environment(words) && words.contains(" HOME="))
+        {
+            mark += &format!(" HOME={}", self.home().display());
+        }
+        let sets_environment = global.iter().any(is_environment);
         for words in global {
             // Only the first SetEnv line counts.
-            let with_mark = starts_with_word(words, "setenv");
-            line(if with_mark {
+            line(if is_environment(words) {
                 format!("{words} {mark}")
             } else {
                 words.clone()
@@ -456,6 +468,12 @@ impl Sshd {
         }
         matches.iter().cloned().for_each(&mut line);
         self.write("sshd_config", &text)
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        self.log.tell_if_panicking("sshd");
     }
 }
 
@@ -685,6 +703,7 @@ impl SshdBuilder {
             dir,
             _ports: ports,
         };
+        fs::create_dir(server.home())?;
         server.write_client_files()?;
         server.write_server_files(&config, self.methods.as_deref())?;
         if let (Some(pam), Some(password)) = (&server.pam, &server.password) {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+use crate::home::{Home, assert_status, closed_address, describe, finish, server, text, wait_until};
 use crate::tty::Terminal;
 
 /// A command about the server's host.
@@ -354,10 +354,7 @@ fn a_pinned_connection_outlives_the_idle_timeout() {
 fn warm_tells_of_each_host_that_cannot_be_reached() {
     let (server, home) = (server(), Home::new());
     let config = home.path("config");
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let closed = closed_address();
     write_ssh_config(
         &config,
         [server.host_entry("up"), server.host_entry("down").at(closed)],

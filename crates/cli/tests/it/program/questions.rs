@@ -2,7 +2,6 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Sshd, write_ssh_config};
@@ -381,7 +380,7 @@ fn who_waits_for_an_answer_for_which_the_server_did_not_is_asked() {
     let server = sshd()
         .client_keys([])
         .password("pw")
-        .config("LoginGraceTime 5")
+        .config("LoginGraceTime 10")
         .start()
         .unwrap();
     let home = Home::new();
@@ -392,7 +391,8 @@ fn who_waits_for_an_answer_for_which_the_server_did_not_is_asked() {
     first.expect("@host1) Password: ");
     let mut second = Terminal::start(&ssh());
     second.expect("Waiting for ");
-    std::thread::sleep(Duration::from_secs(6));
+    let gone = "Timeout before authentication";
+    server.log().wait_for_blocking(gone, 1).unwrap();
     first.send("pw\r");
     assert_eq!(first.end().code(), Some(255), "{}", first.shown());
     second.expect("@host1) Password: ");

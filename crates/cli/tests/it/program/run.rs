@@ -14,7 +14,9 @@ use std::process::{Command, Output, Stdio};
 
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, finish_with, program, server, sshd, text};
+use crate::home::{
+    Home, assert_status, closed_address, describe, finish, finish_with, program, server, sshd, text,
+};
 
 /// A server that is many hosts, box1 and so on, each at an address of its own.
 struct Fleet {
@@ -290,10 +292,7 @@ fn lines_of_hosts_are_never_mixed() {
 #[test]
 fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
     let fleet = Fleet::of(20);
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let closed = closed_address();
     let mut config = fs::read_to_string(&fleet.config).unwrap();
     config = format!("{}\n{config}", fleet.server.host_entry("box7").at(closed));
     fs::write(&fleet.config, config).unwrap();

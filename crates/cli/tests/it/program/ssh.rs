@@ -20,7 +20,9 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::write_ssh_config;
 
-use crate::home::{Home, assert_status, end_of, finish, finish_with, server, sshd, text, wait_until};
+use crate::home::{
+    Home, assert_status, closed_address, end_of, finish, finish_with, server, sshd, text, wait_until,
+};
 
 #[test]
 fn every_exit_status_is_the_commands_own_and_one_login_serves_all() {
@@ -145,11 +147,7 @@ fn a_stdio_forward_joins_the_streams_to_a_connection() {
     assert_eq!(output.stdout, b"\xff\0cba");
     echo.join().unwrap();
 
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let closed = closed_address().to_string();
     let output = finish(home.ssh(&server).args(["-W", &closed, server.alias()]));
     assert_status(&output, 255);
     assert!(text(&output.stderr).contains("refused"), "{output:?}");

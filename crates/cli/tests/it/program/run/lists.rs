@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::Fleet;
-use crate::home::{assert_status, finish, program, text};
+use crate::home::{assert_status, closed_address, finish, program, text};
 
 /// What a run that does not begin, or is only to tell, says.
 fn said(fleet: &Fleet, hosts: &[&str]) -> (i32, String) {
@@ -88,10 +88,7 @@ fn a_host_of_a_list_may_have_a_user_and_a_port() {
     let fleet = Fleet::of(1);
     let port = fleet.server.port();
     let user = fleet.server.user();
-    let wrong = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let wrong = closed_address();
     let config = fs::read_to_string(&fleet.config).unwrap();
     // The file says another port and user.
     let config = config.replace(&format!("Port {port}"), &format!("Port {}", wrong.port()));

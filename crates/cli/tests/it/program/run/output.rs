@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 
 use super::Fleet;
-use crate::home::{assert_status, describe, finish, text};
+use crate::home::{assert_status, closed_address, describe, finish, text};
 use crate::tty::Terminal;
 
 #[test]
@@ -61,15 +61,9 @@ fn a_host_whose_output_cannot_be_written_fails_alone() {
 #[test]
 fn hosts_that_fail_alike_share_a_row() {
     let fleet = Fleet::of(1);
-    let closed = || {
-        std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-    };
     let mut config = fs::read_to_string(&fleet.config).unwrap();
     for name in ["down1", "down2"] {
-        config = format!("{config}\n{}", fleet.server.host_entry(name).at(closed()));
+        config = format!("{config}\n{}", fleet.server.host_entry(name).at(closed_address()));
     }
     fs::write(&fleet.config, config).unwrap();
     let output = fleet.run(&["-H", "box1,down[1-2]", "--quiet"], "echo ran");

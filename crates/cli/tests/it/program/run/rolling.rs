@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{Fleet, json};
-use crate::home::{assert_status, describe, finish, text};
+use crate::home::{assert_status, closed_address, describe, finish, text};
 
 #[test]
 fn a_batch_is_over_before_the_next_begins() {
@@ -72,10 +72,7 @@ fn no_more_hosts_start_when_too_many_have_failed() {
 #[test]
 fn only_what_cannot_have_run_is_tried_again() {
     let fleet = Fleet::of(2);
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let closed = closed_address();
     let config = fs::read_to_string(&fleet.config).unwrap();
     let entry = fleet.server.host_entry("box2").at(closed);
     fs::write(&fleet.config, format!("{entry}\n{config}")).unwrap();

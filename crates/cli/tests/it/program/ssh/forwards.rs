@@ -141,7 +141,7 @@ fn all(home: &Home, server: &Sshd) -> [Command; 3] {
 fn carried(path: &Path) -> UnixStream {
     wait_until("the forwarding listens", || UnixStream::connect(path).is_ok());
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert!(says(&stream, "first"));
     stream
 }

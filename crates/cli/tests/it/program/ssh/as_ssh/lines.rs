@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use super::messages;
-use crate::home::{Home, describe, finish, server, text};
+use crate::home::{Home, closed_address, describe, finish, server, text};
 
 /// A line each, with words in single quotes as a shell has them. `BOX` is the server, `BUSY` a port of this machine that is
 /// taken, `HALF` one that is taken for IPv4 only, `FREE` one where nobody listens, `DIR` a directory of the test's own.
@@ -135,7 +135,7 @@ impl Table {
         .take(100)
         .find_map(|both| both)
         .expect("a port that is free for both families; is there IPv6 on loopback?");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = closed_address();
         Self {
             home,
             server: server(),
