@@ -5,6 +5,7 @@
 
 mod disk;
 mod lesson;
+mod moment;
 pub(crate) mod tuned;
 
 use std::collections::HashMap;

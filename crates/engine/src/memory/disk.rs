@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, TransactionBehavior, params};
 
+use super::moment::{milliseconds, moment};
 use super::{HostFacts, HostId, Lessons, MOST_HOSTS, lock};
 
 /// The file, a connection to read it and the thread that writes it.
@@ -362,17 +363,6 @@ fn facts_of(row: &Row<'_>) -> rusqlite::Result<HostFacts> {
         tuning: row.get("tuning")?,
         last_used: moment(row.get("last_used_milliseconds")?),
     })
-}
-
-pub(super) fn milliseconds(moment: SystemTime) -> i64 {
-    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-pub(super) fn moment(milliseconds: i64) -> SystemTime {
-    UNIX_EPOCH
-        .checked_add(Duration::from_millis(milliseconds.unsigned_abs()))
-        .unwrap_or(UNIX_EPOCH)
 }
 
 fn is_corrupt(error: &rusqlite::Error) -> bool {

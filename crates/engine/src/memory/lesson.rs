@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::disk::{milliseconds, moment};
+use super::moment::{milliseconds, moment};
 
 /// Something that a server was seen to do. A server is what it does, not what it calls itself: what it takes ahead of
-/// time, what it refuses and in what order it works is found out once, and remembered for [`KEPT`].
+/// time, what it refuses and in what order it works is found out once, and remembered for a week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Lesson {

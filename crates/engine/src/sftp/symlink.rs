@@ -124,7 +124,9 @@ enum Said {
 /// A server that rewrites a text does it by the name that the link is asked for by, so that two names show it. LSTAT's size,
 /// which should be the text's length, is none on proftpd.
 async fn said(sftp: &Sftp, path: &Bytes) -> Result<Said, Error> {
-    let home = sftp.realpath(".").await?;
+    let Ok(home) = sftp.realpath(".").await else {
+        return Ok(Said::Text(sftp.readlink(path).await?));
+    };
     let absolute = in_directory(&home, path);
     let relative = relative_to(&home, &absolute);
     let (text, other) = tokio::join!(sftp.readlink(&absolute), sftp.readlink(&relative));
