@@ -382,6 +382,7 @@ impl Prepared<'_> {
             forwards: Some(forwards),
             recording: None,
             entry: Some(entry),
+            needs_terminal: request.ssh.is_some(),
             tell_exit: request.tell_exit,
         };
         if program == Program::Nothing {

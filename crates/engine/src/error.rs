@@ -243,6 +243,12 @@ pub enum Error {
         /// What went wrong.
         source: trunkline_sftp::Error,
     },
+    /// The server gives a session no terminal that needs one.
+    #[error("{host}: the server does not give the session a terminal")]
+    TerminalRefused {
+        /// The host.
+        host: String,
+    },
     /// The server's SFTP has stopped answering, while its connection goes on.
     #[error("{host}: its SFTP server has not answered for {} s, though the connection is alive; the session was ended", .after.as_secs())]
     SftpSilent {
@@ -387,7 +393,9 @@ impl Error {
             | Self::Invalid(_)
             | Self::Denied { .. }
             | Self::Cancelled(_) => ErrorKind::Configuration,
-            Self::Refused { .. } | Self::SftpUnstarted { .. } => ErrorKind::Limit,
+            Self::Refused { .. } | Self::SftpUnstarted { .. } | Self::TerminalRefused { .. } => {
+                ErrorKind::Limit
+            }
             Self::File { .. } => ErrorKind::File,
             Self::Sftp {
                 source: trunkline_sftp::Error::Closed,
@@ -434,6 +442,17 @@ impl Error {
                 errno(source)
             }
             _ => None,
+        }
+    }
+
+    /// A session without the terminal that it needs, whose command the server may have begun all the same.
+    #[must_use]
+    pub fn terminal_refused(host: &str) -> Self {
+        Self::Lost {
+            cause: Arc::new(Self::TerminalRefused {
+                host: host.to_owned(),
+            }),
+            execution: Execution::MayHaveStarted,
         }
     }
 

@@ -68,6 +68,7 @@ fn of_a_lost_connection(error: &Error, config: &HostConfig, peer: &str) -> Optio
             let why = system_words(&Failure::from(error).message)?.to_owned();
             unlogged(format!("Read from remote host {host}: {why}"))
         }
+        Error::TerminalRefused { .. } => at_error("PTY allocation request failed on channel 0"),
         Error::Timeout { .. } => info(format!("Timeout, server {host} not responding.")),
         _ => return None,
     })

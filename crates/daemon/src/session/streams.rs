@@ -114,6 +114,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) recording: Option<&'a Recording>,
     /// What is recorded of it.
     pub(crate) entry: Option<&'a Entry>,
+    /// Without the terminal that was asked for it ends.
+    pub(crate) needs_terminal: bool,
     /// Whether its client is told how the command has ended where the session goes on.
     pub(crate) tell_exit: bool,
 }
@@ -190,18 +192,14 @@ pub(crate) async fn pump(
     let status = async {
         let status = match end.started().await {
             Ok(()) => {
-                let mut begun = begun;
-                if let Reply::Begun { tty, .. } = &mut begun
-                    && *tty
-                    && control.is_terminal_refused()
-                {
-                    // The command runs without, and so does the client (clientloop.c, `client_status_confirm`).
-                    *tty = false;
-                    let words = "PTY allocation request failed on channel 0".to_owned();
-                    let _ = replies.send(Reply::Warning(words)).await;
+                // ssh ends then, whatever becomes of the command.
+                if terms.needs_terminal && control.is_terminal_refused() {
+                    control.close();
+                    Err(Error::terminal_refused(name))
+                } else {
+                    let _ = replies.send(begun).await;
+                    until_over(&mut end, replies, terms).await
                 }
-                let _ = replies.send(begun).await;
-                until_over(&mut end, replies, terms).await
             }
             Err(error) => Err(error),
         };
