@@ -222,6 +222,9 @@ fn private() -> anyhow::Result<()> {
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
+    // A session that asks for a forwarding is sixty futures deep. Unoptimised, as tests build them, they took the usual 2 MiB;
+    // what a thread does not use of its stack is not there.
+    builder.thread_stack_size(8 * 1024 * 1024);
     builder.enable_all().build().context("starting the runtime")
 }
 
