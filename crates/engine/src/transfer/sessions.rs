@@ -290,6 +290,18 @@ impl Sessions {
         self.shared.changed.notified()
     }
 
+    /// Which of them get a connection of their own.
+    fn apart(&self, host: &Host) -> Apart {
+        // Towards a host behind another one, all channels of a connection share the window of one channel there: 2 MiB on
+        // sshd, 24 KiB on dropbear.
+        let is_behind = host.config().jump.is_some() && self.sends.load(Ordering::Relaxed);
+        match self.rtt.get() {
+            _ if is_behind => Apart::All,
+            Some(rtt) if *rtt < NEAR => Apart::All,
+            _ => Apart::Some,
+        }
+    }
+
     /// Opens sessions, beside everything else, until there are `wanted`. Fails when there is none and none can be opened.
     pub(super) fn grow(&self, wanted: usize) -> Result<(), Error> {
         let live = self.live().len();
@@ -312,21 +324,8 @@ impl Sessions {
         {
             return Err(error);
         }
-        // One that began and has ended counts where nothing came of it.
         if live == 0 && state.opening == 0 {
-            let ended = state.sessions.last().and_then(|sftp| sftp.link().ended());
-            let is_new = state.counted != state.opened;
-            state.counted = state.opened;
-            let in_vain = self
-                .shared
-                .progress()
-                .is_some_and(|progress| progress <= state.progress);
-            if let Some(error) = ended.filter(|_| is_new && in_vain) {
-                // One that had to be waited for was tried for long enough.
-                let silent = matches!(error, Error::SftpSilent { .. });
-                state.failures += if silent { MOST_FAILURES.div_ceil(2) } else { 1 };
-                state.error = Some(error);
-            }
+            state.count_end(self.shared.progress());
         }
         if live == 0 && state.opening == 0 && state.failures >= MOST_FAILURES {
             return state.error.clone().map_or(Ok(()), Err);
@@ -341,14 +340,7 @@ impl Sessions {
         if is_tried && live + state.opening > 0 {
             return Ok(());
         }
-        // Towards a host behind another one, all channels of a connection share the window of one channel there: 2 MiB on
-        // sshd, 24 KiB on dropbear.
-        let is_behind = host.config().jump.is_some() && self.sends.load(Ordering::Relaxed);
-        let apart = match self.rtt.get() {
-            _ if is_behind => Apart::All,
-            Some(rtt) if *rtt < NEAR => Apart::All,
-            _ => Apart::Some,
-        };
+        let apart = self.apart(&host);
         let first = live + state.opening;
         let moves = state.moves;
         state.opening += missing;
@@ -386,25 +378,7 @@ impl Sessions {
                 if state.moves != moves {
                     return;
                 }
-                match opened {
-                    Ok(_) => {
-                        state.opened += 1;
-                        if progress.is_none_or(|progress| progress > state.progress) {
-                            state.failures = 0;
-                        }
-                        state.progress = progress.unwrap_or_default();
-                        state.count();
-                    }
-                    Err(error) => {
-                        tracing::debug!("no further session for a copy: {error}");
-                        if state.sessions.iter().any(|sftp| sftp.link().ended().is_none()) {
-                            state.full = true;
-                        } else {
-                            state.failures += 1;
-                            state.error = Some(error);
-                        }
-                    }
-                }
+                state.has_opened(opened.map(drop), progress);
                 drop(state);
                 shared.changed.notify_waiters();
             });
@@ -418,6 +392,42 @@ impl State {
     fn is_ready(&self) -> bool {
         let mut sessions = self.sessions.iter();
         sessions.any(|sftp| sftp.link().ended().is_none() && sftp.link().is_ready())
+    }
+
+    /// A session has opened, or could not be.
+    fn has_opened(&mut self, opened: Result<(), Error>, progress: Option<u64>) {
+        match opened {
+            Ok(()) => {
+                self.opened += 1;
+                if progress.is_none_or(|progress| progress > self.progress) {
+                    self.failures = 0;
+                }
+                self.progress = progress.unwrap_or_default();
+                self.count();
+            }
+            Err(error) => {
+                tracing::debug!("no further session for a copy: {error}");
+                if self.sessions.iter().any(|sftp| sftp.link().ended().is_none()) {
+                    self.full = true;
+                } else {
+                    self.failures += 1;
+                    self.error = Some(error);
+                }
+            }
+        }
+    }
+
+    /// The last session has ended: it counts as an attempt that failed where nothing came of it.
+    fn count_end(&mut self, progress: Option<u64>) {
+        let ended = self.sessions.last().and_then(|sftp| sftp.link().ended());
+        let is_new = std::mem::replace(&mut self.counted, self.opened) != self.opened;
+        let in_vain = progress.is_some_and(|progress| progress <= self.progress);
+        if let Some(error) = ended.filter(|_| is_new && in_vain) {
+            // One that had to be waited for was tried for long enough.
+            let silent = matches!(error, Error::SftpSilent { .. });
+            self.failures += if silent { MOST_FAILURES.div_ceil(2) } else { 1 };
+            self.error = Some(error);
+        }
     }
 
     /// Counts the sessions that there are now among the most at once.

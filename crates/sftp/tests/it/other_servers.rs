@@ -133,7 +133,7 @@ proptest! {
         let mut options = UploadOptions::new("f.part");
         options.size = Some(length as u64);
         options.opening = Opening::Existing;
-        options.done = vec![0..done as u64];
+        options.done.push(0..done as u64);
         options.rename_to = Some("f".into());
         let end = upload(options, &content.clone().into(), &mut one(&disk, manner(other), start), start);
         prop_assert!(matches!(end, Some(UploadEvent::Finished { .. })), "{:?}", end);
@@ -197,7 +197,7 @@ fn a_size_that_had_to_be_set_is_looked_at() {
         );
         match end {
             Some(UploadEvent::Finished { .. }) => {
-                assert!(whole && content_of(&disk, "f").as_ref() == Some(&content))
+                assert!(whole && content_of(&disk, "f").as_ref() == Some(&content));
             }
             Some(UploadEvent::Damaged(status)) => {
                 assert!(!whole);
@@ -238,7 +238,7 @@ fn a_hole_at_the_end_of_a_file_is_made_without_setting_its_size() {
     let mut options = UploadOptions::new("f");
     options.size = Some(200_000);
     options.opening = Opening::Exclusive;
-    options.done = vec![53_248..200_000];
+    options.done.push(53_248..200_000);
     let end = upload(
         options,
         &content.clone().into(),
