@@ -283,6 +283,9 @@ pub async fn copy_at(
     }
     let to = Place::of(target).await?;
     let target = &to.expanded(target).await?;
+    if let Place::Server(sessions) = &to {
+        sessions.send();
+    }
     let job = Arc::new(Job {
         options: options.clone(),
         filters: Filters::new(&options.filters)?,

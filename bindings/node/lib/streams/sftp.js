@@ -590,9 +590,7 @@ class SFTP extends EventEmitter {
 
   /** Makes the link `path`, which says `target`. @param {string} target @param {string} path @param {Callback} [callback] */
   symlink(target, path, callback) {
-    // OpenSSH has the two the other way round than the draft (PROTOCOL, section 4.1), which others follow.
-    const [first, second] = this._isOpenssh ? [target, path] : [path, target];
-    return this._call({ op: 'symlink', path: second, target: first }, callback);
+    return this._call({ op: 'symlink', path, target }, callback);
   }
 
   /** @param {string} path @param {Callback} callback */

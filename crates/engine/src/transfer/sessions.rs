@@ -8,6 +8,7 @@ use trunkline_request::Backoff;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, Semaphore, SemaphorePermit};
 
+use crate::config::Proxy;
 use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::Sftp;
@@ -294,7 +295,7 @@ impl Sessions {
     fn apart(&self, host: &Host) -> Apart {
         // Towards a host behind another one, all channels of a connection share the window of one channel there: 2 MiB on
         // sshd, 24 KiB on dropbear.
-        let is_behind = host.config().jump.is_some() && self.sends.load(Ordering::Relaxed);
+        let is_behind = matches!(host.config().proxy, Proxy::Jump(_)) && self.sends.load(Ordering::Relaxed);
         match self.rtt.get() {
             _ if is_behind => Apart::All,
             Some(rtt) if *rtt < NEAR => Apart::All,

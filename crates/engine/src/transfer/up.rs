@@ -84,7 +84,6 @@ impl<'a> Up<'a> {
         sessions: &'a Arc<Sessions>,
         root: &'a Bytes,
     ) -> Self {
-        sessions.send();
         Self {
             job,
             from,
@@ -754,6 +753,21 @@ impl<'a> Up<'a> {
         options.sync = self.job.options.sync;
         options.memory = self.job.memory();
         let alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
+        if in_place && !item.named && !self.sessions.first().is_sftp_server().await? {
+            // LSTAT shows what a link leads to on some: written in its place, that would be written.
+            let is_link = self.sessions.first().readlink(path).await.is_ok();
+            if is_link {
+                let status = Status {
+                    code: sftp::StatusCode::FAILURE,
+                    message: "it is a symbolic link, which this server does not replace".into(),
+                };
+                return Err(self
+                    .sessions
+                    .first()
+                    .link()
+                    .refused("writing", path.clone(), status));
+            }
+        }
         if in_place {
             // Cut at once where it is longer: that it can be cut afterwards is not known.
             let is_longer = item

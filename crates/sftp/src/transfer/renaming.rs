@@ -23,7 +23,10 @@ pub(super) struct Renaming {
 enum Step {
     /// In one request, or to a name that should be free.
     Replacing,
-    /// It is looked at what has the name; why the first attempt failed.
+    /// Whether a link has the name is asked, which LSTAT does not show on every server; why the first attempt failed.
+    /// Renaming it would move what it leads to (proftpd's).
+    Reading(Status),
+    /// It is looked at what has the name.
     Looking(Status),
     /// What has the name is being moved aside.
     MovingAside(Status),
@@ -62,9 +65,14 @@ impl Renaming {
             (Step::Replacing, Ok(_)) => return ControlFlow::Break(Ok(())),
             (Step::Replacing, Err(status)) if may_be_taken(&status) => {
                 let path = self.to.clone();
-                (Step::Looking(status), Request::Lstat { path })
+                (Step::Reading(status), Request::Readlink { path })
             }
             (Step::Replacing, Err(status)) => return ControlFlow::Break(Err(status)),
+            (Step::Reading(first), Ok(_)) => return ControlFlow::Break(Err(first)),
+            (Step::Reading(first), Err(_)) => {
+                let path = self.to.clone();
+                (Step::Looking(first), Request::Lstat { path })
+            }
             // A directory is not replaced.
             (Step::Looking(first), Ok(Reply::Attributes(found))) if may_be_replaced(&found) => {
                 (Step::MovingAside(first), plain(&self.to, &aside))
@@ -109,7 +117,7 @@ fn may_be_taken(status: &Status) -> bool {
 }
 
 fn may_be_replaced(found: &FileAttributes) -> bool {
-    matches!(found.file_type(), Some(FileType::Regular | FileType::Symlink))
+    found.file_type() == Some(FileType::Regular)
 }
 
 fn plain(from: &Bytes, to: &Bytes) -> Request {
