@@ -980,16 +980,6 @@ impl Pool {
         }
     }
 
-    /// Whether the server's identification is OpenSSH's, as far as one is known.
-    pub(crate) fn calls_itself_openssh(&self) -> Option<bool> {
-        let connections = self.connections();
-        let connected = connections
-            .iter()
-            .find_map(|connection| connection.info().map(|info| info.server.clone()));
-        let server = connected.or_else(|| self.learner.facts().banner)?;
-        Some(trunkline_proto::ServerId::remembered(&server).is_openssh())
-    }
-
     pub(crate) fn sftp_silence(&self) -> Duration {
         self.settings.sftp_silence
     }

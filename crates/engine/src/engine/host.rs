@@ -279,7 +279,6 @@ impl Host {
         Known {
             symlink_link_first: Arc::new(OnceCell::new_with(order.map(|(_, first)| first))),
             learner: Some(self.pool.learner().clone()),
-            calls_itself_openssh: self.pool.calls_itself_openssh(),
             silence: Some(self.pool.sftp_silence()),
         }
     }

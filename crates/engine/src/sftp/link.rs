@@ -38,8 +38,6 @@ pub(crate) struct Link {
 pub(crate) struct Known {
     /// Whether its SYMLINK takes the link's path first.
     pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
-    /// Whether the SSH server's identification is OpenSSH's, where there is one.
-    pub(crate) calls_itself_openssh: Option<bool>,
     /// Host memory, where there is one.
     pub(crate) learner: Option<Learner>,
     /// How long a server may owe an answer while its connection lives, if that ends at all: the session is dead then, and so may

@@ -72,9 +72,8 @@ async fn is_link_first(sftp: &Sftp, directory: &Bytes) -> Result<bool, Error> {
         let link_first = match (at_first, at_second) {
             (false, true) => false,
             (true, false) => true,
-            // It does not show what it made: those that do not call themselves OpenSSH are said to follow the draft. Whoever
-            // needs the link looks for it.
-            _ => return Ok(known.calls_itself_openssh == Some(false)),
+            // It does not show what it made. Those that go by the client's identification take ours for OpenSSH's.
+            _ => return Ok(false),
         };
         let made = if link_first { &first } else { &second };
         sftp.remove(made).await?;
