@@ -204,7 +204,7 @@ impl Link {
             let root = Request::Realpath {
                 path: Bytes::from_static(b"."),
             };
-            self.request(root, sender)?;
+            self.ask(sender, |client| client.request(root))?;
             if receiver.await.is_err()
                 && let Some(error) = self.ended()
             {
@@ -217,10 +217,6 @@ impl Link {
     pub(crate) async fn supports(&self, request: &Request) -> Result<bool, Error> {
         self.ready().await?;
         Ok(self.shared.state().client.supports(request))
-    }
-
-    fn request(&self, request: Request, caller: oneshot::Sender<Outcome>) -> Result<RequestId, Error> {
-        self.ask(caller, |client| client.request_or_fail(request))
     }
 
     fn ask(
@@ -419,20 +415,26 @@ impl Shared {
 
     /// Waits until the server has owed an answer for too long, while its connection lives; how long that is.
     async fn silent(&self, control: &SessionControl) -> Duration {
+        let Some(silence) = self.known.silence.filter(|silence| !silence.is_zero()) else {
+            return std::future::pending().await;
+        };
         let mut asked = false;
         loop {
-            let Some(silence) = self.known.silence.filter(|silence| !silence.is_zero()) else {
-                return std::future::pending().await;
-            };
-            let limit = if self.has_begun() { silence } else { silence / 3 };
-            let (owed, heard) = {
-                let state = self.state();
+            let (is_owed, heard, has_begun, keeps_order) = {
+                let State { client, heard, .. } = &*self.state();
+                let has_begun = client.extensions().is_some();
                 (
-                    state.client.in_flight() > 0 || state.client.extensions().is_none(),
-                    state.heard,
+                    client.is_owed_an_answer(),
+                    *heard,
+                    has_begun,
+                    client.keeps_order(),
                 )
             };
-            let is_owed = owed && self.state().client.is_owed_an_answer();
+            if keeps_order {
+                // It owes nothing any more: nobody need look.
+                return std::future::pending().await;
+            }
+            let limit = if has_begun { silence } else { silence / 3 };
             let left = limit.saturating_sub(heard.elapsed());
             if !is_owed || !left.is_zero() {
                 asked = false;
@@ -449,7 +451,8 @@ impl Shared {
             }
             asked = begun.elapsed() < limit / 2;
             if !asked {
-                self.state().is_waited_for();
+                // Only now the server can.
+                self.state().heard = Instant::now();
             }
         }
     }
@@ -501,11 +504,6 @@ impl State {
         if self.client.in_flight() == 0 && self.client.extensions().is_some() {
             self.heard = Instant::now();
         }
-    }
-
-    /// Its connection has answered: only now the server can.
-    fn is_waited_for(&mut self) {
-        self.heard = Instant::now();
     }
 
     /// Hands out the answers that have come.
