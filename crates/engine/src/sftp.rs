@@ -11,6 +11,7 @@
 mod file;
 mod link;
 mod listing;
+mod order;
 mod plan;
 mod symlink;
 

@@ -18,6 +18,7 @@ use trunkline_sftp::{
 };
 use trunkline_text::Printable;
 
+use super::order::PlanLocked;
 use crate::connection::channel::ExitStatus;
 use crate::connection::channel::{ChannelReader, ChannelWriter};
 use crate::connection::session::{Session, SessionControl, SessionEnd, SessionParts};
@@ -367,6 +368,7 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
+        debug_assert!(!PlanLocked::is_any(), "a session is locked before a plan");
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,5 +1,6 @@
 //! [`Shared`]: a plan behind a lock, so that several sessions can work on it.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -8,10 +9,11 @@ use trunkline_sftp::transfer::Plan;
 use trunkline_sftp::{Client, Outcome, RequestId};
 
 use super::link::{AnyPlan, Attached, Link};
+use super::order::PlanLocked;
 
 /// A plan that sessions work on and a consumer waits for.
 pub(crate) struct Shared<P> {
-    /// Guards the plan; taken behind a session's lock, never before it.
+    /// Guards the plan; taken behind a session's lock, never before it: [`PlanLocked`].
     plan: Mutex<P>,
     pub(crate) changed: Notify,
 }
@@ -35,8 +37,32 @@ where
 }
 
 impl<P> Shared<P> {
-    pub(crate) fn plan(&self) -> MutexGuard<'_, P> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn plan(&self) -> Locked<'_, P> {
+        let guard = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked {
+            guard,
+            _order: PlanLocked::new(),
+        }
+    }
+}
+
+/// A plan that nobody else works on meanwhile.
+pub(crate) struct Locked<'a, P> {
+    guard: MutexGuard<'a, P>,
+    _order: PlanLocked,
+}
+
+impl<P> Deref for Locked<'_, P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        &self.guard
+    }
+}
+
+impl<P> DerefMut for Locked<'_, P> {
+    fn deref_mut(&mut self) -> &mut P {
+        &mut self.guard
     }
 }
 

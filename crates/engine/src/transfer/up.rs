@@ -693,7 +693,7 @@ impl<'a> Up<'a> {
                 wants,
                 ended,
                 may_be_full,
-            } = self.news(item, &mut striped.shared.plan(), exclusive, &mut counted);
+            } = self.news(item, &striped, exclusive, &mut counted);
             *sent |= empties && striped.shared.plan().has_opened();
             if let Some(ended) = ended {
                 striped.drive();
@@ -799,13 +799,18 @@ impl<'a> Up<'a> {
     }
 
     /// Takes what a plan has to say, and counts what it has written beyond `counted`.
-    fn news(&self, item: &Item, plan: &mut Upload, exclusive: bool, counted: &mut u64) -> News {
+    fn news(&self, item: &Item, striped: &Striped<Upload>, exclusive: bool, counted: &mut u64) -> News {
+        let (events, done) = {
+            let mut plan = striped.shared.plan();
+            let events: Vec<_> = std::iter::from_fn(|| plan.poll_event()).collect();
+            (events, plan.ranges().done_bytes())
+        };
         let mut news = News {
             wants: Vec::new(),
             ended: None,
             may_be_full: false,
         };
-        while let Some(event) = plan.poll_event() {
+        for event in events {
             match event {
                 UploadEvent::Read { id, offset, length } => news.wants.push(Want { id, offset, length }),
                 UploadEvent::Finished {
@@ -833,7 +838,6 @@ impl<'a> Up<'a> {
                 _ => {}
             }
         }
-        let done = plan.ranges().done_bytes();
         let more = done.saturating_sub(*counted);
         self.job.progress.kept(more);
         self.job.flow.passed(more);
