@@ -4,7 +4,7 @@ pub(crate) mod agent;
 mod authentication;
 pub(crate) mod channel;
 pub(crate) mod dial;
-mod driver;
+pub(crate) mod driver;
 pub(crate) mod handshake;
 pub(crate) mod incoming;
 pub(crate) mod lease;

@@ -205,6 +205,16 @@ pub enum Error {
         /// Why the connection is gone.
         cause: Arc<Error>,
     },
+    /// The server ended the connection when it was sent a request with much text, which may be the reason.
+    #[error(
+        "{cause} when it was sent {length} bytes, and may take no command so long; a shell reads one from its input (ssh HOST sh < FILE)"
+    )]
+    LongText {
+        /// The bytes of text in the request.
+        length: usize,
+        /// What went wrong.
+        cause: Arc<Error>,
+    },
     /// This side closed the connection.
     #[error("the connection to {host} was closed on this side: {why}")]
     Closed {
@@ -297,6 +307,26 @@ impl Error {
         )
     }
 
+    /// Whether the connection was there, and the other end's system took no more on it.
+    pub(crate) fn is_reset(&self) -> bool {
+        let Self::Network { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source.kind(),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        )
+    }
+
+    /// The bytes of a request that the server may have ended the connection for.
+    pub fn long_text(&self) -> Option<usize> {
+        match self {
+            Self::LongText { length, .. } => Some(*length),
+            Self::Lost { cause, .. } => cause.long_text(),
+            _ => None,
+        }
+    }
+
     /// Whether there is no way to the host as things are: what would only say the same if it were tried again at once.
     pub(crate) fn is_no_way(&self) -> bool {
         match self.root() {
@@ -311,6 +341,7 @@ impl Error {
     pub fn root(&self) -> &Self {
         match self {
             Self::Lost { cause, .. }
+            | Self::LongText { cause, .. }
             | Self::FileLost { cause, .. }
             | Self::Greeted { cause, .. }
             | Self::At { cause, .. }
@@ -404,6 +435,7 @@ impl Error {
             Self::Sftp { .. } => ErrorKind::Peer,
             Self::SftpSilent { .. } => ErrorKind::Timeout,
             Self::Lost { cause, .. }
+            | Self::LongText { cause, .. }
             | Self::FileLost { cause, .. }
             | Self::Greeted { cause, .. }
             | Self::At { cause, .. }
@@ -557,6 +589,12 @@ impl Error {
                 cause: Arc::new(cause),
             },
         }
+    }
+
+    /// The same end, seen by a request of `length` bytes of text that the server had not answered.
+    pub(crate) fn with_long_text(self, length: usize) -> Self {
+        let cause = Arc::new(self);
+        Self::LongText { length, cause }
     }
 
     /// The same end, seen by a command that may have begun.

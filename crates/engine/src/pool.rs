@@ -16,6 +16,7 @@ use trunkline_request::connection::{ConnectionReport, Handshake};
 use crate::config::{ControlPersist, HostConfig, Request};
 use crate::connection::channel::ChannelStream;
 use crate::connection::channel::ChannelTerms;
+use crate::connection::driver::SURE_TEXT;
 use crate::connection::lease::{End, Lease};
 use crate::connection::login::Login;
 use crate::connection::session::{Command, Session, SpareSession};
@@ -210,7 +211,11 @@ impl Pool {
         command: &Command,
         caller: &Caller,
     ) -> Result<Session, Error> {
-        self.session_placed(command, caller, Load::Session).await
+        let load = match self.may_end_with(command) {
+            true => Load::SessionApart,
+            false => Load::Session,
+        };
+        self.session_placed(command, caller, load).await
     }
 
     /// Starts a command on a connection with nothing else on it, where there may be one more; else as [`Self::session`].
@@ -220,6 +225,19 @@ impl Pool {
         caller: &Caller,
     ) -> Result<Session, Error> {
         self.session_placed(command, caller, Load::SessionApart).await
+    }
+
+    /// Whether a server that takes no request as long as this command's would end everybody's connection at it: it gets one of
+    /// its own then, until such a length is known to be taken.
+    fn may_end_with(&self, command: &Command) -> bool {
+        let length = command.longest_text();
+        if length <= SURE_TEXT {
+            return false;
+        }
+        let lessons = self.learner.facts().lessons;
+        let taken = lessons.number(Lesson::TextTaken);
+        let is_taken = taken.is_some_and(|taken| usize::try_from(taken).is_ok_and(|taken| length <= taken));
+        !is_taken && !self.is_sshd()
     }
 
     async fn session_placed(

@@ -21,7 +21,7 @@ use crate::event::{AuthTurn, Event};
 use crate::message::{self, DisconnectReason, ExtInfo};
 use crate::owed::Owed;
 use crate::transport::algorithms::{Compression, Negotiated, Preferences};
-use crate::transport::identification::{LONGEST_TEXT, ServerId};
+use crate::transport::identification::ServerId;
 use crate::transport::{Inbound, RekeyLimit, Sequence, Transport};
 use crate::wire::Writer;
 
@@ -216,11 +216,6 @@ impl Connection {
     /// The server's identification, once received.
     pub fn server_id(&self) -> Option<&ServerId> {
         self.transport.server_id()
-    }
-
-    /// As [`ServerId::longest_text`], of this server; of OpenSSH's before it has introduced itself.
-    pub fn longest_text(&self) -> usize {
-        self.server_id().map_or(LONGEST_TEXT, ServerId::longest_text)
     }
 
     /// What the server said before its identification, or instead of one: the last line, or an empty text.

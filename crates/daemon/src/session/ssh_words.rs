@@ -45,6 +45,11 @@ pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) 
         (_, Execution::DidNotStart) => {}
         (_, execution) => lines.push(at_error(format!("trunkline: the command {execution}"))),
     }
+    if let Some(length) = error.long_text() {
+        lines.push(at_error(format!(
+            "trunkline: the server may take no command of {length} bytes; a shell reads one from its input (ssh HOST sh < FILE)"
+        )));
+    }
     let peer = peer(error, config);
     let ssh = if error.execution() == Execution::DidNotStart {
         before_the_start(root, config, &peer, program)

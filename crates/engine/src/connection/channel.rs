@@ -343,6 +343,8 @@ pub(crate) struct Port {
     pub(crate) asked: Option<RttProbe>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
+    /// The most bytes of text in one of its requests, where that is more than every server takes, until the server has answered.
+    pub(crate) long_text: Option<usize>,
     /// Whether it runs a command that is sent SIGHUP when this side closes the channel under it.
     pub(crate) hangs_up: bool,
     /// What a refusal is called.
@@ -400,6 +402,7 @@ pub(crate) fn channel(
         replies: VecDeque::new(),
         asked: None,
         starts,
+        long_text: None,
         hangs_up: false,
         what: what.into(),
         lease,

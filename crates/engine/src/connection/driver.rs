@@ -91,6 +91,8 @@ pub(crate) struct Driver {
     /// The ping whose answer is timed.
     pinged: Option<RttProbe>,
     last_activity: Instant,
+    /// When something last came from the server.
+    heard: Instant,
     released: bool,
     read_size: usize,
     timer: Pin<Box<Sleep>>,
@@ -137,6 +139,7 @@ impl Driver {
             received: 0,
             pinged: None,
             last_activity: now,
+            heard: now,
             released: false,
             read_size: READ_SMALL,
             timer: Box::pin(tokio::time::sleep_until(now.into())),
@@ -207,9 +210,13 @@ impl Driver {
 
     /// Ends every channel and request with `error`; those whose command may have begun are told so. Gives the queue back.
     pub(crate) fn finish(mut self, error: &Error) -> queue::Receiver<Op> {
+        let ended_by = self.learn_of_refused_text(error);
         for (id, mut port) in self.ports.drain() {
             let execution = execution(self.proto.started(id));
-            end_port(&mut port, error, execution);
+            match ended_by.filter(|length| port.long_text == Some(*length)) {
+                Some(length) => end_port(&mut port, &error.clone().with_long_text(length), execution),
+                None => end_port(&mut port, error, execution),
+            }
         }
         self.ops
     }
@@ -349,6 +356,7 @@ impl Driver {
         let now = Instant::now();
         self.keepalive.heard(now);
         self.received += n as u64;
+        self.heard = now;
         self.last_activity = now;
         self.released = false;
         self.metrics.bytes_received.add(n as u64);
@@ -770,7 +778,13 @@ impl Driver {
                 "{host}: {what} {why}, for which servers end the connection"
             )));
         }
-        let limit = self.proto.longest_text();
+        let longest = texts.iter().map(|text| text.len).max().unwrap_or(0);
+        let limit = match op {
+            _ if longest <= SURE_TEXT => return None,
+            // No address and no path is longer.
+            Op::Open { kind, .. } if kind.text_len() > SURE_TEXT => SURE_TEXT,
+            _ => self.longest_text(),
+        };
         let Text { what, len, .. } = texts.iter().find(|text| text.len > limit)?;
         let advice = match *what {
             COMMAND => "; a shell reads a longer one from its input (ssh HOST sh < FILE)",
@@ -779,6 +793,39 @@ impl Driver {
         Some(Error::Invalid(format!(
             "{host}: {what} has {len} bytes, and this server takes at most {limit}{advice}"
         )))
+    }
+
+    /// The most bytes of text that the server takes in one request, as far as is known.
+    fn longest_text(&self) -> usize {
+        let facts = self.learner.as_ref().map(Learner::facts);
+        let refused = facts.and_then(|facts| facts.lessons.number(Lesson::TextRefused));
+        let limit = refused.and_then(|refused| usize::try_from(refused).ok()?.checked_sub(1));
+        limit.unwrap_or(LONGEST_TEXT)
+    }
+
+    /// The server has answered a request whose text is longer than every server takes.
+    fn learn_of_taken_text(&self, length: usize) {
+        if let Some(learner) = self.learner.as_ref().filter(|_| !self.proto.is_sshd())
+            && let Ok(length) = u32::try_from(length)
+            && learner.facts().lessons.number(Lesson::TextTaken) < Some(length)
+        {
+            learner.learn(Lesson::TextTaken, length);
+        }
+    }
+
+    /// The server has ended the connection; whether it did so instead of answering a long request, and how long that was.
+    fn learn_of_refused_text(&self, error: &Error) -> Option<usize> {
+        /// A server that was silent for longer may have been restarted.
+        const JUST_NOW: Duration = Duration::from_secs(10);
+        let is_end = error.is_hang_up() || error.is_reset();
+        if !is_end || self.proto.is_sshd() || self.heard.elapsed() > JUST_NOW {
+            return None;
+        }
+        let length = self.ports.values().filter_map(|port| port.long_text).max()?;
+        if let (Some(learner), Ok(number)) = (&self.learner, u32::try_from(length)) {
+            learner.learn(Lesson::TextRefused, number);
+        }
+        Some(length)
     }
 
     /// Why an operation is not done with a server that was not verified (sshconnect.c, `check_host_key`); `None` for
@@ -840,6 +887,10 @@ impl Driver {
             });
         }
         port.starts |= request.starts();
+        let length = request.text_len();
+        if length > SURE_TEXT {
+            port.long_text = port.long_text.max(Some(length));
+        }
         self.proto.request(id, request);
     }
 
@@ -1052,6 +1103,12 @@ impl Driver {
             return;
         }
         let what = port.what.clone();
+        if let Some(length) = port.long_text.take() {
+            self.learn_of_taken_text(length);
+        }
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
         if let Some(tell) = port.started.take() {
             let _ = tell.send(if success {
                 Ok(())
@@ -1139,6 +1196,14 @@ impl Driver {
         }
     }
 }
+
+/// So many bytes of text every known server takes in one request; dropbear's 9,000 (MAX_CMD_LEN of its sysoptions.h) are the
+/// fewest. A server does not refuse a longer request: it ends the whole connection, with everything else that uses it.
+pub(crate) const SURE_TEXT: usize = 8 * 1024;
+
+/// What OpenSSH's PACKET_MAX_SIZE leaves for text: a packet has a length, a padding of at most 255 bytes and some fields, too, and
+/// what cannot be compressed grows by 6 bytes in 16 KiB.
+const LONGEST_TEXT: usize = 255 * 1024;
 
 const COMMAND: &str = "the command";
 

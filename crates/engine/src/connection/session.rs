@@ -124,6 +124,12 @@ impl Command {
         self.agent_forwarding
     }
 
+    /// The most bytes of text in one of its requests.
+    pub(crate) fn longest_text(&self) -> usize {
+        let requests = self.requests();
+        requests.iter().map(ChannelRequest::text_len).max().unwrap_or(0)
+    }
+
     /// Whether the session is to begin something at once.
     pub(crate) fn starts(&self) -> bool {
         self.program != Program::Later

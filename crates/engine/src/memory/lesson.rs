@@ -43,6 +43,10 @@ pub enum Lesson {
     SymlinkTargetFirst,
     /// It refused to open more than so many files at once.
     MaxOpenFiles,
+    /// It took a request with so many bytes of text.
+    TextTaken,
+    /// It ended the connection when it was sent a request with so many bytes of text.
+    TextRefused,
 }
 
 impl Lesson {
@@ -120,6 +124,12 @@ impl Lesson {
             "SYMLINK takes the target first, as OpenSSH's",
         ),
         (Self::MaxOpenFiles, "max-open-files", "at most {} open SFTP files"),
+        (Self::TextTaken, "text-taken", "takes commands of {} bytes"),
+        (
+            Self::TextRefused,
+            "text-refused",
+            "ended the connection at a command of {} bytes: none so long is sent",
+        ),
     ];
 
     /// The lessons that are wrong where this one is right.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use trunkline::config::Request;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{
-    Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Pty, Settings,
+    Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Pty, Session, Settings,
     TerminalSize,
 };
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
@@ -552,24 +552,35 @@ async fn malformed(host: &trunkline::Host) -> Vec<Error> {
     refused
 }
 
-/// Text that would have the server end the connection, and the most that it takes.
-async fn long_text(config: &Path, alias: &str, longest: usize) {
-    let host = crate::site::Site::at(config, alias).await;
+fn padded(len: usize) -> Command {
+    Command::exec(format!("true {}", " ".repeat(len - 5)))
+}
+
+/// The connection that somebody else's command runs on is still there.
+async fn echoes(mut bystander: Session) {
+    bystander.stdin.write_all(b"still there").await.unwrap();
+    bystander.stdin.shutdown().await.unwrap();
+    let output = bystander.output(None).await.unwrap();
+    assert_eq!(output.stdout, b"still there"[..]);
+}
+
+#[tokio::test]
+async fn what_a_server_would_end_the_connection_for_is_not_sent() {
+    const LONGEST: usize = 261_120;
+    let sshd = Sshd::start_default().unwrap();
+    let host = crate::site::Site::at(&sshd.ssh_config(), sshd.alias()).await;
     let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
     bystander.started().await.unwrap();
-    let padded = |len: usize| format!("true {}", " ".repeat(len - 5));
     let mut refused = Vec::new();
     // On a session that was opened ahead, and on one that was not.
     for _ in 0..3 {
-        let command = Command::exec(padded(longest + 1));
-        refused.push(host.run(&command).await.unwrap_err());
+        refused.push((LONGEST, host.run(&padded(LONGEST + 1)).await.unwrap_err()));
     }
-    let variable = Command::exec("true").env("LC_X", " ".repeat(longest));
-    refused.push(host.run(&variable).await.unwrap_err());
-    let target = "x".repeat(longest + 1);
-    let tunnel = host.direct_tcpip(&target, 1, ("127.0.0.1", 0)).await;
-    refused.push(tunnel.expect_err("no server takes so much"));
-    for error in refused {
+    let variable = Command::exec("true").env("LC_X", " ".repeat(LONGEST));
+    refused.push((LONGEST, host.run(&variable).await.unwrap_err()));
+    let tunnel = host.direct_tcpip(&"x".repeat(8193), 1, ("127.0.0.1", 0)).await;
+    refused.push((8192, tunnel.expect_err("no name is so long")));
+    for (longest, error) in refused {
         is("too long", &error, ErrorKind::Configuration, DidNotStart);
         let limit = format!("this server takes at most {longest}");
         assert!(error.to_string().contains(&limit), "{error}");
@@ -580,19 +591,30 @@ async fn long_text(config: &Path, alias: &str, longest: usize) {
         assert!(error.to_string().contains(says), "{error}");
     }
     // A shell may find it too long; the connection carries it.
-    host.run(&Command::exec(padded(longest))).await.unwrap();
-    bystander.stdin.write_all(b"still there").await.unwrap();
-    bystander.stdin.shutdown().await.unwrap();
-    let output = bystander.output(None).await.unwrap();
-    assert_eq!(output.stdout, b"still there"[..]);
+    host.run(&padded(LONGEST)).await.unwrap();
+    echoes(bystander).await;
 }
 
 #[tokio::test]
-async fn what_a_server_would_end_the_connection_for_is_not_sent() {
-    let sshd = Sshd::start_default().unwrap();
-    long_text(&sshd.ssh_config(), sshd.alias(), 261_120).await;
+async fn how_long_a_command_may_be_is_found_out_on_a_connection_of_its_own() {
     let dropbear = Dropbear::start_default().unwrap();
-    long_text(&dropbear.ssh_config(), dropbear.alias(), 9000).await;
+    let host = crate::site::Site::at(&dropbear.ssh_config(), dropbear.alias()).await;
+    let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
+    bystander.started().await.unwrap();
+    let error = host.run(&padded(20_000)).await.unwrap_err();
+    is("found out", &error, ErrorKind::Network, MayHaveStarted);
+    let says = "when it was sent 20000 bytes, and may take no command so long";
+    assert!(error.to_string().contains(says), "{error}");
+    for length in [20_000, 100_000] {
+        let error = host.run(&padded(length)).await.unwrap_err();
+        is("known", &error, ErrorKind::Configuration, DidNotStart);
+        let says = format!("the command has {length} bytes, and this server takes at most 19999");
+        assert!(error.to_string().contains(&says), "{error}");
+    }
+    // Its MAX_CMD_LEN.
+    host.run(&padded(9000)).await.unwrap();
+    host.run(&padded(8500)).await.unwrap();
+    echoes(bystander).await;
 }
 
 // AddKeysToAgent.

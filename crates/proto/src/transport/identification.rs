@@ -52,30 +52,11 @@ impl ServerId {
         self.shown.as_str().splitn(3, '-').nth(2).unwrap_or_default()
     }
 
-    /// The most bytes of text (a command, a variable, a path) that it takes in one request. It refuses no longer one: it ends the
-    /// whole connection, with everything else that uses it.
-    pub fn longest_text(&self) -> usize {
-        let software = self.software();
-        if software.starts_with("dropbear") {
-            // MAX_STRING_LEN of its sysoptions.h is that of a command, MAX_CMD_LEN.
-            9000
-        } else if software.starts_with("ssh2js") {
-            // MAX_PACKET_SIZE of its crypto.js, 35,000, which is also the least that RFC 4253 section 6.1 asks for.
-            34_000
-        } else {
-            LONGEST_TEXT
-        }
-    }
-
     /// Whether the server is OpenSSH's sshd, whose behaviour the early flights lean on.
     pub fn is_openssh(&self) -> bool {
         self.software().starts_with("OpenSSH_")
     }
 }
-
-/// What OpenSSH's PACKET_MAX_SIZE leaves for text: a packet has a length, a padding of at most 255 bytes and some fields, too, and what
-/// cannot be compressed grows by 6 bytes in 16 KiB.
-pub(crate) const LONGEST_TEXT: usize = 255 * 1024;
 
 /// Finds the identification line at the start of what the server sends.
 #[derive(Debug, Default)]
@@ -151,13 +132,6 @@ mod tests {
         let id = id.unwrap();
         assert_eq!(id.as_str(), "SSH-2.0-OpenSSH_9.2p1 Debian");
         assert!(id.is_openssh());
-        assert_eq!(id.longest_text(), 261_120);
-        for (line, longest) in [
-            ("SSH-2.0-dropbear_2022.83", 9000),
-            ("SSH-2.0-ssh2js1.17.0srv", 34_000),
-        ] {
-            assert_eq!(ServerId::remembered(line).longest_text(), longest);
-        }
         assert_eq!(&text[used..], b"rest");
     }
 
