@@ -321,7 +321,7 @@ impl Pool {
                         }
                         Attempt::Elsewhere => {
                             if session.withdraw() {
-                                lease.ends(End::NeverOpened);
+                                lease.ends(self.withdrawn());
                             }
                             continue;
                         }
@@ -341,6 +341,15 @@ impl Pool {
                 continue;
             }
             return Ok(session);
+        }
+    }
+
+    /// How a session ends that was withdrawn before it was open. The server may have opened one for it together with the log-in,
+    /// and may have no other for this connection.
+    fn withdrawn(&self) -> End {
+        match self.state().policy.reuse() {
+            Reuse::Several => End::NeverOpened,
+            _ => End::Left,
         }
     }
 

@@ -520,9 +520,6 @@ impl Policy {
         if let Some(id) = self.find(|lane| quiet(self, lane) && self.has_room(lane, now)) {
             return Placement::Open(id);
         }
-        if let Some(at) = self.proven_by(now) {
-            return Placement::Wait(Some(at));
-        }
         // A place is on its way already, and here before a new connection would be.
         if self
             .find(|lane| quiet(self, lane) && lane.spares_opening > 0)
@@ -536,7 +533,10 @@ impl Policy {
         if let Some(id) = self.find(|lane| self.takes(lane, now) && lane.spares_ready > 0) {
             return Placement::Spare(id);
         }
-        match self.find(|lane| self.takes(lane, now) && self.has_room(lane, now)) {
+        if let Some(at) = self.proven_by(now) {
+            return Placement::Wait(Some(at));
+        }
+        match self.find(|lane| self.takes(lane, now) && self.may_have_room(lane, now)) {
             Some(id) => Placement::Open(id),
             None => Placement::Wait(self.look_again(now)),
         }
@@ -585,8 +585,15 @@ impl Policy {
         !(lane.retired || lane.reserved || lane.is_overdue(now) && self.has_ready())
     }
 
-    /// Whether a session more may fit into a lane.
+    /// Whether a session more fits into a lane, and can harm none on it: there are servers that end the connection, and with
+    /// it what runs, when they are asked for a second one.
     fn has_room(&self, lane: &Lane, now: Instant) -> bool {
+        let is_known = self.reuse != Reuse::Untried || self.single;
+        (is_known || lane.open() == u32::from(lane.trial)) && self.may_have_room(lane, now)
+    }
+
+    /// Whether a session more may fit into a lane.
+    fn may_have_room(&self, lane: &Lane, now: Instant) -> bool {
         if self.is_one_each() && !self.single && !lane.is_fresh() {
             return false;
         }

@@ -708,8 +708,26 @@ fn unknown() -> (Policy, Instant) {
 }
 
 #[test]
+fn no_second_session_is_tried_beside_what_runs_while_there_may_be_another_connection() {
+    let (mut policy, now) = unknown();
+    let lane = connect(&mut policy, now);
+    policy.ran(lane);
+    let later = now + PROOF;
+    let Placement::Connect(other) = policy.place(Load::Session, later) else {
+        panic!("the first has a session")
+    };
+    policy.lane_ready(other, Answerer::Nobody, later);
+    policy.session_ended(other, later, End::Closed, later);
+    // It shows by its next one that a connection may have several.
+    assert_eq!(policy.place(Load::Session, later), Placement::Open(other));
+    policy.set_reuse(Reuse::Several);
+    assert_eq!(policy.place(Load::Session, later), Placement::Open(lane));
+}
+
+#[test]
 fn a_second_session_is_tried_alone_and_others_wait_for_what_it_shows() {
     let (mut policy, now) = unknown();
+    policy.settings.max_lanes = 1;
     let lane = connect(&mut policy, now);
     assert!(policy.is_alone_on(lane));
     assert_eq!(
@@ -729,10 +747,7 @@ fn a_second_session_is_tried_alone_and_others_wait_for_what_it_shows() {
     // One whose start is not answered does not hold up the others.
     policy.set_reuse(Reuse::Untried);
     let later = now + PROOF;
-    assert!(matches!(
-        policy.place(Load::Session, later),
-        Placement::Connect(_)
-    ));
+    assert!(matches!(policy.place(Load::Session, later), Placement::Wait(_)));
 }
 
 #[test]
@@ -741,6 +756,7 @@ fn where_a_second_session_found_no_place_each_gets_a_connection_of_its_own() {
         let (mut policy, now) = unknown();
         let first = connect(&mut policy, now);
         policy.ran(first);
+        policy.session_ended(first, now, End::Closed, now);
         open(&mut policy, now);
         policy.doubt_reuse(first);
         policy.set_reuse(reuse);
