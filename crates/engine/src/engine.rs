@@ -743,8 +743,13 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
                     );
                     host.confirm_use(&format!("Allow forward to {to}? ")).await?;
                     engine.meet(host).await?;
-                    host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
-                        .await
+                    let tunnel = host
+                        .direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
+                        .await?;
+                    if let Ok(window) = tunnel.window().await {
+                        host.learn_of_tunnel(window);
+                    }
+                    Ok(tunnel)
                 };
                 let of_jump = |error: Error| error.of_jump(&resolved);
                 let host = engine

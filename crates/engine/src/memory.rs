@@ -291,6 +291,11 @@ impl Learner {
         self.memory.facts(&self.host).unwrap_or_default()
     }
 
+    /// What is known of another host.
+    pub(crate) fn facts_of(&self, host: &HostId) -> HostFacts {
+        self.memory.facts(host).unwrap_or_default()
+    }
+
     pub(crate) fn has(&self, lesson: Lesson) -> bool {
         self.facts().lessons.has(lesson)
     }

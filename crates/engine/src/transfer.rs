@@ -945,11 +945,18 @@ impl Job {
         if let Some(streams) = self.options.streams {
             return streams.clamp(1, MOST_STREAMS);
         }
-        let worth = usize::try_from(size / (4 * 1024 * 1024)).unwrap_or(usize::MAX);
-        if worth < 2 || sessions.host().is_none() {
+        let host = sessions.host();
+        let narrow = host.as_ref().filter(|_| upload).and_then(Host::window_in_front);
+        let narrow = narrow.map(u64::from).filter(|window| *window < NARROW);
+        // What opening one takes is some round trips.
+        let piece = narrow.map_or(4 * 1024 * 1024, |window| 8 * window.max(1));
+        let worth = usize::try_from(size / piece).unwrap_or(usize::MAX);
+        if worth < 2 || host.is_none() {
             return 1;
         }
-        let host = sessions.host();
+        if narrow.is_some() {
+            return worth.min(MOST_NARROW);
+        }
         let tuned = host.as_ref().and_then(Host::tuned);
         if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
             return streams.min(worth).max(1);
@@ -978,6 +985,11 @@ impl Job {
         wanted.clamp(1, MOST_SMALL_SESSIONS)
     }
 }
+
+/// A jump host that takes less in a round trip on each connection (dropbear: 24 KiB) is what bounds an upload.
+const NARROW: u64 = 256 * 1024;
+/// Connections through such a one at most: fewer than the log-ins at once that sshd begins to refuse (MaxStartups).
+const MOST_NARROW: usize = 8;
 
 /// Sessions for a file of so many bytes as far away as this, where nothing else was found to be best.
 pub(crate) fn usual_streams(rtt: Duration, size: u64, upload: bool) -> usize {

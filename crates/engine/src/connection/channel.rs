@@ -677,6 +677,11 @@ impl ChannelStream {
         }
     }
 
+    /// How many bytes the server's window has room for.
+    pub(crate) async fn window(&self) -> io::Result<usize> {
+        self.writer.window(false).await
+    }
+
     /// The two directions apart.
     pub fn into_split(self) -> (ChannelReader, ChannelWriter) {
         (self.reader, self.writer)

@@ -17,7 +17,7 @@ use crate::connection::lease::Lease;
 use crate::connection::session::{Command, Output, Session, SessionControl};
 use crate::connection::timing::idle::Activity;
 use crate::error::Error;
-use crate::memory::Lesson;
+use crate::memory::{HostId, Lesson};
 use crate::memory::tuned::Choice;
 use crate::permission;
 use crate::pool::{Caller, LaneStatus, Pool, Way};
@@ -313,6 +313,23 @@ impl Host {
                 &self.caller,
             )
             .await
+    }
+
+    /// Remembers how many bytes a new tunnel takes in a round trip.
+    pub(crate) fn learn_of_tunnel(&self, window: usize) {
+        let learner = self.pool.learner();
+        let known = learner.facts().lessons.number(Lesson::TunnelWindow);
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
+        if known != Some(window) {
+            learner.learn(Lesson::TunnelWindow, window);
+        }
+    }
+
+    /// How many bytes the jump host in front of this one takes in a round trip for each connection, where that is known.
+    pub(crate) fn window_in_front(&self) -> Option<u32> {
+        let jump = self.config().jump.as_ref()?;
+        let facts = self.pool.learner().facts_of(&HostId::of(jump));
+        facts.lessons.number(Lesson::TunnelWindow)
     }
 
     /// Opens a connection to a Unix socket on the server.

@@ -43,6 +43,8 @@ pub enum Lesson {
     SymlinkTargetFirst,
     /// It refused to open more than so many files at once.
     MaxOpenFiles,
+    /// A tunnel through it takes so many bytes in a round trip.
+    TunnelWindow,
     /// It took a request with so many bytes of text.
     TextTaken,
     /// It ended the connection when it was sent a request with so many bytes of text.
@@ -124,6 +126,11 @@ impl Lesson {
             "SYMLINK takes the target first, as OpenSSH's",
         ),
         (Self::MaxOpenFiles, "max-open-files", "at most {} open SFTP files"),
+        (
+            Self::TunnelWindow,
+            "tunnel-window",
+            "a tunnel through it takes {} bytes in a round trip",
+        ),
         (Self::TextTaken, "text-taken", "takes commands of {} bytes"),
         (
             Self::TextRefused,

@@ -34,6 +34,10 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
     /// `alone`: the first one keeps the file, whatever others there come to be.
     pub(super) fn gather(&mut self, sessions: &Sessions, wanted: usize, alone: bool) -> Result<(), Error> {
         let (shared, mut retiring) = (self.shared.clone(), 0);
+        let stirred = shared.plan().wants_all_driven();
+        if stirred {
+            self.drive();
+        }
         if alone && !self.on.is_empty() {
             return Ok(());
         }

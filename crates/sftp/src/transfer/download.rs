@@ -184,10 +184,16 @@ impl Striped for Download {
     }
 
     fn retire_worker(&mut self, worker: WorkerId) {
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.retired = true;
+        if let Some(worker) = self.workers.get_mut(worker)
+            && !std::mem::replace(&mut worker.retired, true)
+        {
             worker.give_back(&mut self.ranges);
+            self.workers.stir();
         }
+    }
+
+    fn wants_all_driven(&mut self) -> bool {
+        self.workers.take_stirred()
     }
 
     fn is_gone(&self, worker: WorkerId) -> bool {
@@ -541,6 +547,7 @@ impl Download {
         let Some(worker) = self.workers.get_mut(id) else {
             return (None, Vec::new());
         };
+        let took_part = worker.takes_part();
         let (handle, asked) = worker.leave();
         let mut requests = Vec::new();
         for (id, asked) in asked {
@@ -552,6 +559,9 @@ impl Download {
             }
         }
         worker.give_back(&mut self.ranges);
+        if took_part {
+            self.workers.stir();
+        }
         (handle, requests)
     }
 }

@@ -305,9 +305,15 @@ impl Striped for Upload {
     }
 
     fn retire_worker(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.retired = true;
+        if let Some(worker) = self.workers.get_mut(id)
+            && !std::mem::replace(&mut worker.retired, true)
+        {
+            self.workers.stir();
         }
+    }
+
+    fn wants_all_driven(&mut self) -> bool {
+        self.workers.take_stirred()
     }
 
     fn is_gone(&self, id: WorkerId) -> bool {
@@ -374,7 +380,7 @@ impl Plan for Upload {
                 }
             }
             Purpose::Owner => match outcome {
-                Ok(_) => self.created = true,
+                Ok(_) => self.has_created(),
                 Err(status) if !self.over => {
                     self.not_replaced(Refused::Owner, status);
                 }
@@ -612,7 +618,7 @@ impl Upload {
                     };
                     worker.asked.insert(client.request(set), Purpose::Owner);
                 } else if role != Role::Early {
-                    self.created = true;
+                    self.has_created();
                 }
                 let done = self.options.done.iter().map(|range| range.end).max();
                 let worker = &mut self.workers[id];
@@ -663,6 +669,12 @@ impl Upload {
             // The client gives the kind of reply that belongs to a request, or a status.
             Ok(_) => worker.state = WorkerState::Gone,
         }
+    }
+
+    /// The file is there: those who came early may open it, and those who have it open may write.
+    fn has_created(&mut self) {
+        self.created = true;
+        self.workers.stir();
     }
 
     /// A server that empties a file as it opens it has lost what was there.
@@ -928,6 +940,7 @@ impl Upload {
         let Some(worker) = self.workers.get_mut(id) else {
             return (None, Vec::new());
         };
+        let took_part = worker.takes_part();
         let (handle, asked) = worker.leave();
         let mut returned = Vec::new();
         let mut requests = Vec::new();
@@ -950,6 +963,9 @@ impl Upload {
         for range in returned {
             self.held -= (range.end - range.start) as usize;
             self.ranges.give_back(range);
+        }
+        if took_part {
+            self.workers.stir();
         }
         (handle, requests)
     }

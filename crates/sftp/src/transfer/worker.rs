@@ -34,6 +34,10 @@ pub trait Striped: Plan<Worker = WorkerId> {
     /// others, which want to be driven.
     fn retire_worker(&mut self, worker: WorkerId);
 
+    /// Whether one worker has made work for the others since this was last asked: the file is there now, or what a worker had
+    /// is for others. Each wants to be driven then, since of an idle session nothing comes that would have it driven.
+    fn wants_all_driven(&mut self) -> bool;
+
     /// Whether nothing comes of a worker any more: it was lost, removed, or retired and has ended what it had.
     fn is_gone(&self, worker: WorkerId) -> bool;
 }
@@ -43,6 +47,8 @@ pub(super) struct Workers<Purpose, Work> {
     workers: Vec<Worker<Purpose, Work>>,
     /// Bytes in flight on one of them, at most.
     memory: u64,
+    /// One has made work for the others.
+    stirred: bool,
 }
 
 pub(super) struct Worker<Purpose, Work> {
@@ -72,6 +78,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
         Self {
             workers: Vec::new(),
             memory: memory as u64,
+            stirred: false,
         }
     }
 
@@ -84,6 +91,15 @@ impl<Purpose, Work> Workers<Purpose, Work> {
             work,
         });
         WorkerId(self.workers.len() - 1)
+    }
+
+    /// One has made work for the others.
+    pub(super) fn stir(&mut self) {
+        self.stirred = true;
+    }
+
+    pub(super) fn take_stirred(&mut self) -> bool {
+        std::mem::take(&mut self.stirred)
     }
 
     pub(super) fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker<Purpose, Work>> {
@@ -113,12 +129,16 @@ impl<Purpose, Work> Workers<Purpose, Work> {
 
     pub(super) fn is_gone(&self, id: WorkerId) -> bool {
         let worker = self.workers.get(id.0);
-        // One that has sent the file's end is closed, and waits for the answers.
-        worker.is_none_or(|worker| matches!(worker.state, WorkerState::Gone) && worker.asked.is_empty())
+        worker.is_none_or(|worker| !worker.takes_part())
     }
 }
 
 impl<Purpose, Work> Worker<Purpose, Work> {
+    /// Whether anything may come of it: one that has sent the file's end is closed, and waits for the answers.
+    pub(super) fn takes_part(&self) -> bool {
+        !matches!(self.state, WorkerState::Gone) || !self.asked.is_empty()
+    }
+
     /// Is gone from now on; its file, and what answers were awaited to.
     pub(super) fn leave(&mut self) -> (Option<Handle>, HashMap<RequestId, Purpose>) {
         let handle = match std::mem::replace(&mut self.state, WorkerState::Gone) {

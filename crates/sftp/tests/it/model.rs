@@ -218,6 +218,11 @@ impl Session {
         self.server.attributes_set
     }
 
+    /// Bytes that have come.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
     /// Does what is due at `now`; the answers that came. `None` when the session broke.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Vec<(RequestId, Outcome)>> {
         while let Some((at, bytes)) = self.to_server.pop_front() {

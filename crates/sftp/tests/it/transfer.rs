@@ -71,6 +71,7 @@ fn download_retiring(
     let mut workers: Vec<Option<WorkerId>> = sessions.iter().map(|_| Some(download.add_worker())).collect();
     let mut now = start;
     let mut steps = 0;
+    let mut due = vec![true; sessions.len()];
     let mut local = Local::default();
     let (mut end, mut zeros, mut losses, mut most_held, mut read) = (None, 0, Vec::new(), 0, 0);
     loop {
@@ -78,8 +79,11 @@ fn download_retiring(
             download.retire_worker(retired);
         }
         steps += 1;
-        for (session, worker) in sessions.iter_mut().zip(&workers) {
-            if let Some(worker) = worker {
+        let all = download.wants_all_driven();
+        for ((session, worker), due) in sessions.iter_mut().zip(&workers).zip(&mut due) {
+            if let Some(worker) = worker
+                && (std::mem::take(due) || all)
+            {
                 download.drive(*worker, &mut session.client, now);
                 session.transmit(now);
             }
@@ -113,15 +117,22 @@ fn download_retiring(
             .min();
         // What was taken may have made room.
         if news {
+            due.fill(true);
+            continue;
+        }
+        if download.wants_all_driven() {
+            due.fill(true);
             continue;
         }
         let Some(next) = next else { break };
         now = next;
         assert!(now < start + LONG, "the download does not end");
-        for (session, slot) in sessions.iter_mut().zip(&mut workers) {
+        for ((session, slot), due) in sessions.iter_mut().zip(&mut workers).zip(&mut due) {
             let Some(worker) = *slot else { continue };
+            let before = session.received();
             match session.advance(now) {
                 Some(answers) => {
+                    *due |= session.received() > before;
                     for (id, outcome) in answers {
                         meanwhile(session.requests());
                         assert_eq!(
@@ -1040,13 +1051,19 @@ fn upload_retiring(
     let mut now = start;
     let mut end = None;
     let mut steps = 0;
+    // As an engine drives a plan: a session when something has come on it, and all when the source was read, or it says so.
+    let mut due = vec![true; sessions.len()];
     loop {
         if let Some(retired) = workers[0].filter(|_| steps >= retires) {
             upload.retire_worker(retired);
         }
         steps += 1;
-        for (session, worker) in sessions.iter_mut().zip(&workers) {
+        let mut provided = false;
+        for ((session, worker), due) in sessions.iter_mut().zip(&workers).zip(&mut due) {
             let Some(worker) = *worker else { continue };
+            if !std::mem::take(due) {
+                continue;
+            }
             loop {
                 upload.drive(worker, &mut session.client, now);
                 let mut wanted = 0;
@@ -1058,15 +1075,23 @@ fn upload_retiring(
                             upload.provide(id, source.slice(from..source.len().min(from + length)));
                         }
                         UploadEvent::WorkerLost(..) => {}
-                        event => assert_eq!(end.replace(event), None),
+                        event => {
+                            assert_eq!(end.replace(event), None);
+                            provided = true;
+                        }
                     }
                 }
                 assert!(wanted <= memory + 300_000);
                 if wanted == 0 {
                     break;
                 }
+                provided = true;
             }
             session.transmit(now);
+        }
+        if provided | upload.wants_all_driven() {
+            due.fill(true);
+            continue;
         }
         let next = sessions
             .iter()
@@ -1077,10 +1102,12 @@ fn upload_retiring(
         let Some(next) = next else { break };
         now = next;
         assert!(now < start + LONG, "the upload does not end");
-        for (session, slot) in sessions.iter_mut().zip(&mut workers) {
+        for ((session, slot), due) in sessions.iter_mut().zip(&mut workers).zip(&mut due) {
             let Some(worker) = *slot else { continue };
+            let before = session.received();
             match session.advance(now) {
                 Some(answers) => {
+                    *due |= session.received() > before;
                     for (id, outcome) in answers {
                         assert_eq!(
                             upload.handle_reply(worker, &mut session.client, id, outcome, now),
