@@ -504,6 +504,10 @@ impl Policy {
             Load::Tunnel => self.choose_for_tunnel(answerer, now),
             _ if self.is_apart(load, now) => match self.choose_apart(load, answerer, now) {
                 Some(chosen) => chosen,
+                // A connection of its own may be made once the first one is logged in.
+                None if load == Load::SessionApart && !self.has_ready() => {
+                    Placement::Wait(self.look_again(now))
+                }
                 None => self.choose_for_session(answerer, now),
             },
             _ => self.choose_for_session(answerer, now),

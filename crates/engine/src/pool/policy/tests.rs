@@ -659,6 +659,23 @@ fn a_session_apart_gets_an_empty_lane_or_a_new_one() {
 }
 
 #[test]
+fn a_session_apart_does_not_join_the_connection_that_is_being_made() {
+    let (mut policy, now) = policy();
+    let Placement::Connect(first) = policy.place(Load::Session, now) else {
+        panic!("there is none")
+    };
+    assert!(matches!(
+        policy.place(Load::SessionApart, now),
+        Placement::Wait(_)
+    ));
+    policy.lane_ready(first, Answerer::Nobody, now);
+    assert!(matches!(
+        policy.place(Load::SessionApart, now),
+        Placement::Connect(_)
+    ));
+}
+
+#[test]
 fn idle_lanes_expire_and_used_ones_do_not() {
     let (mut policy, now) = policy();
     let lane = connect(&mut policy, now);
