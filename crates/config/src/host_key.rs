@@ -458,6 +458,30 @@ pub fn decide(policy: &Policy, trust: &Trust, server: &Server<'_>, presented: &[
     }
 }
 
+/// The strictest `StrictHostKeyChecking` with which nobody has to be asked about what `policy` has let through, or its own.
+pub fn strictest_that_passes(
+    policy: &Policy,
+    trust: &Trust,
+    server: &Server<'_>,
+    presented: &[u8],
+    now: u64,
+) -> StrictHostKeyChecking {
+    let passes = |strict: &StrictHostKeyChecking| {
+        let policy = Policy {
+            strict: *strict,
+            ..policy.clone()
+        };
+        match decide(&policy, trust, server, presented, now) {
+            Decision::Accept(accepted) | Decision::AcceptAndRemember(accepted, _) => !accepted.is_unverified,
+            Decision::Ask(_) | Decision::Reject(_) => false,
+        }
+    };
+    StrictHostKeyChecking::ALL
+        .into_iter()
+        .find(|strict| *strict == policy.strict || passes(strict))
+        .unwrap_or(policy.strict)
+}
+
 fn parse_certificate(presented: &[u8]) -> Result<Option<Certificate>, CertificateError> {
     let is_certificate = signature::key_type(presented).is_ok_and(keys::is_certificate_algorithm);
     if is_certificate {

@@ -28,6 +28,7 @@ mod fixed_by_master;
 pub mod fuzzing;
 mod host;
 mod irrelevant;
+mod log_in;
 mod resolver;
 mod sharing;
 mod support;
@@ -39,6 +40,7 @@ pub use command_world::CommandWorld;
 pub use dump::{Departure, Directive};
 pub use files::control_paths;
 pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
+pub use log_in::{HostKeyCheck, KeyUsed, LogIn, LogInTerms, Method, Objection};
 pub use resolver::{RESOLVING, Request, Resolver, complaint, ssh_program};
 pub use sharing::SharingKey;
 pub use support::Reason;
@@ -58,6 +60,10 @@ use std::time::Duration;
 /// [`ConfigError::NoAccount`].
 pub fn user_config_file() -> Result<PathBuf, ConfigError> {
     Ok(account::Account::current()?.home.join(".ssh/config"))
+}
+
+fn yes_or_no(value: bool) -> String {
+    if value { "yes" } else { "no" }.into()
 }
 
 /// Bytes in hexadecimal.

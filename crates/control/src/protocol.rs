@@ -740,6 +740,8 @@ pub struct HostReport {
     pub pinned: bool,
     /// What decides who may share its connections.
     pub sharing: String,
+    /// Where another report is of the same account: what they differ in, with the values of this one.
+    pub differs: Vec<(String, String)>,
     /// Where stock ssh clients can use them.
     pub mux_sockets: Vec<PathBuf>,
     /// Its connections.
@@ -826,7 +828,9 @@ pub struct Explanation {
     pub pinned: bool,
     /// What a request must have in common with this one to share its connections: names and values.
     pub sharing: Vec<(String, String)>,
-    /// The short form of all that.
+    /// What it allows of the log-in and the check of the host key, which a connection must have met: names and values.
+    pub log_in: Vec<(String, String)>,
+    /// The short form of both.
     pub sharing_key: String,
     /// What host memory knows: names and values.
     pub memory: Vec<(String, String)>,

@@ -80,6 +80,7 @@ struct State {
     made_by: Arc<HostRequest>,
     /// What the request means, as of its last use.
     host: Arc<HostConfig>,
+    /// Whom it is for: requests that may meet this one come here, and each is served by its own.
     key: SharingKey,
     /// `None` when stopped.
     listening: Option<Listening>,
@@ -87,8 +88,8 @@ struct State {
     clients: usize,
     /// Those that were told to come here, by their processes' numbers, for as long as these exist.
     expected: HashMap<u32, Expected>,
-    /// When, and why, the host could not be reached last.
-    failed: Option<(Instant, Error)>,
+    /// When, by whose settings, and why the host could not be reached last.
+    failed: Option<(Instant, SharingKey, Error)>,
 }
 
 /// Somebody who was told to come to a socket.
@@ -178,22 +179,12 @@ impl Sockets {
         let key = host.config().sharing_key();
         let known = self.table().get(&path).cloned();
         if let Some(socket) = known
-            && socket.state().key != key
+            && !socket.state().key.may_meet(&key)
         {
             // The configuration may have changed under the one that was there first.
             let earlier = socket.request();
             if let Ok(config) = self.engine.resolve(&engine_request(&earlier)).await {
                 socket.means(&config);
-            }
-            // Ansible restricts the ways of logging in, for instance; that is over where there is a connection.
-            let (theirs, stands) = {
-                let state = socket.state();
-                (state.host.clone(), state.stands())
-            };
-            if stands && theirs.agrees_but_for_login(host.config()) && self.is_connected(theirs.sharing_key())
-            {
-                socket.state().expect(client, &request, host.config());
-                return Ok(());
             }
         }
         let socket = self.claim(&request, host.config(), &path, client)?;
@@ -261,7 +252,8 @@ impl Sockets {
         });
         let socket = socket.clone();
         let mut state = socket.state();
-        if state.key != key {
+        let meets = state.key.may_meet(&key);
+        if !meets {
             let in_use = state.clients > 0 || state.expects_others(key) || self.is_connected(state.key);
             if in_use {
                 return Err(Error::Busy(format!(
@@ -272,8 +264,10 @@ impl Sockets {
             (state.key, state.failed) = (key, None);
             state.made_by = request.clone();
         }
-        // What an earlier request said may mean another host by now.
-        (state.request, state.host) = (request.clone(), host.clone());
+        if !meets || state.key == key {
+            // What an earlier request said may mean another host by now.
+            (state.request, state.host) = (request.clone(), host.clone());
+        }
         if !state.stands() {
             state.listening = None;
             if self.stop.asked().is_some() {
@@ -297,9 +291,12 @@ impl Sockets {
         Ok(socket)
     }
 
+    /// Whether there are connections that the clients of such a socket may have.
     fn is_connected(&self, key: SharingKey) -> bool {
         let hosts = self.engine.status();
-        hosts.iter().any(|host| host.key == key && !host.lanes.is_empty())
+        hosts
+            .iter()
+            .any(|host| host.key.may_meet(&key) && !host.lanes.is_empty())
     }
 
     async fn accept(self: Arc<Self>, socket: Arc<Socket>, listener: UnixListener, stop: CancellationToken) {
@@ -327,14 +324,19 @@ impl Sockets {
         }
     }
 
-    /// The host that a socket's clients mean, as the configuration is now.
-    async fn host(&self, socket: &Socket) -> Result<Host, Error> {
-        let request = socket.request();
+    /// The host that a socket's client means, as the configuration is now: by its own settings, where it was told to come with
+    /// some.
+    async fn host(&self, socket: &Socket, client: Option<u32>) -> Result<Host, Error> {
+        let own = socket.state().expected_request(client);
+        let is_own = own.is_some();
+        let request = own.unwrap_or_else(|| socket.request());
         let host = self
             .engine
             .host_for(&engine_request(&request), &Interaction::none())
             .await?;
-        socket.means(host.config());
+        if !is_own {
+            socket.means(host.config());
+        }
         Ok(host)
     }
 
@@ -357,8 +359,8 @@ impl Sockets {
     }
 
     /// Whether the user allows what a client of a socket wants, where that has to be asked.
-    async fn allows(&self, socket: &Socket, question: &str) -> bool {
-        let allowed = match self.host(socket).await {
+    async fn allows(&self, socket: &Socket, client: Option<u32>, question: &str) -> bool {
+        let allowed = match self.host(socket, client).await {
             Ok(host) => host.confirm_each_use(question).await,
             // What needs the host fails by itself; the socket can be given up.
             Err(_) if !self.engine.confirms_use(&socket.state().host) => Ok(()),
@@ -391,7 +393,7 @@ impl Sockets {
         socket.stop();
         socket.forwards.abort().await;
         let key = socket.state().key;
-        self.engine.close(true, |host| host.sharing_key() == key);
+        self.engine.close(true, |host| host.sharing_key().may_meet(&key));
     }
 
     /// Takes no more clients, and removes the sockets' files.
@@ -421,13 +423,10 @@ impl Socket {
     }
 
     /// Whether this process was told to come for another host, or for one with other settings, than the socket's is now.
-    fn is_for_another(&self, process: u32, host: &Host) -> bool {
-        let expected = self.state().expected.get(&process).map(|one| one.host.clone());
-        let Some(meant) = expected else { return false };
-        let host_now = host.config();
-        meant.sharing_key() != host_now.sharing_key()
-            // As when it was told to come.
-            && !(host.is_warm() && host_now.agrees_but_for_login(&meant))
+    fn is_for_another(&self, process: u32) -> bool {
+        let state = self.state();
+        let meant = state.expected.get(&process).map(|one| one.host.sharing_key());
+        meant.is_some_and(|meant| !meant.may_meet(&state.key))
     }
 
     /// Takes no more clients, and removes the socket's file. Those who are there are served to their end.
@@ -451,7 +450,7 @@ impl Socket {
         if strict {
             return self.connect(host).await;
         }
-        if let Some(error) = self.recent_failure() {
+        if let Some(error) = self.recent_failure(host.config().sharing_key()) {
             return Err(error);
         }
         let (socket, host) = (self.clone(), host.clone());
@@ -470,16 +469,16 @@ impl Socket {
             Ok(()) => None,
             Err(error) => {
                 tracing::info!(path = %self.path.display(), "stock ssh goes its own way: {error}");
-                Some((Instant::now(), error.clone()))
+                Some((Instant::now(), host.config().sharing_key(), error.clone()))
             }
         };
         result
     }
 
-    fn recent_failure(&self) -> Option<Error> {
+    fn recent_failure(&self, of: SharingKey) -> Option<Error> {
         let state = self.state();
-        let (at, error) = state.failed.as_ref()?;
-        (at.elapsed() < AFTER_FAILURE).then(|| error.clone())
+        let (at, key, error) = state.failed.as_ref()?;
+        (*key == of && at.elapsed() < AFTER_FAILURE).then(|| error.clone())
     }
 }
 
@@ -504,17 +503,22 @@ impl State {
         }
     }
 
+    /// What a client was told to come with.
+    fn expected_request(&self, client: Option<u32>) -> Option<Arc<HostRequest>> {
+        let expected = self.expected.get(&client?)?;
+        Some(expected.request.clone())
+    }
+
     fn request_of(&self, client: Option<u32>) -> Arc<HostRequest> {
-        let expected = client.and_then(|process| self.expected.get(&process));
-        expected
-            .map_or(&self.made_by, |expected| &expected.request)
-            .clone()
+        self.expected_request(client)
+            .unwrap_or_else(|| self.made_by.clone())
     }
 
     /// Whether somebody is on the way here to a host with other settings than these.
     fn expects_others(&self, key: SharingKey) -> bool {
         let is_other = |(process, expected): (&u32, &Expected)| {
-            expected.since.elapsed() < EXPECTED && expected.host.sharing_key() != key && exists(*process)
+            let is_another = !expected.host.sharing_key().may_meet(&key);
+            expected.since.elapsed() < EXPECTED && is_another && exists(*process)
         };
         self.expected.iter().any(is_other)
     }

@@ -184,8 +184,8 @@ impl Masters {
         report(&known.master).await
     }
 
-    /// A report on every host with a master, or none.
-    pub(crate) async fn list(&self) -> Vec<HostReport> {
+    /// A report on every host with a master, and its configuration.
+    pub(crate) async fn list(&self) -> Vec<(HostReport, Arc<HostConfig>)> {
         let known: Vec<(SharingKey, MasterHost)> = self
             .known()
             .iter()
@@ -196,16 +196,18 @@ impl Masters {
             let Some(master) = report(&known.master).await else {
                 continue;
             };
-            reports.push(HostReport {
+            let report = HostReport {
                 name: known.host.original_host.clone(),
                 address: address(&known.host),
                 transport: Transport::OpenSsh,
                 pinned: known.pinned,
                 sharing: key.to_string(),
+                differs: Vec::new(),
                 mux_sockets: Vec::new(),
                 connections: Vec::new(),
                 master: Some(master),
-            });
+            };
+            reports.push((report, known.host));
         }
         reports
     }

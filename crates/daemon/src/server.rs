@@ -1,5 +1,6 @@
 //! The daemon: one engine behind a control socket.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -853,12 +854,7 @@ async fn check(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -
         return Ok(Reply::Checked { rtt: None });
     }
     let config = engine.resolve(&asked).await?;
-    let key = config.sharing_key();
-    let known = engine
-        .status()
-        .into_iter()
-        .find(|status| status.key == key && !status.lanes.is_empty());
-    if known.is_none() {
+    if engine.connected(&config).is_none() {
         return Err(Error::NotConnected {
             host: config.original_host.clone(),
             why: "no connection; run `trunkline warm` to make one",
@@ -922,7 +918,7 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
     }
     let departures = engine.departures(&asked).await?;
     let key = config.sharing_key();
-    let status = engine.status().into_iter().find(|status| status.key == key);
+    let status = engine.connected(&config);
     let master = match masters {
         Some(masters) => masters.report(&key).await,
         None => None,
@@ -968,6 +964,11 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
+        log_in: config
+            .explain_log_in()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
         sharing_key: key.to_string(),
         memory,
         departures: departures
@@ -994,13 +995,14 @@ async fn all_hosts(service: &Service) -> Vec<HostReport> {
     if let Some(masters) = &service.masters {
         hosts.extend(masters.list().await);
     }
-    hosts
+    note_differences(&mut hosts);
+    hosts.into_iter().map(|(report, _)| report).collect()
 }
 
-/// The hosts that have connections, and those that stock ssh may connect to at any time.
-fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
+/// The hosts that have connections, and those that stock ssh may connect to at any time, each with its configuration.
+fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<(HostReport, Arc<HostConfig>)> {
     let mut sockets = mux.map(mux::Sockets::listening).unwrap_or_default();
-    let mut hosts: Vec<HostReport> = Vec::new();
+    let mut hosts: Vec<(HostReport, Arc<HostConfig>)> = Vec::new();
     for HostStatus {
         key,
         host,
@@ -1012,25 +1014,60 @@ fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
         if lanes.is_empty() && !pinned {
             continue;
         }
-        let own = sockets.extract_if(.., |socket| socket.key == key);
-        hosts.push(HostReport {
+        let own = sockets.extract_if(.., |socket| socket.key.may_meet(&key));
+        let report = HostReport {
             mux_sockets: own.map(|socket| socket.path).collect(),
             pinned,
             connections: lanes.into_iter().map(|lane| lane.report).collect(),
             ..host_report(&host, key)
-        });
+        };
+        hosts.push((report, host));
     }
     for socket in sockets {
         let sharing = socket.key.to_string();
-        match hosts.iter_mut().find(|host| host.sharing == sharing) {
-            Some(host) => host.mux_sockets.push(socket.path),
-            None => hosts.push(HostReport {
-                mux_sockets: vec![socket.path],
-                ..host_report(&socket.host, socket.key)
-            }),
+        match hosts.iter_mut().find(|(host, _)| host.sharing == sharing) {
+            Some((host, _)) => host.mux_sockets.push(socket.path),
+            None => {
+                let report = HostReport {
+                    mux_sockets: vec![socket.path],
+                    ..host_report(&socket.host, socket.key)
+                };
+                hosts.push((report, socket.host));
+            }
         }
     }
     hosts
+}
+
+/// Says of the rows of one account what they differ in.
+fn note_differences(hosts: &mut [(HostReport, Arc<HostConfig>)]) {
+    let mut accounts: HashMap<String, Vec<usize>> = HashMap::new();
+    for (row, (report, _)) in hosts.iter().enumerate() {
+        accounts.entry(report.address.clone()).or_default().push(row);
+    }
+    for rows in accounts.into_values().filter(|rows| rows.len() > 1) {
+        let explained: Vec<BTreeMap<_, _>> = rows
+            .iter()
+            .map(|row| &hosts[*row].1)
+            .map(|host| {
+                host.explain_sharing()
+                    .into_iter()
+                    .chain(host.explain_log_in())
+                    .collect()
+            })
+            .collect();
+        let names: BTreeSet<_> = explained.iter().flat_map(BTreeMap::keys).copied().collect();
+        let differ = |name: &&str| {
+            explained
+                .iter()
+                .any(|row| row.get(name) != explained[0].get(name))
+        };
+        let names: Vec<_> = names.into_iter().filter(differ).collect();
+        for (row, values) in rows.into_iter().zip(&explained) {
+            let value = |name: &str| (name.to_owned(), values.get(name).cloned().unwrap_or_default());
+            hosts[row].0.differs = names.iter().copied().map(value).collect();
+        }
+    }
 }
 
 /// A host without anything.
@@ -1041,6 +1078,7 @@ fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
         transport: Transport::Native,
         pinned: false,
         sharing: key.to_string(),
+        differs: Vec::new(),
         mux_sockets: Vec::new(),
         connections: Vec::new(),
         master: None,

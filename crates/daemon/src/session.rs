@@ -527,6 +527,10 @@ fn log_host(log: &Log, host: &Host, interaction: &Interaction) {
         .filter_map(|lane| Some((lane, lane.info.as_ref()?)))
         .collect();
     if known.is_empty() {
+        for objection in host.objections() {
+            let text = format!("Not sharing a connection to {address} that is there: {objection}");
+            log.say(LogLevel::Debug1, text);
+        }
         log.say(
             LogLevel::Debug1,
             format!("No connection to {address} to share: making one"),

@@ -29,7 +29,7 @@ use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{ChannelKind, ChannelRequest, GlobalRequest};
 use trunkline_request::LogLine;
 
-use crate::config::{ForwardAgent, HostConfig};
+use crate::config::{ForwardAgent, HostConfig, LogIn};
 use crate::error::Error;
 use crate::host_key::HostKeyError;
 use crate::interaction::{Asking, HeldUp, Interaction, KnownClient, Waiting};
@@ -91,6 +91,8 @@ pub struct ConnectionInfo {
     pub(crate) warnings: Arc<[String]>,
     /// The authentication method that the server accepted, the last one where it wanted several.
     pub method: &'static str,
+    /// How it was logged in to, against which a request that would do so otherwise is held.
+    pub log_in: Arc<LogIn>,
     /// What the server said to whoever logged in, of which the first 64 KiB are kept; empty for nothing.
     pub banner: Arc<str>,
     /// What was logged while it was made, the first lines of it.
@@ -252,6 +254,20 @@ impl Connection {
             if state.changed().await.is_err() {
                 return Err(self.gone());
             }
+        }
+    }
+
+    /// Waits until it is authenticated, has ended, or its log-in waits for something or somebody.
+    pub(crate) async fn settled(&self) {
+        let mut held_up = self.inner.held_up.clone();
+        let is_held_up = async {
+            if held_up.wait_for(Option::is_some).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            _ = self.ready() => {}
+            () = is_held_up => {}
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod host;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::iter;
 use std::path::Path;
@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use trunkline_proto::WindowBudget;
 
 use crate::config::{
-    ControlMaster, Departure, ForwardAgent, HostConfig, Proxy, Reason, Request, Resolver, SharingKey,
+    ControlMaster, Departure, ForwardAgent, HostConfig, LogIn, Proxy, Reason, Request, Resolver, SharingKey,
     Vantage, World,
 };
 use crate::connection::Connection;
@@ -58,7 +58,7 @@ struct Inner {
     settings: Settings,
     resolver: Arc<Resolver>,
     memory: Arc<Memory>,
-    pools: Mutex<HashMap<SharingKey, Arc<Pool>>>,
+    pools: Mutex<BTreeMap<SharingKey, Arc<Pool>>>,
     /// Handshakes under way, in all and to each server.
     handshakes: Arc<Semaphore>,
     gates: Mutex<HashMap<(String, u16), Arc<Semaphore>>>,
@@ -220,7 +220,7 @@ impl Engine {
         // Tuning decides for data of any kind: where it left compression off, a copy of text may still be faster with it.
         // Lent connections would have to be asked for again.
         let config = host.config();
-        if !request.sets("compression") && !config.compression && !host.pool.confirms() {
+        if !request.sets("compression") && !config.compression && !host.confirms_use() {
             host.undecided = Some(Arc::new(Undecided {
                 engine: Arc::downgrade(&self.inner),
                 request: request.clone(),
@@ -263,13 +263,15 @@ impl Engine {
             interaction.clone()
         };
         let caller = Caller {
+            key: config.sharing_key(),
             config,
             way: Way::Resolved(request.clone()),
             interaction,
             activity: Activity::new(),
         };
         Ok(Host {
-            pool: self.pool(&caller),
+            own: self.pool(&caller),
+            engine: Arc::downgrade(&self.inner),
             caller,
             tuned: None,
             undecided: None,
@@ -435,22 +437,8 @@ impl Engine {
 
     /// Every host that has connections, with their lanes.
     pub fn status(&self) -> Vec<HostStatus> {
-        let pools: Vec<_> = self
-            .inner
-            .pools()
-            .iter()
-            .map(|(key, pool)| (*key, pool.clone()))
-            .collect();
-        pools
-            .into_iter()
-            .map(|(key, pool)| HostStatus {
-                key,
-                host: pool.host().clone(),
-                pinned: pool.is_pinned(),
-                waiting: pool.waiting(),
-                lanes: pool.status(),
-            })
-            .collect()
+        let pools: Vec<_> = self.inner.pools().values().cloned().collect();
+        pools.iter().map(|pool| HostStatus::of(pool)).collect()
     }
 
     /// Closes the connections that `choose` picks by their configuration: at once, or when their sessions have ended. Returns how
@@ -460,7 +448,7 @@ impl Engine {
     pub fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
         let mut closed = 0;
         let mut pools = self.inner.pools();
-        let chosen: Vec<_> = pools.extract_if(|_, pool| choose(pool.host())).collect();
+        let chosen: Vec<_> = pools.extract_if(.., |_, pool| choose(pool.host())).collect();
         for (_, pool) in chosen {
             if at_once || !pool.is_closing() {
                 closed += pool.status().len();
@@ -478,7 +466,7 @@ impl Engine {
     /// Drains everything: running sessions finish, nothing new is connected by what is left. Returns when all
     /// connections have ended or `limit` is over.
     pub async fn shut_down(&self, limit: Duration) {
-        let pools: Vec<_> = self.inner.pools().drain().map(|(_, pool)| pool).collect();
+        let pools: Vec<_> = std::mem::take(&mut *self.inner.pools()).into_values().collect();
         let connections: Vec<_> = pools.iter().flat_map(|pool| pool.connections()).collect();
         for pool in &pools {
             pool.close(Closing::WhenSessionsEnd);
@@ -544,15 +532,17 @@ impl Engine {
             ));
         }
         let caller = Caller {
+            key: SharingKey::unique(),
             config: Arc::new(config),
             way: Way::Given(login),
             interaction: interaction.clone(),
             activity: Activity::new(),
         };
         let pool = self.new_pool(&caller);
-        self.inner.pools().insert(SharingKey::unique(), pool.clone());
+        self.inner.pools().insert(caller.key, pool.clone());
         Ok(Host {
-            pool,
+            own: pool,
+            engine: Weak::new(),
             caller,
             tuned: None,
             undecided: None,
@@ -589,31 +579,38 @@ impl Engine {
     }
 
     fn pool(&self, caller: &Caller) -> Arc<Pool> {
-        let key = caller.config.sharing_key();
-        let mut pools = self.inner.pools();
-        let pool = match pools.get(&key) {
-            Some(pool) => pool.clone(),
-            None => {
-                let pool = self.new_pool(caller);
-                pools.insert(key, pool.clone());
-                pool
-            }
+        let own = {
+            let mut pools = self.inner.pools();
+            let made = || self.new_pool(caller);
+            pools.entry(caller.key).or_insert_with(made).clone()
         };
         if self.inner.lends.load(Ordering::Relaxed) {
+            let used = self.inner.pool_of(&own, caller.key, &caller.config);
             if self.confirms_use(&caller.config) {
-                pool.confirm();
+                used.confirm();
             }
             // Who comes when nothing is there is the one who makes it.
-            pool.is_allowed(caller.interaction.client());
+            used.is_allowed(caller.interaction.client());
         }
-        pool
+        own
+    }
+
+    /// The host's connections that serve whoever asks for this configuration now, if there are any.
+    pub fn connected(&self, config: &HostConfig) -> Option<HostStatus> {
+        let key = config.sharing_key();
+        let own = self.inner.pools().get(&key).cloned();
+        let pool = match own {
+            Some(own) => self.inner.pool_of(&own, key, config),
+            None => self.inner.host_of_guest(key, config)?,
+        };
+        Some(HostStatus::of(&pool)).filter(|status| !status.lanes.is_empty())
     }
 
     fn new_pool(&self, first: &Caller) -> Arc<Pool> {
         let engine = Arc::downgrade(&self.inner);
-        let connector = Box::new(move |caller: &Caller| connect(&engine, caller));
+        let connector = Box::new(move |caller: &Caller, like| connect(&engine, caller, like));
         Pool::new(
-            first.config.clone(),
+            first,
             self.inner.settings.clone(),
             first.way.connections(),
             &self.inner.memory,
@@ -625,8 +622,35 @@ impl Engine {
 
 impl Inner {
     /// Guards the table of pools, for as long as a look-up takes.
-    fn pools(&self) -> MutexGuard<'_, HashMap<SharingKey, Arc<Pool>>> {
+    fn pools(&self) -> MutexGuard<'_, BTreeMap<SharingKey, Arc<Pool>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a caller's sessions go: to the pool of its own key, or as a guest to one that has connections where its own has
+    /// none.
+    fn pool_of(&self, own: &Arc<Pool>, key: SharingKey, config: &HostConfig) -> Arc<Pool> {
+        if own.has_connections() {
+            return own.clone();
+        }
+        self.host_of_guest(key, config).unwrap_or_else(|| own.clone())
+    }
+
+    /// The pool of another key whose connections are such as this configuration would make.
+    fn host_of_guest(&self, key: SharingKey, config: &HostConfig) -> Option<Arc<Pool>> {
+        let terms = config.log_in_terms();
+        let mut others = self.others(key).into_iter();
+        others.find(|pool| pool.admits(&terms))
+    }
+
+    /// The pools whose connections may serve a request of this key if they are logged in to as it would.
+    fn others(&self, key: SharingKey) -> Vec<Arc<Pool>> {
+        let pools = self.pools();
+        let together = pools.range(key.first_that_may_meet()..);
+        together
+            .take_while(|(other, _)| other.may_meet(&key))
+            .filter(|(other, _)| **other != key)
+            .map(|(_, pool)| pool.clone())
+            .collect()
     }
 
     fn gate(&self, host: &HostConfig) -> Arc<Semaphore> {
@@ -642,7 +666,7 @@ impl Inner {
 }
 
 /// Begins a connection.
-fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
+fn connect(engine: &Weak<Inner>, caller: &Caller, like: Option<LogIn>) -> Connection {
     let (memory, metrics, windows, gate, settings) = match engine.upgrade() {
         Some(inner) => (
             inner.memory.clone(),
@@ -677,6 +701,7 @@ fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
         host: caller.config.clone(),
         interaction: interaction.about(&caller.config.user, &caller.config.original_host),
         login,
+        like,
         is_ssh: matches!(&caller.way, Way::Resolved(request) if request.runs_local_command),
         memory,
         settings,
@@ -693,7 +718,7 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
         config,
         way,
         interaction,
-        activity: _,
+        ..
     } = caller;
     let request = match way {
         Way::Resolved(request) => request,
@@ -820,6 +845,18 @@ pub struct HostStatus {
     pub waiting: u64,
     /// Its connections.
     pub lanes: Vec<LaneStatus>,
+}
+
+impl HostStatus {
+    fn of(pool: &Pool) -> Self {
+        Self {
+            key: pool.key(),
+            host: pool.host().clone(),
+            pinned: pool.is_pinned(),
+            waiting: pool.waiting(),
+            lanes: pool.status(),
+        }
+    }
 }
 
 impl fmt::Debug for Engine {

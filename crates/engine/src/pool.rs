@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use trunkline_proto::ChannelKind;
 use trunkline_request::connection::{ConnectionReport, Handshake};
 
-use crate::config::{ControlPersist, HostConfig, Request};
+use crate::config::{ControlPersist, HostConfig, LogIn, LogInTerms, Request, SharingKey};
 use crate::connection::channel::ChannelStream;
 use crate::connection::channel::ChannelTerms;
 use crate::connection::driver::SURE_TEXT;
@@ -30,8 +30,8 @@ use crate::prompt::Answerer;
 use crate::settings::Settings;
 use policy::{Demand, LaneId, Load, Loss, Patience, Placement, Policy, Reuse, Spares, Tally, Verdict};
 
-/// Makes a new connection to the pool's host, as its caller wants it.
-type Connector = Box<dyn Fn(&Caller) -> Connection + Send + Sync>;
+/// Makes a new connection to the pool's host, as its caller wants it, and where there is one already, logged in to like that.
+type Connector = Box<dyn Fn(&Caller, Option<LogIn>) -> Connection + Send + Sync>;
 
 /// Where a host's configuration came from, and with it the way there.
 #[derive(Clone)]
@@ -52,10 +52,12 @@ impl Way {
     }
 }
 
-/// Who needs a connection. Callers who share have the same [`SharingKey`](crate::config::SharingKey); in all that is not in
-/// it (time limits, keepalives, what is remembered of keys), a new connection goes by the one who asked for it.
+/// Who needs a connection. Callers who share have the same [`SharingKey`], or one that [may meet](SharingKey::may_meet) the
+/// pool's; in all that is not in it (time limits, keepalives, what is remembered of keys), a new connection goes by the one who
+/// asked for it.
 #[derive(Clone)]
 pub(crate) struct Caller {
+    pub(crate) key: SharingKey,
     pub(crate) config: Arc<HostConfig>,
     pub(crate) way: Way,
     pub(crate) interaction: Interaction,
@@ -78,8 +80,37 @@ impl Caller {
     }
 }
 
+/// Why nothing was begun in a pool.
+#[derive(Debug)]
+pub(crate) enum Unplaced {
+    /// Its connections are not logged in to as the caller would have: it is another pool's.
+    Elsewhere,
+    Failed(Error),
+}
+
+impl Unplaced {
+    /// What has come of it here; `None` where another pool is to be asked.
+    pub(crate) fn here<T>(placed: Result<T, Self>) -> Option<Result<T, Error>> {
+        match placed {
+            Ok(placed) => Some(Ok(placed)),
+            Err(Self::Failed(error)) => Some(Err(error)),
+            Err(Self::Elsewhere) => None,
+        }
+    }
+}
+
+impl From<Error> for Unplaced {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// The connections to one host.
+///
+/// Those whose key is the pool's make its connections. Others are guests, on connections that they
+/// [would have made](LogInTerms::objection) so, and make only further ones, like those that are there.
 pub(crate) struct Pool {
+    key: SharingKey,
     host: Arc<HostConfig>,
     connector: Connector,
     /// What is learnt of the host.
@@ -123,6 +154,8 @@ struct Lane {
     trial: Option<SpareSession>,
     /// How many have it [held](Pool::hold).
     holders: u32,
+    /// It is logged in to like one that was there before.
+    is_like_another: bool,
 }
 
 /// When connections end that are to end.
@@ -145,16 +178,17 @@ pub struct LaneStatus {
 }
 
 impl Pool {
-    /// `connections`: the most that there may be, if not as many as the settings say. Where it is one, what the server
+    /// For `first`, and all who share with it. `connections`: the most that there may be, if not as many as the settings say. Where it is one, what the server
     /// refuses on it fails; elsewhere it waits for a place.
     pub(crate) fn new(
-        host: Arc<HostConfig>,
+        first: &Caller,
         mut settings: Settings,
         connections: Option<usize>,
         memory: &Arc<Memory>,
         metrics: Arc<Metrics>,
         connector: Connector,
     ) -> Arc<Self> {
+        let (key, host) = (first.key, first.config.clone());
         let learner = Learner::new(memory, HostId::of(&host));
         let limit = learner.facts().lessons.number(Lesson::MaxSessions);
         let idle = match host.control_persist {
@@ -181,6 +215,7 @@ impl Pool {
             allowed: Vec::new(),
         });
         Arc::new(Self {
+            key,
             host,
             connector,
             learner,
@@ -194,8 +229,31 @@ impl Pool {
         })
     }
 
+    pub(crate) fn key(&self) -> SharingKey {
+        self.key
+    }
+
     pub(crate) fn host(&self) -> &Arc<HostConfig> {
         &self.host
+    }
+
+    /// Whether there are connections, made or being made.
+    pub(crate) fn has_connections(&self) -> bool {
+        let mut state = self.state();
+        state.refresh(&self.host, Instant::now());
+        !state.lanes.is_empty()
+    }
+
+    /// Whether a guest may use the connections that there are: each is one that it would have made so.
+    pub(crate) fn admits(&self, terms: &LogInTerms) -> bool {
+        let mut state = self.state();
+        state.refresh(&self.host, Instant::now());
+        state.admits(terms)
+    }
+
+    /// Whether a caller makes the pool's connections, or may use those that there are.
+    fn is_for(&self, state: &State, caller: &Caller) -> bool {
+        self.is_given || caller.key == self.key || state.admits(&caller.config.log_in_terms())
     }
 
     /// Guards the policy and the table of lanes, for as long as a decision takes; never held across an await.
@@ -210,7 +268,7 @@ impl Pool {
         self: &Arc<Self>,
         command: &Command,
         caller: &Caller,
-    ) -> Result<Session, Error> {
+    ) -> Result<Session, Unplaced> {
         let load = match self.may_end_with(command) {
             true => Load::SessionApart,
             false => Load::Session,
@@ -223,7 +281,7 @@ impl Pool {
         self: &Arc<Self>,
         command: &Command,
         caller: &Caller,
-    ) -> Result<Session, Error> {
+    ) -> Result<Session, Unplaced> {
         self.session_placed(command, caller, Load::SessionApart).await
     }
 
@@ -245,14 +303,16 @@ impl Pool {
         command: &Command,
         caller: &Caller,
         load: Load,
-    ) -> Result<Session, Error> {
+    ) -> Result<Session, Unplaced> {
         let asked_at = Instant::now();
         // A server that refuses and then ends the connection has said why.
         let mut refused = None;
         let mut misplaced = Misplaced::default();
         loop {
             let placed = match self.placed(caller, load).await {
-                Err(error @ Error::Closed { .. }) => return Err(refused.unwrap_or(error)),
+                Err(Unplaced::Failed(error @ Error::Closed { .. })) => {
+                    return Err(refused.unwrap_or(error).into());
+                }
                 placed => placed?,
             };
             let Placed {
@@ -300,7 +360,7 @@ impl Pool {
                                     refused = Some(error);
                                     continue;
                                 }
-                                return Err(error);
+                                return Err(error.into());
                             };
                             lease.ends(End::NeverOpened);
                             let verdict = match self.session_refused(lane, false, asked) {
@@ -316,7 +376,7 @@ impl Pool {
                                     refused = Some(error);
                                     continue;
                                 }
-                                Verdict::Final => return Err(error),
+                                Verdict::Final => return Err(error.into()),
                             }
                         }
                         Attempt::Elsewhere => {
@@ -571,7 +631,7 @@ impl Pool {
         self: &Arc<Self>,
         kind: ChannelKind,
         caller: &Caller,
-    ) -> Result<ChannelStream, Error> {
+    ) -> Result<ChannelStream, Unplaced> {
         loop {
             let placed = self.placed(caller, Load::Tunnel).await?;
             let (lane, connection) = (placed.lane, placed.connection);
@@ -585,7 +645,7 @@ impl Pool {
                     if opened.is_ok() {
                         self.state().policy.channel_opened(lane);
                     }
-                    return opened;
+                    return opened.map_err(Unplaced::Failed);
                 }
                 Attempt::Elsewhere => {}
             }
@@ -595,8 +655,8 @@ impl Pool {
     /// Waits for a place.
     ///
     /// # Errors
-    /// The connections were ended; the first connection, which was to have it, could not be made.
-    async fn placed(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Error> {
+    /// The connections were ended; the first connection, which was to have it, could not be made; it is another pool's.
+    async fn placed(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Unplaced> {
         let begun = Instant::now();
         let mut shown = None;
         loop {
@@ -625,7 +685,7 @@ impl Pool {
         }
     }
 
-    fn find_place(self: &Arc<Self>, caller: &Caller, load: Load, begun: Instant) -> Result<Lookup, Error> {
+    fn find_place(self: &Arc<Self>, caller: &Caller, load: Load, begun: Instant) -> Result<Lookup, Unplaced> {
         self.check_not_ended()?;
         let now = Instant::now();
         let demand = Demand {
@@ -634,12 +694,15 @@ impl Pool {
         };
         let mut state = self.state();
         state.refresh(&self.host, now);
+        if !self.is_for(&state, caller) {
+            return Err(Unplaced::Elsewhere);
+        }
         if let Some((at, connection)) = &state.failed
             && *at >= begun
             && let Some(error) = connection.end()
             && !connection.is_left_to(&caller.interaction, &error)
         {
-            return Err(error);
+            return Err(error.into());
         }
         loop {
             let (lane, how) = match state.policy.place(demand, now) {
@@ -746,11 +809,14 @@ impl Pool {
     }
 
     /// The first lane's connection, made if there is none, for what belongs to a connection as a whole (remote
-    /// forwardings).
-    pub(crate) fn control(self: &Arc<Self>, caller: &Caller) -> Connection {
+    /// forwardings). `None` where it is another pool's.
+    pub(crate) fn control(self: &Arc<Self>, caller: &Caller) -> Option<Connection> {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(&self.host, now);
+        if !self.is_for(&state, caller) {
+            return None;
+        }
         let first = state.policy.first();
         let connection = match first.and_then(|lane| state.lanes.get(&lane)) {
             Some(lane) => lane.connection.clone(),
@@ -761,7 +827,7 @@ impl Pool {
         };
         drop(state);
         connection.warn(&caller.interaction);
-        connection
+        Some(connection)
     }
 
     /// A place of a session or a tunnel in a lane.
@@ -800,15 +866,15 @@ impl Pool {
     }
 
     /// As [`Self::control`], and counts it as in use until the lease is dropped. Being asked to close ends it all the same.
-    pub(crate) fn hold_control(self: &Arc<Self>, caller: &Caller) -> (Connection, Lease) {
-        let (_, connection, lease) = self.hold_first(caller);
-        (connection, lease)
+    pub(crate) fn hold_control(self: &Arc<Self>, caller: &Caller) -> Option<(Connection, Lease)> {
+        let (_, connection, lease) = self.hold_first(caller)?;
+        Some((connection, lease))
     }
 
     /// As [`Self::hold_control`], and counts as a session does when it is asked to close: it ends after that, unless that is to
     /// be now.
-    pub(crate) fn hold(self: &Arc<Self>, caller: &Caller) -> (Connection, Lease) {
-        let (held, connection, lease) = self.hold_first(caller);
+    pub(crate) fn hold(self: &Arc<Self>, caller: &Caller) -> Option<(Connection, Lease)> {
+        let (held, connection, lease) = self.hold_first(caller)?;
         if let Some(lane) = self.state().lanes.get_mut(&held) {
             lane.holders += 1;
         }
@@ -832,13 +898,16 @@ impl Pool {
                 }
             }
         };
-        (connection, Lease::new(release))
+        Some((connection, Lease::new(release)))
     }
 
-    fn hold_first(self: &Arc<Self>, caller: &Caller) -> (LaneId, Connection, Lease) {
+    fn hold_first(self: &Arc<Self>, caller: &Caller) -> Option<(LaneId, Connection, Lease)> {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(&self.host, now);
+        if !self.is_for(&state, caller) {
+            return None;
+        }
         let held = state.policy.hold_first(now);
         let connection = match state.lanes.get(&held) {
             Some(lane) => lane.connection.clone(),
@@ -846,7 +915,7 @@ impl Pool {
         };
         drop(state);
         connection.warn(&caller.interaction);
-        (held, connection, self.lease(held, true, now))
+        Some((held, connection, self.lease(held, true, now)))
     }
 
     /// Whether another log-in would take an answer that `answerer` does not have at hand, so that none is made without being
@@ -897,13 +966,20 @@ impl Pool {
     }
 
     fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, caller: &Caller) -> Connection {
-        let connection = if state.policy.is_further(id) && !self.is_given {
-            (self.connector)(&Caller {
+        let is_further = state.policy.is_further(id) && !self.is_given;
+        let like = match is_further || !self.is_given && caller.key != self.key {
+            true => state.log_in(),
+            false => None,
+        };
+        let is_like_another = like.is_some();
+        let connection = if is_further {
+            let caller = Caller {
                 interaction: caller.interaction.clone().unattended(),
                 ..caller.clone()
-            })
+            };
+            (self.connector)(&caller, like)
         } else {
-            (self.connector)(caller)
+            (self.connector)(caller, like)
         };
         if state.ended {
             // Whoever asked hears so from it; nothing is dialled.
@@ -916,6 +992,7 @@ impl Pool {
                 spares: VecDeque::new(),
                 trial: None,
                 holders: 0,
+                is_like_another,
             },
         );
         let pool = Arc::downgrade(self);
@@ -1176,6 +1253,21 @@ impl Pool {
 }
 
 impl State {
+    /// Whether each connection is one that a guest would have made so, and there is one.
+    fn admits(&self, terms: &LogInTerms) -> bool {
+        let would_make = |lane: &Lane| match lane.connection.info() {
+            Some(info) => terms.objection(&info.log_in).is_none(),
+            None => lane.is_like_another,
+        };
+        self.log_in().is_some() && self.lanes.values().all(would_make)
+    }
+
+    /// How a connection that is there was logged in to.
+    fn log_in(&self) -> Option<LogIn> {
+        let made = self.lanes.values().find_map(|lane| lane.connection.info())?;
+        Some((*made.log_in).clone())
+    }
+
     /// The lane of a pinned host that is never closed as idle.
     fn kept(&self) -> Option<LaneId> {
         self.pinned.then(|| self.policy.first()).flatten()
@@ -1352,6 +1444,7 @@ mod tests {
             host: host.clone(),
             interaction: interaction.clone(),
             login: Login::new(),
+            like: None,
             is_ssh: false,
             memory: Arc::new(Memory::in_memory()),
             settings: Settings::default(),
@@ -1371,17 +1464,18 @@ mod tests {
         let host = Arc::new(HostConfig::explicit("host", 22, "user").unwrap());
         let connector: Connector = {
             let host = host.clone();
-            Box::new(move |caller: &Caller| ended(&host, &caller.interaction))
+            Box::new(move |caller: &Caller, _| ended(&host, &caller.interaction))
         };
         let memory = Arc::new(Memory::in_memory());
         let caller = Caller {
-            config: host.clone(),
+            key: SharingKey::unique(),
+            config: host,
             way: Way::Given(Login::new()),
             interaction: Interaction::none(),
             activity: Activity::new(),
         };
         let pool = Pool::new(
-            host,
+            &caller,
             Settings::default(),
             None,
             &memory,
@@ -1391,7 +1485,8 @@ mod tests {
         let outcome = pool.session(&Command::exec("true"), &caller).await;
         let error = match outcome {
             Ok(mut session) => session.started().await.unwrap_err(),
-            Err(error) => error,
+            Err(Unplaced::Failed(error)) => error,
+            Err(Unplaced::Elsewhere) => panic!("it is the pool's own caller"),
         };
         assert!(error.to_string().contains("there is no way"), "{error}");
         assert!(pool.status().is_empty());

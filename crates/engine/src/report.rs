@@ -70,6 +70,8 @@ impl From<&ConnectionInfo> for Handshake {
             mac: info.mac.map(str::to_owned),
             compressed: info.compressed,
             greeting: info.greeting.clone(),
+            log_in: info.log_in.to_string(),
+            host_key_check: info.log_in.host_key.to_string(),
         }
     }
 }

@@ -77,4 +77,8 @@ pub struct Handshake {
     pub compressed: bool,
     /// The last line of what the server said before its identification, safe to show; or empty.
     pub greeting: String,
+    /// How it was logged in to: methods, and the key's type, fingerprint and place.
+    pub log_in: String,
+    /// How the host key was checked: where it was known from, or which rule let it through.
+    pub host_key_check: String,
 }

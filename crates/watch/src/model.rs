@@ -287,6 +287,7 @@ pub(crate) mod tests {
             transport: Transport::Native,
             pinned: false,
             sharing: name.into(),
+            differs: Vec::new(),
             mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
                 handshake: Some(Handshake {
@@ -298,6 +299,8 @@ pub(crate) mod tests {
                     mac: None,
                     compressed: false,
                     greeting: String::new(),
+                    log_in: "publickey ED25519 SHA256:x (agent)".into(),
+                    host_key_check: "known from /k:1".into(),
                 }),
                 rtt: Some(Duration::from_micros(1540)),
                 sessions: 1,

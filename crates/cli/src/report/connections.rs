@@ -1,11 +1,12 @@
 //! What `trunkline ls` shows: a row for each connection.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trunkline_control::protocol::{ConnectionReport, HostReport, MasterReport, MasterState};
 use trunkline_text::{Printable, counted};
 
-use super::grid::Grid;
+use super::grid::{Grid, wrapped_list};
 
 /// The columns, from left to right.
 const COLUMNS: [Column; 13] = [
@@ -106,7 +107,43 @@ pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
         shown.retain(|other| *other != column);
         text = drawn(&rows, &shown);
     }
-    text
+    text + &differences(hosts, width)
+}
+
+/// For each account with several rows, what keeps them apart.
+fn differences(hosts: &[HostReport], width: Option<u16>) -> String {
+    let mut accounts: BTreeMap<&str, Vec<&HostReport>> = BTreeMap::new();
+    for host in hosts.iter().filter(|host| !host.differs.is_empty()) {
+        accounts.entry(&host.address).or_default().push(host);
+    }
+    let line = |(address, rows): (&str, Vec<&HostReport>)| {
+        let names: BTreeSet<&String> = rows
+            .iter()
+            .flat_map(|row| &row.differs)
+            .map(|(name, _)| name)
+            .collect();
+        let values = |name: &String| {
+            let of_row = |row: &&HostReport| {
+                let found = row.differs.iter().find(|(other, _)| other == name);
+                let value = found.map_or("", |(_, value)| value);
+                if value.is_empty() {
+                    "unset".to_owned()
+                } else {
+                    value.to_owned()
+                }
+            };
+            let values: Vec<_> = rows.iter().map(of_row).collect();
+            format!("{name} ({})", values.join(" | "))
+        };
+        let all: Vec<_> = names.into_iter().map(values).collect();
+        let text = format!(
+            "{address} has {} rows, which differ in {}",
+            rows.len(),
+            all.join(", ")
+        );
+        wrapped_list(&Printable::line(&text).into_string(), 2, width) + "\n"
+    };
+    accounts.into_iter().map(line).collect()
 }
 
 fn drawn(rows: &[Row], shown: &[usize]) -> String {
@@ -260,6 +297,8 @@ pub(crate) mod tests {
                 mac: Some("hmac-sha2-256".into()),
                 compressed: true,
                 greeting: String::new(),
+                log_in: "publickey ED25519 SHA256:x (agent)".into(),
+                host_key_check: "known from /k:1".into(),
             }),
             rtt: Some(Duration::from_micros(1540)),
             sessions: 0,
@@ -281,6 +320,7 @@ pub(crate) mod tests {
             transport: Transport::Native,
             pinned: false,
             sharing: String::new(),
+            differs: Vec::new(),
             mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
                 sessions: 2,

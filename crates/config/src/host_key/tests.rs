@@ -119,6 +119,30 @@ fn an_unknown_host_is_refused_asked_about_or_remembered() {
 }
 
 #[test]
+fn what_was_let_through_says_how_strict_a_rule_would_have_done_so_too() {
+    let passes = |policy: &Policy, trust: &Trust| strictest_that_passes(policy, trust, &SERVER, &key(1), 0);
+    let known = trust(&[("user", line("host.example", &key(1)))]);
+    let changed = trust(&[("user", line("host.example", &key(2)))]);
+    // Known by its name, and its address by another's.
+    let elsewhere = line("host.example", &key(1)) + &line("192.0.2.1", &key(2));
+    let elsewhere = trust(&[("user", elsewhere)]);
+    let by_address = |strict| Policy {
+        check_host_ip: true,
+        ..policy(strict)
+    };
+    for strict in ALL {
+        assert_eq!(passes(&policy(strict), &known), Yes);
+    }
+    assert_eq!(passes(&policy(No), &Trust::default()), AcceptNew);
+    assert_eq!(passes(&policy(AcceptNew), &Trust::default()), AcceptNew);
+    // Whoever it was asked has said yes.
+    assert_eq!(passes(&policy(Ask), &Trust::default()), Ask);
+    assert_eq!(passes(&policy(No), &changed), No);
+    assert_eq!(passes(&by_address(Ask), &elsewhere), Ask);
+    assert_eq!(passes(&by_address(No), &elsewhere), No);
+}
+
+#[test]
 fn a_changed_key_is_refused_with_the_line_and_the_way_out() {
     let trust = trust(&[("user", "# first\n".to_owned() + &line("host.example", &key(2)))]);
     for strict in [Yes, Ask, AcceptNew] {

@@ -4,43 +4,70 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aws_lc_rs::digest::{Context, SHA256};
+use aws_lc_rs::digest::{self, Context, SHA256};
 
 use super::fixed_by_master::FIXED_BY_MASTER;
-use super::hex;
 use super::values::ForwardAgent;
 use super::{CommandWorld, HostConfig};
+use super::{hex, yes_or_no};
 
-/// Equal for two hosts exactly when a connection for the one may serve the other. Shown as 16 hexadecimal digits.
+/// Says which connections may serve a host. Shown as 16 hexadecimal digits.
+///
+/// Equal for two hosts whose requests always share. Where two keys [may meet](Self::may_meet), the requests differ only in how
+/// they would log in, and how a connection was in fact [logged in to](super::LogIn) decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SharingKey([u8; 32]);
+pub struct SharingKey {
+    /// Of who is reached, the way there, and what is trusted and shown.
+    reached: [u8; 32],
+    /// Of what the log-in and the check of the host key may be.
+    log_in: [u8; 32],
+}
 
 impl SharingKey {
     /// A key that no other host has or will have: it shares with nobody.
     pub fn unique() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Self::of(&[("private", number.to_string())])
+        Self {
+            reached: digest_of(&[("private", number.to_string())]),
+            log_in: [0; 32],
+        }
     }
 
-    fn of(pairs: &[(&'static str, String)]) -> Self {
-        let mut hash = Context::new(&SHA256);
-        for (name, value) in pairs {
-            for part in [name.as_bytes(), value.as_bytes()] {
-                // The length keeps ("ab", "c") apart from ("a", "bc").
-                hash.update(&(part.len() as u64).to_be_bytes());
-                hash.update(part);
-            }
-        }
-        let mut key = [0; 32];
-        key.copy_from_slice(hash.finish().as_ref());
-        Self(key)
+    /// Whether a connection for the one may serve the other, if it was [logged in to](super::LogIn) as that one would.
+    #[must_use]
+    pub fn may_meet(&self, other: &Self) -> bool {
+        self.reached == other.reached
     }
+
+    /// The least of the keys that this one may meet: they stand together where keys are in order.
+    #[must_use]
+    pub fn first_that_may_meet(&self) -> Self {
+        Self {
+            reached: self.reached,
+            log_in: [0; 32],
+        }
+    }
+}
+
+fn digest_of(pairs: &[(&'static str, String)]) -> [u8; 32] {
+    let mut hash = Context::new(&SHA256);
+    for (name, value) in pairs {
+        for part in [name.as_bytes(), value.as_bytes()] {
+            // The length keeps ("ab", "c") apart from ("a", "bc").
+            hash.update(&(part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(hash.finish().as_ref());
+    out
 }
 
 impl fmt::Display for SharingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0[..8]))
+        let of_both = digest::digest(&SHA256, &[self.reached, self.log_in].concat());
+        f.write_str(&hex(&of_both.as_ref()[..8]))
     }
 }
 
@@ -50,19 +77,14 @@ impl fmt::Debug for SharingKey {
     }
 }
 
-/// What decides how to log in, and not as whom.
-const WAYS_OF_LOGGING_IN: [&str; 4] = [
-    "preferredauthentications",
-    "passwordauthentication",
-    "kbdinteractiveauthentication",
-    "kbdinteractivedevices",
-];
-
 impl HostConfig {
-    /// The identity of the connections that may serve this host.
+    /// Which connections may serve this host.
     #[must_use]
     pub fn sharing_key(&self) -> SharingKey {
-        SharingKey::of(&self.explain_sharing())
+        SharingKey {
+            reached: digest_of(&self.explain_sharing()),
+            log_in: digest_of(&self.explain_log_in()),
+        }
     }
 
     /// Whether both are the same account on the same server, whatever the way and the keys.
@@ -71,17 +93,8 @@ impl HostConfig {
         (&self.user, &self.hostname, self.port) == (&other.user, &other.hostname, other.port)
     }
 
-    /// Whether a connection for this host, once it is there, is one for `other` too: they differ in nothing but the ways of
-    /// logging in that may be tried.
-    #[must_use]
-    pub fn agrees_but_for_login(&self, other: &Self) -> bool {
-        let (ours, theirs) = (self.explain_sharing(), other.explain_sharing());
-        ours.iter()
-            .zip(&theirs)
-            .all(|(ours, theirs)| ours == theirs || WAYS_OF_LOGGING_IN.contains(&ours.0))
-    }
-
-    /// What the sharing key is made of: names (directives, mostly) and values, for people to compare.
+    /// What has to be equal where a connection is shared: names (directives, mostly) and values, for people to compare.
+    /// [`Self::explain_log_in`] has what need not be.
     ///
     /// Where a command of the user's takes part in who is reached or trusted, what it sees of its caller is among them: of
     /// the environment a digest. A jump host stands for all of this of its own.
@@ -138,16 +151,6 @@ impl HostConfig {
                     ForwardAgent::Socket(socket) => path(socket),
                 },
             ),
-            (
-                "preferredauthentications",
-                self.preferred_authentications.join(","),
-            ),
-            ("pubkeyauthentication", self.pubkey_authentication.as_str().into()),
-            ("passwordauthentication", yes_or_no(self.password_authentication)),
-            (
-                "kbdinteractiveauthentication",
-                yes_or_no(self.kbd_interactive_authentication),
-            ),
             ("kbdinteractivedevices", optional(&self.kbd_interactive_devices)),
             (
                 "hostbasedauthentication",
@@ -158,10 +161,6 @@ impl HostConfig {
             ("globalknownhostsfile", paths(&self.global_known_hosts_files)),
             ("knownhostscommand", optional(&self.known_hosts_command)),
             ("revokedhostkeys", paths(&self.revoked_host_keys)),
-            (
-                "stricthostkeychecking",
-                self.strict_host_key_checking.as_str().into(),
-            ),
             ("checkhostip", yes_or_no(self.check_host_ip)),
             (
                 "nohostauthenticationforlocalhost",
@@ -218,18 +217,15 @@ impl HostConfig {
 
 /// A jump host, and all that decides who may share its connections.
 fn explain_jump(jump: &HostConfig) -> String {
-    let SharingKey(key) = jump.sharing_key();
+    let SharingKey { reached, log_in } = jump.sharing_key();
     format!(
-        "{}@{}:{} {}",
+        "{}@{}:{} {}{}",
         jump.user,
         jump.hostname,
         jump.port,
-        hex(&key[..16])
+        hex(&reached[..16]),
+        hex(&log_in[..16])
     )
-}
-
-fn yes_or_no(value: bool) -> String {
-    if value { "yes" } else { "no" }.into()
 }
 
 /// In quotes and escaped, so that no two paths, and no two lists of paths, look alike.

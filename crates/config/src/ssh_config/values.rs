@@ -91,6 +91,22 @@ words! {
     }
 }
 
+impl StrictHostKeyChecking {
+    /// From the strictest to the loosest.
+    pub const ALL: [Self; 4] = [Self::Yes, Self::Ask, Self::AcceptNew, Self::No];
+
+    /// Its place among them; the strictest has the highest number.
+    #[must_use]
+    pub fn strictness(self) -> u8 {
+        match self {
+            Self::Yes => 3,
+            Self::Ask => 2,
+            Self::AcceptNew => 1,
+            Self::No => 0,
+        }
+    }
+}
+
 words! {
     /// `UpdateHostKeys`: whether keys that an authenticated server announces are remembered.
     UpdateHostKeys {

@@ -46,12 +46,17 @@ pub(super) enum Dropped {
 /// Serves one client.
 pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket) -> Result<(), Dropped> {
     check_peer(&stream)?;
+    let peer = Peer::of(&stream);
     let mut client = Client {
-        peer: Peer::of(&stream),
+        peer,
         activity: OfClient::new(&sockets.activities, &stream, true),
         recorder: Recorder::of(&sockets.audit, &stream),
         packets: Packets::new(stream),
-        door: Door { sockets, socket },
+        door: Door {
+            sockets,
+            socket,
+            client: peer.process(),
+        },
         shut_out: None,
     };
     if !client.greet().await? {
@@ -89,6 +94,7 @@ pub(super) struct Client<'a> {
 pub(super) struct Door<'a> {
     sockets: &'a Sockets,
     pub(super) socket: &'a Socket,
+    client: Option<u32>,
 }
 
 impl Door<'_> {
@@ -107,14 +113,14 @@ impl Door<'_> {
         &self.sockets.recordings
     }
 
-    /// The host behind it.
+    /// The host behind it, as the client means it.
     pub(super) async fn host(self) -> Result<Host, Error> {
-        self.sockets.host(self.socket).await
+        self.sockets.host(self.socket, self.client).await
     }
 
     /// The host behind it for what a client asks to be forwarded, and the folder in which its paths begin.
-    async fn host_of(self, client: Peer) -> Result<(Host, PathBuf), Error> {
-        self.sockets.host_of(self.socket, client.process()).await
+    async fn host_of(self) -> Result<(Host, PathBuf), Error> {
+        self.sockets.host_of(self.socket, self.client).await
     }
 
     /// Whether the user allows a use of the host's connection, where that has to be asked.
@@ -137,7 +143,7 @@ impl Door<'_> {
                 return true;
             }
         };
-        self.sockets.allows(self.socket, &question).await
+        self.sockets.allows(self.socket, self.client, &question).await
     }
 }
 
@@ -149,7 +155,7 @@ impl Client<'_> {
 
     /// Whether it must not make a connection of its own, so that it is told of a failure where others are let down.
     pub(super) fn must_share(&self) -> bool {
-        let Door { sockets, socket } = self.door;
+        let Door { sockets, socket, .. } = self.door;
         sockets.must_share(socket, self.peer.world().as_ref())
     }
 
@@ -172,7 +178,7 @@ impl Client<'_> {
         let connected = async {
             let host = self.door.host().await.map_err(failed)?;
             if !self.peer.means(host.config(), self.door.sockets.engine.vantage())
-                || self.peer.is_for_another(self.door.socket, &host)
+                || self.peer.is_for_another(self.door.socket)
             {
                 let error = Error::Invalid("the client might not reach the same host by itself".into());
                 return Err((error, Decline::AnotherHost));
@@ -273,7 +279,7 @@ impl Client<'_> {
 
     async fn open_forward(&mut self, asked: Forward) -> Reply {
         let opened = async {
-            let (host, cwd) = self.door.host_of(self.peer).await?;
+            let (host, cwd) = self.door.host_of().await?;
             let beside = |subject| self.entry(subject);
             self.door.socket.forwards.open(&host, &cwd, asked, beside).await
         };

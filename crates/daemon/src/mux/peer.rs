@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
 use tokio::net::UnixStream;
-use trunkline::Host;
 use trunkline::config::{HostConfig, Vantage, World};
 use trunkline_request::ssh_options::TypedOptions;
 
@@ -55,8 +54,8 @@ impl Peer {
 
     /// Whether the client was told to come to the socket for something else than it is for now: it says nothing of what it
     /// was asked for, and the socket may have become another one's on its way.
-    pub(super) fn is_for_another(self, socket: &Socket, host: &Host) -> bool {
-        self.0.is_some_and(|pid| socket.is_for_another(pid, host))
+    pub(super) fn is_for_another(self, socket: &Socket) -> bool {
+        self.0.is_some_and(|pid| socket.is_for_another(pid))
     }
 
     /// Whether the client would reach the same host by itself: it stands where this process does, and the user's commands

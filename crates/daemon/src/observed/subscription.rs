@@ -177,6 +177,7 @@ mod tests {
             transport: Transport::Native,
             pinned: false,
             sharing: name.into(),
+            differs: Vec::new(),
             mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
                 handshake: None,

@@ -64,12 +64,10 @@ pub(crate) async fn remote_names(
 ) -> Result<Reply, Error> {
     let asked = engine_request(host);
     let config = engine.resolve(&asked).await?;
-    let key = config.sharing_key();
     let none = Reply::RemoteNames(Vec::new());
     let is_connected = engine
-        .status()
-        .iter()
-        .any(|status| status.key == key && status.lanes.iter().any(|lane| lane.info.is_some()));
+        .connected(&config)
+        .is_some_and(|status| status.lanes.iter().any(|lane| lane.info.is_some()));
     // A use that the user has to confirm is not worth a question.
     if !is_connected || engine.confirms_use(&config) {
         return Ok(none);

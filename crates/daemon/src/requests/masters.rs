@@ -88,6 +88,7 @@ fn report(master: &Master, state: &MasterState) -> HostReport {
         transport: Transport::OpenSsh,
         pinned: false,
         sharing: String::new(),
+        differs: Vec::new(),
         mux_sockets: Vec::new(),
         connections: Vec::new(),
         master: Some(known),

@@ -13,7 +13,9 @@ use trunkline_proto::{Event, HostClaim};
 use trunkline_request::LogLevel;
 use zeroize::Zeroizing;
 
-use crate::config::{HostConfig, PubkeyAuthentication};
+use crate::config::{
+    HostConfig, HostKeyCheck, KeyUsed, LogIn, LogInTerms, Method as Way, PubkeyAuthentication,
+};
 use crate::connection::driver::Driver;
 use crate::connection::login::{Attempt, Authenticator, Method};
 use crate::error::Error;
@@ -48,6 +50,12 @@ pub(crate) struct Authentication<'a> {
     used: Option<Candidate>,
     /// What was tried last.
     used_method: &'static str,
+    /// What has become of each method, as far as others may ask.
+    course_taken: CourseTaken,
+    /// The methods that the user allows.
+    terms: LogInTerms,
+    /// The log-in of the connection beside which this one is made: this one is to be like it.
+    like: Option<LogIn>,
     asked_none: bool,
     passwords_left: u32,
     interactive_left: u32,
@@ -66,6 +74,38 @@ pub(crate) struct Authentication<'a> {
     banners_left: usize,
     /// The first [`MOST_KEPT`] bytes of banners, for those who use the connection later.
     banner: String,
+}
+
+/// What has become of the methods so far.
+#[derive(Debug, Clone, Default)]
+struct CourseTaken {
+    trying: Option<Way>,
+    accepted: Vec<Way>,
+    refused: Vec<Way>,
+    /// Of the method that was accepted.
+    key: Option<KeyUsed>,
+}
+
+impl CourseTaken {
+    /// The server has not let the user in by what was tried last, or not by it alone.
+    fn answered(&mut self, partial: bool, used: Option<&Candidate>) {
+        match self.trying.take() {
+            Some(way) if partial => {
+                self.accepted.push(way);
+                if way == Way::PublicKey {
+                    self.key = used.map(Candidate::as_used);
+                }
+            }
+            Some(way) => self.refuse(way),
+            None => {}
+        }
+    }
+
+    fn refuse(&mut self, way: Way) {
+        if !self.refused.contains(&way) {
+            self.refused.push(way);
+        }
+    }
 }
 
 /// The most text of banners that one log-in shows. One message holds 256 KiB, and nothing says how many there may be.
@@ -98,6 +138,9 @@ impl<'a> Authentication<'a> {
             is_ssh: false,
             used: None,
             used_method: "none",
+            course_taken: CourseTaken::default(),
+            terms: host.log_in_terms(),
+            like: None,
             asked_none: false,
             passwords_left: if secrets && host.password_authentication {
                 host.number_of_password_prompts
@@ -119,6 +162,16 @@ impl<'a> Authentication<'a> {
             banners_left: MOST_BANNERS,
             banner: String::new(),
         }
+    }
+
+    /// Tries only what led in to a connection of which this is another: who uses the one may come to use the other.
+    pub(crate) fn repeat(&mut self, made: &LogIn) {
+        let used = made.key.as_ref().map(|key| key.digest);
+        let candidates = &mut self.identities.candidates;
+        candidates.retain(|candidate| used == Some(candidate.digest()));
+        self.sole = candidates.len() == 1;
+        self.course_taken.refused.clone_from(&made.refused);
+        self.like = Some(made.clone());
     }
 
     /// Leaves the choice of what is tried to the program.
@@ -179,6 +232,22 @@ impl<'a> Authentication<'a> {
         );
     }
 
+    /// How it was logged in, to a host whose key was checked like this.
+    pub(crate) fn log_in(&self, host_key: HostKeyCheck) -> LogIn {
+        let CourseTaken {
+            trying,
+            accepted,
+            refused,
+            key,
+        } = self.course_taken.clone();
+        LogIn {
+            methods: accepted.into_iter().chain(trying).collect(),
+            refused,
+            key: key.or_else(|| self.used.as_ref().map(Candidate::as_used)),
+            host_key,
+        }
+    }
+
     /// The method that was tried last.
     pub(crate) fn used_method(&self) -> &'static str {
         self.used_method
@@ -199,7 +268,8 @@ impl<'a> Authentication<'a> {
                         &format!("Authentications that can continue: {more}{}", methods.join(",")),
                     );
                     // What was tried last did not lead in by itself.
-                    self.used = None;
+                    let used = self.used.take();
+                    self.course_taken.answered(turn.partial_success, used.as_ref());
                 }
                 let first = turn.methods.is_none();
                 if let Some(methods) = turn.methods {
@@ -309,7 +379,16 @@ impl<'a> Authentication<'a> {
             preferred => preferred.iter().map(String::as_str).collect(),
         };
         for method in preferred {
+            let way = Way::named(method);
+            let is_left_out = self
+                .like
+                .as_ref()
+                .is_some_and(|made| way.is_none_or(|way| !made.methods.contains(&way)));
+            if is_left_out {
+                continue;
+            }
             if !says_nothing && !self.allowed.iter().any(|allowed| allowed == method) {
+                self.pass_over(way, first);
                 continue;
             }
             let started = match method {
@@ -337,8 +416,10 @@ impl<'a> Authentication<'a> {
                 _ => false,
             };
             if started {
+                self.course_taken.trying = way;
                 return Ok(());
             }
+            self.pass_over(way, first);
         }
         if first && !self.asked_none {
             self.asked_none = true;
@@ -348,6 +429,13 @@ impl<'a> Authentication<'a> {
             return Ok(());
         }
         Err(self.denied())
+    }
+
+    /// Notes that a method has nothing to offer, or the server does not take it.
+    fn pass_over(&mut self, way: Option<Way>, first: bool) {
+        if let Some(way) = way.filter(|way| !first && self.terms.methods.contains(way)) {
+            self.course_taken.refuse(way);
+        }
     }
 
     /// Tries what the program says: the keys of one attempt one after the other, then the next attempt.

@@ -17,7 +17,7 @@ use trunkline_request::LogLevel;
 use trunkline_text::Printable;
 
 use super::queue;
-use crate::config::{HostConfig, StrictHostKeyChecking, WeakCryptoWarning};
+use crate::config::{HostConfig, HostKeyCheck, LogIn, StrictHostKeyChecking, WeakCryptoWarning};
 use crate::connection::SessionBinding;
 use crate::connection::authentication::Authentication;
 use crate::connection::authentication::identities::Identities;
@@ -55,6 +55,8 @@ pub(crate) struct Handshake {
     pub(crate) login: Login,
     /// It is for a program that takes ssh's place.
     pub(crate) is_ssh: bool,
+    /// How the connection beside which it is made was logged in to: those who share the one share the other.
+    pub(crate) like: Option<LogIn>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) settings: Settings,
     /// What receive windows grow from.
@@ -469,6 +471,11 @@ async fn establish(
     if handshake.login.judges_host_keys() {
         policy.strict = StrictHostKeyChecking::Yes;
     }
+    if let Some(made) = &handshake.like
+        && made.host_key.passes.strictness() > policy.strict.strictness()
+    {
+        policy.strict = made.host_key.passes;
+    }
     let preparing = Prepared::new(handshake, attempt, &policy);
     let prepared = match abandoned.run_until_cancelled(preparing).await {
         Some(Ok(prepared)) => prepared,
@@ -646,6 +653,7 @@ struct LoggedIn {
     early_session: Option<bool>,
     answered: Answerer,
     method: &'static str,
+    log_in: LogIn,
     banner: String,
 }
 
@@ -687,6 +695,7 @@ impl LoggedIn {
                 false => Arc::default(),
             },
             method: self.method,
+            log_in: Arc::new(self.log_in),
             banner: self.banner.into(),
             log: interaction.recorded().into(),
             answered: self.answered,
@@ -765,7 +774,7 @@ async fn prove(
     let Handshake {
         host, interaction, ..
     } = handshake;
-    let accepted = check_host_key(handshake, policy, trust, server, key).await?;
+    let (accepted, checked) = check_host_key(handshake, policy, trust, server, key).await?;
     driver
         .proto
         .accept_host_key(Instant::now())
@@ -776,6 +785,9 @@ async fn prove(
     let key_only = accepted.is_unverified;
     let remembered = facts.key.as_ref();
     let mut authentication = Authentication::new(host, interaction, identities, remembered, key_only);
+    if let Some(made) = &handshake.like {
+        authentication.repeat(made);
+    }
     if let Some(course) = handshake.login.authenticator() {
         authentication.follow(course);
     }
@@ -816,6 +828,7 @@ async fn prove(
         key: authentication.used_key(),
         answered: authentication.answered(),
         method: authentication.used_method(),
+        log_in: authentication.log_in(checked),
         banner: authentication.into_banner(),
     })
 }
@@ -868,7 +881,7 @@ async fn check_host_key(
     trust: &Trust,
     server: &Server<'_>,
     key: &[u8],
-) -> Result<Accepted, Error> {
+) -> Result<(Accepted, HostKeyCheck), Error> {
     let interaction = &handshake.interaction;
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -921,7 +934,13 @@ async fn check_host_key(
     for warning in &accepted.warnings {
         interaction.warn(warning);
     }
-    Ok(accepted)
+    let checked = HostKeyCheck {
+        rule: policy.strict,
+        passes: host_key::strictest_that_passes(policy, trust, server, key, now),
+        known_at: accepted.known_at.as_ref().map(ToString::to_string),
+        is_unverified: accepted.is_unverified,
+    };
+    Ok((accepted, checked))
 }
 
 fn policy(host: &HostConfig) -> Policy {

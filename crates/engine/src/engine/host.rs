@@ -9,7 +9,7 @@ use tokio::sync::{OnceCell, watch};
 use trunkline_proto::ChannelKind;
 
 use super::{Engine, Inner};
-use crate::config::{ForwardAgent, HostConfig, Request};
+use crate::config::{ForwardAgent, HostConfig, Objection, Request};
 use crate::connection::Connection;
 use crate::connection::agent;
 use crate::connection::channel::ChannelStream;
@@ -20,13 +20,16 @@ use crate::error::Error;
 use crate::memory::tuned::Choice;
 use crate::memory::{HostId, Lesson};
 use crate::permission;
-use crate::pool::{Caller, LaneStatus, Pool, Way};
+use crate::pool::{Caller, LaneStatus, Pool, Unplaced, Way};
 use crate::sftp::{Known, Sftp, WhenOver};
 
 /// A host, reached through connections that are shared with everything that may share them.
 #[derive(Clone)]
 pub struct Host {
-    pub(super) pool: Arc<Pool>,
+    /// The pool of its own key. Its sessions may go to another one: see [`Self::pool`].
+    pub(super) own: Arc<Pool>,
+    /// What knows of others; nothing where it shares with nobody.
+    pub(super) engine: Weak<Inner>,
     pub(super) caller: Caller,
     /// What was measured to be best for moving data.
     pub(super) tuned: Option<Arc<Choice>>,
@@ -52,6 +55,46 @@ impl Host {
         &self.caller.config
     }
 
+    /// The connections that serve it now.
+    fn pool(&self) -> Arc<Pool> {
+        match self.engine.upgrade() {
+            Some(engine) => engine.pool_of(&self.own, self.caller.key, &self.caller.config),
+            None => self.own.clone(),
+        }
+    }
+
+    /// The same, once the log-ins have settled that would have to be waited for anyway, and may serve it, too.
+    async fn settled_pool(&self) -> Arc<Pool> {
+        let others = match self.engine.upgrade() {
+            Some(engine) if !self.own.has_connections() => engine.others(self.caller.key),
+            _ => Vec::new(),
+        };
+        let mut made = others.iter().flat_map(|pool| pool.connections());
+        if let Some(first) = made.find(|connection| !connection.is_ready()) {
+            // Boxed: it is rare, and whatever waits for a session would hold room for it.
+            Box::pin(async {
+                first.settled().await;
+                for connection in made {
+                    connection.settled().await;
+                }
+            })
+            .await;
+        }
+        self.pool()
+    }
+
+    /// Why it does not use connections that are there to the same account, over the same way.
+    pub fn objections(&self) -> Vec<Objection> {
+        let Some(engine) = self.engine.upgrade() else {
+            return Vec::new();
+        };
+        let terms = self.caller.config.log_in_terms();
+        let others = engine.others(self.caller.key).into_iter();
+        let made = others.flat_map(|pool| pool.connections());
+        made.filter_map(|connection| terms.objection(&connection.info()?.log_in))
+            .collect()
+    }
+
     /// What was carried by its channels last.
     pub(crate) fn activity(&self) -> &Activity {
         &self.caller.activity
@@ -67,7 +110,7 @@ impl Host {
     pub(crate) fn compressing(&self) -> Option<Self> {
         let undecided = self.undecided.as_ref()?;
         let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
-        if self.is_attended() || !self.pool.connections().iter().any(takes_it) {
+        if self.is_attended() || !self.pool().connections().iter().any(takes_it) {
             return None;
         }
         let engine = Engine {
@@ -90,11 +133,11 @@ impl Host {
     /// It is not allowed, or there is nothing to ask through. Nothing has begun.
     pub async fn confirm_use(&self, question: &str) -> Result<(), Error> {
         let client = self.caller.interaction.client();
-        if self.pool.is_allowed(client) {
+        if self.pool().is_allowed(client) {
             return Ok(());
         }
         self.ask_permission(question).await?;
-        self.pool.allow(client);
+        self.pool().allow(client);
         Ok(())
     }
 
@@ -103,7 +146,7 @@ impl Host {
     /// # Errors
     /// As [`Self::confirm_use`].
     pub async fn confirm_each_use(&self, question: &str) -> Result<(), Error> {
-        if !self.pool.confirms() {
+        if !self.pool().confirms() {
             return Ok(());
         }
         self.ask_permission(question).await
@@ -111,7 +154,7 @@ impl Host {
 
     /// Whether each use of the connections is to be confirmed by whoever has not made them.
     pub fn confirms_use(&self) -> bool {
-        self.pool.confirms()
+        self.pool().confirms()
     }
 
     async fn ask_permission(&self, question: &str) -> Result<(), Error> {
@@ -126,7 +169,7 @@ impl Host {
 
     /// Whether a connection is there already.
     pub fn is_warm(&self) -> bool {
-        self.pool.connections().iter().any(Connection::is_ready)
+        self.pool().connections().iter().any(Connection::is_ready)
     }
 
     /// Starts a command, a shell or a subsystem.
@@ -150,7 +193,16 @@ impl Host {
         } else {
             command
         };
-        self.pool.session(command, &self.caller).await
+        self.session(command).await
+    }
+
+    async fn session(&self, command: &Command) -> Result<Session, Error> {
+        loop {
+            let pool = self.settled_pool().await;
+            if let Some(placed) = Unplaced::here(pool.session(command, &self.caller).await) {
+                return placed;
+            }
+        }
     }
 
     /// Whether there is an agent to forward. A program that brings its own knows, and may count how often it is asked.
@@ -174,7 +226,7 @@ impl Host {
                 "its connections forward the agent, and this was not asked for",
             ));
         }
-        let mut session = self.pool.session(&Command::later(), &self.caller).await?;
+        let mut session = self.session(&Command::later()).await?;
         session.started().await?;
         Ok(session)
     }
@@ -233,7 +285,12 @@ impl Host {
     pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
         let config = self.sftp_config();
         let command = Command::subsystem("sftp");
-        let session = self.pool.session_apart(&command, &self.caller).await?;
+        let session = loop {
+            let pool = self.settled_pool().await;
+            if let Some(placed) = Unplaced::here(pool.session_apart(&command, &self.caller).await) {
+                break placed?;
+            }
+        };
         let name = &self.caller.config.original_host;
         Ok(Sftp::on(session, name, &config, self.known_of_sftp()))
     }
@@ -247,22 +304,22 @@ impl Host {
 
     /// The sessions that a copy may have, where no connection is made for it; `None` where there may be more of those.
     pub(crate) fn most_sessions(&self) -> Option<usize> {
-        self.pool.most_together(self.caller.answerer())
+        self.pool().most_together(self.caller.answerer())
     }
 
     /// Whether another connection would ask somebody something.
     pub(crate) fn is_attended(&self) -> bool {
-        self.pool.is_attended(self.caller.answerer())
+        self.pool().is_attended(self.caller.answerer())
     }
 
     fn sftp_config(&self) -> trunkline_sftp::Config {
-        let lessons = self.pool.learner().facts().lessons;
+        let lessons = self.pool().learner().facts().lessons;
         let max_handles = match lessons.has(Lesson::SharedHandles) {
             true => Some(1),
             false => lessons.number(Lesson::MaxOpenFiles),
         };
         trunkline_sftp::Config {
-            early_requests: self.pool.is_sshd(),
+            early_requests: self.pool().is_sshd(),
             largest_request: self.tuned().and_then(|choice| choice.request_size),
             max_handles: max_handles.map(|most| most as usize),
         }
@@ -270,7 +327,7 @@ impl Host {
 
     /// What host memory has on the server's SFTP, and takes of it.
     fn known_of_sftp(&self) -> Known {
-        let lessons = self.pool.learner().facts().lessons;
+        let lessons = self.pool().learner().facts().lessons;
         let order = [
             (Lesson::SymlinkLinkFirst, true),
             (Lesson::SymlinkTargetFirst, false),
@@ -278,14 +335,14 @@ impl Host {
         let order = order.into_iter().find(|(lesson, _)| lessons.has(*lesson));
         Known {
             symlink_link_first: Arc::new(OnceCell::new_with(order.map(|(_, first)| first))),
-            learner: Some(self.pool.learner().clone()),
-            silence: Some(self.pool.sftp_silence()),
+            learner: Some(self.pool().learner().clone()),
+            silence: Some(self.pool().sftp_silence()),
         }
     }
 
     /// The shortest round trip that an answer on one of its connections has shown.
     pub(crate) fn rtt(&self) -> Option<Duration> {
-        let connections = self.pool.connections();
+        let connections = self.pool().connections();
         connections
             .iter()
             .filter_map(|connection| connection.metrics().rtt())
@@ -302,22 +359,17 @@ impl Host {
         port: u16,
         originator: (&str, u16),
     ) -> Result<ChannelStream, Error> {
-        let originator = (originator.0.to_owned(), originator.1);
-        self.pool
-            .tunnel(
-                ChannelKind::DirectTcpip {
-                    host: host.to_owned(),
-                    port,
-                    originator,
-                },
-                &self.caller,
-            )
-            .await
+        self.tunnel(ChannelKind::DirectTcpip {
+            host: host.to_owned(),
+            port,
+            originator: (originator.0.to_owned(), originator.1),
+        })
+        .await
     }
 
     /// Remembers how many bytes a new tunnel takes in a round trip.
     pub(crate) fn learn_of_tunnel(&self, window: usize) {
-        let learner = self.pool.learner();
+        let learner = self.pool().learner();
         let known = learner.facts().lessons.number(Lesson::TunnelWindow);
         let window = u32::try_from(window).unwrap_or(u32::MAX);
         if known != Some(window) {
@@ -328,7 +380,7 @@ impl Host {
     /// How many bytes the jump host in front of this one takes in a round trip for each connection, where that is known.
     pub(crate) fn window_in_front(&self) -> Option<u32> {
         let jump = self.config().jump.as_ref()?;
-        let facts = self.pool.learner().facts_of(&HostId::of(jump));
+        let facts = self.pool().learner().facts_of(&HostId::of(jump));
         facts.lessons.number(Lesson::TunnelWindow)
     }
 
@@ -337,19 +389,33 @@ impl Host {
     /// # Errors
     /// As [`Self::direct_tcpip`].
     pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
-        self.pool
-            .tunnel(
-                ChannelKind::DirectStreamlocal {
-                    path: path.to_owned(),
-                },
-                &self.caller,
-            )
-            .await
+        self.tunnel(ChannelKind::DirectStreamlocal {
+            path: path.to_owned(),
+        })
+        .await
+    }
+
+    async fn tunnel(&self, kind: ChannelKind) -> Result<ChannelStream, Error> {
+        loop {
+            let pool = self.settled_pool().await;
+            if let Some(placed) = Unplaced::here(pool.tunnel(kind.clone(), &self.caller).await) {
+                return placed;
+            }
+        }
+    }
+
+    /// What a pool that is for it gives at once.
+    fn found<T>(&self, find: impl Fn(&Arc<Pool>) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = find(&self.pool()) {
+                return found;
+            }
+        }
     }
 
     /// The host's first connection, kept from being closed as idle while the lease is there.
     pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
-        self.pool.hold_control(&self.caller)
+        self.found(|pool| pool.hold_control(&self.caller))
     }
 
     /// The host's first connection, made if there is none, kept from being closed as idle while the result is there. Where it
@@ -357,7 +423,7 @@ impl Host {
     ///
     /// Begins to connect at once; [`Connection::ready`] waits for it.
     pub fn hold(&self) -> HeldConnection {
-        let (connection, lease) = self.pool.hold(&self.caller);
+        let (connection, lease) = self.found(|pool| pool.hold(&self.caller));
         HeldConnection {
             connection,
             _lease: lease,
@@ -368,12 +434,12 @@ impl Host {
     /// fail with [`Error::Closed`]. For [private hosts](Engine::private_host); others share their connections, see
     /// [`Engine::close`].
     pub fn end(&self) {
-        self.pool.end();
+        self.pool().end();
     }
 
     /// The host's first connection, made if there is none.
     pub fn connection(&self) -> Connection {
-        self.pool.control(&self.caller)
+        self.found(|pool| pool.control(&self.caller))
     }
 
     /// Waits for a connection that this host's client wants.
@@ -392,6 +458,7 @@ impl Host {
     /// As [`Connection::ready`].
     pub async fn connect(&self) -> Result<Connection, Error> {
         loop {
+            self.settled_pool().await;
             let connection = self.connection();
             match self.made(&connection).await {
                 Err(error) if connection.is_left_to(&self.caller.interaction, &error) => {}
@@ -414,7 +481,7 @@ impl Host {
 
     /// Waits for the log-in of a connection that is being made; `false` where none is there or it fails. Makes none itself.
     pub async fn logged_in(&self) -> bool {
-        let connections = self.pool.connections();
+        let connections = self.pool().connections();
         if connections.iter().any(Connection::is_ready) {
             return true;
         }
@@ -426,7 +493,7 @@ impl Host {
 
     /// What its user is to be told before anything is done with it: that a server of its connections was not verified.
     pub fn warnings(&self) -> Vec<String> {
-        let connections = self.pool.connections();
+        let connections = self.pool().connections();
         let unverified = connections.iter().filter_map(Connection::info);
         unverified
             .flat_map(|info| info.warnings.iter().cloned())
@@ -438,7 +505,7 @@ impl Host {
     /// # Errors
     /// A server of its connections was not verified, so that `what` may not be done.
     pub(crate) fn check_verified(&self, what: &'static str) -> Result<(), Error> {
-        let connections = self.pool.connections();
+        let connections = self.pool().connections();
         connections
             .iter()
             .try_for_each(|connection| connection.check_verified(what))
@@ -446,18 +513,18 @@ impl Host {
 
     /// Keeps the first connection for ever, or no longer.
     pub fn pin(&self, pinned: bool) {
-        self.pool.pin(pinned);
+        self.pool().pin(pinned);
     }
 
     /// Whether traffic keeps new sessions away from one of the connections, so that they go to another: above
     /// [`Settings::busy_above`](crate::Settings::busy_above) it does, below [`Settings::busy_below`](crate::Settings::busy_below) no longer. Looked at once a second.
     pub fn apart(&self) -> watch::Receiver<bool> {
-        self.pool.apart()
+        self.pool().apart()
     }
 
     /// The host's connections.
     pub fn lanes(&self) -> Vec<LaneStatus> {
-        self.pool.status()
+        self.pool().status()
     }
 }
 

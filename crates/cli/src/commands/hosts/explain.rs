@@ -107,6 +107,10 @@ fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u
         lines.push(format!("  {}", connection_line(explained, connection)));
         if let Some(handshake) = &connection.handshake {
             lines.push(format!("    {}", agreed(handshake)));
+            lines.push(format!(
+                "    logged in with {}; host key {}",
+                handshake.log_in, handshake.host_key_check
+            ));
         }
     }
     lines.push(format!(
@@ -134,8 +138,13 @@ fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u
             "shares connections with requests for which all of this is the same (key {}):",
             explained.sharing_key
         ));
-        let sharing = explained.sharing.iter().filter(|(_, value)| !value.is_empty());
-        lines.extend(sharing.map(|(name, value)| format!("  {name}: {value}")));
+        let shown = |pairs: &[(String, String)]| -> Vec<String> {
+            let set = pairs.iter().filter(|(_, value)| !value.is_empty());
+            set.map(|(name, value)| format!("  {name}: {value}")).collect()
+        };
+        lines.extend(shown(&explained.sharing));
+        lines.push("of those, with connections that were logged in to as this allows:".into());
+        lines.extend(shown(&explained.log_in));
     } else {
         lines.push(format!(
             "shares connections with requests of the same key, {} (--all shows what is in it)",
@@ -242,6 +251,7 @@ fn document(explained: &Explanation, apart: Option<&str>) -> serde_json::Value {
         "memory": map(&explained.memory),
         "sharing_key": explained.sharing_key,
         "sharing": map(&explained.sharing),
+        "log_in": map(&explained.log_in),
     })
 }
 
@@ -270,6 +280,7 @@ mod tests {
             ],
             pinned: false,
             sharing: vec![("user".into(), "jo".into()), ("proxy".into(), String::new())],
+            log_in: vec![("stricthostkeychecking".into(), "ask".into())],
             sharing_key: "0123456789abcdef".into(),
             memory: vec![("server".into(), "SSH-2.0-\u{1b}[2J".into())],
             connections: vec![idle_connection()],

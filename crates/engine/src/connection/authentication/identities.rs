@@ -13,7 +13,7 @@ use trunkline_proto::wire::Reader;
 use zeroize::Zeroizing;
 
 use crate::agent::{Agent, AgentError, Constraints, Identity};
-use crate::config::HostConfig;
+use crate::config::{HostConfig, KeyUsed};
 use crate::connection::login::KeySigner;
 use crate::error::{Error, io_words};
 use crate::interaction::{Interaction, LogLevel};
@@ -50,6 +50,23 @@ impl Candidate {
         let mut out = [0; 32];
         out.copy_from_slice(digest::digest(&digest::SHA256, &self.blob).as_ref());
         out
+    }
+
+    /// What is told of it once it has led in.
+    pub(crate) fn as_used(&self) -> KeyUsed {
+        let from = match &self.signer {
+            Signer::Agent(_) => "agent".to_owned(),
+            Signer::File(file) | Signer::Opened(file, _) => file.path().display().to_string(),
+            Signer::Program(_) => "program".to_owned(),
+        };
+        KeyUsed {
+            digest: self.digest(),
+            shown: format!(
+                "{} {} ({from})",
+                keys::display_name(&self.key_type),
+                fingerprint(&self.blob)
+            ),
+        }
     }
 
     /// Whether it has to be [opened](Identities::open) before it can be offered: a passphrase guards the public half, too.

@@ -1,0 +1,286 @@
+//! How often a server is logged in to, when programs come to it that would each do so in a way of their own.
+
+use std::fs;
+use std::process::Command;
+
+use trunkline_testkit::{Sshd, write_ssh_config};
+
+use super::stanza::Stanza;
+use crate::home::{Home, assert_status, describe, finish, server, sshd, text};
+
+/// As core Ansible's ssh plugin calls ssh where it is given no password (ansible/plugins/connection/ssh.py, `_build_command`).
+const AS_ANSIBLE: [&str; 6] = [
+    "-o",
+    "KbdInteractiveAuthentication=no",
+    "-o",
+    "PreferredAuthentications=gssapi-with-mic,gssapi-keyex,hostbased,publickey",
+    "-o",
+    "PasswordAuthentication=no",
+];
+
+/// What is run on a host called `web` in a day, each program in its own way.
+fn day(stanza: &Stanza) -> Vec<(&'static str, Command)> {
+    let (home, config) = (&stanza.home, stanza.config());
+    let repository = home.path("repository");
+    fs::write(home.path("here"), "content").unwrap();
+    fs::write(home.path("hosts"), "web\n").unwrap();
+    // The line of `trunkline setup ansible`, and the file that is ssh's own elsewhere.
+    fs::write(
+        home.path("ansible.cfg"),
+        format!(
+            "[defaults]\ninventory = hosts\ninterpreter_python = /usr/bin/python3\nremote_tmp = {0}/tmp\nlocal_tmp = {0}/local\n\
+             [ssh_connection]\nssh_args = -F {1} -o ControlMaster=no\n",
+            home.path("").display(),
+            config.display()
+        ),
+    )
+    .unwrap();
+    let own = |words: &[&str]| {
+        let mut command = home.trunkline();
+        command.arg(words[0]).arg("-F").arg(&config).args(&words[1..]);
+        command
+    };
+    let stock = |words: &[&str]| {
+        let mut command = stanza.ssh();
+        command.args(words);
+        command
+    };
+    let mut ansible = home.command_with_ansible("ansible");
+    ansible
+        .current_dir(home.path(""))
+        .env("TRUNKLINE_UP_LIMIT", "20000")
+        .env("LC_ALL", "C.UTF-8")
+        .env("ANSIBLE_HOME", home.path("ansible"))
+        .args(["web", "-m", "command", "-a", "true"]);
+    let mut rsync = stanza.command("rsync");
+    rsync
+        .args(["-e", &format!("ssh -F {}", config.display())])
+        .arg(home.path("here"))
+        .arg(format!("web:{}", home.path("there").display()));
+    let mut git = stanza.command("git");
+    git.arg("ls-remote")
+        .arg(format!("web:{}", repository.display()))
+        .env("GIT_SSH_COMMAND", format!("ssh -F {}", config.display()));
+    vec![
+        ("run", own(&["run", "-H", "web", "--", "true"])),
+        ("Ansible", ansible),
+        (
+            "run, new hosts accepted",
+            own(&[
+                "run",
+                "-o",
+                "StrictHostKeyChecking=accept-new",
+                "-H",
+                "web",
+                "--",
+                "true",
+            ]),
+        ),
+        ("stock ssh", stock(&["web", "true"])),
+        ("trunkline ssh", own(&["ssh", "web", "true"])),
+        (
+            "stock ssh, nobody asked",
+            stock(&["-o", "BatchMode=yes", "web", "true"]),
+        ),
+        (
+            "stock ssh, keys only",
+            stock(&["-o", "PreferredAuthentications=publickey", "web", "true"]),
+        ),
+        ("git", git),
+        ("rsync", rsync),
+    ]
+}
+
+#[test]
+fn a_day_s_mix_logs_in_once_whoever_comes_first() {
+    for first in 0..3 {
+        let server = server();
+        let stanza = Stanza::behind([server.host_entry("web")]);
+        let repository = stanza.home.path("repository");
+        let made = Command::new("git")
+            .args(["init", "--quiet", "--bare"])
+            .arg(&repository)
+            .status();
+        assert!(made.unwrap().success());
+        let mut programs = day(&stanza);
+        programs.rotate_left(first);
+        for (name, mut command) in programs {
+            let output = finish(&mut command);
+            assert!(output.status.success(), "{name}: {}", describe(&output));
+            assert_eq!(server.authentications(), 1, "{name}: {}", stanza.home.log());
+        }
+        assert_eq!(stanza.connections(), 1);
+    }
+}
+
+#[test]
+fn those_who_come_together_wait_for_the_one_log_in() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    let ways: [&[&str]; 3] = [&[], &AS_ANSIBLE, &["-o", "StrictHostKeyChecking=ask"]];
+    let begun: Vec<_> = ways
+        .iter()
+        .cycle()
+        .take(9)
+        .map(|options| {
+            stanza
+                .home
+                .ssh_with(&stanza.config())
+                .args(*options)
+                .args(["web", "true"])
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for mut ssh in begun {
+        assert!(ssh.wait().unwrap().success());
+    }
+    assert_eq!(server.authentications(), 1, "{}", stanza.home.log());
+}
+
+/// A home whose ssh_config has `box`, and how its server is reached with some options.
+struct Bench {
+    server: Sshd,
+    home: Home,
+    config: std::path::PathBuf,
+}
+
+impl Bench {
+    fn of(server: Sshd, lines: &[&str]) -> Self {
+        let home = Home::new();
+        let config = home.path("config");
+        let entry = server.host_entry("box");
+        let entry = lines.iter().fold(entry, |entry, line| entry.with(line));
+        write_ssh_config(&config, [entry]).unwrap();
+        Self { server, home, config }
+    }
+
+    fn ssh(&self, options: &[&str]) -> Command {
+        let mut command = self.home.ssh_with(&self.config);
+        command.args(options).args(["box", "true"]);
+        command
+    }
+
+    /// Logs in by the password, which a program answers with.
+    fn by_password(&self, options: &[&str]) {
+        let mut ssh = self.ssh(options);
+        ssh.env("SSH_ASKPASS", self.server.askpass().unwrap())
+            .env("SSH_ASKPASS_REQUIRE", "force");
+        assert_status(&finish(&mut ssh), 0);
+    }
+
+    #[track_caller]
+    fn succeeds(&self, options: &[&str], log_ins: usize) {
+        let output = finish(&mut self.ssh(options));
+        assert_status(&output, 0);
+        assert_eq!(self.server.authentications(), log_ins, "{}", describe(&output));
+    }
+}
+
+#[test]
+fn a_connection_made_with_a_password_is_not_for_those_who_forbid_one_or_would_have_used_a_key() {
+    let bench = Bench::of(
+        sshd().password("secret").start().unwrap(),
+        &["PreferredAuthentications password"],
+    );
+    bench.by_password(&[]);
+    bench.succeeds(&["-o", "BatchMode=yes"], 1);
+    // A key comes first there, and may be worth less.
+    bench.succeeds(&["-o", "PreferredAuthentications=publickey,password"], 2);
+    // The two rows of one host say what is different.
+    let listed = text(&finish(bench.home.trunkline().arg("ls")).stdout);
+    assert!(
+        listed.contains("2 rows, which differ in preferredauthentications (")
+            && listed.contains("publickey,password")
+            && !listed.contains("passwordauthentication"),
+        "{listed}"
+    );
+    // Made with a key, it is for those who forbid passwords, too; the other one is not.
+    let output = finish(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
+    assert_status(&output, 0);
+    assert_eq!(bench.server.authentications(), 2, "{}", describe(&output));
+    assert_status(
+        &finish(
+            bench
+                .home
+                .trunkline()
+                .args(["close", "-F"])
+                .arg(&bench.config)
+                .arg("box"),
+        ),
+        0,
+    );
+    bench.by_password(&[]);
+    let output = finish(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
+    assert_status(&output, 0);
+    assert_eq!(bench.server.authentications(), 4);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("logged in to with password, which is not allowed here"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_new_host_key_that_was_believed_is_not_enough_for_those_who_do_not_believe_it() {
+    let bench = Bench::of(server(), &[]);
+    let known = format!("UserKnownHostsFile={}", bench.home.path("known").display());
+    let checking = |rule: &str| {
+        vec![
+            "-o".to_owned(),
+            known.clone(),
+            "-o".into(),
+            format!("StrictHostKeyChecking={rule}"),
+        ]
+    };
+    let succeeds = |rule: &str, log_ins| {
+        let options = checking(rule);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        bench.succeeds(&options, log_ins);
+    };
+    succeeds("accept-new", 1);
+    succeeds("no", 1);
+    // By itself it finds the key known by now.
+    succeeds("yes", 2);
+    succeeds("ask", 2);
+    succeeds("accept-new", 2);
+}
+
+#[test]
+fn a_further_connection_is_logged_in_to_like_the_first() {
+    let server = sshd().config("MaxSessions 1").start().unwrap();
+    let bench = Bench::of(server, &[]);
+    let mut holding = bench.home.ssh_with(&bench.config);
+    holding
+        .args(["box", "echo in; cat"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut holding = holding.spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(holding.stdout.as_mut().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    assert_eq!(line, "in\n");
+    bench.succeeds(&AS_ANSIBLE, 2);
+    bench.succeeds(&[], 2);
+    let hosts = bench.home.ls();
+    assert_eq!(hosts.as_array().unwrap().len(), 1, "{hosts}");
+    let connections = hosts[0]["connections"].as_array().unwrap();
+    let log_ins: Vec<_> = connections
+        .iter()
+        .map(|made| &made["handshake"]["log_in"])
+        .collect();
+    assert_eq!(log_ins.len(), 2, "{hosts}");
+    assert!(
+        log_ins[0] == log_ins[1]
+            && log_ins[0]
+                .as_str()
+                .unwrap()
+                .starts_with("publickey ED25519 SHA256:"),
+        "{log_ins:?}"
+    );
+    drop(holding.stdin.take());
+    assert!(holding.wait().unwrap().success());
+}

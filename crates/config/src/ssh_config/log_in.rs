@@ -1,0 +1,301 @@
+//! How a connection was logged in to, and which requests would have logged in the same way.
+//!
+//! Requests that reach the same account of the same server, and trust the same files, may still differ in the methods that
+//! they allow and in how strictly they check a host key. That is not a part of what has to be equal: a request is held
+//! against what happened ([`LogIn`]), and may use a connection that it could have made itself.
+
+use std::fmt;
+
+use super::values::{PubkeyAuthentication, StrictHostKeyChecking};
+use super::{HostConfig, yes_or_no};
+
+/// A way to log in that the engine has, in the order in which OpenSSH's client prefers them (sshconnect2.c, `authmethods`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Method {
+    /// `publickey`.
+    PublicKey,
+    /// `keyboard-interactive`.
+    KeyboardInteractive,
+    /// `password`.
+    Password,
+}
+
+impl Method {
+    const ALL: [Self; 3] = [Self::PublicKey, Self::KeyboardInteractive, Self::Password];
+
+    /// Its name on the wire (RFC 4252, 4256).
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PublicKey => "publickey",
+            Self::KeyboardInteractive => "keyboard-interactive",
+            Self::Password => "password",
+        }
+    }
+
+    /// The method of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+}
+
+/// How a connection was logged in to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogIn {
+    /// The methods that the server accepted, in order: several where it wanted several, none where it asked for nothing.
+    pub methods: Vec<Method>,
+    /// Those that were tried before, in vain.
+    pub refused: Vec<Method>,
+    /// The key, where one took part.
+    pub key: Option<KeyUsed>,
+    /// How the host key was checked.
+    pub host_key: HostKeyCheck,
+}
+
+/// A key that led in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyUsed {
+    /// The SHA-256 digest of its public half, or of its certificate.
+    pub digest: [u8; 32],
+    /// For people: its type, fingerprint, and whether a file or the agent has it.
+    pub shown: String,
+}
+
+/// How a host key was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostKeyCheck {
+    /// The `StrictHostKeyChecking` that it was checked with.
+    pub rule: StrictHostKeyChecking,
+    /// The strictest that lets the same key through as well.
+    pub passes: StrictHostKeyChecking,
+    /// Where the key, or its authority, was known from before; `None` for a new one.
+    pub known_at: Option<String>,
+    /// It was accepted although it had changed or is revoked.
+    pub is_unverified: bool,
+}
+
+impl fmt::Display for HostKeyCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rule = self.rule.as_str();
+        match &self.known_at {
+            _ if self.is_unverified => write!(f, "not verified, as StrictHostKeyChecking {rule} allows"),
+            Some(at) => write!(f, "known from {at}"),
+            None => write!(f, "new, as StrictHostKeyChecking {rule} allows"),
+        }
+    }
+}
+
+/// "publickey ED25519 SHA256:… agent", or "password", or "none".
+impl fmt::Display for LogIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.methods.is_empty() {
+            return f.write_str("none");
+        }
+        for (number, method) in self.methods.iter().enumerate() {
+            let comma = if number == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", method.name())?;
+            if let (Method::PublicKey, Some(key)) = (method, &self.key) {
+                write!(f, " {}", key.shown)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which log-ins a request accepts as one of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogInTerms {
+    /// The methods that it would try, in its order.
+    pub methods: Vec<Method>,
+    /// `StrictHostKeyChecking`.
+    pub host_key: StrictHostKeyChecking,
+}
+
+/// Why a request does not use a connection to its own account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Objection {
+    /// It forbids a method that was used.
+    Forbidden(Method),
+    /// It would have tried another method first, which nobody tried.
+    Untried(Method),
+    /// It checks host keys more strictly than this one was checked.
+    Unchecked(StrictHostKeyChecking),
+}
+
+impl fmt::Display for Objection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forbidden(method) => write!(
+                f,
+                "it was logged in to with {}, which is not allowed here",
+                method.name()
+            ),
+            Self::Untried(method) => write!(
+                f,
+                "it was logged in to without trying {}, which comes first here",
+                method.name()
+            ),
+            Self::Unchecked(rule) => write!(
+                f,
+                "its host key passes StrictHostKeyChecking {} only, which is looser than here",
+                rule.as_str()
+            ),
+        }
+    }
+}
+
+impl LogInTerms {
+    /// What speaks against the use of a connection that was logged in to like this: that the request could not have made it so.
+    ///
+    /// Account, way, identities and files are not looked at: they are equal where the
+    /// [keys](super::SharingKey::may_meet) say so.
+    #[must_use]
+    pub fn objection(&self, made: &LogIn) -> Option<Objection> {
+        if let Some(forbidden) = made.methods.iter().find(|method| !self.methods.contains(method)) {
+            return Some(Objection::Forbidden(*forbidden));
+        }
+        // A server may give an account other rights by another key or method.
+        let ahead = self
+            .methods
+            .iter()
+            .take_while(|method| !made.methods.contains(method));
+        if !made.methods.is_empty()
+            && let Some(untried) = ahead.clone().find(|method| !made.refused.contains(method))
+        {
+            return Some(Objection::Untried(*untried));
+        }
+        let is_looser = made.host_key.passes.strictness() < self.host_key.strictness();
+        is_looser.then_some(Objection::Unchecked(made.host_key.passes))
+    }
+}
+
+impl HostConfig {
+    /// Which log-ins it accepts.
+    #[must_use]
+    pub fn log_in_terms(&self) -> LogInTerms {
+        let allowed = |method: &Method| match method {
+            Method::PublicKey => self.pubkey_authentication != PubkeyAuthentication::No,
+            Method::KeyboardInteractive => self.kbd_interactive_authentication,
+            Method::Password => self.password_authentication,
+        };
+        let methods: Vec<Method> = match &self.preferred_authentications[..] {
+            [] => Method::ALL.into(),
+            preferred => preferred.iter().filter_map(|name| Method::named(name)).collect(),
+        };
+        LogInTerms {
+            methods: methods.into_iter().filter(allowed).collect(),
+            host_key: self.strict_host_key_checking,
+        }
+    }
+
+    /// What [`Self::log_in_terms`] is made of, for people to compare.
+    #[must_use]
+    pub fn explain_log_in(&self) -> Vec<(&'static str, String)> {
+        vec![
+            (
+                "preferredauthentications",
+                self.preferred_authentications.join(","),
+            ),
+            ("pubkeyauthentication", self.pubkey_authentication.as_str().into()),
+            ("passwordauthentication", yes_or_no(self.password_authentication)),
+            (
+                "kbdinteractiveauthentication",
+                yes_or_no(self.kbd_interactive_authentication),
+            ),
+            (
+                "stricthostkeychecking",
+                self.strict_host_key_checking.as_str().into(),
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::tests::config_of;
+    use super::*;
+    use Method::{KeyboardInteractive, Password, PublicKey};
+    use StrictHostKeyChecking::{AcceptNew, Ask, No, Yes};
+
+    fn terms(lines: &str) -> LogInTerms {
+        config_of(&format!("host h\nhostname h\nuser u\nport 22\n{lines}\n")).log_in_terms()
+    }
+
+    fn made(methods: &[Method], refused: &[Method], passes: StrictHostKeyChecking) -> LogIn {
+        LogIn {
+            methods: methods.into(),
+            refused: refused.into(),
+            key: None,
+            host_key: HostKeyCheck {
+                rule: passes,
+                passes,
+                known_at: None,
+                is_unverified: false,
+            },
+        }
+    }
+
+    #[test]
+    fn a_request_accepts_the_log_ins_that_it_would_have_made_itself() {
+        let by_key = made(&[PublicKey], &[], Yes);
+        let by_password = made(&[Password], &[PublicKey, KeyboardInteractive], Yes);
+        let by_two = made(&[PublicKey, KeyboardInteractive], &[], Yes);
+        let by_none = made(&[], &[], Yes);
+        // As core Ansible's ssh plugin has it where it is given no password.
+        let ansible = "kbdinteractiveauthentication no\npasswordauthentication no\n\
+                       preferredauthentications gssapi-with-mic,gssapi-keyex,hostbased,publickey";
+        for (lines, log_in, objection) in [
+            ("", &by_key, None),
+            ("", &by_password, None),
+            ("", &by_two, None),
+            (ansible, &by_key, None),
+            (ansible, &by_password, Some(Objection::Forbidden(Password))),
+            (ansible, &by_two, Some(Objection::Forbidden(KeyboardInteractive))),
+            (ansible, &by_none, None),
+            (
+                "passwordauthentication no",
+                &by_password,
+                Some(Objection::Forbidden(Password)),
+            ),
+            ("preferredauthentications password", &by_password, None),
+            (
+                "preferredauthentications password",
+                &by_key,
+                Some(Objection::Forbidden(PublicKey)),
+            ),
+            (
+                "pubkeyauthentication no",
+                &by_key,
+                Some(Objection::Forbidden(PublicKey)),
+            ),
+            // A key may give an account less than its password does.
+            (
+                "preferredauthentications password,publickey",
+                &by_key,
+                Some(Objection::Untried(Password)),
+            ),
+            (
+                "preferredauthentications publickey,password",
+                &made(&[Password], &[], Yes),
+                Some(Objection::Untried(PublicKey)),
+            ),
+            ("batchmode yes", &by_password, None),
+        ] {
+            assert_eq!(terms(lines).objection(log_in), objection, "{lines:?} {log_in}");
+        }
+    }
+
+    #[test]
+    fn a_stricter_check_of_the_host_key_serves_a_looser_one_and_not_the_other_way() {
+        let rules = [No, AcceptNew, Ask, Yes];
+        for (asked, rule) in rules.iter().enumerate() {
+            let terms = terms(&format!("stricthostkeychecking {}", rule.as_str()));
+            for (checked, passes) in rules.iter().enumerate() {
+                let objection = terms.objection(&made(&[PublicKey], &[], *passes));
+                let expected = (checked < asked).then_some(Objection::Unchecked(*passes));
+                assert_eq!(objection, expected, "{rule:?} {passes:?}");
+            }
+        }
+    }
+}
