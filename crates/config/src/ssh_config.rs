@@ -21,14 +21,14 @@
 mod account;
 mod algorithms;
 mod command_world;
+mod directives;
 mod dump;
 pub(crate) mod files;
-mod fixed_by_master;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;
-mod irrelevant;
 mod log_in;
+mod readers;
 mod resolver;
 mod sharing;
 mod support;
@@ -37,10 +37,11 @@ mod values;
 
 pub use algorithms::Algorithms;
 pub use command_world::CommandWorld;
+pub use directives::{DIRECTIVES, HostConfig, Role, Row};
 pub use dump::{Departure, Directive};
 pub use files::control_paths;
-pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
 pub use log_in::{HostKeyCheck, KeyUsed, LogIn, LogInTerms, Method, Objection};
+pub use readers::{IdentityFile, LocalCommand, Proxy};
 pub use resolver::{RESOLVING, Request, Resolver, complaint, ssh_program};
 pub use sharing::SharingKey;
 pub use support::Reason;

@@ -1,6 +1,7 @@
 //! The output of `ssh -G`: one directive a line, the keyword in small letters.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 /// One line of `ssh -G`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -128,6 +129,52 @@ impl Fields {
     /// A number, with ssh's default for a line that is missing.
     pub(crate) fn number(&mut self, keyword: &str, default: u32) -> u32 {
         self.parse(keyword, |value| value.parse().ok()).unwrap_or(default)
+    }
+
+    /// A value that has words or a form of its own, with ssh's default for a line that is missing.
+    pub(crate) fn word<T>(&mut self, keyword: &str, read: impl FnMut(&str) -> Option<T>, default: T) -> T {
+        self.parse(keyword, read).unwrap_or(default)
+    }
+
+    /// A string; "no" and "false" count as absent.
+    pub(crate) fn unless_no(&mut self, keyword: &str) -> Option<String> {
+        self.text(keyword)
+            .filter(|value| value != "no" && value != "false")
+    }
+
+    /// A list of names, or that of another keyword where there is none.
+    pub(crate) fn names_or(&mut self, keyword: &str, older: &str) -> Vec<String> {
+        let (names, older) = (self.names(keyword), self.names(older));
+        if names.is_empty() { older } else { names }
+    }
+
+    /// A list of paths; "none" is an empty one.
+    pub(crate) fn paths(&mut self, keyword: &str) -> Vec<String> {
+        let list = self
+            .parse(keyword, |value| Some(super::values::paths(value)))
+            .unwrap_or_default();
+        match &list[..] {
+            [only] if only.eq_ignore_ascii_case("none") => Vec::new(),
+            _ => list,
+        }
+    }
+
+    /// A time in seconds; "none" and 0 mean no limit.
+    pub(crate) fn seconds(&mut self, keyword: &str) -> Option<Duration> {
+        let read = |value: &str| match value {
+            "none" => Some(Duration::ZERO),
+            value => super::values::duration(value),
+        };
+        self.parse(keyword, read).filter(|time| !time.is_zero())
+    }
+
+    /// What a keyword is set to, which stays to be read.
+    pub(crate) fn peek(&self, keyword: &str) -> Option<&str> {
+        let mut lines = self.left.iter();
+        let line = lines.find(|directive| directive.keyword == keyword)?;
+        Some(&line.value)
+            .filter(|value| !value.is_empty())
+            .map(String::as_str)
     }
 
     /// What nobody took.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
+use super::HostConfig;
 use super::account::Account;
 use super::dump::{self, Directive};
-use super::host::{HostConfig, Surroundings};
+use super::readers::Surroundings;
 use super::tokens::VersionTokens;
 use super::{ConfigError, World, resolver};
 
@@ -33,7 +34,7 @@ pub fn host(output: &[u8]) -> Option<HostConfig> {
         asked: VersionTokens::default(),
         default_algorithms: &Default::default(),
     };
-    HostConfig::read(dump::parse(output), around).ok()
+    HostConfig::read(dump::parse(output), &around).ok()
 }
 
 /// Whether a value may stand behind `-o`.

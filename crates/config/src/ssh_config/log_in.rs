@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::values::{PubkeyAuthentication, StrictHostKeyChecking};
-use super::{HostConfig, yes_or_no};
+use super::{HostConfig, Role};
 
 /// A way to log in that the engine has, in the order in which OpenSSH's client prefers them (sshconnect2.c, `authmethods`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -192,22 +192,7 @@ impl HostConfig {
     /// What [`Self::log_in_terms`] is made of, for people to compare.
     #[must_use]
     pub fn explain_log_in(&self) -> Vec<(&'static str, String)> {
-        vec![
-            (
-                "preferredauthentications",
-                self.preferred_authentications.join(","),
-            ),
-            ("pubkeyauthentication", self.pubkey_authentication.as_str().into()),
-            ("passwordauthentication", yes_or_no(self.password_authentication)),
-            (
-                "kbdinteractiveauthentication",
-                yes_or_no(self.kbd_interactive_authentication),
-            ),
-            (
-                "stricthostkeychecking",
-                self.strict_host_key_checking.as_str().into(),
-            ),
-        ]
+        self.explain_rows(Role::LogIn).collect()
     }
 }
 

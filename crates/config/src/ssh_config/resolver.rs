@@ -17,10 +17,11 @@ use tokio::process::Child;
 use tokio::sync::{OnceCell, Semaphore};
 use trunkline_text::Printable;
 
+use super::HostConfig;
 use super::account::Account;
 use super::dump::{self, Departure, Directive};
 use super::files::{Sources, Stamp};
-use super::host::{DefaultAlgorithms, HostConfig, Proxy, Surroundings};
+use super::readers::{DefaultAlgorithms, Proxy, Surroundings};
 use super::tokens::{self, VersionTokens};
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
@@ -430,7 +431,7 @@ impl Resolver {
                 asked: asked.clone(),
                 default_algorithms: &default_algorithms,
             };
-            HostConfig::read(directives.clone(), around).map_err(|error| {
+            HostConfig::read(directives.clone(), &around).map_err(|error| {
                 let reason = "no host name, user or port";
                 error.unwrap_or(ConfigError::NotAConfiguration {
                     program: program.0.clone(),

@@ -1,15 +1,12 @@
 //! Which requests may use one connection: those for which everything that decides who talks to whom is equal.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{self, Context, SHA256};
 
-use super::fixed_by_master::FIXED_BY_MASTER;
-use super::values::ForwardAgent;
-use super::{CommandWorld, HostConfig};
-use super::{hex, yes_or_no};
+use super::values::Shown as _;
+use super::{CommandWorld, DIRECTIVES, HostConfig, Role, hex};
 
 /// Says which connections may serve a host. Shown as 16 hexadecimal digits.
 ///
@@ -99,107 +96,52 @@ impl HostConfig {
     /// Where a command of the user's takes part in who is reached or trusted, what it sees of its caller is among them: of
     /// the environment a digest. A jump host stands for all of this of its own.
     ///
-    /// What only concerns one session (`RemoteCommand`, `SendEnv`, forwardings, terminals) or only this side
-    /// (log levels, prompts) is not among them.
+    /// What a row of [`DIRECTIVES`] says to be one request's, or nothing to anybody, is not among them.
     #[must_use]
     pub fn explain_sharing(&self) -> Vec<(&'static str, String)> {
-        let optional = |value: &Option<String>| value.clone().unwrap_or_default();
-        let login_keys = self.identity_files.iter().map(|file| {
-            // A missing file is an error when the user named it.
-            let origin = if file.is_default { " (default)" } else { "" };
-            format!("{}{origin}", path(&file.path))
-        });
         let commands = self.commands.as_ref().map_or_else(
             || ["environment", "folder", "umask", "shell"].map(|name| (name, String::new())),
             CommandWorld::explain,
         );
-        let [environment, folder, umask, shell] = commands;
         let mut decides = vec![
             ("user", self.user.clone()),
+            // Without HostKeyAlias, known_hosts is searched by this name; behind a proxy that is all there is. %k in a
+            // known_hosts path is part of the path by now.
             ("hostname", self.hostname.clone()),
             ("port", self.port.to_string()),
-            ("hostkeyalias", optional(&self.host_key_alias)),
-            // Without an alias, known_hosts is searched by the name that was resolved; behind a proxy that is all
-            // there is. %k in a known_hosts path is part of the path by now.
-            ("proxy", self.proxy.to_string()),
             // What its name stands for: the same name may mean another host to another caller.
             (
                 "jump host",
                 self.jump.as_deref().map(explain_jump).unwrap_or_default(),
             ),
-            environment,
-            folder,
-            umask,
-            shell,
             // Jump hosts are resolved in turn, and from the file that -F named.
-            ("config file", paths(&self.config_file)),
-            ("bindaddress", optional(&self.bind_address)),
-            ("bindinterface", optional(&self.bind_interface)),
-            ("addressfamily", self.address_family.as_str().into()),
-            ("identityfile", login_keys.collect::<Vec<_>>().join(" ")),
-            ("certificatefile", paths(&self.certificate_files)),
-            ("identitiesonly", yes_or_no(self.identities_only)),
-            ("identityagent", paths(&self.identity_agent)),
-            ("pkcs11provider", optional(&self.pkcs11_provider)),
-            ("securitykeyprovider", optional(&self.security_key_provider)),
-            // sshd gives every session of a connection the first one's agent.
-            (
-                "forwardagent",
-                match &self.forward_agent {
-                    ForwardAgent::No => "no".into(),
-                    ForwardAgent::Yes => "yes".into(),
-                    ForwardAgent::Socket(socket) => path(socket),
-                },
-            ),
-            ("kbdinteractivedevices", optional(&self.kbd_interactive_devices)),
-            (
-                "hostbasedauthentication",
-                yes_or_no(self.hostbased_authentication),
-            ),
-            ("gssapiauthentication", yes_or_no(self.gssapi_authentication)),
-            ("userknownhostsfile", paths(&self.user_known_hosts_files)),
-            ("globalknownhostsfile", paths(&self.global_known_hosts_files)),
-            ("knownhostscommand", optional(&self.known_hosts_command)),
-            ("revokedhostkeys", paths(&self.revoked_host_keys)),
-            ("checkhostip", yes_or_no(self.check_host_ip)),
-            (
-                "nohostauthenticationforlocalhost",
-                yes_or_no(self.no_host_authentication_for_localhost),
-            ),
-            ("verifyhostkeydns", self.verify_host_key_dns.clone()),
-            ("ciphers", self.ciphers.join(",")),
-            ("macs", self.macs.join(",")),
-            ("kexalgorithms", self.kex_algorithms.join(",")),
-            ("hostkeyalgorithms", self.host_key_algorithms.join(",")),
-            (
-                "pubkeyacceptedalgorithms",
-                self.pubkey_accepted_algorithms.join(","),
-            ),
-            ("casignaturealgorithms", self.ca_signature_algorithms.join(",")),
-            ("requiredrsasize", self.required_rsa_size.to_string()),
-            ("compression", yes_or_no(self.compression)),
-            ("rekeylimit", self.rekey_limit.to_string()),
-            ("ipqos", self.ip_qos.to_string()),
-            ("versionaddendum", optional(&self.version_addendum)),
-            ("refuseconnection", optional(&self.refuse_connection)),
+            ("config file", self.config_file.shown()),
         ];
+        decides.extend(commands);
+        decides.extend(self.explain_rows(Role::Shared));
         if self.has_master {
             decides.extend(self.explain_master());
         }
         decides
     }
 
+    /// The directives of a role, with their values.
+    pub(super) fn explain_rows(&self, role: Role) -> impl Iterator<Item = (&'static str, String)> {
+        let rows = DIRECTIVES.iter().filter(move |row| row.role == role);
+        rows.filter_map(|row| Some((row.keyword, self.value_of(row.keyword)?.shown())))
+    }
+
     /// What more has to be equal where sessions share a master of the system's ssh. What is not understood may be anything.
     fn explain_master(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let fixed = FIXED_BY_MASTER.map(|name| {
+        let fixed = DIRECTIVES.iter().filter(|row| row.is_fixed_by_master).map(|row| {
             let lines = self
                 .fixed_by_master
                 .lines()
                 .filter_map(|line| line.split_once(' '));
             let values = lines
-                .filter(|(keyword, _)| *keyword == name)
+                .filter(|(keyword, _)| *keyword == row.keyword)
                 .map(|(_, value)| value);
-            (name, values.collect::<Vec<_>>().join(" "))
+            (row.keyword, values.collect::<Vec<_>>().join(" "))
         });
         let unknown = self
             .unknown
@@ -209,9 +151,7 @@ impl HostConfig {
         let unknown: Vec<_> = unknown
             .map(|line| format!("{} {}", line.keyword, line.value))
             .collect();
-        fixed
-            .into_iter()
-            .chain([("unknown directives", unknown.join("\n"))])
+        fixed.chain([("unknown directives", unknown.join("\n"))])
     }
 }
 
@@ -226,14 +166,4 @@ fn explain_jump(jump: &HostConfig) -> String {
         hex(&reached[..16]),
         hex(&log_in[..16])
     )
-}
-
-/// In quotes and escaped, so that no two paths, and no two lists of paths, look alike.
-fn path(path: &Path) -> String {
-    format!("{path:?}")
-}
-
-fn paths<'a>(list: impl IntoIterator<Item = &'a PathBuf>) -> String {
-    let list: Vec<_> = list.into_iter().map(|each| path(each)).collect();
-    list.join(" ")
 }

@@ -9,8 +9,9 @@ use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 
-use super::HostConfig;
+use super::directives::OnlySsh;
 use super::values::FingerprintHash;
+use super::{DIRECTIVES, Directive, HostConfig, Row};
 use crate::keys::{KeyFile, public_key_algorithms};
 
 /// One directive for which a host is handed to the system's `ssh`.
@@ -37,54 +38,65 @@ const KRL_MAGIC: &[u8] = b"SSHKRL\n\0";
 struct Kind {
     /// What [`trunkline_proto::Error::NothingInCommon`] calls it.
     name: &'static str,
-    directive: &'static str,
     configured: fn(&HostConfig) -> &[String],
     /// Whether the engine has the algorithm.
     has: fn(&str) -> bool,
 }
 
-const KINDS: [Kind; 4] = [
-    Kind {
-        name: "key exchange",
-        directive: "kexalgorithms",
-        configured: |host| &host.kex_algorithms,
-        has: |name| KexMethod::from_name(name).is_some(),
-    },
-    Kind {
-        name: "host key",
-        directive: "hostkeyalgorithms",
-        configured: |host| &host.host_key_algorithms,
-        has: |name| HOST_KEY_ALGORITHMS.contains(&name),
-    },
-    Kind {
-        name: "cipher",
-        directive: "ciphers",
-        configured: |host| &host.ciphers,
-        has: |name| Cipher::from_name(name).is_some(),
-    },
-    Kind {
-        name: "MAC",
-        directive: "macs",
-        configured: |host| &host.macs,
-        has: |name| Mac::from_name(name).is_some(),
-    },
-];
+const KEX: Kind = Kind {
+    name: "key exchange",
+    configured: |host| &host.kex_algorithms,
+    has: |name| KexMethod::from_name(name).is_some(),
+};
+const HOST_KEYS: Kind = Kind {
+    name: "host key",
+    configured: |host| &host.host_key_algorithms,
+    has: |name| HOST_KEY_ALGORITHMS.contains(&name),
+};
+const CIPHERS: Kind = Kind {
+    name: "cipher",
+    configured: |host| &host.ciphers,
+    has: |name| Cipher::from_name(name).is_some(),
+};
+const MACS: Kind = Kind {
+    name: "MAC",
+    configured: |host| &host.macs,
+    has: |name| Mac::from_name(name).is_some(),
+};
+
+impl Reason {
+    fn new(directive: &str, value: String, why: &str) -> Self {
+        Self {
+            directive: directive.into(),
+            value,
+            why: why.into(),
+        }
+    }
+}
 
 impl HostConfig {
     /// Whether the configuration allows one of these algorithms, which the engine does not have. `kind` is as in
     /// [`trunkline_proto::Error::NothingInCommon`], `theirs` the server's names with commas between.
     pub fn only_ssh_could(&self, kind: &str, theirs: &str) -> bool {
-        KINDS.iter().filter(|known| known.name == kind).any(|known| {
+        let kinds = [KEX, HOST_KEYS, CIPHERS, MACS];
+        kinds.iter().filter(|known| known.name == kind).any(|known| {
             (known.configured)(self)
                 .iter()
                 .any(|name| !(known.has)(name) && theirs.split(',').any(|offered| offered == name))
         })
     }
 
+    /// What the configuration names of a kind, where the engine has none of it.
+    fn foreign(&self, kind: &Kind) -> Option<String> {
+        let configured = (kind.configured)(self);
+        let has_none = !configured.is_empty() && !configured.iter().any(|name| (kind.has)(name));
+        has_none.then(|| configured.join(","))
+    }
+
     /// Whether the configuration allows more ways to open a connection (key exchange, host keys) than the engine has, as
     /// for a server that knows nothing newer than SHA-1. ssh's own defaults do not.
     pub fn allows_older(&self) -> bool {
-        KINDS[..2]
+        [KEX, HOST_KEYS]
             .iter()
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
     }
@@ -133,147 +145,72 @@ impl HostConfig {
     ///
     /// Reads the first bytes of the `RevokedHostKeys` file, where there is one.
     #[must_use]
-    #[expect(clippy::too_many_lines, reason = "a list: each thing that only ssh does")]
     pub fn needs_system_ssh(&self) -> Vec<Reason> {
-        let mut reasons = Vec::new();
-        let mut add = |directive: &str, value: String, why: &str| {
-            reasons.push(Reason {
-                directive: directive.into(),
-                value,
-                why: why.into(),
-            });
+        let of_row = |row: &Row| {
+            let OnlySsh { why, depends } = row.only_ssh?;
+            let value = match depends {
+                true => self.value_for_ssh(row.keyword)?,
+                false => self.value_if_set(row.keyword)?,
+            };
+            Some(Reason::new(row.keyword, value, why))
         };
-        if let Some(provider) = &self.pkcs11_provider {
-            add(
-                "pkcs11provider",
-                provider.clone(),
-                "keys in PKCS#11 tokens are used through ssh only",
-            );
-        }
-        // The agent has a provider of its own.
-        let has_security_key = || {
-            let files = self.identity_files.iter().map(|file| KeyFile::open(&file.path));
-            files.flatten().any(|key| key.is_security_key())
+        let of_lines = [
+            (&self.not_understood, "unknown value"),
+            (
+                &self.ambiguous,
+                "only ssh knows what this means beside another one, which it does not print",
+            ),
+            (&self.unknown, "unknown directive"),
+        ];
+        let of_line = |(lines, why): (&Vec<Directive>, &'static str)| {
+            let reason = |line: &Directive| Reason::new(&line.keyword, line.value.clone(), why);
+            lines.iter().map(reason).collect::<Vec<_>>()
         };
-        if let Some(provider) = self.security_key_provider.as_ref().filter(|_| has_security_key()) {
-            add(
-                "securitykeyprovider",
-                provider.clone(),
-                "security keys with their own middleware need ssh",
-            );
-        }
-        if self.tunnel != "false" && self.tunnel != "no" {
-            add(
-                "tunnel",
-                self.tunnel.clone(),
-                "network tunnels (tun and tap devices) are opened by ssh only",
-            );
-        }
-        if self.forward_x11 {
-            add("forwardx11", "yes".into(), "X11 forwarding is done by ssh only");
-        }
-        if self.hostbased_authentication {
-            add(
-                "hostbasedauthentication",
-                "yes".into(),
-                "host-based authentication needs ssh and ssh-keysign",
-            );
-        }
-        if !matches!(self.verify_host_key_dns.as_str(), "false" | "no") {
-            let why = "host keys from DNS (SSHFP) are looked up by ssh only";
-            add("verifyhostkeydns", self.verify_host_key_dns.clone(), why);
-        }
-        if self.proxy_use_fdpass {
-            add(
-                "proxyusefdpass",
-                "yes".into(),
-                "a proxy that passes a file descriptor is understood by ssh only",
-            );
-        }
-        if let Some(command) = &self.known_hosts_command {
-            add(
-                "knownhostscommand",
-                command.clone(),
-                "only ssh runs a KnownHostsCommand",
-            );
-        }
-        if let Some(text) = &self.version_addendum {
-            let why = "text of one's own behind the identification is sent by ssh only";
-            add("versionaddendum", text.clone(), why);
-        }
-        if let Some(file) = self
-            .revoked_host_keys
-            .as_ref()
-            .filter(|file| is_binary_list(file))
-        {
-            let why = "the file is a binary revocation list, which ssh reads; a list of keys would do";
-            add("revokedhostkeys", file.display().to_string(), why);
-        }
-        if self.gssapi_key_exchange {
-            add(
-                "gssapikeyexchange",
-                "yes".into(),
-                "key exchange through Kerberos is done by ssh only",
-            );
-        }
-        if self.needs_gssapi() {
-            let methods = self.preferred_authentications.join(",");
-            add(
-                "preferredauthentications",
-                methods,
-                "only GSSAPI may authenticate, which is done by ssh only",
-            );
-        }
-        if let Some(command) = &self.local_command {
-            add(
-                "localcommand",
-                command.0.clone(),
-                "a command on this side after connecting is run by ssh and trunkline ssh only",
-            );
-        }
-        if self.fingerprint_hash == FingerprintHash::Md5 {
-            add(
-                "fingerprinthash",
-                "MD5".into(),
-                "MD5 fingerprints are shown by ssh only",
-            );
-        }
-        for kind in KINDS.iter().filter(|kind| self.allows_none_of_ours(kind)) {
-            let configured = (kind.configured)(self).join(",");
-            add(kind.directive, configured, "the engine has none of these");
-        }
-        for directive in &self.not_understood {
-            let why = "unknown value";
-            add(&directive.keyword, directive.value.clone(), why);
-        }
-        for directive in &self.ambiguous {
-            let why = "only ssh knows what this means beside another one, which it does not print";
-            add(&directive.keyword, directive.value.clone(), why);
-        }
-        for directive in &self.unknown {
-            add(&directive.keyword, directive.value.clone(), "unknown directive");
-        }
-        reasons
+        let reasons = DIRECTIVES.iter().filter_map(of_row);
+        reasons.chain(of_lines.into_iter().flat_map(of_line)).collect()
     }
 
-    /// Whether the configuration names algorithms of a kind, and the engine has none of them.
-    fn allows_none_of_ours(&self, kind: &Kind) -> bool {
-        let configured = (kind.configured)(self);
-        // An AEAD cipher takes no MAC.
-        let is_aead = |name: &String| Cipher::from_name(name).is_some_and(Cipher::is_aead);
-        if kind.directive == "macs" && self.ciphers.iter().any(is_aead) {
-            return false;
-        }
-        !configured.is_empty() && !configured.iter().any(|name| (kind.has)(name))
+    fn value_if_set(&self, keyword: &str) -> Option<String> {
+        let value = self.value_of(keyword).filter(|value| value.is_set())?;
+        Some(value.shown())
     }
 
-    /// GSSAPI merely enabled is not a reason, since distributions enable it for every host; that nothing else may be
-    /// tried is one.
-    fn needs_gssapi(&self) -> bool {
-        let methods = &self.preferred_authentications;
-        self.gssapi_authentication
-            && !methods.is_empty()
-            && methods.iter().all(|method| method.starts_with("gssapi-"))
+    /// What a directive is set to, where only ssh can do something with that.
+    fn value_for_ssh(&self, keyword: &str) -> Option<String> {
+        match keyword {
+            "kexalgorithms" => self.foreign(&KEX),
+            "hostkeyalgorithms" => self.foreign(&HOST_KEYS),
+            "ciphers" => self.foreign(&CIPHERS),
+            "macs" => {
+                // An AEAD cipher takes no MAC.
+                let is_aead = |name: &String| Cipher::from_name(name).is_some_and(Cipher::is_aead);
+                self.foreign(&MACS).filter(|_| !self.ciphers.iter().any(is_aead))
+            }
+            "securitykeyprovider" => {
+                // The agent has a provider of its own.
+                let mut files = self.identity_files.iter().map(|file| KeyFile::open(&file.path));
+                let mut has_one = || files.any(|file| file.is_ok_and(|key| key.is_security_key()));
+                self.security_key_provider.clone().filter(|_| has_one())
+            }
+            "revokedhostkeys" => {
+                let file = self
+                    .revoked_host_keys
+                    .as_ref()
+                    .filter(|file| is_binary_list(file))?;
+                Some(file.display().to_string())
+            }
+            "fingerprinthash" => (self.fingerprint_hash == FingerprintHash::Md5).then(|| "MD5".into()),
+            "preferredauthentications" => {
+                // GSSAPI merely enabled is not a reason, since distributions enable it for every host; that nothing else
+                // may be tried is one.
+                let methods = &self.preferred_authentications;
+                let is_alone = self.gssapi_authentication
+                    && !methods.is_empty()
+                    && methods.iter().all(|method| method.starts_with("gssapi-"));
+                is_alone.then(|| methods.join(","))
+            }
+            _ => self.value_if_set(keyword),
+        }
     }
 }
 

@@ -6,6 +6,99 @@ use std::time::Duration;
 
 pub use trunkline_request::LogLevel;
 
+/// A directive's value, for people and for comparing it.
+pub(crate) trait Shown {
+    /// Two values that are not the same are not shown the same.
+    fn shown(&self) -> String;
+
+    /// Whether it is set to something that is not the absence of it.
+    fn is_set(&self) -> bool {
+        !self.shown().is_empty()
+    }
+}
+
+impl Shown for bool {
+    fn shown(&self) -> String {
+        super::yes_or_no(*self)
+    }
+
+    fn is_set(&self) -> bool {
+        *self
+    }
+}
+
+impl Shown for String {
+    fn shown(&self) -> String {
+        self.clone()
+    }
+}
+
+/// In quotes and escaped, so that no two paths, and no two lists of paths, look alike.
+impl Shown for PathBuf {
+    fn shown(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl Shown for Vec<PathBuf> {
+    fn shown(&self) -> String {
+        let list: Vec<_> = self.iter().map(Shown::shown).collect();
+        list.join(" ")
+    }
+}
+
+impl Shown for Vec<String> {
+    fn shown(&self) -> String {
+        self.join(",")
+    }
+}
+
+impl<T: Shown> Shown for Option<T> {
+    fn shown(&self) -> String {
+        self.as_ref().map(Shown::shown).unwrap_or_default()
+    }
+}
+
+impl Shown for ForwardAgent {
+    fn shown(&self) -> String {
+        match self {
+            Self::No => "no".into(),
+            Self::Yes => "yes".into(),
+            Self::Socket(socket) => socket.shown(),
+        }
+    }
+}
+
+/// Types whose values are told apart by how they are displayed.
+macro_rules! displayed {
+    ($($name:ty),*) => { $(impl Shown for $name {
+        fn shown(&self) -> String {
+            self.to_string()
+        }
+    })* };
+}
+displayed!(u32, u8, RekeyLimit, IpQos);
+
+/// Types of directives that nobody compares.
+macro_rules! as_debugged {
+    ($($name:ty),*) => { $(impl Shown for $name {
+        fn shown(&self) -> String {
+            format!("{self:?}")
+        }
+    })* };
+}
+as_debugged!(
+    AddKeysToAgent,
+    ControlPersist,
+    Duration,
+    LogLevel,
+    PermitRemoteOpen,
+    Vec<Forward>,
+    Vec<Listen>,
+    Vec<(String, Duration)>,
+    Vec<(String, String)>
+);
+
 /// `yes` and `no`, or `true` and `false`: `ssh -G` prints either, depending on the directive.
 pub(crate) fn flag(value: &str) -> Option<bool> {
     match value {
@@ -59,6 +152,12 @@ macro_rules! words {
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $first,)+ }
+            }
+        }
+
+        impl Shown for $name {
+            fn shown(&self) -> String {
+                self.as_str().into()
             }
         }
     };

@@ -1,0 +1,610 @@
+//! Every directive of ssh_config, once: the field that has its value, how the value is read, and what it is to those who share a
+//! connection.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::dump::Fields;
+use super::readers::{self, IdentityFile, LocalCommand, Proxy};
+use super::tokens::Tokens;
+use super::values::{
+    self, AddKeysToAgent, AddressFamily, ControlMaster, ControlPersist, FingerprintHash, Forward,
+    ForwardAgent, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit, RequestTty,
+    SessionType, Shown, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
+};
+use super::{CommandWorld, ConfigError, dump};
+
+/// What a directive is to those who share a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It decides who is reached, trusted or shown, or how: they have it in common. So does whatever nothing else is said of.
+    Shared,
+    /// It says how to log in: a connection has to be one that was logged in to as this allows ([`LogIn`](super::LogIn)).
+    LogIn,
+    /// It is the request's that brings it, for what it runs, or for a connection that is made for it.
+    Own,
+    /// Only a master of the system's ssh goes by it.
+    Master,
+    /// Nothing goes by it, and why.
+    Irrelevant(&'static str),
+}
+
+/// Why a host is left to the system's ssh because of a directive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OnlySsh {
+    pub(super) why: &'static str,
+    /// Not whenever it is set, but with some of its values, which `support` knows.
+    pub(super) depends: bool,
+}
+
+const NONE_OF_THESE: &str = "the engine has none of these";
+
+/// A directive.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Its name, in small letters.
+    pub keyword: &'static str,
+    /// What it is to those who share a connection.
+    pub role: Role,
+    /// Whether a master of ssh's applies its own to every session and forwarding over it, as it was started with: the mux protocol
+    /// (OpenSSH's PROTOCOL.mux) has no word for it, so that the one of the ssh that asks does not count.
+    pub(super) is_fixed_by_master: bool,
+    pub(super) only_ssh: Option<OnlySsh>,
+}
+
+impl Row {
+    const fn new(keyword: &'static str) -> Self {
+        Self {
+            keyword,
+            role: Role::Shared,
+            is_fixed_by_master: false,
+            only_ssh: None,
+        }
+    }
+
+    const fn shared(self) -> Self {
+        self
+    }
+
+    const fn log_in(self) -> Self {
+        Self {
+            role: Role::LogIn,
+            ..self
+        }
+    }
+
+    const fn own(self) -> Self {
+        Self {
+            role: Role::Own,
+            ..self
+        }
+    }
+
+    /// Of a session or forwarding, unless it goes over a master of ssh's.
+    const fn own_but_for_masters(self) -> Self {
+        Self {
+            is_fixed_by_master: true,
+            ..self.own()
+        }
+    }
+
+    const fn of_masters(self) -> Self {
+        Self {
+            role: Role::Master,
+            is_fixed_by_master: true,
+            ..self
+        }
+    }
+
+    const fn irrelevant(self, why: &'static str) -> Self {
+        Self {
+            role: Role::Irrelevant(why),
+            ..self
+        }
+    }
+
+    /// Where it is set, the host is left to the system's ssh.
+    const fn only_ssh(self, why: &'static str) -> Self {
+        Self {
+            only_ssh: Some(OnlySsh { why, depends: false }),
+            ..self
+        }
+    }
+
+    /// The same where it has a value that only ssh can do something with.
+    const fn only_ssh_where(self, why: &'static str) -> Self {
+        Self {
+            only_ssh: Some(OnlySsh { why, depends: true }),
+            ..self
+        }
+    }
+}
+
+/// Makes of one list all that has to know each directive: the fields with their documentation, what reads them, what is compared,
+/// what is passed over, and what is left to the system's ssh.
+macro_rules! directives {
+    (
+        ($f:ident, $k:ident, $tokens:ident, $around:ident)
+        $(#[$about:meta])*
+        pub struct HostConfig { $($(#[doc = $meaning:literal])+ $beside:ident: $of:ty,)* }
+        $($(#[doc = $doc:literal])+ $field:ident: $kind:ty = $keyword:literal => $read:expr $(, $role:ident $(($($says:expr),+))?)*;)*
+        without a field: $($other:literal, $other_role:ident $(($($other_says:expr),+))?;)*
+    ) => {
+        $(#[$about])*
+        pub struct HostConfig {
+            $($(#[doc = $meaning])+ pub $beside: $of,)*
+            $($(#[doc = $doc])+ pub $field: $kind,)*
+        }
+
+        /// What of a [`HostConfig`] no directive says by itself.
+        pub(super) struct Beside {
+            $(pub(super) $beside: $of,)*
+        }
+
+        /// Every directive that is known.
+        pub const DIRECTIVES: &[Row] = &[
+            $(Row::new($keyword)$(.$role($($($says),+)?))*,)*
+            $(Row::new($other).$other_role($($($other_says),+)?),)*
+        ];
+
+        impl HostConfig {
+            /// Reads each directive. Those behind may use the fields of those before.
+            pub(super) fn from_rows(
+                beside: Beside,
+                $f: &mut Fields,
+                $tokens: &Tokens<'_>,
+                $around: &readers::Surroundings<'_>,
+            ) -> Result<Self, ConfigError> {
+                $(
+                    let $k = $keyword;
+                    let $field: $kind = $read;
+                )*
+                Ok(Self { $($beside: beside.$beside,)* $($field,)* })
+            }
+
+            /// What a directive is set to, and whether it is set to something, for those that have a field.
+            pub(super) fn value_of(&self, keyword: &str) -> Option<&dyn Shown> {
+                match keyword {
+                    $($keyword => Some(&self.$field),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+directives! {
+    (f, k, tokens, around)
+
+    /// Everything ssh_config says about one host, after `Host`, `Match`, `Include`, defaults, tokens and variables.
+    ///
+    /// Paths are absolute: `~`, tokens and `${VAR}` are expanded as ssh expands them, and relative ones begin at the
+    /// caller's working folder. Directives are documented in ssh_config(5); a comment here says only what differs.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[allow(
+        clippy::struct_excessive_bools,
+        reason = "one for each yes/no directive of ssh_config(5)"
+    )]
+    pub struct HostConfig {
+        /// The host as typed (`%n`).
+        original_host: String,
+        /// The name or address to connect to (`%h`).
+        hostname: String,
+        /// The port, 1 to 65535.
+        port: u16,
+        /// The remote user.
+        user: String,
+        /// The file that `-F` named, absolute, for resolving jump hosts from the same one; "none" stays as it is.
+        config_file: Option<PathBuf>,
+        /// What the last of the jump hosts resolves to, and so on to the first of them; `None` where there are none, or none
+        /// was resolved.
+        jump: Option<Arc<HostConfig>>,
+        /// The caller's world, where commands of the user's take part in who is reached or trusted: `ProxyCommand`,
+        /// `KnownHostsCommand`, and a `Match exec` in the files, whatever it decided.
+        commands: Option<CommandWorld>,
+        /// Whether `kex_algorithms` are those of an ssh without any configuration: nobody has chosen them.
+        kex_is_default: bool,
+        /// Whether known_hosts may decide which of `host_key_algorithms` come first.
+        ///
+        /// ssh lets it where the user set no list, or one that begins with `+` or `-` (sshconnect2.c, `ssh_kex2`).
+        /// `ssh -G` prints the resulting list only, so this is true for its default with more behind it or with some
+        /// left out: an own list in the default's order expresses no other preference, and is told apart by no one.
+        host_key_order_is_free: bool,
+        /// What ssh says on standard error while it reads the configuration, whatever LogLevel is: files of `-i` that are not
+        /// there, an agent that cannot be forwarded, directives that it no longer has.
+        remarks: Vec<String>,
+        /// Lines with a known keyword and a value that is not understood; each is a reason for the system's ssh.
+        not_understood: Vec<dump::Directive>,
+        /// Directives beside which the files or the command line say something that `ssh -G` does not print.
+        ambiguous: Vec<dump::Directive>,
+        /// Lines with an unknown keyword; each is a reason for the system's ssh.
+        unknown: Vec<dump::Directive>,
+        /// Lines of which a master of the system's ssh goes by its own, whatever the ssh that uses it was told. In one piece: each
+        /// host has them, and few hosts such a master.
+        fixed_by_master: Box<str>,
+        /// Whether a master of the system's ssh is shared instead of the engine's connections
+        /// ([`through_ssh`](Self::through_ssh)).
+        has_master: bool,
+    }
+
+    // The way there.
+
+    /// `ProxyJump` and `ProxyCommand`.
+    proxy: Proxy = "proxycommand" => readers::proxy(f, k, tokens)?;
+    /// `ProxyUseFdpass`.
+    proxy_use_fdpass: bool = "proxyusefdpass" => f.flag(k, false),
+        only_ssh("a proxy that passes a file descriptor is understood by ssh only");
+    /// `AddressFamily`.
+    address_family: AddressFamily = "addressfamily" => f.word(k, AddressFamily::parse, AddressFamily::Any);
+    /// `BindAddress`.
+    bind_address: Option<String> = "bindaddress" => f.name(k);
+    /// `BindInterface`.
+    bind_interface: Option<String> = "bindinterface" => f.name(k);
+    /// `ConnectTimeout`; `None` for the system's own.
+    connect_timeout: Option<Duration> = "connecttimeout" => f.seconds(k), own;
+    /// `ConnectionAttempts`, at least 1.
+    connection_attempts: u32 = "connectionattempts" => f.number(k, 1).max(1), own;
+    /// `TCPKeepAlive`. "all" (OpenSSH 10.6) is for the sockets of forwardings, too.
+    tcp_keep_alive: bool = "tcpkeepalive" => f.word(k, |value| if value == "all" { Some(true) } else { values::flag(value) }, true), own;
+    /// `ServerAliveInterval`; `None` where it is 0.
+    server_alive_interval: Option<Duration> = "serveraliveinterval" => f.seconds(k), own;
+    /// `ServerAliveCountMax`.
+    server_alive_count_max: u32 = "serveralivecountmax" => f.number(k, 3), own;
+    /// `IPQoS`.
+    ip_qos: IpQos = "ipqos" => f.word(k, IpQos::parse, IpQos::default());
+    /// `VersionAddendum` (OpenSSH 10): text behind our identification line.
+    version_addendum: Option<String> = "versionaddendum" => f.text(k),
+        only_ssh("text of one's own behind the identification is sent by ssh only");
+    /// `RefuseConnection` (OpenSSH 10): do not connect, and say this.
+    refuse_connection: Option<String> = "refuseconnection" => f.text(k);
+
+    // The transport.
+
+    /// `Ciphers`, best first.
+    ciphers: Vec<String> = "ciphers" => f.names(k), only_ssh_where(NONE_OF_THESE);
+    /// `MACs`, best first.
+    macs: Vec<String> = "macs" => f.names(k), only_ssh_where(NONE_OF_THESE);
+    /// `KexAlgorithms`, best first.
+    kex_algorithms: Vec<String> = "kexalgorithms" => f.names(k), only_ssh_where(NONE_OF_THESE);
+    /// `HostKeyAlgorithms`, best first.
+    host_key_algorithms: Vec<String> = "hostkeyalgorithms" => f.names(k),
+        only_ssh_where(NONE_OF_THESE);
+    /// `PubkeyAcceptedAlgorithms`; the name before OpenSSH 8.5 was `PubkeyAcceptedKeyTypes`.
+    pubkey_accepted_algorithms: Vec<String> = "pubkeyacceptedalgorithms" => f.names_or(k, "pubkeyacceptedkeytypes");
+    /// `CASignatureAlgorithms`.
+    ca_signature_algorithms: Vec<String> = "casignaturealgorithms" => f.names(k);
+    /// `RequiredRSASize`, in bits.
+    required_rsa_size: u32 = "requiredrsasize" => f.number(k, 1024);
+    /// `Compression`. `ssh -G` of OpenSSH 9.9 and later has no word for what "yes" means there.
+    compression: bool = "compression" => f.word(k, |value| if value == "UNKNOWN" { Some(true) } else { values::flag(value) }, false);
+    /// `RekeyLimit`.
+    rekey_limit: RekeyLimit = "rekeylimit" => f.word(k, RekeyLimit::parse, RekeyLimit::default());
+    /// `WarnWeakCrypto` (OpenSSH 10.1; an `ssh` before it warns of nothing).
+    warn_weak_crypto: WeakCryptoWarning = "warnweakcrypto" => f.word(k, WeakCryptoWarning::parse, WeakCryptoWarning::No), own;
+
+    // Who the server is.
+
+    /// `UserKnownHostsFile`.
+    user_known_hosts_files: Vec<PathBuf> = "userknownhostsfile" => f.paths(k).iter().map(|file| around.absolute(file)).collect();
+    /// `GlobalKnownHostsFile`. ssh expands the tilde here, and nothing else.
+    global_known_hosts_files: Vec<PathBuf> = "globalknownhostsfile" => f.paths(k).iter()
+        .map(|file| around.account.expand_tilde(file).unwrap_or_else(|| file.clone()))
+        .map(|file| around.absolute(&file))
+        .collect();
+    /// `KnownHostsCommand`, unexpanded.
+    known_hosts_command: Option<String> = "knownhostscommand" => f.text(k), only_ssh("only ssh runs a KnownHostsCommand");
+    /// `RevokedHostKeys`. A file that cannot be read refuses every key.
+    revoked_host_keys: Option<PathBuf> = "revokedhostkeys" => f.text(k).map(|file| around.absolute(&file)),
+        only_ssh_where("the file is a binary revocation list, which ssh reads; a list of keys would do"
+        );
+    /// `HostKeyAlias`.
+    host_key_alias: Option<String> = "hostkeyalias" => f.name(k);
+    /// `StrictHostKeyChecking`.
+    strict_host_key_checking: StrictHostKeyChecking = "stricthostkeychecking" =>
+        f.word(k, StrictHostKeyChecking::parse, StrictHostKeyChecking::Ask), log_in;
+    /// `CheckHostIP`.
+    check_host_ip: bool = "checkhostip" => f.flag(k, false);
+    /// `HashKnownHosts`.
+    hash_known_hosts: bool = "hashknownhosts" => f.flag(k, false), own;
+    /// `NoHostAuthenticationForLocalhost`.
+    no_host_authentication_for_localhost: bool = "nohostauthenticationforlocalhost" => f.flag(k, false);
+    /// `UpdateHostKeys`.
+    update_host_keys: UpdateHostKeys = "updatehostkeys" => f.word(k, UpdateHostKeys::parse, UpdateHostKeys::No), own;
+    /// `VerifyHostKeyDNS` as printed; `None` for no.
+    verify_host_key_dns: Option<String> = "verifyhostkeydns" => f.unless_no(k),
+        only_ssh("host keys from DNS (SSHFP) are looked up by ssh only");
+    /// `FingerprintHash`.
+    fingerprint_hash: FingerprintHash = "fingerprinthash" => f.word(k, FingerprintHash::parse, FingerprintHash::Sha256), own,
+        only_ssh_where("MD5 fingerprints are shown by ssh only");
+    /// `VisualHostKey`.
+    visual_host_key: bool = "visualhostkey" => f.flag(k, false), own;
+
+    // Who the user is.
+
+    /// `IdentityFile`.
+    identity_files: Vec<IdentityFile> = "identityfile" => readers::identity_files(f, k, tokens)?;
+    /// `CertificateFile`.
+    certificate_files: Vec<PathBuf> = "certificatefile" => readers::certificate_files(f, k, tokens)?;
+    /// `IdentitiesOnly`.
+    identities_only: bool = "identitiesonly" => f.flag(k, false);
+    /// The agent's socket: `IdentityAgent`, or the caller's `SSH_AUTH_SOCK`. `None` for no agent.
+    identity_agent: Option<PathBuf> = "identityagent" => readers::identity_agent(f, k, around.world);
+    /// `AddKeysToAgent`.
+    add_keys_to_agent: AddKeysToAgent = "addkeystoagent" => f.word(k, AddKeysToAgent::parse, AddKeysToAgent::default()), own;
+    /// `ForwardAgent`: sshd gives every session of a connection the first one's agent. Without an agent there is none to forward
+    /// (ssh.c, `check_agent_present`).
+    forward_agent: ForwardAgent = "forwardagent" => match readers::forward_agent(f, k, around.world) {
+        ForwardAgent::Yes if identity_agent.is_none() => ForwardAgent::No,
+        forward => forward,
+    };
+    /// `PKCS11Provider`.
+    pkcs11_provider: Option<String> = "pkcs11provider" => f.text(k), only_ssh("keys in PKCS#11 tokens are used through ssh only");
+    /// `SecurityKeyProvider` other than the built-in one.
+    security_key_provider: Option<String> = "securitykeyprovider" => readers::security_key_provider(f, k, around.world),
+        only_ssh_where("security keys with their own middleware need ssh");
+    /// `PreferredAuthentications`, best first; empty for the default order.
+    preferred_authentications: Vec<String> = "preferredauthentications" => f.names(k), log_in,
+        only_ssh_where("only GSSAPI may authenticate, which is done by ssh only");
+    /// `PubkeyAuthentication`.
+    pubkey_authentication: PubkeyAuthentication = "pubkeyauthentication" =>
+        f.word(k, PubkeyAuthentication::parse, PubkeyAuthentication::Yes), log_in;
+    /// `PasswordAuthentication`.
+    password_authentication: bool = "passwordauthentication" => f.flag(k, true), log_in;
+    /// `KbdInteractiveAuthentication`. The name before OpenSSH 8.7 only says so where it says no.
+    kbd_interactive_authentication: bool = "kbdinteractiveauthentication" =>
+        f.flag(k, true) && f.flag("challengeresponseauthentication", true), log_in;
+    /// `KbdInteractiveDevices`.
+    kbd_interactive_devices: Option<String> = "kbdinteractivedevices" => f.name(k);
+    /// `HostbasedAuthentication`.
+    hostbased_authentication: bool = "hostbasedauthentication" => f.flag(k, false),
+        only_ssh("host-based authentication needs ssh and ssh-keysign");
+    /// `GSSAPIAuthentication`; a reason for the system's ssh only where no other method may be tried.
+    gssapi_authentication: bool = "gssapiauthentication" => f.flag(k, false);
+    /// `GSSAPIKeyExchange`.
+    gssapi_key_exchange: bool = "gssapikeyexchange" => f.flag(k, false),
+        only_ssh("key exchange through Kerberos is done by ssh only");
+    /// `NumberOfPasswordPrompts`.
+    number_of_password_prompts: u32 = "numberofpasswordprompts" => f.number(k, 3), own;
+    /// `BatchMode`.
+    batch_mode: bool = "batchmode" => f.flag(k, false), own;
+
+    // What is shared, as ssh has it.
+
+    /// `ControlMaster`.
+    control_master: ControlMaster = "controlmaster" => f.word(k, ControlMaster::parse, ControlMaster::No), own;
+    /// `ControlPath`.
+    control_path: Option<PathBuf> = "controlpath" => f.text(k).map(|path| around.absolute(&path)), own;
+    /// `ControlPersist`.
+    control_persist: ControlPersist = "controlpersist" => f.word(k, ControlPersist::parse, ControlPersist::No), own;
+
+    // What is run.
+
+    /// `RemoteCommand`.
+    remote_command: Option<String> = "remotecommand" => f.text(k), own;
+    /// `PermitLocalCommand`: for `LocalCommand`, and for `!` in the command line that an escape sequence opens.
+    permit_local_command: bool = "permitlocalcommand" => f.flag(k, false), own;
+    /// `LocalCommand`, where `PermitLocalCommand` allows it.
+    local_command: Option<LocalCommand> = "localcommand" => readers::local_command(f, k, tokens, permit_local_command)?, own,
+        only_ssh("a command on this side after connecting is run by ssh and trunkline ssh only");
+    /// `RequestTTY`.
+    request_tty: RequestTty = "requesttty" => f.word(k, RequestTty::parse, RequestTty::Auto), own;
+    /// `SessionType`.
+    session_type: SessionType = "sessiontype" => f.word(k, SessionType::parse, SessionType::Default), own;
+    /// `StdinNull`.
+    stdin_null: bool = "stdinnull" => f.flag(k, false), own;
+    /// `ForkAfterAuthentication`.
+    fork_after_authentication: bool = "forkafterauthentication" => f.flag(k, false), own;
+    /// `SendEnv`: patterns of names.
+    send_env: Vec<String> = "sendenv" => f.all(k, |value| Some(value.to_owned())), own;
+    /// `SetEnv`: names and values.
+    set_env: Vec<(String, String)> = "setenv" => f.all(k, |value| {
+        let (name, value) = value.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    }), own;
+    /// `EscapeChar`; `None` for none.
+    escape_char: Option<u8> = "escapechar" => f.word(k, values::escape_char, Some(b'~')), own;
+    /// `EnableEscapeCommandline`.
+    enable_escape_commandline: bool = "enableescapecommandline" => f.flag(k, false), own;
+    /// `ObscureKeystrokeTiming` (OpenSSH 9.5): the interval between packets; `None` where it is off or unknown.
+    obscure_keystroke_timing: Option<Duration> = "obscurekeystroketiming" => f.parse(k, readers::keystroke_interval).flatten(),
+        own_but_for_masters;
+    /// `ChannelTimeout` (OpenSSH 9.6): channel types (or "global") and how long each may be idle.
+    channel_timeouts: Vec<(String, Duration)> = "channeltimeout" => f.parse(k, readers::channel_timeouts).unwrap_or_default(),
+        own_but_for_masters;
+
+    // What is forwarded.
+
+    /// `LocalForward`.
+    local_forwards: Vec<Forward> = "localforward" => f.all(k, Forward::parse), own;
+    /// `RemoteForward`.
+    remote_forwards: Vec<Forward> = "remoteforward" => f.all(k, Forward::parse), own;
+    /// `DynamicForward`.
+    dynamic_forwards: Vec<Listen> = "dynamicforward" => readers::dynamic_forwards(f, k, &local_forwards), own;
+    /// `GatewayPorts`.
+    gateway_ports: bool = "gatewayports" => f.flag(k, false), own_but_for_masters;
+    /// `ExitOnForwardFailure`.
+    exit_on_forward_failure: bool = "exitonforwardfailure" => f.flag(k, false), own;
+    /// `ClearAllForwardings`, which `ssh -G` has already applied.
+    clear_all_forwardings: bool = "clearallforwardings" => f.flag(k, false), own;
+    /// `PermitRemoteOpen`.
+    permit_remote_open: PermitRemoteOpen = "permitremoteopen" =>
+        f.word(k, |value| Some(PermitRemoteOpen::parse(value)), PermitRemoteOpen::Any), own_but_for_masters;
+    /// `StreamLocalBindMask`: the mask for sockets that forwardings create.
+    stream_local_bind_mask: u32 = "streamlocalbindmask" => f.word(k, |value| u32::from_str_radix(value, 8).ok(), 0o177),
+        own_but_for_masters;
+    /// `StreamLocalBindUnlink`.
+    stream_local_bind_unlink: bool = "streamlocalbindunlink" => f.flag(k, false), own_but_for_masters;
+    /// `ForwardX11`.
+    forward_x11: bool = "forwardx11" => f.flag(k, false), own, only_ssh("X11 forwarding is done by ssh only");
+    /// `Tunnel` as printed; `None` for no.
+    tunnel: Option<String> = "tunnel" => f.unless_no(k), own_but_for_masters,
+        only_ssh("network tunnels (tun and tap devices) are opened by ssh only");
+
+    /// `LogLevel`.
+    log_level: LogLevel = "loglevel" => f.word(k, LogLevel::parse, LogLevel::Info), own;
+
+    without a field:
+
+    // What the others are read with, and who is reached in any case.
+    "host", shared;
+    "hostname", shared;
+    "port", shared;
+    "proxyjump", shared;
+    "user", shared;
+    // Whether windows are trusted (mux.c, `mux_session_confirm`).
+    "forwardx11trusted", of_masters;
+    "forwardx11timeout", of_masters;
+    "xauthlocation", of_masters;
+    "tunneldevice", of_masters;
+    // How a master was logged in to.
+    "enablesshkeysign", of_masters;
+    "hostbasedacceptedalgorithms", of_masters;
+    "hostbasedkeytypes", of_masters;
+    "gssapiclientidentity", of_masters;
+    "gssapidelegatecredentials", of_masters;
+    "gssapikexalgorithms", of_masters;
+    "gssapirenewalforcesrekey", of_masters;
+    "gssapiserveridentity", of_masters;
+    "gssapitrustdns", of_masters;
+    "canonicaldomains", irrelevant("ssh -G has already made the host name canonical");
+    "canonicalizefallbacklocal", irrelevant("ssh -G has already made the host name canonical");
+    "canonicalizehostname", irrelevant("ssh -G has already made the host name canonical");
+    "canonicalizemaxdots", irrelevant("ssh -G has already made the host name canonical");
+    "canonicalizepermittedcnames", irrelevant("ssh -G has already made the host name canonical");
+    "ignoreunknown", irrelevant("ssh -G has already ignored what it names");
+    "logverbose", irrelevant("selects debug messages of ssh's own source files");
+    "syslogfacility", irrelevant("ssh uses it with -y only; the engine logs through tracing");
+    "tag", irrelevant("read by Match tagged, which ssh -G has evaluated");
+}
+
+impl Row {
+    /// The directive of this name, in small letters.
+    pub(super) fn named(keyword: &str) -> Option<&'static Self> {
+        DIRECTIVES.iter().find(|row| row.keyword == keyword)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::tests::config_of;
+    use super::*;
+
+    /// Values of which at least one is not the default of each directive.
+    const VALUES: &[&str] = &[
+        "yes",
+        "no",
+        "7",
+        "/x",
+        "aes128-ctr,x",
+        "inet6",
+        "accept-new",
+        "ask",
+        "force",
+        "none",
+        "QUIET",
+        "MD5",
+        "0111",
+        "A=1",
+        "session=5m",
+        "[a]:1 [b]:2",
+        "9 [h]:2",
+        "1 10",
+        "af21 cs1",
+        "host:5",
+    ];
+
+    fn with_line(line: &str) -> HostConfig {
+        // An agent that can be forwarded, and a command that may run.
+        config_of(&format!(
+            "host h\nhostname h\nuser u\nport 22\n{line}\npermitlocalcommand yes\nidentityagent /agent\n"
+        ))
+    }
+
+    #[test]
+    fn a_directive_is_to_sharing_what_its_row_says_and_keeps_apart_where_it_says_nothing() {
+        let usual = with_line("");
+        let key = usual.sharing_key();
+        let shown = |config: &HostConfig, row: &Row| config.value_of(row.keyword).map(Shown::shown);
+        for row in DIRECTIVES.iter().filter(|row| shown(&usual, row).is_some()) {
+            let others = VALUES
+                .iter()
+                .map(|value| with_line(&format!("{} {value}", row.keyword)));
+            let differing: Vec<_> = others
+                .filter(|other| shown(other, row) != shown(&usual, row))
+                .collect();
+            assert!(!differing.is_empty(), "no value changes {}", row.keyword);
+            for other in differing {
+                let (other, keyword) = (other.sharing_key(), row.keyword);
+                let expected = match row.role {
+                    Role::Shared => (false, false),
+                    Role::LogIn => (true, false),
+                    Role::Own => (true, true),
+                    Role::Master | Role::Irrelevant(_) => panic!("{keyword} has a field"),
+                };
+                assert_eq!((key.may_meet(&other), key == other), expected, "{keyword}");
+            }
+        }
+        assert_eq!(Row::new("new").role, Role::Shared);
+    }
+
+    #[test]
+    fn every_directive_that_can_be_typed_has_a_row_and_each_row_once() {
+        for directive in trunkline_request::ssh_options::DIRECTIVES {
+            let keyword = directive.name.to_ascii_lowercase();
+            let rows = DIRECTIVES.iter().filter(|row| row.keyword == keyword).count();
+            assert_eq!(rows, 1, "{keyword}");
+        }
+        // What ssh was called with, and a name that it has no more.
+        let beside = ["host", "hostbasedkeytypes"];
+        assert_eq!(
+            DIRECTIVES.len(),
+            trunkline_request::ssh_options::DIRECTIVES.len() + beside.len()
+        );
+    }
+
+    /// The guide's table: by what they are, the directives as ssh_config(5) writes them.
+    fn table() -> String {
+        let name = |row: &&Row| {
+            let known = trunkline_request::ssh_options::Directive::named(row.keyword);
+            known.map(|known| format!("`{}`", known.name))
+        };
+        let line = |what: &str, role: fn(&Row) -> bool| {
+            let mut names: Vec<_> = DIRECTIVES
+                .iter()
+                .filter(|row| role(row))
+                .filter_map(|row| name(&row))
+                .collect();
+            names.sort_by_key(|name| name.to_ascii_lowercase());
+            format!("| {what} | {} |\n", names.join(", "))
+        };
+        let mut table = String::from("| what it is | directives |\n|---|---|\n");
+        table += &line("has to be equal", |row| row.role == Role::Shared);
+        table += &line("the connection must have been logged in to as it allows", |row| {
+            row.role == Role::LogIn
+        });
+        table += &line("applies to the request that brings it", |row| {
+            row.role == Role::Own
+        });
+        table += &line(
+            "has to be equal where the system's ssh is the connection",
+            |row| row.is_fixed_by_master,
+        );
+        table += &line("decides nothing by itself", |row| {
+            matches!(row.role, Role::Irrelevant(_))
+        });
+        table += &line("leaves the host to the system's ssh, if it is set", |row| {
+            row.only_ssh.is_some_and(|only_ssh| !only_ssh.depends)
+        });
+        table += &line("does so with some values", |row| {
+            row.only_ssh.is_some_and(|only_ssh| only_ssh.depends)
+        });
+        table
+    }
+
+    #[test]
+    fn the_guide_has_the_same_table() {
+        let guide = include_str!("../../../../docs/guide/troubleshooting.md");
+        assert!(guide.contains(&table()), "{}", table());
+    }
+}
