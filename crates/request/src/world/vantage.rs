@@ -6,12 +6,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Where in the system a process stands, which decides what the same words mean to it: its namespaces and its root folder.
+/// Where in the system a process stands, which decides what the same words mean to it: its namespaces, its root folder and how
+/// its connections are routed.
 /// Two processes with equal ones reach the same networks, and mean the same files, users and host names.
 ///
 /// The network's namespace decides who an address is; the mounts' and the root folder which files are meant (the
 /// configuration, keys, `known_hosts`, the agent's socket); the users' who one is, and with it whose home folder; the one of
-/// host names (UTS) `%l` and `%C` in paths. Namespaces of processes, IPC, time and control groups decide nothing of that.
+/// host names (UTS) `%l` and `%C` in paths. Namespaces of processes, IPC, time and control groups decide nothing of that. A
+/// control group does where it stands for a VRF (`ip vrf exec`), or has a class of its own (net_cls, net_prio), by which rules
+/// may route. Rules and programs that go by any other control group are not seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Vantage {
     net: Option<Inode>,
@@ -19,6 +22,9 @@ pub struct Vantage {
     user: Option<Inode>,
     uts: Option<Inode>,
     root: Option<Inode>,
+    /// As [`routing`] has it.
+    #[serde(default)]
+    routing: Option<Box<str>>,
 }
 
 /// A device's and a file's number.
@@ -31,7 +37,7 @@ impl Vantage {
     pub fn current() -> Self {
         Self {
             root: inode(Path::new("/")),
-            ..Self::namespaces(Path::new("/proc/thread-self/ns"))
+            ..Self::below(Path::new("/proc/thread-self"))
         }
     }
 
@@ -41,18 +47,20 @@ impl Vantage {
         let process = Path::new("/proc").join(pid.to_string());
         Some(Self {
             root: Some(inode(&process.join("root"))?),
-            ..Self::namespaces(&process.join("ns"))
+            ..Self::below(&process)
         })
     }
 
-    fn namespaces(folder: &Path) -> Self {
-        let of = |name: &str| inode(&folder.join(name));
+    fn below(process: &Path) -> Self {
+        let of = |name: &str| inode(&process.join("ns").join(name));
+        let groups = std::fs::read(process.join("cgroup"));
         Self {
             net: of("net"),
             mnt: of("mnt"),
             user: of("user"),
             uts: of("uts"),
             root: None,
+            routing: groups.ok().map(|groups| routing(&groups).into()),
         }
     }
 
@@ -60,8 +68,10 @@ impl Vantage {
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let differs = |of: fn(&Self) -> Option<Inode>| of(self) != of(other);
+        let routes_differ = self.routing != other.routing;
         [
             (Difference::Network, differs(|at| at.net)),
+            (Difference::Routing, routes_differ),
             (Difference::Mount, differs(|at| at.mnt)),
             (Difference::User, differs(|at| at.user)),
             (Difference::HostName, differs(|at| at.uts)),
@@ -77,6 +87,8 @@ impl Vantage {
 pub enum Difference {
     /// The network namespace.
     Network,
+    /// The VRF, or the class of network traffic.
+    Routing,
     /// The mount namespace.
     Mount,
     /// The user namespace.
@@ -91,12 +103,34 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Network => "network namespace",
+            Self::Routing => "VRF or network class",
             Self::Mount => "mount namespace",
             Self::User => "user namespace",
             Self::HostName => "UTS namespace",
             Self::Root => "root directory",
         })
     }
+}
+
+/// What of a process's control groups (`/proc/PID/cgroup`) decides how its connections are routed: the VRF that it was started
+/// in, which is the end of a path (iproute2's ipvrf.c, `vrf_identify`), and its groups of net_cls and net_prio.
+fn routing(groups: &[u8]) -> String {
+    let groups = String::from_utf8_lossy(groups);
+    let of_line = |line: &str| {
+        // Its number, its controllers, its path.
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        if controllers.is_empty() {
+            let (_, vrf) = path.split_once("/vrf/")?;
+            return Some(format!("vrf {vrf}"));
+        }
+        let is_of_network = controllers
+            .split(',')
+            .any(|name| matches!(name, "net_cls" | "net_prio"));
+        (is_of_network && path != "/").then(|| format!("{controllers} {path}"))
+    };
+    let found: Vec<_> = groups.lines().filter_map(of_line).collect();
+    found.join("\n")
 }
 
 /// Of what a path leads to: a link in `/proc/PID/ns` leads to the namespace itself.
@@ -122,6 +156,21 @@ mod tests {
     }
 
     #[test]
+    fn a_vrf_and_a_class_of_traffic_are_a_place_and_other_control_groups_are_none() {
+        let usual = "4:memory:/a\n3:net_cls,net_prio:/\n0::/user.slice/session-1.scope\n";
+        for (groups, shown) in [
+            (usual, ""),
+            ("0::/\n", ""),
+            ("0::/user.slice/session-7.scope/vrf/blue\n", "vrf blue"),
+            ("3:net_cls,net_prio:/vpn\n0::/\n", "net_cls,net_prio /vpn"),
+            ("5:net_prio:/p\n4:net_cls:/c:d\n", "net_prio /p\nnet_cls /c:d"),
+            ("nonsense\n::\n", ""),
+        ] {
+            assert_eq!(routing(groups.as_bytes()), shown, "{groups}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_looked_at_is_elsewhere() {
         let here = Vantage::current();
         for (other, what) in [
@@ -131,6 +180,13 @@ mod tests {
                     ..here.clone()
                 },
                 Difference::Network,
+            ),
+            (
+                Vantage {
+                    routing: Some("vrf blue".into()),
+                    ..here.clone()
+                },
+                Difference::Routing,
             ),
             (
                 Vantage {
