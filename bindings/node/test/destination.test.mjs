@@ -29,6 +29,28 @@ function listed() {
   return JSON.parse(execFileSync(trunklineProgram, ['ls', '--json'], { encoding: 'utf8' }));
 }
 
+test('programs that would each log in with options of their own share the log-in of this one, and it theirs', async (t) => {
+  daemonPlace(t);
+  const bed = await testbed(t);
+  const run = (...options) =>
+    execFileSync(trunklineProgram, ['run', '-F', bed.ssh_config, ...options, '-H', 'box1,box2', '--', 'true']);
+  // As core Ansible's ssh plugin does, and with a looser check of the host key.
+  const forbidding = ['-o', 'PasswordAuthentication=no', '-o', 'PreferredAuthentications=publickey'];
+  const loose = ['-o', 'StrictHostKeyChecking=accept-new'];
+  const connected = async (name) => {
+    const connection = await connect(name, { config: bed.ssh_config, daemon: true });
+    also(connection.client);
+    const { stdout } = await connection.run('echo in');
+    assert.equal(stdout, 'in\n');
+  };
+  await connected('box1');
+  run(...forbidding);
+  run(...loose);
+  await connected('box2');
+  const accepted = bed.hosts.slice(0, 2).map((host) => readFileSync(host.log, 'utf8').match(/^Accepted .* from /gm)?.length);
+  assert.deepEqual(accepted, [1, 1]);
+});
+
 for (const daemon of [false, true]) {
   const way = daemon ? 'the daemon' : 'this process';
 

@@ -400,8 +400,7 @@ impl Engine {
     /// `ControlMaster ask` and `autoask` mean, or [`Settings::confirm_hosts`] says. Said once for a connection, it holds
     /// for all who use it, whatever their own options say.
     pub fn confirms_use(&self, config: &HostConfig) -> bool {
-        matches!(config.control_master, ControlMaster::Ask | ControlMaster::AutoAsk)
-            || matches(&self.inner.settings.confirm_hosts, config)
+        self.inner.confirms_use(config)
     }
 
     /// Whether a host is to be reached over shared connections or not at all: because the caller wants that
@@ -585,12 +584,11 @@ impl Engine {
             pools.entry(caller.key).or_insert_with(made).clone()
         };
         if self.inner.lends.load(Ordering::Relaxed) {
-            let used = self.inner.pool_of(&own, caller.key, &caller.config);
             if self.confirms_use(&caller.config) {
-                used.confirm();
+                own.confirm();
             }
             // Who comes when nothing is there is the one who makes it.
-            used.is_allowed(caller.interaction.client());
+            own.is_allowed(caller.interaction.client());
         }
         own
     }
@@ -626,6 +624,11 @@ impl Inner {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn confirms_use(&self, config: &HostConfig) -> bool {
+        matches!(config.control_master, ControlMaster::Ask | ControlMaster::AutoAsk)
+            || matches(&self.settings.confirm_hosts, config)
+    }
+
     /// Where a caller's sessions go: to the pool of its own key, or as a guest to one that has connections where its own has
     /// none.
     fn pool_of(&self, own: &Arc<Pool>, key: SharingKey, config: &HostConfig) -> Arc<Pool> {
@@ -637,6 +640,9 @@ impl Inner {
 
     /// The pool of another key whose connections are such as this configuration would make.
     fn host_of_guest(&self, key: SharingKey, config: &HostConfig) -> Option<Arc<Pool>> {
+        if self.confirms_use(config) {
+            return None;
+        }
         let terms = config.log_in_terms();
         let mut others = self.others(key).into_iter();
         others.find(|pool| pool.admits(&terms))

@@ -1253,13 +1253,14 @@ impl Pool {
 }
 
 impl State {
-    /// Whether each connection is one that a guest would have made so, and there is one.
+    /// Whether each connection is one that a guest would have made so, and there is one. Where each use has to be confirmed, there
+    /// are no guests.
     fn admits(&self, terms: &LogInTerms) -> bool {
         let would_make = |lane: &Lane| match lane.connection.info() {
             Some(info) => terms.objection(&info.log_in).is_none(),
             None => lane.is_like_another,
         };
-        self.log_in().is_some() && self.lanes.values().all(would_make)
+        !self.confirms && self.log_in().is_some() && self.lanes.values().all(would_make)
     }
 
     /// How a connection that is there was logged in to.

@@ -199,7 +199,8 @@ impl Host {
     async fn session(&self, command: &Command) -> Result<Session, Error> {
         loop {
             let pool = self.settled_pool().await;
-            if let Some(placed) = Unplaced::here(pool.session(command, &self.caller).await) {
+            // Boxed, as below: whoever starts something deep in a copy would hold room for all of it.
+            if let Some(placed) = Unplaced::here(Box::pin(pool.session(command, &self.caller)).await) {
                 return placed;
             }
         }
@@ -287,7 +288,7 @@ impl Host {
         let command = Command::subsystem("sftp");
         let session = loop {
             let pool = self.settled_pool().await;
-            if let Some(placed) = Unplaced::here(pool.session_apart(&command, &self.caller).await) {
+            if let Some(placed) = Unplaced::here(Box::pin(pool.session_apart(&command, &self.caller)).await) {
                 break placed?;
             }
         };
@@ -398,7 +399,7 @@ impl Host {
     async fn tunnel(&self, kind: ChannelKind) -> Result<ChannelStream, Error> {
         loop {
             let pool = self.settled_pool().await;
-            if let Some(placed) = Unplaced::here(pool.tunnel(kind.clone(), &self.caller).await) {
+            if let Some(placed) = Unplaced::here(Box::pin(pool.tunnel(kind.clone(), &self.caller)).await) {
                 return placed;
             }
         }

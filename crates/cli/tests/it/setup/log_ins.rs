@@ -284,3 +284,13 @@ fn a_further_connection_is_logged_in_to_like_the_first() {
     drop(holding.stdin.take());
     assert!(holding.wait().unwrap().success());
 }
+
+#[test]
+fn a_connection_whose_uses_are_confirmed_is_not_for_those_who_come_with_other_settings() {
+    let bench = Bench::of(server(), &["ControlMaster ask"]);
+    bench.succeeds(&[], 1);
+    // Nobody is asked, and nobody could be.
+    let without = ["-o", "ControlMaster=no", "-o", "PasswordAuthentication=no"];
+    bench.succeeds(&without, 2);
+    bench.succeeds(&without, 2);
+}

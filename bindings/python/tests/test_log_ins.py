@@ -1,0 +1,56 @@
+"""How often a server is logged in to by all that comes to it in a day: Ansible by both plugins, Python, and the programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import trunkline
+from conftest import ANSIBLE_PLUGIN, Ansible, Testbed
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_day_s_mix_logs_in_once_to_each_host_whoever_comes_first(
+    environment: Path, daemon: None, tmp_path: Path, first: int
+) -> None:
+    bed = Testbed("--servers", "2")
+    try:
+        config, program = tmp_path / "config", os.environ["TRUNKLINE_PROGRAM"]
+        config.write_text(Path(bed.config).read_text())
+        ansible = Ansible(environment, tmp_path, bed)
+        hosts = (tmp_path / "hosts").read_text().replace(bed.config, str(config))
+        (tmp_path / "hosts").write_text(hosts)
+        env = {"TRUNKLINE_UP_LIMIT": "20000"}
+
+        def run(*command: str) -> None:
+            done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+        def play(**more: str) -> None:
+            done = ansible.run("ansible", "all", "-m", "ping", **env, **more)
+            assert done.stdout.count("SUCCESS") == 2, done.stdout + done.stderr
+
+        def python() -> None:
+            for name in bed.aliases:
+                with trunkline.connect(name, ssh_args=["-F", str(config)], daemon=True) as host:
+                    assert host.run("echo there").stdout == "there\n"
+
+        run(program, "setup", "ssh", "--file", str(config))
+        mix = [
+            # The line of `trunkline setup ansible`: Ansible's own plugin, whose ssh comes through ssh_config.
+            lambda: play(ANSIBLE_TRANSPORT="ssh", ANSIBLE_SSH_ARGS="-o ControlMaster=no"),
+            lambda: run(program, "run", "-F", str(config), "-H", ",".join(bed.aliases), "--", "true"),
+            python,
+            lambda: play(ANSIBLE_TRANSPORT=ANSIBLE_PLUGIN),
+            lambda: [run("ssh", "-F", str(config), name, "true") for name in bed.aliases],
+            lambda: [run(program, "run", "-o", "StrictHostKeyChecking=accept-new", "-F", str(config), "-H", name, "true") for name in bed.aliases],
+        ]
+        for program_of_the_day in mix[first:] + mix[:first]:
+            program_of_the_day()
+            logs = [Path(host["log"]).read_text() for host in bed.about["hosts"]]
+            assert [len(re.findall(r"^Accepted .* from ", log, re.MULTILINE)) for log in logs] == [1, 1], logs
+    finally:
+        bed.close()
