@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,18 +39,25 @@ def test_a_day_s_mix_logs_in_once_to_each_host_whoever_comes_first(
                 with trunkline.connect(name, ssh_args=["-F", str(config)], daemon=True) as host:
                     assert host.run("echo there").stdout == "there\n"
 
+        def stock_ssh() -> None:
+            for name in bed.aliases:
+                run("ssh", "-F", str(config), name, "true")
+
+        def on_all(*options: str) -> None:
+            run(program, "run", "-F", str(config), *options, "-H", ",".join(bed.aliases), "--", "true")
+
         run(program, "setup", "ssh", "--file", str(config))
-        mix = [
+        mix: list[Callable[[], None]] = [
             # The line of `trunkline setup ansible`: Ansible's own plugin, whose ssh comes through ssh_config.
             lambda: play(ANSIBLE_TRANSPORT="ssh", ANSIBLE_SSH_ARGS="-o ControlMaster=no"),
-            lambda: run(program, "run", "-F", str(config), "-H", ",".join(bed.aliases), "--", "true"),
+            lambda: on_all(),
             python,
             lambda: play(ANSIBLE_TRANSPORT=ANSIBLE_PLUGIN),
-            lambda: [run("ssh", "-F", str(config), name, "true") for name in bed.aliases],
-            lambda: [run(program, "run", "-o", "StrictHostKeyChecking=accept-new", "-F", str(config), "-H", name, "true") for name in bed.aliases],
+            stock_ssh,
+            lambda: on_all("-o", "StrictHostKeyChecking=accept-new"),
         ]
-        for program_of_the_day in mix[first:] + mix[:first]:
-            program_of_the_day()
+        for come in mix[first:] + mix[:first]:
+            come()
             logs = [Path(host["log"]).read_text() for host in bed.about["hosts"]]
             assert [len(re.findall(r"^Accepted .* from ", log, re.MULTILINE)) for log in logs] == [1, 1], logs
     finally:
