@@ -344,6 +344,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn two_rows_of_one_account_are_told_apart() {
+        let differing = |pairs: &[(&str, &str)]| {
+            let differs = pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            HostReport {
+                differs: differs.collect(),
+                ..host("web1")
+            }
+        };
+        let hosts = [
+            differing(&[("compression", "yes"), ("identityfile", "")]),
+            host("db1"),
+            differing(&[("compression", "no"), ("identityfile", "\"/k\u{1b}\"")]),
+        ];
+        insta::assert_snapshot!(forms(|width, _| table(&hosts, width)));
+    }
+
+    #[test]
     fn ages_are_told_in_two_units_at_most() {
         let ago = |seconds| age(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - seconds);
         assert_eq!(ago(90), "1 min");

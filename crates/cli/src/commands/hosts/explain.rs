@@ -143,7 +143,7 @@ fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u
             set.map(|(name, value)| format!("  {name}: {value}")).collect()
         };
         lines.extend(shown(&explained.sharing));
-        lines.push("of those, with connections that were logged in to as this allows:".into());
+        lines.push("uses only connections that were logged in to as this allows:".into());
         lines.extend(shown(&explained.log_in));
     } else {
         lines.push(format!(

@@ -404,7 +404,7 @@ fn explain_names_the_transport_and_the_reason() {
         &*address,
         "transport: native",
         "key that worked: SHA256:",
-        "proxy: none",
+        "proxycommand: none",
         "identitiesonly: yes",
         "rekeylimit: default none",
         "ipqos: 0x10 0x08",
