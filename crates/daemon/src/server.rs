@@ -17,7 +17,7 @@ use trunkline::interaction::{LogLine, MessageKind};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
-use trunkline::{Engine, Error, HostStatus, Interaction};
+use trunkline::{Engine, Error, HostStatus, Interaction, Printable};
 use trunkline_control::own_socket;
 use trunkline_control::private::Connections;
 use trunkline_http::metrics::Metrics as _;
@@ -1039,6 +1039,10 @@ fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<(HostReport, Arc<Hos
     hosts
 }
 
+/// What is told of the differences between rows, of which there may be many in one frame; `explain` has all.
+const MOST_DIFFERENCES: usize = 12;
+const LONGEST_DIFFERENCE: usize = 100;
+
 /// Says of the rows of one account what they differ in.
 fn note_differences(hosts: &mut [(HostReport, Arc<HostConfig>)]) {
     let mut accounts: HashMap<String, Vec<usize>> = HashMap::new();
@@ -1062,9 +1066,15 @@ fn note_differences(hosts: &mut [(HostReport, Arc<HostConfig>)]) {
                 .iter()
                 .any(|row| row.get(name) != explained[0].get(name))
         };
-        let names: Vec<_> = names.into_iter().filter(differ).collect();
+        let names: Vec<_> = names.into_iter().filter(differ).take(MOST_DIFFERENCES).collect();
         for (row, values) in rows.into_iter().zip(&explained) {
-            let value = |name: &str| (name.to_owned(), values.get(name).cloned().unwrap_or_default());
+            let value = |name: &str| {
+                let value = values.get(name).map_or("", String::as_str);
+                (
+                    name.to_owned(),
+                    Printable::short_line(value, LONGEST_DIFFERENCE).into_string(),
+                )
+            };
             hosts[row].0.differs = names.iter().copied().map(value).collect();
         }
     }

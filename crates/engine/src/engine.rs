@@ -263,7 +263,7 @@ impl Engine {
             interaction.clone()
         };
         let caller = Caller {
-            key: config.sharing_key(),
+            key: Arc::new(config.sharing_key()),
             config,
             way: Way::Resolved(request.clone()),
             interaction,
@@ -531,14 +531,14 @@ impl Engine {
             ));
         }
         let caller = Caller {
-            key: SharingKey::unique(),
+            key: Arc::new(SharingKey::unique()),
             config: Arc::new(config),
             way: Way::Given(login),
             interaction: interaction.clone(),
             activity: Activity::new(),
         };
         let pool = self.new_pool(&caller);
-        self.inner.pools().insert(caller.key, pool.clone());
+        self.inner.pools().insert(*caller.key, pool.clone());
         Ok(Host {
             own: pool,
             engine: Weak::new(),
@@ -581,7 +581,7 @@ impl Engine {
         let own = {
             let mut pools = self.inner.pools();
             let made = || self.new_pool(caller);
-            pools.entry(caller.key).or_insert_with(made).clone()
+            pools.entry(*caller.key).or_insert_with(made).clone()
         };
         if self.inner.lends.load(Ordering::Relaxed) {
             if self.confirms_use(&caller.config) {

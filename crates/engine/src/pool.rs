@@ -57,7 +57,8 @@ impl Way {
 /// asked for it.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    pub(crate) key: SharingKey,
+    /// Apart: callers are moved and cloned much.
+    pub(crate) key: Arc<SharingKey>,
     pub(crate) config: Arc<HostConfig>,
     pub(crate) way: Way,
     pub(crate) interaction: Interaction,
@@ -188,7 +189,7 @@ impl Pool {
         metrics: Arc<Metrics>,
         connector: Connector,
     ) -> Arc<Self> {
-        let (key, host) = (first.key, first.config.clone());
+        let (key, host) = (*first.key, first.config.clone());
         let learner = Learner::new(memory, HostId::of(&host));
         let limit = learner.facts().lessons.number(Lesson::MaxSessions);
         let idle = match host.control_persist {
@@ -253,7 +254,7 @@ impl Pool {
 
     /// Whether a caller makes the pool's connections, or may use those that there are.
     fn is_for(&self, state: &State, caller: &Caller) -> bool {
-        self.is_given || caller.key == self.key || state.admits(&caller.config.log_in_terms())
+        self.is_given || *caller.key == self.key || state.admits(&caller.config.log_in_terms())
     }
 
     /// Guards the policy and the table of lanes, for as long as a decision takes; never held across an await.
@@ -967,7 +968,7 @@ impl Pool {
 
     fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, caller: &Caller) -> Connection {
         let is_further = state.policy.is_further(id) && !self.is_given;
-        let like = match is_further || !self.is_given && caller.key != self.key {
+        let like = match is_further || !self.is_given && *caller.key != self.key {
             true => state.log_in(),
             false => None,
         };
@@ -1469,7 +1470,7 @@ mod tests {
         };
         let memory = Arc::new(Memory::in_memory());
         let caller = Caller {
-            key: SharingKey::unique(),
+            key: Arc::new(SharingKey::unique()),
             config: host,
             way: Way::Given(Login::new()),
             interaction: Interaction::none(),

@@ -1,6 +1,7 @@
 //! What the engine tells, in the words that all programs share.
 
 use std::time::UNIX_EPOCH;
+use trunkline_text::Printable;
 
 use trunkline_request::connection::Handshake;
 use trunkline_request::failure::{Cause, Failure};
@@ -58,6 +59,11 @@ impl From<Error> for Failure {
     }
 }
 
+/// With a path in it, which may be long: each of thousands of connections is told of once a second.
+fn short(text: &str) -> String {
+    Printable::short_line(text, 256).into_string()
+}
+
 impl From<&ConnectionInfo> for Handshake {
     fn from(info: &ConnectionInfo) -> Self {
         let since = info.since.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -70,8 +76,8 @@ impl From<&ConnectionInfo> for Handshake {
             mac: info.mac.map(str::to_owned),
             compressed: info.compressed,
             greeting: info.greeting.clone(),
-            log_in: info.log_in.to_string(),
-            host_key_check: info.log_in.host_key.to_string(),
+            log_in: short(&info.log_in.to_string()),
+            host_key_check: short(&info.log_in.host_key.to_string()),
         }
     }
 }

@@ -45,6 +45,11 @@ impl Printable {
         Self::new(text.as_ref(), LONGEST_LINE, false)
     }
 
+    /// One line of so many bytes at most.
+    pub fn short_line(text: impl AsRef<[u8]>, longest: usize) -> Self {
+        Self::new(text.as_ref(), longest.min(LONGEST_LINE), false)
+    }
+
     /// Text of more than one line: line feeds and tabs stay, and the carriage return in front of a line feed goes.
     pub fn text(text: impl AsRef<[u8]>) -> Self {
         Self::new(text.as_ref(), LONGEST_TEXT, true)

@@ -224,7 +224,10 @@ mod tests {
                 mac: None,
                 compressed: false,
                 greeting: "x".repeat(4096),
+                log_in: "x".repeat(256),
+                host_key_check: "x".repeat(256),
             });
+            host.differs = vec![("x".repeat(32), "x".repeat(100)); 12];
             host.connections = vec![connection.clone(); 3];
         }
         let activity = |id| Activity {

@@ -58,7 +58,7 @@ impl Host {
     /// The connections that serve it now.
     fn pool(&self) -> Arc<Pool> {
         match self.engine.upgrade() {
-            Some(engine) => engine.pool_of(&self.own, self.caller.key, &self.caller.config),
+            Some(engine) => engine.pool_of(&self.own, *self.caller.key, &self.caller.config),
             None => self.own.clone(),
         }
     }
@@ -66,8 +66,8 @@ impl Host {
     /// The same, once the log-ins have settled that would have to be waited for anyway, and may serve it, too.
     async fn settled_pool(&self) -> Arc<Pool> {
         let others = match self.engine.upgrade() {
-            Some(engine) if !self.own.has_connections() => engine.others(self.caller.key),
-            _ => Vec::new(),
+            Some(engine) if !self.own.has_connections() => engine.others(*self.caller.key),
+            _ => return self.own.clone(),
         };
         let mut made = others.iter().flat_map(|pool| pool.connections());
         if let Some(first) = made.find(|connection| !connection.is_ready()) {
@@ -89,7 +89,7 @@ impl Host {
             return Vec::new();
         };
         let terms = self.caller.config.log_in_terms();
-        let others = engine.others(self.caller.key).into_iter();
+        let others = engine.others(*self.caller.key).into_iter();
         let made = others.flat_map(|pool| pool.connections());
         made.filter_map(|connection| terms.objection(&connection.info()?.log_in))
             .collect()

@@ -1,12 +1,13 @@
 //! How often a server is logged in to, when programs come to it that would each do so in a way of their own.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
 
-use trunkline_testkit::{Sshd, write_ssh_config};
+use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
 use super::stanza::Stanza;
-use crate::home::{Home, assert_status, describe, finish, server, sshd, text};
+use crate::home::{Home, assert_status, describe, finish, server, sshd, text, wait_until};
 
 /// As core Ansible's ssh plugin calls ssh where it is given no password (ansible/plugins/connection/ssh.py, `_build_command`).
 const AS_ANSIBLE: [&str; 6] = [
@@ -114,28 +115,44 @@ fn a_day_s_mix_logs_in_once_whoever_comes_first() {
 }
 
 #[test]
-fn those_who_come_together_wait_for_the_one_log_in() {
+fn those_who_come_during_another_log_in_wait_for_it() {
     let server = server();
-    let stanza = Stanza::behind([server.host_entry("web")]);
+    let relay = Relay::to(server.addr()).unwrap();
+    let (home, config) = (Home::new(), server.ssh_config_via("box", relay.addr()).unwrap());
+    relay.stall();
+    let begin = |options: &[&str]| {
+        let mut ssh = home.ssh_with(&config);
+        ssh.args(options)
+            .args(["-vv", "box", "true"])
+            .stderr(Stdio::piped());
+        ssh.spawn().unwrap()
+    };
+    let mut first = begin(&[]);
+    wait_until("a connection is being made", || {
+        home.ls().as_array().is_some_and(|hosts| !hosts.is_empty())
+    });
     let ways: [&[&str]; 3] = [&[], &AS_ANSIBLE, &["-o", "StrictHostKeyChecking=ask"]];
-    let begun: Vec<_> = ways
-        .iter()
-        .cycle()
-        .take(9)
-        .map(|options| {
-            stanza
-                .home
-                .ssh_with(&stanza.config())
-                .args(*options)
-                .args(["web", "true"])
-                .spawn()
-                .unwrap()
-        })
-        .collect();
-    for mut ssh in begun {
-        assert!(ssh.wait().unwrap().success());
+    let mut others: Vec<_> = ways.into_iter().map(begin).collect();
+    let said = others
+        .iter_mut()
+        .map(|ssh| BufReader::new(ssh.stderr.take().unwrap()));
+    let mut said: Vec<_> = said.collect();
+    for lines in &mut said {
+        // What it says last before it has something placed.
+        let mut line = String::new();
+        while !line.contains("resolved box to ") {
+            line.clear();
+            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "it ended early");
+        }
     }
-    assert_eq!(server.authentications(), 1, "{}", stanza.home.log());
+    relay.resume();
+    said.push(BufReader::new(first.stderr.take().unwrap()));
+    for (mut lines, mut ssh) in said.into_iter().zip(others.into_iter().chain([first])) {
+        let mut rest = String::new();
+        lines.read_to_string(&mut rest).unwrap();
+        assert!(ssh.wait().unwrap().success(), "{rest}");
+    }
+    assert_eq!(server.authentications(), 1, "{}", home.log());
 }
 
 /// A home whose ssh_config has `box`, and how its server is reached with some options.
@@ -253,15 +270,13 @@ fn a_further_connection_is_logged_in_to_like_the_first() {
     let mut holding = bench.home.ssh_with(&bench.config);
     holding
         .args(["box", "echo in; cat"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped());
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut holding = holding.spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(
-        &mut std::io::BufReader::new(holding.stdout.as_mut().unwrap()),
-        &mut line,
-    )
-    .unwrap();
+    BufReader::new(holding.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "in\n");
     bench.succeeds(&AS_ANSIBLE, 2);
     bench.succeeds(&[], 2);
