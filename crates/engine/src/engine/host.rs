@@ -370,7 +370,8 @@ impl Host {
 
     /// Remembers how many bytes a new tunnel takes in a round trip.
     pub(crate) fn learn_of_tunnel(&self, window: usize) {
-        let learner = self.pool().learner();
+        let pool = self.pool();
+        let learner = pool.learner();
         let known = learner.facts().lessons.number(Lesson::TunnelWindow);
         let window = u32::try_from(window).unwrap_or(u32::MAX);
         if known != Some(window) {
