@@ -585,7 +585,13 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
 
 /// Whether a copy has done anything at its host, to which it must be logged in for that.
 fn has_begun(progress: &CopyProgress) -> bool {
-    progress.bytes + progress.files + progress.skipped + progress.failed + progress.deleted > 0
+    progress.bytes
+        + progress.files
+        + progress.adjusted
+        + progress.skipped
+        + progress.failed
+        + progress.deleted
+        > 0
 }
 
 async fn answered(asking: &mut Option<Asking<'_>>) -> QuestionOutcome {

@@ -8,6 +8,8 @@
 //! | `tree` | what has been made below the target, and where something may be made |
 //! | `pattern` | patterns of names, as scp's and rsync's |
 //! | `filter` | which names are left out |
+//! | `compare`, `there` | whether the target has what the source has; what a server's directories have |
+//! | `content` | whether files' contents are the same, by hash |
 //! | `delete` | what the target has and the source has not |
 //! | `part` | the names that files have until they are whole |
 //! | `reason` | why something was not copied |
@@ -19,7 +21,9 @@
 //! | `verify` | whether what was copied is the same on both ends |
 
 mod blocks;
+mod compare;
 mod compression;
+mod content;
 mod delete;
 mod down;
 mod filter;
@@ -34,6 +38,7 @@ mod sessions;
 mod small;
 mod stream;
 mod striped;
+mod there;
 mod tree;
 mod up;
 mod verify;
@@ -46,12 +51,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-pub use trunkline_request::copy::{CopyEvent, CopyOptions, FilterRule, Snapshot};
+pub use trunkline_request::copy::{Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Snapshot};
 
 use crate::engine::Host;
 use crate::error::Error;
 use crate::memory::tuned::MOST_STREAMS;
 use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
+use compare::Beside;
 use compression::Flow;
 use delete::Deletion;
 use filter::Filters;
@@ -96,6 +102,8 @@ pub struct Progress {
     files: AtomicU64,
     total_files: AtomicU64,
     skipped: AtomicU64,
+    adjusted: AtomicU64,
+    found_bytes: AtomicU64,
     failed: AtomicU64,
     deleted: AtomicU64,
     resumed: AtomicU64,
@@ -124,6 +132,8 @@ impl Progress {
             files: load(&self.files),
             total_files: load(&self.total_files),
             skipped: load(&self.skipped),
+            adjusted: load(&self.adjusted),
+            found_bytes: load(&self.found_bytes),
             failed: load(&self.failed),
             deleted: load(&self.deleted),
             resumed: load(&self.resumed),
@@ -155,6 +165,7 @@ impl Progress {
             &self.kept,
             &self.files,
             &self.skipped,
+            &self.adjusted,
             &self.failed,
             &self.deleted,
             &self.total_files,
@@ -165,6 +176,7 @@ impl Progress {
     fn found(&self, bytes: u64) {
         self.total_files.fetch_add(1, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.found_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn moved(&self, bytes: u64) {
@@ -189,6 +201,7 @@ impl Progress {
         let counter = match &event {
             CopyEvent::Copied { .. } => &self.files,
             CopyEvent::Skipped { .. } => &self.skipped,
+            CopyEvent::Adjusted { .. } => &self.adjusted,
             CopyEvent::Failed { .. } => &self.failed,
             CopyEvent::Deleted { .. } => &self.deleted,
             CopyEvent::Note { .. } => return self.show(event),
@@ -203,14 +216,30 @@ impl Progress {
         }
     }
 
-    fn copied(&self, path: Bytes, length: u64) {
+    fn copied(&self, path: Bytes, length: u64, changes: Changes) {
         self.copied_bytes.fetch_add(length, Ordering::Relaxed);
-        self.tell(CopyEvent::Copied { path, length });
+        self.tell(CopyEvent::Copied {
+            path,
+            length,
+            changes,
+        });
     }
 
     fn would_copy(&self, item: Item) {
         self.moved(item.size);
-        self.copied(item.target, item.size);
+        self.copied(item.target, item.size, item.changes);
+    }
+
+    /// The target has it, and these of its looks were set.
+    fn adjusted(&self, item: &Item, changes: Changes) {
+        if changes.is_empty() {
+            return self.skipped(item);
+        }
+        self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
+        self.tell(CopyEvent::Adjusted {
+            path: item.target.clone(),
+            changes,
+        });
     }
 
     fn skipped(&self, item: &Item) {
@@ -302,16 +331,23 @@ pub async fn copy_at(
         tree: Tree::default(),
         names: HeldNames::default(),
         finish: Finish::default(),
+        there: there::Listings::default(),
+        specials: AtomicU64::new(0),
+        no_hashes: AtomicBool::new(false),
         verification: Verification::new(options.verify && !options.dry_run),
         over: AtomicBool::new(false),
         no_renaming: AtomicBool::new(false),
         gives_back: AtomicBool::new(false),
         rest: OnceLock::new(),
     });
-    let (top, ()) = tokio::try_join!(
+    let (top, (), listing) = tokio::try_join!(
         Top::find(&job, &to, target, sources),
-        job.open_ahead(&to, target, sources)
+        job.open_ahead(&to, target, sources),
+        there::target(&job, &to, target, sources)
     )?;
+    if let (None, Some(listing)) = (&top.name, listing) {
+        job.there.add(&Bytes::new(), listing);
+    }
     if let (Some(_), false, [source]) = (&top.name, options.mkdir, sources)
         && folder_and_name(&source.path()).1 != "."
     {
@@ -330,6 +366,7 @@ pub async fn copy_at(
         }
     }
     let copied = copy_groups(&job, groups, &to, &top).await;
+    job.more_specials();
     let deleted = match &copied {
         Ok(()) => delete::delete(&job, &to, &top.root).await,
         Err(_) => Ok(()),
@@ -619,13 +656,25 @@ async fn are_several(job: &Job, sources: &[Location]) -> Result<bool, Error> {
 }
 
 /// What the target is: the directory that everything goes into, and the name there.
+#[derive(Clone)]
 struct Top {
     root: Bytes,
     /// The name of the one source; `None`: each keeps its own.
     name: Option<Bytes>,
+    /// What the directory is like, where it is there.
+    found: Option<Beside>,
 }
 
 impl Top {
+    /// A directory into which everything goes.
+    fn directory(root: Bytes) -> Self {
+        Self {
+            root,
+            name: None,
+            found: None,
+        }
+    }
+
     async fn find(job: &Job, place: &Place, target: &Location, sources: &[Location]) -> Result<Self, Error> {
         let path = match target.path() {
             empty if empty.is_empty() => Bytes::from_static(b"."),
@@ -635,11 +684,11 @@ impl Top {
             let path = path.clone();
             async move { sftp.stat(path).await }
         };
-        let kind = match place {
+        let found = match place {
             Place::Local => {
                 let path = Path::new(path::os(&path)).to_owned();
                 match blocking(move || std::fs::metadata(path)).await {
-                    Ok(found) => Some(found.is_dir()),
+                    Ok(found) => Some(Beside::from(&found)),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
                     Err(error) => {
                         return Err(Error::local(
@@ -650,21 +699,21 @@ impl Top {
                 }
             }
             Place::Server(sessions) => match sessions.with(stat).await {
-                Ok(found) => Some(found.file_type() == Some(crate::sftp::FileType::Directory)),
+                Ok(found) => Some(Beside::from(&found)),
                 Err(error) if error.is_no_such_file() => None,
                 Err(error) => return Err(error),
             },
         };
-        if kind == Some(true) {
+        if found.is_some_and(|found| found.kind == Kind::Directory) {
             return Ok(Self {
-                root: path,
-                name: None,
+                found,
+                ..Self::directory(path)
             });
         }
-        let mkdir = job.options.mkdir && kind.is_none();
+        let mkdir = job.options.mkdir && found.is_none();
         let into = path.ends_with(b"/") || are_several(job, sources).await?;
         if into && !mkdir {
-            let more = match kind {
+            let more = match found {
                 None => "; --mkdir creates it",
                 Some(_) => "",
             };
@@ -675,10 +724,7 @@ impl Top {
         }
         if into {
             place.make_directories(&path, job).await?;
-            return Ok(Self {
-                root: path,
-                name: None,
-            });
+            return Ok(Self::directory(path));
         }
         let (root, name) = folder_and_name(&path);
         if matches!(&name[..], b"" | b"." | b"..") {
@@ -693,6 +739,7 @@ impl Top {
         Ok(Self {
             root,
             name: Some(name),
+            found: None,
         })
     }
 }
@@ -771,6 +818,9 @@ async fn make_directories_there(sftp: &Sftp, path: &Bytes) -> Result<(), Error> 
     Ok(())
 }
 
+/// Pipes, sockets and devices in trees of which each gets a line.
+const MOST_NAMED: u64 = 10;
+
 /// What a copy's parts share.
 struct Job {
     options: CopyOptions,
@@ -785,6 +835,11 @@ struct Job {
     tree: Tree,
     names: HeldNames,
     finish: Finish,
+    there: there::Listings,
+    /// Pipes, sockets and devices that were found in trees.
+    specials: AtomicU64,
+    /// It was said that a server makes no hashes.
+    no_hashes: AtomicBool,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
     /// What is to be compared when it is there.
@@ -820,9 +875,8 @@ impl Job {
             target: path(&item),
             source: item.source.clone(),
             name: item.target.clone(),
-            size: length,
         });
-        self.progress.copied(item.target, length);
+        self.progress.copied(item.target, length, item.changes);
     }
 
     /// What was said to be copied is not what it should be.
@@ -838,6 +892,23 @@ impl Job {
             return Ok(());
         }
         Err(error)
+    }
+
+    /// A tree has a pipe, a socket or a device, which is not copied. The first are named.
+    fn special(&self, path: &[u8]) {
+        if self.specials.fetch_add(1, Ordering::Relaxed) < MOST_NAMED {
+            let message = format!("{} is a pipe, socket or device: skipped", shown(path));
+            self.progress.tell(CopyEvent::Note { message });
+        }
+    }
+
+    /// Says how many more there were than were named.
+    fn more_specials(&self) {
+        let more = self.specials.load(Ordering::Relaxed).saturating_sub(MOST_NAMED);
+        if more > 0 {
+            let message = format!("{more} more pipes, sockets and devices were skipped");
+            self.progress.tell(CopyEvent::Note { message });
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -895,7 +966,7 @@ impl Job {
             lengths.max().unwrap_or(0)
         });
         let largest = largest.await;
-        if largest > LARGE && !options.update && !options.checksum {
+        if largest > LARGE && !options.looks_first() {
             sessions.grow(self.streams(sessions, largest, true).await)?;
         }
         let [source] = sources else { return Ok(()) };
@@ -1099,6 +1170,10 @@ struct Item {
     stream: Option<Stream>,
     /// What has its name on the server that it goes to.
     there: There,
+    /// What there is not as it is at the source.
+    changes: Changes,
+    /// A directory that is as it should be, unless something changes in it.
+    is_right: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -1108,6 +1183,20 @@ enum Kind {
     Link,
     /// A device, a pipe or a socket.
     Other,
+}
+
+impl Kind {
+    fn of(kind: std::fs::FileType) -> Self {
+        if kind.is_dir() {
+            Self::Directory
+        } else if kind.is_symlink() {
+            Self::Link
+        } else if kind.is_file() {
+            Self::File
+        } else {
+            Self::Other
+        }
+    }
 }
 
 /// What a file meets on the server that it goes to.
@@ -1130,6 +1219,8 @@ struct Existing {
     mode: u32,
     owner: Option<Owner>,
     size: u64,
+    /// Its owner may read it, as far as its permissions tell.
+    is_readable: bool,
 }
 
 /// What is said, behind the reason, of a file that failed while it was written where it is.

@@ -23,8 +23,8 @@ pub struct CopyOptions {
     pub preserve: bool,
     /// Leave out what the target has in the same version or a newer one, by its time.
     pub update: bool,
-    /// Leave out what the target has with the same content, by hash.
-    pub checksum: bool,
+    /// What shows that a file which the target has is not to be copied again.
+    pub compare: Comparison,
     /// Keep what was copied of a large file when the copy ends in its middle, and resume from there: from what both ends'
     /// hashes show to be right.
     pub partial: bool,
@@ -56,7 +56,7 @@ impl Default for CopyOptions {
             recursive: false,
             preserve: false,
             update: false,
-            checksum: false,
+            compare: Comparison::Nothing,
             partial: true,
             verify: false,
             sync: false,
@@ -69,6 +69,86 @@ impl Default for CopyOptions {
             streams: None,
             umask: 0o022,
         }
+    }
+}
+
+impl CopyOptions {
+    /// Whether what the target has decides what is copied.
+    pub fn looks_first(&self) -> bool {
+        self.update || self.ignore_existing || self.compare != Comparison::Nothing
+    }
+}
+
+/// What shows that a file which the target has is the source's: rsync's rules. What of its time and permissions differs then is
+/// set, where they are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Comparison {
+    /// Nothing does: every file is copied.
+    #[default]
+    Nothing,
+    /// The same size, and the same time in whole seconds.
+    SizeAndTime,
+    /// The same size.
+    Size,
+    /// The same content: both ends hash files of the same size.
+    Content,
+}
+
+/// What of a name is not as it is at the source.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes(u8);
+
+impl Changes {
+    /// Nothing has the name.
+    pub const NEW: Self = Self(1);
+    /// It is something else: a link, and not a file.
+    pub const KIND: Self = Self(1 << 1);
+    /// The file's size.
+    pub const SIZE: Self = Self(1 << 2);
+    /// The time of its last modification.
+    pub const TIME: Self = Self(1 << 3);
+    /// Its permissions.
+    pub const MODE: Self = Self(1 << 4);
+    /// Its content, or where the link leads.
+    pub const CONTENT: Self = Self(1 << 5);
+
+    const WORDS: [(Self, &str); 6] = [
+        (Self::NEW, "new"),
+        (Self::KIND, "kind"),
+        (Self::SIZE, "size"),
+        (Self::CONTENT, "content"),
+        (Self::TIME, "time"),
+        (Self::MODE, "mode"),
+    ];
+
+    /// Whether nothing is.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether any of `others` is among them.
+    pub fn has(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+
+    /// Them in a word each.
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        let words = Self::WORDS.iter().filter(move |(change, _)| self.has(*change));
+        words.map(|(_, word)| *word)
+    }
+}
+
+impl std::ops::BitOr for Changes {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl std::ops::BitOrAssign for Changes {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
     }
 }
 
@@ -141,6 +221,17 @@ pub enum CopyEvent {
         path: Bytes,
         /// Its length; 0 for what is not a file.
         length: u64,
+        /// Why; nothing where that was not looked at.
+        #[serde(default)]
+        changes: Changes,
+    },
+    /// The target has it already; its time or permissions were set, or would be.
+    Adjusted {
+        /// The target's path.
+        #[serde(with = "path")]
+        path: Bytes,
+        /// What was.
+        changes: Changes,
     },
     /// The target has it already.
     Skipped {
@@ -202,6 +293,12 @@ pub struct Snapshot {
     pub total_files: u64,
     /// Names left out because the target has them.
     pub skipped: u64,
+    /// Names that the target has, of which the time or permissions were set.
+    #[serde(default)]
+    pub adjusted: u64,
+    /// Bytes of all files that were found, whether they are to be moved or not.
+    #[serde(default)]
+    pub found_bytes: u64,
     /// Names that failed.
     pub failed: u64,
     /// Names that were deleted at the target.

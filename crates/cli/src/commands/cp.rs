@@ -19,6 +19,7 @@ use trunkline_control::protocol::{
     CopyEnd, CopyOptions, CopyPlace, CopyRequest, HostRequest, Reply, Request,
 };
 use trunkline_request::World;
+use trunkline_request::copy::Comparison;
 use trunkline_request::destination::Destination;
 use trunkline_request::failure;
 use trunkline_text::Printable;
@@ -47,18 +48,24 @@ pub(crate) struct Args {
     /// Copy directories and everything in them; symbolic links in them are copied as links.
     #[arg(short, long, group = "directories")]
     recursive: bool,
-    /// The same as -r and -p.
+    /// Copy directories as they are: -r and -p, and skip files that the target has with the same size and time, as rsync does.
     #[arg(short, long, group = "directories")]
     archive: bool,
     /// Keep times and permissions, as scp does.
     #[arg(short, long)]
     preserve: bool,
-    /// Skip files that exist on the target with the same time or a later one.
+    /// Skip files that exist on the target with the same time or a later one; with -a or --delete, those with a later one.
     #[arg(short, long)]
     update: bool,
-    /// Skip files that exist on the target with the same content; both ends hash them.
+    /// Skip files that exist on the target with the same content, whatever their times; both ends hash those of the same size.
     #[arg(long)]
     checksum: bool,
+    /// Skip files that exist on the target with the same size.
+    #[arg(long, conflicts_with = "checksum")]
+    size_only: bool,
+    /// Copy files that exist on the target with the same size and time, too.
+    #[arg(short = 'I', long, conflicts_with_all = ["checksum", "size_only"])]
+    ignore_times: bool,
     /// Keep partial large files when a copy is interrupted, and resume from what both ends' hashes show to be right. This
     /// is the default.
     #[arg(long, overrides_with = "no_partial")]
@@ -71,8 +78,8 @@ pub(crate) struct Args {
     ignore_existing: bool,
     #[command(flatten)]
     filters: FilterArgs,
-    /// Delete what the target has in copied directories and the source has not. Nothing is deleted unless everything was
-    /// copied.
+    /// Delete files in copied directories that the source does not have, and skip files with the same size and time, as
+    /// -a does. Nothing is deleted unless everything was copied.
     #[arg(long, requires = "directories")]
     delete: bool,
     /// Create the target's directory and those above it.
@@ -90,9 +97,15 @@ pub(crate) struct Args {
     /// When everything is copied, hash every copied file on both ends and compare. Needs a shell on the server.
     #[arg(long)]
     verify: bool,
-    /// Show what would be copied and deleted, and how much, and do neither.
+    /// Show what would be copied and deleted, why, and how much, without doing it.
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// Name everything that changes, and why: new, size, time, mode, content.
+    #[arg(long, visible_alias = "itemize-changes")]
+    itemize: bool,
+    /// End with a table of what was found, copied and deleted.
+    #[arg(long)]
+    stats: bool,
     /// Name everything that is copied or skipped.
     #[arg(short, long)]
     verbose: bool,
@@ -172,7 +185,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                 sources,
                 target,
                 options: options.clone(),
-                names: args.json || args.verbose || args.dry_run,
+                names: args.json || args.verbose || args.dry_run || args.itemize,
                 rate,
             };
             let (view, fds) = (&view, &fds);
@@ -225,7 +238,7 @@ impl Args {
         options.recursive = self.recursive || self.archive;
         options.preserve = self.preserve || self.archive;
         options.update = self.update;
-        options.checksum = self.checksum;
+        options.compare = self.comparison();
         options.partial = !self.no_partial;
         options.sync = self.fsync;
         options.verify = self.verify;
@@ -238,6 +251,16 @@ impl Args {
         options.streams = self.streams;
         options.umask = world.umask;
         Ok(options)
+    }
+
+    fn comparison(&self) -> Comparison {
+        let mirrors = (self.archive || self.delete) && !self.ignore_times;
+        match (self.checksum, self.size_only) {
+            (true, _) => Comparison::Content,
+            (_, true) => Comparison::Size,
+            _ if mirrors => Comparison::SizeAndTime,
+            _ => Comparison::Nothing,
+        }
     }
 
     /// What to do after a copy that was cut off. A directory that was given a new name is there by then, and the same command
@@ -270,7 +293,10 @@ impl Args {
             progress,
             lines: progress && !on_terminal,
             json: self.json,
-            names: self.verbose || self.dry_run && !self.quiet,
+            names: self.verbose,
+            changes: (self.itemize || self.dry_run) && !self.quiet,
+            compares: !self.update && !self.ignore_existing && self.comparison() != Comparison::Nothing,
+            stats: self.stats,
             quiet: self.quiet,
             dry_run: self.dry_run,
             stdout_is_taken,

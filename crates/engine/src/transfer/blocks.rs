@@ -3,6 +3,7 @@
 //! SFTP has no hashes, so a shell on the server makes them, of whatever sha256 program it has. A server without a shell
 //! gives none: then nothing counts as right.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -17,11 +18,12 @@ use super::sessions::Sessions;
 use crate::connection::session::Command;
 use crate::engine::Host;
 use crate::error::Error;
+use crate::sftp::Sftp;
 
 /// The size of a block: what is copied again at most around each place where a copy was cut off.
 pub(super) const BLOCK: u64 = 8 * 1024 * 1024;
 
-type Hash = [u8; 32];
+pub(super) type Hash = [u8; 32];
 
 /// Of each block of a file; `None` for one that a server gave no hash of, which is like no other.
 pub(super) type Hashes = Vec<Option<Hash>>;
@@ -115,36 +117,7 @@ pub(super) async fn same_as_own(
     matching(source, &End::Server(sessions, part), size, true).await
 }
 
-/// Whether a local file and one on the server, of the same length, are the same. `false` where the server has no shell.
-pub(super) async fn is_same(
-    sessions: &Sessions,
-    remote: &Bytes,
-    local: File,
-    size: u64,
-) -> Result<bool, Error> {
-    all_of(&End::Local(local), &End::Server(sessions, remote), size).await
-}
-
-/// The same of two files on servers.
-pub(super) async fn is_same_there(
-    from: &Sessions,
-    source: &Bytes,
-    to: &Sessions,
-    target: &Bytes,
-    size: u64,
-) -> Result<bool, Error> {
-    all_of(&End::Server(from, source), &End::Server(to, target), size).await
-}
-
-async fn all_of(one: &End<'_>, two: &End<'_>, size: u64) -> Result<bool, Error> {
-    if size == 0 {
-        return Ok(true);
-    }
-    let ranges = matching(one, two, size, false).await?.unwrap_or_default();
-    Ok(ranges.first() == Some(&(0..size)))
-}
-
-pub(super) fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
+fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
     let mut buffer = vec![0; 256 * 1024];
     (0..count)
         .map(|at| {
@@ -169,45 +142,113 @@ pub(super) fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
         .collect()
 }
 
-/// The blocks of a file of that size; an empty one has one, too.
-pub(super) fn count(size: u64) -> u64 {
-    size.div_ceil(BLOCK).max(1)
-}
-
-/// Hashes of the blocks of files on a server, by their sizes; `None` where it cannot make those of all.
-pub(super) async fn hashes_there(
+/// The hashes of whole files on a server, of many with one command: `None` for one that it cannot read, and `None` where it
+/// makes none.
+pub(super) async fn whole_there(
     sessions: &Sessions,
-    files: &[(&Bytes, u64)],
-) -> Result<Option<Vec<Hashes>>, Error> {
+    paths: &[&Bytes],
+) -> Result<Option<Vec<Option<Hash>>>, Error> {
+    if paths.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
     let Some(host) = sessions.host() else {
         return Ok(None);
     };
     // A shell need not begin where SFTP does.
-    let home = sessions.first().realpath(".").await?;
-    let files: Vec<(Bytes, u64)> = files
+    let home = match paths.iter().all(|path| path.starts_with(b"/")) {
+        true => Bytes::new(),
+        false => {
+            sessions
+                .with(|sftp: Sftp| async move { sftp.realpath(".").await })
+                .await?
+        }
+    };
+    let paths: Vec<Bytes> = paths
         .iter()
-        .map(|(path, size)| match path.starts_with(b"/") {
-            true => ((*path).clone(), count(*size)),
-            false => (path::in_root(&home, path), count(*size)),
+        .map(|path| match path.starts_with(b"/") {
+            true => (*path).clone(),
+            false => path::in_root(&home, path),
         })
         .collect();
     let _turn = sessions.hashing().await;
-    let hashes = remote_hashes(&host, &files, false).await;
-    Ok(hashes.filter(|hashes| hashes.len() == files.len()))
+    let most = paths.iter().map(|path| path.len() + 80).sum();
+    let output = shell(&host, script_of_whole(&paths), most).await;
+    Ok(output.map(|output| parse_whole(&output, &paths)))
+}
+
+/// Whether a program that hashes prints a name in another way than it is.
+fn is_special(path: &[u8]) -> bool {
+    path.iter().any(|byte| matches!(byte, b'\\' | b'\n' | b'\r'))
+}
+
+/// What a script begins with: `h` hashes its arguments, or its input.
+const PROGRAMS: &str = "if command -v sha256sum >/dev/null; then h() { sha256sum \"$@\"; }\n\
+     elif command -v shasum >/dev/null; then h() { shasum -a 256 \"$@\"; }\n\
+     elif command -v openssl >/dev/null; then h() { openssl dgst -sha256 -r \"$@\"; }\n\
+     else echo no sha256 program >&2; exit 3; fi\n";
+
+/// One program for all names; one each for those that it would print in another way, behind their number.
+fn script_of_whole(paths: &[Bytes]) -> Bytes {
+    let mut script = PROGRAMS.as_bytes().to_vec();
+    let (special, usual): (Vec<_>, Vec<_>) = paths.iter().enumerate().partition(|(_, path)| is_special(path));
+    if !usual.is_empty() {
+        script.push(b'h');
+        for (_, path) in usual {
+            script.push(b' ');
+            script.extend(quoted(path));
+        }
+        script.extend_from_slice(b" </dev/null 2>/dev/null\n");
+    }
+    for (nth, path) in special {
+        script.extend_from_slice(format!("echo = {nth}; h 2>/dev/null <").as_bytes());
+        script.extend(quoted(path));
+        script.push(b'\n');
+    }
+    script.extend_from_slice(b"exit 0\n");
+    script.into()
+}
+
+/// The hashes by their names, or numbers.
+fn parse_whole(output: &[u8], paths: &[Bytes]) -> Vec<Option<Hash>> {
+    let numbers = paths.iter().enumerate().map(|(nth, path)| (&path[..], nth));
+    let numbers: HashMap<&[u8], usize> = numbers.collect();
+    let mut hashes = vec![None; paths.len()];
+    let mut numbered = None;
+    for line in output.split(|byte| *byte == b'\n') {
+        if let Some(number) = line.strip_prefix(b"= ") {
+            let number: Option<usize> = std::str::from_utf8(number)
+                .ok()
+                .and_then(|number| number.parse().ok());
+            numbered = number.filter(|number| paths.get(*number).is_some_and(|path| is_special(path)));
+            continue;
+        }
+        let found = match numbered.take() {
+            Some(number) => Some(number),
+            // Two spaces, or one and a star.
+            None => line.get(66..).and_then(|name| numbers.get(name).copied()),
+        };
+        if let Some(place) = found.and_then(|found| hashes.get_mut(found)) {
+            *place = hash(line);
+        }
+    }
+    hashes
 }
 
 /// Hashes of so many blocks of each file on a server; `None` where it cannot make them.
 async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option<Vec<Hashes>> {
+    let count: u64 = files.iter().map(|(_, count)| count + 1).sum();
+    // What sha256 programs print is within 80 bytes.
+    let most = usize::try_from(count).ok()?.saturating_mul(80);
+    let output = shell(host, script(files, own), most).await?;
+    Some(parse(&output))
+}
+
+/// What a script prints on a server, beside what a login script may say; `None` where it fails, or prints more.
+async fn shell(host: &Host, script: Bytes, most: usize) -> Option<Vec<u8>> {
     // The script comes as input, so that only a POSIX shell ever reads it, whatever the user's login shell is.
     let session = host.start(&Command::exec("exec sh")).await.ok()?;
-    let count: u64 = files.iter().map(|(_, count)| count + 1).sum();
-    // What sha256 programs print is within 80 bytes, and a login script may say something.
-    let most = usize::try_from(count)
-        .ok()?
-        .saturating_mul(80)
-        .saturating_add(64 * 1024);
     let output = session
-        .output_within(Some(script(files, own)), most)
+        .output_within(Some(script), most.saturating_add(64 * 1024))
         .await
         .ok()??;
     if !output.status.success() {
@@ -219,18 +260,14 @@ async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option
         );
         return None;
     }
-    Some(parse(&output.stdout))
+    Some(output.stdout.into())
 }
 
 /// `own`: a file that is not a regular one of the user's, with one name, that nobody else may write, ends it.
 fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
     // What cannot be read has the hash of nothing, as another such file: so dd's own status counts.
     let mut script = format!(
-        "if command -v sha256sum >/dev/null; then h() {{ sha256sum; }}\n\
-         elif command -v shasum >/dev/null; then h() {{ shasum -a 256; }}\n\
-         elif command -v openssl >/dev/null; then h() {{ openssl dgst -sha256 -r; }}\n\
-         else echo no sha256 program >&2; exit 3; fi\n\
-         exec 3>&1\n\
+        "{PROGRAMS}exec 3>&1\n\
          b() {{ i=0; while [ $i -lt $2 ]; do\n\
          s=$({{ {{ dd if=\"$1\" bs={BLOCK} skip=$i count=1 2>/dev/null; echo $? >&4; }} | h >&3; }} 4>&1)\n\
          [ \"$s\" = 0 ] || exit 4; i=$((i+1)); done; echo; }}\n"
@@ -300,6 +337,40 @@ mod tests {
             .output()
             .unwrap();
         assert!(!ran.status.success() && ran.stdout.len() <= 68, "{ran:?}");
+    }
+
+    #[test]
+    fn many_names_are_hashed_at_once_whatever_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = [
+            "a",
+            "-b c",
+            "it's \"$x\"",
+            "back\\slash",
+            "line\nfeed",
+            "\r",
+            "absent",
+            "a\\nb",
+        ];
+        let path = |name: &str| {
+            let path = folder.path().join(name);
+            Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes())
+        };
+        for (nth, name) in names.iter().enumerate().filter(|(_, name)| **name != "absent") {
+            std::fs::write(folder.path().join(name), nth.to_string()).unwrap();
+        }
+        let paths: Vec<Bytes> = names.iter().map(|name| path(name)).collect();
+        let output = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(std::str::from_utf8(&script_of_whole(&paths)).unwrap())
+            .output()
+            .unwrap();
+        let found = parse_whole(&output.stdout, &paths);
+        for (nth, name) in names.iter().enumerate() {
+            let expected = aws_lc_rs::digest::digest(&SHA256, nth.to_string().as_bytes());
+            let expected = (*name != "absent").then(|| expected.as_ref().to_vec());
+            assert_eq!(found[nth].map(Vec::from), expected, "{name:?}");
+        }
     }
 
     #[test]

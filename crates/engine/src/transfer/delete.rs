@@ -4,7 +4,7 @@
 //! were seen. What the filters leave out stays, with the directories that it is in.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use trunkline_sftp::transfer::LeftOut;
 use super::folder::Folder;
 use super::path::{self, shown};
 use super::sessions::Sessions;
-use super::tree::HeldNames;
+use super::tree::{HeldNames, Origin};
 use super::{CopyEvent, Job, Place, Reason, blocking};
 use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
@@ -24,8 +24,6 @@ use crate::sftp::{FileType, Sftp};
 pub(super) struct Deletion {
     /// Whether it was asked for.
     wanted: bool,
-    /// Names that are not copied for what they are, which does not make a copy incomplete.
-    passed_over: AtomicU64,
     /// Guards the tables for as long as a look-up takes.
     directories: Mutex<Directories>,
 }
@@ -74,7 +72,6 @@ impl Deletion {
 
     /// Notes that a source has something that is not copied.
     pub(super) fn pass_over(&self, target: &Bytes) {
-        self.passed_over.fetch_add(1, Ordering::Relaxed);
         if self.wanted {
             self.directories().passed_over.insert(target.clone());
         }
@@ -98,9 +95,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     if !job.deletion.wanted {
         return Ok(());
     }
-    let failed = job.progress.failed.load(Ordering::Relaxed);
-    let passed_over = job.deletion.passed_over.load(Ordering::Relaxed);
-    if failed > passed_over {
+    if job.progress.failed.load(Ordering::Relaxed) > 0 {
         let message = "nothing was deleted, because not everything could be copied";
         job.progress.failed(root.clone(), message.to_owned());
         return Ok(());
@@ -164,6 +159,11 @@ struct Extraneous<'a> {
 
 impl Extraneous<'_> {
     async fn delete(&self) -> Result<(), Error> {
+        // Listed before the copy, it had nothing but what the sources have, and what was made since is theirs, too.
+        let is_new = self.job.tree.parent(&path::join(self.directory, b"name")) == Some(Origin::Made);
+        if is_new || self.job.there.is_used_up(self.directory) {
+            return Ok(());
+        }
         let there = match self.target.names(self.directory, &self.job.names).await {
             Ok(there) => there,
             // What a dry run has not made is not there.
@@ -255,6 +255,7 @@ impl Extraneous<'_> {
             self.job.progress.failed(path, reason);
             return Ok(());
         }
+        self.job.finish.touch(&path);
         self.job.progress.tell(CopyEvent::Deleted { path });
         Ok(())
     }

@@ -13,6 +13,8 @@ use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, ManyDownload, ManyDownloadEvent, Plan as _,
 };
 
+use super::compare::{Verdict, verdict};
+use super::content::{Checks, Compared, Side};
 use super::folder::{Folder, Looks, PartFile};
 use super::part::Tag;
 use super::reason::{is_full, no_space, read_only};
@@ -20,7 +22,7 @@ use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
 use super::tree::Origin;
-use super::{Item, Job, Kind, Place, Reason, Stream, blocking, blocks, stream};
+use super::{Changes, Item, Job, Kind, Place, Reason, Stream, blocking, blocks, stream};
 use crate::error::Error;
 use crate::sftp::{Permissions, Status};
 
@@ -64,7 +66,7 @@ impl Down {
         let (small, small_items) = mpsc::channel(MOST_SMALL);
         let (large, large_items) = mpsc::channel(MOST_SMALL);
         let (directories, (), ()) = tokio::try_join!(
-            self.sort(items, small, large),
+            self.sort(items, Some([small, large])),
             self.small(small_items),
             self.large(large_items)
         )?;
@@ -73,32 +75,25 @@ impl Down {
     }
 
     /// Says what would be copied and what is there already.
-    pub(super) async fn only_tell(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        while let Some(item) = items.recv().await {
-            let is_directory = item.kind == Kind::Directory;
-            if !is_directory
-                && (has_already(&self.job, &self.folder, &item)
-                    || self.job.options.checksum && self.is_same(&item).await?)
-            {
-                self.job.progress.skipped(&item);
-            } else {
-                self.job.progress.would_copy(item);
-            }
-        }
-        Ok(())
+    pub(super) async fn only_tell(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        self.sort(items, None).await.map(drop)
     }
 
-    /// Makes directories and links, leaves out what is there already, and hands on the files. The directories that want
-    /// to be finished.
+    /// Makes directories and links, leaves out what is there already, and hands on the files, small and large ones; or only
+    /// says what would be copied. The directories that want to be finished.
     async fn sort(
         &self,
         mut items: mpsc::Receiver<Item>,
-        small: mpsc::Sender<Item>,
-        large: mpsc::Sender<Item>,
+        queues: Option<[mpsc::Sender<Item>; 2]>,
     ) -> Result<Vec<Item>, Error> {
         let mut made = Vec::new();
         let mut links = JoinSet::new();
         let mut batch = Vec::new();
+        let mut checks = Checks::new(
+            &self.job,
+            Side::Server(self.sessions.clone()),
+            Side::Folder(self.folder.clone()),
+        );
         while items.recv_many(&mut batch, BATCH).await > 0 {
             if self.job.is_over() {
                 items.close();
@@ -108,67 +103,97 @@ impl Down {
             let (job, folder, all) = (self.job.clone(), self.folder.clone(), std::mem::take(&mut batch));
             let (files, new) = blocking(move || prepare(&job, &folder, all)).await;
             made.extend(new);
-            for item in files {
-                let special = match item.named && item.kind == Kind::File {
-                    true => Stream::special(&self.folder.shown(&item.target)).await,
-                    false => None,
-                };
-                if let Some(stream) = special {
-                    self.pour(item, &stream).await?;
-                } else if item.kind == Kind::Link {
+            for (item, compared) in files {
+                if item.kind == Kind::Link {
                     while links.len() >= LINKS {
                         links.join_next().await.transpose().ok();
                     }
-                    links.spawn(link(
-                        self.job.clone(),
-                        self.folder.clone(),
-                        self.sessions.first(),
-                        item,
-                    ));
-                } else if self.job.options.checksum && self.is_same(&item).await? {
-                    self.job.progress.skipped(&item);
-                } else {
-                    let queue = if item.is_large() {
-                        &large
-                    } else {
-                        self.job.plenty.count();
-                        &small
-                    };
-                    if queue.send(item).await.is_err() {
-                        return Ok(made);
-                    }
+                    let (job, folder, sftp) = (self.job.clone(), self.folder.clone(), self.sessions.first());
+                    links.spawn(link(job, folder, sftp, item, compared));
+                } else if let Some(looks) = compared {
+                    let there = item.target.clone();
+                    checks.add(item, there, looks);
+                } else if !self.hand_on(item, queues.as_ref()).await? {
+                    return Ok(made);
                 }
             }
+            let compared = checks.take().await?;
+            if !self.hand_on_compared(compared, queues.as_ref()).await? {
+                return Ok(made);
+            }
         }
+        let compared = checks.finish().await?;
+        self.hand_on_compared(compared, queues.as_ref()).await?;
         self.job.plenty.end();
         while links.join_next().await.is_some() {}
         Ok(made)
+    }
+
+    /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
+    async fn hand_on(&self, item: Item, queues: Option<&[mpsc::Sender<Item>; 2]>) -> Result<bool, Error> {
+        self.job.finish.touch(&item.target);
+        let Some([small, large]) = queues else {
+            self.job.progress.would_copy(item);
+            return Ok(true);
+        };
+        let special = match item.named {
+            true => Stream::special(&self.folder.shown(&item.target)).await,
+            false => None,
+        };
+        if let Some(stream) = special {
+            self.pour(item, &stream).await?;
+            return Ok(true);
+        }
+        let queue = if item.is_large() {
+            large
+        } else {
+            self.job.plenty.count();
+            small
+        };
+        Ok(queue.send(item).await.is_ok())
+    }
+
+    /// The same for files whose content was compared.
+    async fn hand_on_compared(
+        &self,
+        compared: Vec<Compared>,
+        queues: Option<&[mpsc::Sender<Item>; 2]>,
+    ) -> Result<bool, Error> {
+        let (mut same, mut others) = (Vec::new(), Vec::new());
+        for Compared { mut item, looks } in compared {
+            match looks {
+                Some(looks) => same.push((item, looks)),
+                None => {
+                    item.changes |= Changes::CONTENT;
+                    others.push(item);
+                }
+            }
+        }
+        let (job, folder) = (self.job.clone(), self.folder.clone());
+        let staying = move || {
+            same.iter()
+                .for_each(|(item, looks)| stays(&job, &folder, item, *looks))
+        };
+        blocking(staying).await;
+        for item in others {
+            if !self.hand_on(item, queues).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Writes a file into what is not a regular file.
     async fn pour(&self, item: Item, stream: &Stream) -> Result<(), Error> {
         let (sftp, job) = (self.sessions.first(), &self.job);
         match stream::pour(&sftp, &item.source, stream, &job.rate, &job.progress).await {
-            Ok(length) => job.progress.copied(item.target, length),
+            Ok(length) => job.progress.copied(item.target, length, item.changes),
             Err(error @ (Error::File { .. } | Error::Local { .. })) => {
                 job.failed(item.target, error);
             }
             Err(error) => return Err(error),
         }
         Ok(())
-    }
-
-    async fn is_same(&self, item: &Item) -> Result<bool, Error> {
-        let (folder, target, size) = (self.folder.clone(), item.target.clone(), item.size);
-        let local = blocking(move || {
-            let file = folder.read(&target)?;
-            let found = file.metadata()?;
-            Ok::<_, io::Error>((found.is_file() && found.len() == size).then_some(file))
-        });
-        match local.await {
-            Ok(Some(file)) => blocks::is_same(&self.sessions, &item.source, file, size).await,
-            _ => Ok(false),
-        }
     }
 
     // Small files.
@@ -350,70 +375,135 @@ pub(super) fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: 
     }
 }
 
-/// Makes directories; gives back files and links that are to be copied, and the directories to be finished.
-fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
+/// Makes directories, and leaves what is there already; gives back files and links that are to be copied, with what is to be
+/// set of those whose content decides, and the directories to be finished.
+fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<(Item, Option<Changes>)>, Vec<Item>) {
     let (mut files, mut made) = (Vec::new(), Vec::new());
-    for item in items {
+    for mut item in items {
         if job.is_over() {
             job.left(item.target);
             continue;
         }
-        if job.tree.parent(&item.target).is_none() {
-            let path = super::shown(folder.shown(&item.target).as_os_str().as_encoded_bytes());
-            job.progress.failed_below(item.target, &path);
-            continue;
-        }
-        if item.kind == Kind::Directory {
-            match folder.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
-                Ok(new) => {
-                    let origin = if new { Origin::Made } else { Origin::Found };
-                    job.tree.hold(&item.target, origin);
-                    job.progress.copied(item.target.clone(), 0);
-                    if new || job.options.preserve {
-                        made.push(item);
-                    }
-                }
-                Err(error) => {
-                    let reason = unwritten(folder, &item, &error, 0).of_directory();
-                    job.failed(item.target.clone(), reason);
-                }
+        let found = match job.tree.parent(&item.target) {
+            None => {
+                let path = super::shown(folder.shown(&item.target).as_os_str().as_encoded_bytes());
+                job.progress.failed_below(item.target, &path);
+                continue;
             }
+            // There is nothing in it but what this copy puts there.
+            Some(Origin::Made) => None,
+            Some(Origin::Found) => folder.look(&item.target, item.named).ok().flatten(),
+        };
+        let verdict = match &found {
+            Some(found) => verdict(&job.options, &item, found),
+            None => Verdict::Copy(Changes::NEW),
+        };
+        if item.kind == Kind::Directory {
+            made.extend(make_directory(job, folder, item, verdict));
             continue;
         }
-        if has_already(job, folder, &item) {
-            job.progress.skipped(&item);
-        } else {
-            files.push(item);
+        match verdict {
+            Verdict::Left => job.progress.skipped(&item),
+            Verdict::Stays(looks) => stays(job, folder, &item, looks),
+            Verdict::Copy(changes) => {
+                item.changes = changes;
+                files.push((item, None));
+            }
+            Verdict::Content(looks) => files.push((item, Some(looks))),
         }
     }
     (files, made)
 }
 
-/// Whether the target has a name already, as far as its name and time say.
-fn has_already(job: &Job, folder: &Folder, item: &Item) -> bool {
-    let options = &job.options;
-    if !options.update && !options.ignore_existing {
-        return false;
-    }
-    let Ok(Some(found)) = folder.look(&item.target) else {
-        return false;
+/// Makes a directory; it, where it wants to be finished.
+fn make_directory(job: &Job, folder: &Folder, mut item: Item, verdict: Verdict) -> Option<Item> {
+    let looks = match verdict {
+        Verdict::Stays(looks) if job.options.looks_first() => Some(looks),
+        _ => None,
     };
-    let newer = item
-        .times
-        .is_some_and(|(_, modified)| found.is_file && found.modified >= i64::from(modified));
-    options.ignore_existing || options.update && newer
+    if job.options.dry_run {
+        job.tree.hold(&item.target, Origin::Found);
+        match (looks, verdict) {
+            (Some(looks), _) => job.progress.adjusted(&item, looks),
+            (None, Verdict::Copy(changes)) => {
+                item.changes = changes;
+                job.finish.touch(&item.target);
+                job.progress.would_copy(item);
+            }
+            (None, _) => job.progress.would_copy(item),
+        }
+        return None;
+    }
+    let new = match folder.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
+        Ok(new) => new,
+        Err(error) => {
+            let reason = unwritten(folder, &item, &error, 0).of_directory();
+            job.failed(item.target.clone(), reason);
+            return None;
+        }
+    };
+    let origin = if new { Origin::Made } else { Origin::Found };
+    job.tree.hold(&item.target, origin);
+    match looks.filter(|_| !new) {
+        Some(looks) => {
+            item.is_right = looks.is_empty();
+            job.progress.adjusted(&item, looks);
+        }
+        None => {
+            job.finish.touch(&item.target);
+            let changes = if new { Changes::NEW } else { Changes::default() };
+            job.progress.copied(item.target.clone(), 0, changes);
+        }
+    }
+    (new || job.options.preserve).then_some(item)
 }
 
-/// Copies a symbolic link, as it is.
-async fn link(job: Arc<Job>, folder: Arc<Folder>, sftp: crate::sftp::Sftp, item: Item) {
+/// What is there is the source's; sets of its time and permissions what is not.
+fn stays(job: &Job, folder: &Folder, item: &Item, changes: Changes) {
+    if !changes.is_empty() && !job.options.dry_run {
+        let looks = Looks {
+            mode: Some(job.local_mode(item.mode, 0o666)).filter(|_| changes.has(Changes::MODE)),
+            times: item.times.filter(|_| job.options.preserve),
+            preserve: true,
+        };
+        if let Err(error) = folder.adjust(&item.target, item.named, looks) {
+            let reason = unwritten(folder, item, &error, 0);
+            return job.failed(item.target.clone(), reason);
+        }
+    }
+    job.progress.adjusted(item, changes);
+}
+
+/// Copies a symbolic link, as it is. `compared`: where it leads decides; it has these looks to be set where that is the same.
+async fn link(
+    job: Arc<Job>,
+    folder: Arc<Folder>,
+    sftp: crate::sftp::Sftp,
+    mut item: Item,
+    compared: Option<Changes>,
+) {
+    if job.options.dry_run && compared.is_none() {
+        job.finish.touch(&item.target);
+        return job.progress.would_copy(item);
+    }
     let target = match sftp.link_text(&item.source).await {
         Ok(target) => target,
         Err(error) => return job.failed(item.source, error),
     };
     blocking(move || {
+        if let Some(looks) = compared {
+            if folder.link_text(&item.target).is_ok_and(|text| text == target) {
+                return stays(&job, &folder, &item, looks);
+            }
+            item.changes = Changes::CONTENT;
+        }
+        job.finish.touch(&item.target);
+        if job.options.dry_run {
+            return job.progress.would_copy(item);
+        }
         let times = item.times.filter(|_| job.options.preserve);
         match folder.make_link(&target, &item.target, times) {
-            Ok(()) => job.progress.copied(item.target, 0),
+            Ok(()) => job.progress.copied(item.target, 0, item.changes),
             Err(error) => {
                 let message = unwritten(&folder, &item, &error, 0);
                 job.failed(item.target, message);

@@ -1,11 +1,13 @@
 //! [`Finish`]: directories get their permissions and times when nothing changes in them any more.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
+use super::compare::split;
 use super::folder::{Folder, Looks};
 use super::path::{self, os};
 use super::sessions::Sessions;
@@ -26,6 +28,8 @@ struct Directories {
     made: Vec<Item>,
     /// What is copied into the target itself, whose directory that is.
     root: Option<Item>,
+    /// Those in which something changes, which changes their times.
+    touched: HashSet<Bytes>,
 }
 
 /// Requests for single names in flight.
@@ -36,16 +40,34 @@ impl Finish {
         self.directories().made.extend(made);
     }
 
-    /// A source whose names go into the target itself; the first one counts.
-    pub(super) fn root(&self, source: &Item) {
-        self.directories().root.get_or_insert_with(|| source.clone());
+    /// A source whose names go into the target itself; the first one counts. Whether it is the first.
+    pub(super) fn root(&self, source: &Item) -> bool {
+        let mut directories = self.directories();
+        let is_first = directories.root.is_none();
+        directories.root.get_or_insert_with(|| source.clone());
+        is_first
     }
 
-    /// What is deepest first: setting a directory's times must come behind the last change in it.
+    /// Something is going to change in the directory that a path is in.
+    pub(super) fn touch(&self, path: &Bytes) {
+        let parent = split(path).0;
+        let mut directories = self.directories();
+        if !directories.touched.contains(&parent) {
+            directories.touched.insert(parent);
+        }
+    }
+
+    /// What is deepest first: setting a directory's times must come behind the last change in it. One that is as it should be
+    /// and stays so is left alone.
     fn take(&self, job: &Job) -> Vec<Item> {
-        let Directories { made, root } = std::mem::take(&mut *self.directories());
+        let Directories { made, root, touched } = std::mem::take(&mut *self.directories());
         let root = root.filter(|_| job.options.preserve && !job.options.dry_run);
-        root.into_iter().chain(made).rev().collect()
+        let all = root.into_iter().chain(made);
+        let mut wanted: Vec<Item> = all
+            .filter(|item| !item.is_right || touched.contains(&item.target))
+            .collect();
+        wanted.reverse();
+        wanted
     }
 
     fn directories(&self) -> MutexGuard<'_, Directories> {
@@ -96,20 +118,15 @@ async fn there(job: &Job, sessions: &Sessions, root: &Bytes, directories: Vec<It
                 path::in_root(root, &item.target)
             };
             let looks = up::looks(job, &item);
-            let set = |sftp: Sftp| {
-                let (path, looks) = (path.clone(), looks.clone());
-                async move {
-                    if is_root {
-                        return sftp.setstat(path, looks).await;
-                    }
-                    // Of the folder itself, should a link have taken its place.
-                    match sftp.lsetstat(&path, looks.clone()).await {
-                        Err(Error::File { .. }) => sftp.setstat(path, looks).await,
-                        result => result,
-                    }
-                }
+            let result = if is_root {
+                let set = |sftp: Sftp| {
+                    let (path, looks) = (path.clone(), looks.clone());
+                    async move { sftp.setstat(path, looks).await }
+                };
+                sessions.with(set).await
+            } else {
+                up::set_looks(sessions, &path, &looks).await
             };
-            let result = sessions.with(set).await;
             (item, result)
         })
         .buffered(AT_ONCE);

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{INCOMPLETE, part};
+use super::{Beside, INCOMPLETE, Kind, part};
 
 /// A local folder. Every name is opened relative to the folder that holds it, one part at a time, and no link on the way
 /// is followed: what a server calls its files, or plants while it is read, stays inside.
@@ -198,17 +198,36 @@ impl Folder {
         Ok(installed?)
     }
 
-    /// What is known of a name, of the link itself if it is one; `None` if there is nothing.
-    pub(super) fn look(&self, path: &[u8]) -> io::Result<Option<LocalEntry>> {
+    /// What has a name, the link itself if it is one, unless the user `named` it; `None` if there is nothing.
+    pub(super) fn look(&self, path: &[u8], named: bool) -> io::Result<Option<Beside>> {
+        let (parent, name) = self.place(path, named)?;
+        Ok(look(&parent, &name)?.map(|stat| Beside::from(&stat)))
+    }
+
+    /// What a link says.
+    pub(super) fn link_text(&self, path: &[u8]) -> io::Result<Vec<u8>> {
         let (parent, name) = self.parent(path)?;
-        match rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(LocalEntry {
-                is_file: rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file(),
-                modified: stat.st_mtime,
-            })),
-            Err(rustix::io::Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
+        Ok(rustix::fs::readlinkat(&*parent, name, Vec::new())?.into_bytes())
+    }
+
+    /// Sets what a file or link is to look like that stays as it is.
+    pub(super) fn adjust(&self, path: &[u8], named: bool, looks: Looks) -> io::Result<()> {
+        let (parent, name) = self.place(path, named)?;
+        if let Some(mode) = looks.mode {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&*parent, &name, flags, Mode::empty())?;
+            let stat = rustix::fs::fstat(&file)?;
+            if kind(&stat) != FileType::RegularFile {
+                return Err(in_the_way(&stat));
+            }
+            // One that its owner may not even read: fchmod(2) takes no descriptor that was opened for its path alone.
+            let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::chmod(itself, Mode::from_raw_mode(mode))?;
         }
+        if let Some(times) = looks.times {
+            rustix::fs::utimensat(&*parent, &name, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(())
     }
 
     /// The names in a directory, and which of them are directories.
@@ -504,11 +523,20 @@ impl Existing {
     }
 }
 
-/// What is known of a local name.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LocalEntry {
-    pub(super) is_file: bool,
-    pub(super) modified: i64,
+impl From<&Stat> for Beside {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            kind: match kind(stat) {
+                FileType::RegularFile => Kind::File,
+                FileType::Directory => Kind::Directory,
+                FileType::Symlink => Kind::Link,
+                _ => Kind::Other,
+            },
+            size: u64::try_from(stat.st_size).ok(),
+            modified: Some(stat.st_mtime),
+            mode: Some(stat.st_mode & 0o7777),
+        }
+    }
 }
 
 /// A file that does not have its last name yet, or is written in its place. Dropping it removes what has no last name,
@@ -737,7 +765,7 @@ mod tests {
         part.install(7, looks, true).unwrap();
         assert_eq!(std::fs::read(place.path().join("f")).unwrap(), b"\0\0cd\0\0g");
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
-        assert_eq!(folder.look(b"f").unwrap().unwrap().modified, 7);
+        assert_eq!(folder.look(b"f", false).unwrap().unwrap().modified, Some(7));
     }
 
     #[test]

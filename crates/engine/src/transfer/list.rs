@@ -11,11 +11,14 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use trunkline_sftp::transfer::LeftOut;
 
+use super::compare::{Verdict, verdict};
 use super::path::{Expanded, folder_and_name, is_pattern, join, os, shown};
 use super::pattern::{Names, Part, matches_itself};
 use super::sessions::Sessions;
 use super::tree::NameClaim;
-use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, into_itself};
+use super::{
+    Changes, CopyEvent, Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, into_itself,
+};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 
@@ -68,13 +71,13 @@ pub(super) fn target(source: &[u8], top: &Top) -> Bytes {
 // This machine.
 
 async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<Item>) {
-    let (job, target, items) = (job.clone(), target(&source.path, top), items.clone());
+    let (job, target, items, top) = (job.clone(), target(&source.path, top), items.clone(), top.clone());
     let (path, stream) = (source.path.clone(), source.stream.clone());
     blocking(move || {
         let nth = job.tree.source();
         if let Some(stream) = stream {
             let item = stream_item(path, target, stream);
-            let _ = send(&job, &items, nth, b"", item);
+            let _ = send(&job, &top, &items, nth, b"", item);
             return;
         }
         let root = Path::new(os(&path));
@@ -84,7 +87,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         };
         if let Some(stream) = Stream::of_special(root, &found) {
             let item = stream_item(path, target, stream);
-            let _ = send(&job, &items, nth, b"", item);
+            let _ = send(&job, &top, &items, nth, b"", item);
             return;
         }
         let mut item = local_item(path.clone(), target, &found);
@@ -97,8 +100,8 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
             return;
         }
         let below = item.target.clone();
-        if send(&job, &items, nth, b"", item).is_ok() && found.is_dir() {
-            let _ = local_directory(&job, nth, &path, &below, &items);
+        if send(&job, &top, &items, nth, b"", item).is_ok() && found.is_dir() {
+            let _ = local_directory(&job, &top, nth, &path, &below, &items);
         }
     })
     .await;
@@ -115,6 +118,8 @@ fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
         named: true,
         stream: Some(stream),
         there: There::default(),
+        changes: Changes::default(),
+        is_right: false,
     }
 }
 
@@ -124,6 +129,7 @@ struct Over;
 /// What is in a directory and below: each directory before what is in it.
 fn local_directory(
     job: &Job,
+    top: &Top,
     nth: u32,
     path: &Bytes,
     target: &Bytes,
@@ -179,7 +185,7 @@ fn local_directory(
                 continue;
             }
             let item = local_item(found_at.path.clone(), found_at.target.clone(), &found);
-            send(job, items, nth, &found_at.below, item)?;
+            send(job, top, items, nth, &found_at.below, item)?;
             if found.is_dir() {
                 waiting.push(found_at);
             }
@@ -189,15 +195,7 @@ fn local_directory(
 }
 
 fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
-    let kind = if found.is_dir() {
-        Kind::Directory
-    } else if found.is_symlink() {
-        Kind::Link
-    } else if found.is_file() {
-        Kind::File
-    } else {
-        Kind::Other
-    };
+    let kind = Kind::of(found.file_type());
     // Version 3 has 32 bits for a time.
     let seconds = |time: i64| u32::try_from(time.max(0)).unwrap_or(u32::MAX);
     Item {
@@ -210,6 +208,8 @@ fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
         named: false,
         stream: None,
         there: There::default(),
+        changes: Changes::default(),
+        is_right: false,
     }
 }
 
@@ -219,8 +219,15 @@ fn is_left_out(job: &Job, item: &Item) -> bool {
     item.kind != Kind::Directory && job.filters.leave_out(&name, false)
 }
 
-fn send(job: &Job, items: &mpsc::Sender<Item>, nth: u32, below: &[u8], item: Item) -> Result<(), Over> {
-    if !is_copied(job, nth, below, &item) {
+fn send(
+    job: &Job,
+    top: &Top,
+    items: &mpsc::Sender<Item>,
+    nth: u32,
+    below: &[u8],
+    item: Item,
+) -> Result<(), Over> {
+    if !is_copied(job, nth, below, &item, top) {
         return Ok(());
     }
     items.blocking_send(item).map_err(|_| Over)
@@ -235,22 +242,46 @@ fn is_directory(path: String) -> Reason {
     }
 }
 
+/// What is in a source goes into the target itself, which is to look like it.
+fn root(job: &Job, item: &Item, top: &Top) {
+    let mut item = item.clone();
+    let found = top.found.as_ref().filter(|_| job.options.looks_first());
+    let looks = match found.map(|found| verdict(&job.options, &item, found)) {
+        Some(Verdict::Stays(looks)) => Some(looks),
+        _ => None,
+    };
+    item.is_right = looks.is_some_and(Changes::is_empty);
+    if job.finish.root(&item)
+        && let Some(looks) = looks.filter(|looks| !looks.is_empty())
+    {
+        job.progress.found(0);
+        job.progress.tell(CopyEvent::Adjusted {
+            path: Bytes::from_static(b"."),
+            changes: looks,
+        });
+    }
+}
+
 /// Counts what is to be copied, and tells what cannot be. `below` is the path from the source.
-fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item) -> bool {
+fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item, top: &Top) -> bool {
     if item.kind == Kind::Directory {
         job.deletion.enter(&item.target, below);
     }
     if item.kind == Kind::Other {
         // What has its name at the target stays.
         job.deletion.pass_over(&item.target);
-        let message = format!("{} is not a file, directory or link", shown(&item.source));
-        job.failed(item.source.clone(), message);
+        if item.named {
+            let message = format!("{} is not a file, directory or link", shown(&item.source));
+            job.failed(item.source.clone(), message);
+        } else {
+            job.special(&item.source);
+        }
         return false;
     }
     // The target's root, which is there.
     if item.target.is_empty() {
         match item.kind {
-            Kind::Directory => job.finish.root(item),
+            Kind::Directory => root(job, item, top),
             _ => job.failed(
                 item.source.clone(),
                 format!("{} is not a directory", shown(&item.source)),
@@ -429,7 +460,8 @@ impl From<'_> {
                 return Ok(());
             }
         }
-        if is_copied(job, nth, b"", &item) && items.send(item).await.is_err() || kind != Kind::Directory {
+        if is_copied(job, nth, b"", &item, top) && items.send(item).await.is_err() || kind != Kind::Directory
+        {
             return Ok(());
         }
         // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
@@ -437,6 +469,7 @@ impl From<'_> {
             job,
             path: &path,
             below: &below,
+            top,
             items,
             nth,
         };
@@ -450,6 +483,7 @@ struct Walk<'a> {
     job: &'a Job,
     path: &'a Bytes,
     below: &'a Bytes,
+    top: &'a Top,
     items: &'a mpsc::Sender<Item>,
     nth: u32,
 }
@@ -474,7 +508,7 @@ impl Walk<'_> {
                 join(self.below, &entry.path),
                 &entry.attributes,
             );
-            if !is_copied(self.job, self.nth, &entry.path, &item) {
+            if !is_copied(self.job, self.nth, &entry.path, &item, self.top) {
                 continue;
             }
             if self.items.send(item).await.is_err() {
@@ -507,6 +541,8 @@ fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
         named: false,
         stream: None,
         there: There::default(),
+        changes: Changes::default(),
+        is_right: false,
     }
 }
 
@@ -591,6 +627,7 @@ mod tests {
         let into = |name: Option<&'static str>| Top {
             root: "r".into(),
             name: name.map(Into::into),
+            found: None,
         };
         for (source, name) in [
             ("a/b", "b"),

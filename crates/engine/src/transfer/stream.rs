@@ -179,7 +179,7 @@ pub(super) async fn copy_to(
         }
         Err(error) => return Err(error),
     };
-    progress.copied(target.path(), length);
+    progress.copied(target.path(), length, super::Changes::default());
     progress.counted.store(true, std::sync::atomic::Ordering::Relaxed);
     Ok(progress.ended())
 }

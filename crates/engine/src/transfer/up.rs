@@ -1,7 +1,7 @@
 //! Copies towards a server, from this machine or through it from another server.
 
 mod small;
-mod source;
+pub(super) mod source;
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,25 +10,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent, UploadOptions};
 
+use super::compare::{Verdict, verdict};
+use super::content::{Checks, Compared, Side};
 use super::part::{self, Claim, Tag};
 use super::path::{self, os};
 use super::reason::{MKDIR, Size, named, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue};
 use super::striped::Striped;
+use super::there::{self, Said};
 use super::tree::Origin;
 use super::{
-    Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, Reason, SET_ID, blocking, blocks, rewritten,
-    shown, stream,
+    Beside, Changes, Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, Reason, SET_ID, blocking,
+    blocks, rewritten, shown, stream,
 };
 use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, StatVfs, Status, Times};
 use small::SmallUp;
-use source::{Pieces, Source, Want, holes, open};
+use source::{Pieces, Source, Want, holes};
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {
@@ -40,6 +43,8 @@ pub(super) struct Up<'a> {
     ids: [Vec<u8>; 2],
     /// What small files were called while they were written on sessions that were lost: the server may have them still.
     lost_parts: Mutex<Vec<Bytes>>,
+    /// Turns to list a directory.
+    listing: Semaphore,
 }
 
 /// A partial file that nobody would continue, if there is one. It goes with the attempt that writes it, also where that is
@@ -76,6 +81,8 @@ impl Drop for Leftover<'_> {
 const BATCH: usize = 4096;
 /// Requests for single names in flight.
 const AT_ONCE: usize = 256;
+/// Directories that are listed at once: each is open on the server meanwhile, which has a thousand handles for all.
+const LISTINGS: usize = 192;
 
 impl<'a> Up<'a> {
     pub(super) fn new(
@@ -91,6 +98,7 @@ impl<'a> Up<'a> {
             root,
             ids: [from.id(), Place::Server(sessions.clone()).id()],
             lost_parts: Mutex::default(),
+            listing: Semaphore::new(LISTINGS),
         }
     }
 
@@ -99,7 +107,7 @@ impl<'a> Up<'a> {
         let (small, small_items) = mpsc::channel(MOST_SMALL);
         let (large, large_items) = mpsc::channel(MOST_SMALL);
         let (directories, (), ()) = tokio::try_join!(
-            self.sort(items, small, large),
+            self.sort(items, Some([small, large])),
             self.small(small_items),
             self.large(large_items)
         )?;
@@ -108,60 +116,52 @@ impl<'a> Up<'a> {
     }
 
     /// Says what would be copied and what is there already.
-    pub(super) async fn only_tell(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        let options = &self.job.options;
-        let looks = options.update || options.ignore_existing || options.checksum;
-        let mut batch = Vec::new();
-        while items.recv_many(&mut batch, BATCH).await > 0 {
-            let checked = futures_util::stream::iter(batch.drain(..))
-                .map(|item| async {
-                    let path = self.path(&item.target);
-                    let found = match looks && item.kind != Kind::Directory {
-                        true => self.look(&path).await,
-                        false => Ok(None),
-                    };
-                    let has_already = match found {
-                        Ok(Some(found)) => self.has_already(&item, &path, &found).await,
-                        Ok(None) | Err(Error::File { .. }) => Ok(false),
-                        Err(error) => Err(error),
-                    };
-                    (item, has_already)
-                })
-                .buffered(AT_ONCE);
-            let mut checked = std::pin::pin!(checked);
-            while let Some((item, has_already)) = checked.next().await {
-                if has_already? {
-                    self.job.progress.skipped(&item);
-                } else {
-                    self.job.progress.would_copy(item);
-                }
-            }
-        }
-        Ok(())
+    pub(super) async fn only_tell(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        self.sort(items, None).await.map(drop)
     }
 
     fn path(&self, target: &[u8]) -> Bytes {
         path::in_root(self.root, target)
     }
 
-    /// Makes directories and links, leaves out what is there already, and hands on the files. The directories that want
-    /// to be finished.
+    /// Makes directories and links, leaves out what is there already, and hands on the files, small and large ones; or only
+    /// says what would be copied. The directories that want to be finished.
     async fn sort(
         &self,
         mut items: mpsc::Receiver<Item>,
-        small: mpsc::Sender<Item>,
-        large: mpsc::Sender<Item>,
+        queues: Option<[mpsc::Sender<Item>; 2]>,
     ) -> Result<Vec<Item>, Error> {
         let mut made = Vec::new();
-        let mut batch = Vec::new();
-        while items.recv_many(&mut batch, BATCH).await > 0 {
+        let mut checks = Checks::new(self.job, self.from.into(), Side::Server(self.sessions.clone()));
+        let coming = futures_util::stream::poll_fn(|cx| {
             if self.job.is_over() {
                 items.close();
-                batch.drain(..).for_each(|item| self.job.left(item.target));
+            }
+            items.poll_recv(cx)
+        });
+        let looks = coming
+            .map(|item| async {
+                let found = match item.kind {
+                    Kind::Directory => Some(self.look_at_directory(&item.target).await),
+                    _ => None,
+                };
+                (item, found)
+            })
+            .buffered(BATCH)
+            .ready_chunks(BATCH);
+        let mut looks = std::pin::pin!(looks);
+        while let Some(batch) = looks.next().await {
+            if self.job.is_over() {
+                batch.into_iter().for_each(|(item, _)| self.job.left(item.target));
                 continue;
             }
-            let (directories, others): (Vec<Item>, Vec<Item>) =
-                batch.drain(..).partition(|item| item.kind == Kind::Directory);
+            let (mut directories, mut others) = (Vec::new(), Vec::new());
+            for (item, found) in batch {
+                match found {
+                    Some(found) => directories.push((item, found)),
+                    None => others.push(item),
+                }
+            }
             made.extend(self.make_directories(directories).await?);
             let checked = futures_util::stream::iter(others)
                 .map(|mut item| async {
@@ -172,41 +172,129 @@ impl<'a> Up<'a> {
             let mut checked = std::pin::pin!(checked);
             while let Some((item, result)) = checked.next().await {
                 match result {
-                    Ok(true) => {
-                        let queue = if item.is_large() {
-                            &large
-                        } else {
-                            self.job.plenty.count();
-                            &small
-                        };
-                        if queue.send(item).await.is_err() {
+                    Ok(Prepared::Copy) => {
+                        if !self.hand_on(item, queues.as_ref()).await {
                             return Ok(made);
                         }
                     }
-                    Ok(false) => {}
+                    Ok(Prepared::Compare(looks)) => {
+                        let path = self.final_path(&item);
+                        checks.add(item, path, looks);
+                    }
+                    Ok(Prepared::Done) => {}
                     Err(error) => self.job.go_on_after(item.target, error)?,
                 }
             }
+            let compared = checks.take().await?;
+            if !self.hand_on_compared(compared, queues.as_ref()).await? {
+                return Ok(made);
+            }
         }
+        let compared = checks.finish().await?;
+        self.hand_on_compared(compared, queues.as_ref()).await?;
         self.job.plenty.end();
         Ok(made)
+    }
+
+    /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
+    async fn hand_on(&self, item: Item, queues: Option<&[mpsc::Sender<Item>; 2]>) -> bool {
+        self.job.finish.touch(&item.target);
+        let Some([small, large]) = queues else {
+            self.job.progress.would_copy(item);
+            return true;
+        };
+        let queue = if item.is_large() {
+            large
+        } else {
+            self.job.plenty.count();
+            small
+        };
+        queue.send(item).await.is_ok()
+    }
+
+    /// The same for files whose content was compared.
+    async fn hand_on_compared(
+        &self,
+        compared: Vec<Compared>,
+        queues: Option<&[mpsc::Sender<Item>; 2]>,
+    ) -> Result<bool, Error> {
+        for Compared { mut item, looks } in compared {
+            if let Some(looks) = looks {
+                self.stays(&item, looks).await?;
+                continue;
+            }
+            item.changes |= Changes::CONTENT;
+            if let Err(error) = self.replace(&mut item).await {
+                self.job.go_on_after(item.target, error)?;
+            } else if !self.hand_on(item, queues).await {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the target has is the source's; sets of its time and permissions what is not.
+    async fn stays(&self, item: &Item, changes: Changes) -> Result<(), Error> {
+        if !changes.is_empty() && !self.job.options.dry_run {
+            let path = self.final_path(item);
+            let wanted = FileAttributes {
+                permissions: item
+                    .mode
+                    .filter(|_| changes.has(Changes::MODE))
+                    .map(|mode| Permissions(mode & KEPT_BITS)),
+                times: item.times.map(times),
+                ..FileAttributes::default()
+            };
+            if let Err(error) = set_looks(self.sessions, &path, &wanted).await {
+                return self.job.go_on_after(item.target.clone(), error);
+            }
+        }
+        self.job.progress.adjusted(item, changes);
+        Ok(())
+    }
+
+    /// What a directory's name has at the target, and, where names are compared, what is in it.
+    async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
+        let path = self.path(target);
+        if !self.job.options.looks_first() {
+            return self.look(&path).await;
+        }
+        // Never closed.
+        let _turn = self.listing.acquire().await.ok();
+        let (found, listing) = tokio::join!(
+            self.look_below(target, &path),
+            there::listing(self.sessions, &self.job.names, &path)
+        );
+        let found = found?;
+        // What a link leads to is not in it.
+        if let (Some(FileType::Directory), Some(listing)) =
+            (found.as_ref().and_then(FileAttributes::file_type), listing?)
+        {
+            self.job.there.add(target, listing);
+        }
+        Ok(found)
+    }
+
+    /// What has a name below the target's root, as its directory's listing says it where there is one.
+    async fn look_below(&self, target: &Bytes, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
+        match self.job.there.take(target) {
+            Said::Has(found) => Ok(Some(found)),
+            Said::Nothing => Ok(None),
+            Said::Unknown => self.look(path).await,
+        }
     }
 
     /// Makes directories, outer ones before inner ones; those that want to be finished.
     ///
     /// All are looked at before any is made: what is made in a folder that turns out to be a link would be made where the
     /// link leads.
-    async fn make_directories(&self, directories: Vec<Item>) -> Result<Vec<Item>, Error> {
+    async fn make_directories(
+        &self,
+        directories: Vec<(Item, Result<Option<FileAttributes>, Error>)>,
+    ) -> Result<Vec<Item>, Error> {
         let job = self.job;
-        let looks = futures_util::stream::iter(directories)
-            .map(|item| async {
-                let found = self.look(&self.path(&item.target)).await;
-                (item, found)
-            })
-            .buffered(AT_ONCE);
-        let mut looks = std::pin::pin!(looks);
         let (mut absent, mut made) = (Vec::new(), Vec::new());
-        while let Some((item, found)) = looks.next().await {
+        for (mut item, found) in directories {
             let parent = job.tree.parent(&item.target);
             let path = self.path(&item.target);
             match found {
@@ -214,11 +302,20 @@ impl<'a> Up<'a> {
                 Ok(None) => {
                     // So that what is to be in it is looked at, too.
                     job.tree.hold(&item.target, Origin::Found);
+                    job.finish.touch(&item.target);
+                    item.changes = Changes::NEW;
                     absent.push(item);
                 }
                 Ok(Some(found)) if found.file_type() == Some(FileType::Directory) => {
                     job.tree.hold(&item.target, Origin::Found);
-                    job.progress.copied(item.target.clone(), 0);
+                    if job.options.looks_first()
+                        && let Verdict::Stays(looks) = verdict(&job.options, &item, &Beside::from(&found))
+                    {
+                        job.progress.adjusted(&item, looks);
+                        item.is_right = looks.is_empty();
+                    } else {
+                        job.progress.copied(item.target.clone(), 0, Changes::default());
+                    }
                     if job.options.preserve {
                         made.push(item);
                     }
@@ -234,6 +331,13 @@ impl<'a> Up<'a> {
                 Err(error) => job.go_on_after(item.target, error)?,
             }
         }
+        if job.options.dry_run {
+            for item in absent {
+                job.tree.hold(&item.target, Origin::Made);
+                job.progress.would_copy(item);
+            }
+            return Ok(Vec::new());
+        }
         // In order on one session: the server makes the outer one first.
         let making = futures_util::stream::iter(absent)
             .map(|item| async {
@@ -247,7 +351,7 @@ impl<'a> Up<'a> {
                 Ok(new) => {
                     let origin = if new { Origin::Made } else { Origin::Found };
                     job.tree.hold(&item.target, origin);
-                    job.progress.copied(item.target.clone(), 0);
+                    job.progress.copied(item.target.clone(), 0, item.changes);
                     let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
                     if job.options.preserve || masked {
                         made.push(item);
@@ -316,44 +420,48 @@ impl<'a> Up<'a> {
         format!("{}: {}", self.sessions.first().host(), shown(path))
     }
 
-    /// Copies a link; whether a file is to be copied, which learns what it meets.
-    async fn prepare(&self, item: &mut Item) -> Result<bool, Error> {
+    /// Copies a link; what is to become of a file, which learns what it meets.
+    async fn prepare(&self, item: &mut Item) -> Result<Prepared, Error> {
         let job = self.job;
         let mut path = self.path(&item.target);
         let Some(origin) = job.tree.parent(&item.target) else {
             job.progress.failed_below(item.target.clone(), &self.shown(&path));
-            return Ok(false);
+            return Ok(Prepared::Done);
         };
         // In a folder that this copy made there is nothing but what it put there.
         let mut found = match origin {
             Origin::Made => None,
-            Origin::Found => self.look(&path).await?,
+            Origin::Found => self.look_below(&item.target, &path).await?,
         };
         if found.is_some() && job.options.ignore_existing {
             job.progress.skipped(item);
-            return Ok(false);
+            return Ok(Prepared::Done);
         }
         if item.kind == Kind::Link {
             self.link(item, found.as_ref()).await?;
-            return Ok(false);
+            return Ok(Prepared::Done);
         }
         if item.named {
             (path, found) = self.follow(path, found).await?;
             item.there.path = Some(path.clone());
         }
         let Some(found) = found else {
+            item.changes = Changes::NEW;
             item.there.in_place = job.no_renaming.load(Ordering::Relaxed);
-            return Ok(true);
+            return Ok(Prepared::Copy);
         };
         match found.file_type() {
             None | Some(FileType::Regular) => {}
             // A link under a name that the user did not give makes way.
-            Some(FileType::Symlink) => return Ok(true),
+            Some(FileType::Symlink) => {
+                item.changes = Changes::KIND;
+                return Ok(Prepared::Copy);
+            }
             Some(kind @ (FileType::Fifo | FileType::CharacterDevice | FileType::BlockDevice))
                 if item.named =>
             {
                 item.there.special = Some(kind);
-                return Ok(true);
+                return Ok(Prepared::Copy);
             }
             Some(kind) => {
                 let message = format!(
@@ -362,30 +470,52 @@ impl<'a> Up<'a> {
                     name(kind)
                 );
                 job.failed(item.target.clone(), message);
-                return Ok(false);
+                return Ok(Prepared::Done);
             }
         }
-        if self.has_already(item, &path, &found).await? {
-            job.progress.skipped(item);
-            return Ok(false);
-        }
-        self.check_writable(&path, &found).await?;
-        let mut mode = found.permissions.map_or(0o600, Permissions::bits);
-        if mode & SET_ID != 0 && !self.is_root().await? {
-            mode = rewritten(mode);
-        }
         item.there.existing = Some(Existing {
-            mode,
+            mode: found.permissions.map_or(0o600, Permissions::bits),
             owner: found.owner,
             size: found.size.unwrap_or(0),
+            is_readable: found.permissions.is_none_or(|mode| mode.bits() & 0o400 != 0),
         });
-        item.there.in_place = job.no_renaming.load(Ordering::Relaxed);
-        Ok(true)
+        match verdict(&job.options, item, &Beside::from(&found)) {
+            Verdict::Left => {
+                job.progress.skipped(item);
+                Ok(Prepared::Done)
+            }
+            Verdict::Stays(looks) => {
+                self.stays(item, looks).await?;
+                Ok(Prepared::Done)
+            }
+            Verdict::Content(looks) if item.stream.is_none() => Ok(Prepared::Compare(looks)),
+            Verdict::Content(changes) | Verdict::Copy(changes) => {
+                item.changes = changes;
+                self.replace(item).await?;
+                Ok(Prepared::Copy)
+            }
+        }
+    }
+
+    /// A file is to take the place of one that is there.
+    async fn replace(&self, item: &mut Item) -> Result<(), Error> {
+        let Some(existing) = item.there.existing.filter(|_| !self.job.options.dry_run) else {
+            return Ok(());
+        };
+        self.check_writable(&self.final_path(item), existing).await?;
+        if existing.mode & SET_ID != 0 && !self.is_root().await? {
+            item.there.existing = Some(Existing {
+                mode: rewritten(existing.mode),
+                ..existing
+            });
+        }
+        item.there.in_place = self.job.no_renaming.load(Ordering::Relaxed);
+        Ok(())
     }
 
     /// Shows that a file may be written: the directory's permissions, which a renaming asks for, say nothing of the file's.
     /// Opened to be read as well, it stays as it is on a server that empties what is opened to be written alone (Erlang's).
-    async fn check_writable(&self, path: &Bytes, found: &FileAttributes) -> Result<(), Error> {
+    async fn check_writable(&self, path: &Bytes, existing: Existing) -> Result<(), Error> {
         let open = |flags: OpenFlags| {
             self.sessions.with(move |sftp: Sftp| {
                 let path = path.clone();
@@ -395,30 +525,12 @@ impl<'a> Up<'a> {
         match open(OpenFlags::READ | OpenFlags::WRITE).await {
             Err(Error::File { status, .. })
                 if status.code == sftp::StatusCode::PERMISSION_DENIED
-                    && (self.sessions.first().is_sftp_server().await?
-                        || found.permissions.is_some_and(|mode| mode.bits() & 0o400 == 0)) =>
+                    && (self.sessions.first().is_sftp_server().await? || !existing.is_readable) =>
             {
                 open(OpenFlags::WRITE).await
             }
             result => result,
         }
-    }
-
-    /// Whether the server has a file already, as the options say it.
-    async fn has_already(&self, item: &Item, path: &Bytes, found: &FileAttributes) -> Result<bool, Error> {
-        let options = &self.job.options;
-        let is_file = matches!(found.file_type(), None | Some(FileType::Regular));
-        let newer = match (found.times, item.times) {
-            (Some(there), Some((_, modified))) => is_file && there.modified >= modified,
-            _ => false,
-        };
-        Ok(options.ignore_existing
-            || options.update && newer
-            || options.checksum
-                && item.kind == Kind::File
-                && is_file
-                && found.size == Some(item.size)
-                && self.is_same(item, path).await?)
     }
 
     /// Whether the server writes as root, by whose the folder is that a session begins in.
@@ -458,21 +570,7 @@ impl<'a> Up<'a> {
         Err(self.sessions.first().link().refused("writing", path, status))
     }
 
-    async fn is_same(&self, item: &Item, path: &Bytes) -> Result<bool, Error> {
-        if item.stream.is_some() {
-            return Ok(false);
-        }
-        if let Place::Server(from) = self.from {
-            return blocks::is_same_there(from, &item.source, self.sessions, path, item.size).await;
-        }
-        let (source, named) = (item.source.clone(), item.named);
-        match blocking(move || open(&source, named)).await {
-            Ok(file) => blocks::is_same(self.sessions, path, file, item.size).await,
-            Err(_) => Ok(false),
-        }
-    }
-
-    async fn link(&self, item: &Item, found: Option<&FileAttributes>) -> Result<(), Error> {
+    async fn link(&self, item: &mut Item, found: Option<&FileAttributes>) -> Result<(), Error> {
         match found.and_then(FileAttributes::file_type) {
             None | Some(FileType::Regular | FileType::Symlink) => {}
             Some(kind) => {
@@ -481,6 +579,21 @@ impl<'a> Up<'a> {
                 self.job.failed(item.target.clone(), message);
                 return Ok(());
             }
+        }
+        let verdict = found.map(|found| verdict(&self.job.options, item, &Beside::from(found)));
+        item.changes = match verdict {
+            None => Changes::NEW,
+            Some(Verdict::Left) => {
+                self.job.progress.skipped(item);
+                return Ok(());
+            }
+            Some(Verdict::Stays(changes) | Verdict::Content(changes) | Verdict::Copy(changes)) => changes,
+        };
+        let path = self.path(&item.target);
+        let sftp = self.sessions.first();
+        if self.job.options.dry_run && !matches!(verdict, Some(Verdict::Content(_))) {
+            self.job.progress.would_copy(item.clone());
+            return Ok(());
         }
         let target = match self.from {
             Place::Server(sessions) => sessions.first().link_text(&item.source).await?,
@@ -496,12 +609,37 @@ impl<'a> Up<'a> {
                 }
             }
         };
-        let path = self.path(&item.target);
-        let sftp = self.sessions.first();
-        if sftp.is_sftp_server().await? {
+        let is_sftp_server = sftp.is_sftp_server().await?;
+        if let Some(Verdict::Content(mut looks)) = verdict {
+            if sftp.link_text(&path).await? == target {
+                if !is_sftp_server {
+                    // It has no way to set them.
+                    looks = Changes::default();
+                }
+                return self.stays(item, looks).await;
+            }
+            item.changes = Changes::CONTENT;
+        }
+        self.job.finish.touch(&item.target);
+        if self.job.options.dry_run {
+            self.job.progress.would_copy(item.clone());
+            return Ok(());
+        }
+        if is_sftp_server {
             let part = part::random(&path);
             sftp.symlink(&target, &part).await?;
-            if let Err(error) = sftp.rename(&part, &path).await {
+            if let Some(times) = item.times.filter(|_| self.job.options.preserve).map(times) {
+                let looks = FileAttributes {
+                    times: Some(times),
+                    ..FileAttributes::default()
+                };
+                // Older ones cannot. Both requests are on their way at once.
+                let (_, renamed) = tokio::join!(sftp.lsetstat(&part, looks), sftp.rename(&part, &path));
+                if let Err(error) = renamed {
+                    let _ = sftp.remove(&part).await;
+                    return Err(error);
+                }
+            } else if let Err(error) = sftp.rename(&part, &path).await {
                 let _ = sftp.remove(&part).await;
                 return Err(error);
             }
@@ -512,7 +650,7 @@ impl<'a> Up<'a> {
             }
             sftp.symlink_exactly(&target, &path).await?;
         }
-        self.job.progress.copied(item.target.clone(), 0);
+        self.job.progress.copied(item.target.clone(), 0, item.changes);
         Ok(())
     }
 
@@ -1000,7 +1138,7 @@ impl<'a> Up<'a> {
     /// A file is there; what is not a regular one is not compared.
     fn copied(&self, item: Item, length: u64) {
         match item.there.special.is_some() || item.stream.is_some() {
-            true => self.job.progress.copied(item.target, length),
+            true => self.job.progress.copied(item.target, length, item.changes),
             false => self.job.copied(item, |item| self.final_path(item), length),
         }
     }
@@ -1125,12 +1263,28 @@ pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {
     let existing = item.there.existing.filter(|_| !item.there.in_place);
     FileAttributes {
         permissions: own.or(existing.map(|existing| existing.mode)).map(Permissions),
-        times: item
-            .times
-            .filter(|_| preserve)
-            .map(|(accessed, modified)| Times { accessed, modified }),
+        times: item.times.filter(|_| preserve).map(times),
         ..FileAttributes::default()
     }
+}
+
+/// Sets what a name is to look like: of itself, should a link have taken its place.
+pub(super) async fn set_looks(
+    sessions: &Sessions,
+    path: &Bytes,
+    looks: &FileAttributes,
+) -> Result<(), Error> {
+    let set = |sftp: Sftp| async move {
+        match sftp.lsetstat(path, looks.clone()).await {
+            Err(Error::File { .. }) => sftp.setstat(path, looks.clone()).await,
+            result => result,
+        }
+    };
+    sessions.with(set).await
+}
+
+fn times((accessed, modified): (u32, u32)) -> Times {
+    Times { accessed, modified }
 }
 
 /// Whether others than the user and root may give names in a folder to other files. `home` is where a session begins,
@@ -1183,6 +1337,14 @@ enum Ended {
     InPlace,
     /// Another attempt may do better; why this one did not.
     Again(Reason),
+}
+
+/// What is to become of a name.
+enum Prepared {
+    Copy,
+    /// Its content decides; where it is the same, this is set.
+    Compare(Changes),
+    Done,
 }
 
 /// What there is of a file under the name that it has until it is whole.

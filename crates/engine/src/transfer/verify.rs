@@ -1,12 +1,14 @@
 //! Whether what was copied is the same on both ends: their hashes, when the copy is done (`--verify`).
 
-use std::fs::File;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 
-use super::path::{os, shown};
-use super::{Job, Place, blocking, blocks};
+use super::blocks::Hash;
+use super::content::{Side, Wanted};
+use super::path::shown;
+use super::{Job, Place};
 use crate::error::Error;
 
 /// The files that were copied, where they are to be compared.
@@ -19,12 +21,11 @@ pub(super) struct Pair {
     pub(super) target: Bytes,
     /// What it is called in what is told of the copy.
     pub(super) name: Bytes,
-    pub(super) size: u64,
 }
 
-/// Files that one command hashes on a server, at most: what names and hashes take is bounded, and a file that cannot be
-/// read spoils no more.
+/// Files that one command hashes on a server, at most, and commands at once.
 const TOGETHER: usize = 256;
+const AT_ONCE: usize = 4;
 
 impl Verification {
     pub(super) fn new(wanted: bool) -> Self {
@@ -52,63 +53,51 @@ impl Verification {
 /// An end that makes no hashes at all: then nothing was compared.
 pub(super) async fn verify(job: &Job, from: &Place, to: &Place) -> Result<(), Error> {
     let pairs = job.verification.take();
-    for pairs in pairs.chunks(TOGETHER) {
-        let [sources, targets] = [
-            pairs
-                .iter()
-                .map(|pair| (&pair.source, pair.size))
-                .collect::<Vec<_>>(),
-            pairs.iter().map(|pair| (&pair.target, pair.size)).collect(),
-        ];
-        let (ours, theirs) = tokio::join!(hashes(from, &sources), hashes(to, &targets));
-        let (ours, theirs) = (ours?, theirs?);
-        for ((pair, ours), theirs) in pairs.iter().zip(ours).zip(theirs) {
-            if ours.is_none() || ours != theirs {
-                let message = match (ours, theirs) {
-                    (Some(_), Some(_)) => "its content is not the source's, by SHA-256: copy it again",
-                    _ => "it could not be verified: an end cannot hash it",
-                };
-                job.failed_after(pair.name.clone(), format!("{}: {message}", shown(&pair.target)));
-            }
+    let comparisons: Vec<_> = pairs
+        .chunks(TOGETHER)
+        .map(|pairs| compare(pairs, from, to))
+        .collect();
+    let mut comparisons = futures_util::stream::iter(comparisons).buffered(AT_ONCE);
+    while let Some(wrong) = comparisons.next().await {
+        for (name, message) in wrong? {
+            job.failed_after(name, message);
         }
     }
     Ok(())
 }
 
-/// The hashes of files' blocks on one end; `None` for a file that it cannot hash.
-async fn hashes(place: &Place, files: &[(&Bytes, u64)]) -> Result<Vec<Option<blocks::Hashes>>, Error> {
-    match place {
-        Place::Local => {
-            let files: Vec<(Bytes, u64)> = files
-                .iter()
-                .map(|(path, size)| ((*path).clone(), *size))
-                .collect();
-            let hashed = blocking(move || {
-                let hash = |(path, size): (Bytes, u64)| {
-                    let file = File::open(os(&path)).ok()?;
-                    blocks::local_hashes(&file, blocks::count(size)).ok()
-                };
-                files.into_iter().map(hash).collect()
-            });
-            Ok(hashed.await)
+/// What is not the same, and what is to be said of it.
+async fn compare(pairs: &[Pair], from: &Place, to: &Place) -> Result<Vec<(Bytes, String)>, Error> {
+    let files = |path: fn(&Pair) -> &Bytes| {
+        let files = pairs.iter().map(|pair| Wanted {
+            path: path(pair).clone(),
+            named: true,
+        });
+        files.collect()
+    };
+    let sources = hashes(from, files(|pair| &pair.source));
+    let targets = hashes(to, files(|pair| &pair.target));
+    let (ours, theirs) = tokio::join!(sources, targets);
+    let mut wrong = Vec::new();
+    for ((pair, ours), theirs) in pairs.iter().zip(ours?).zip(theirs?) {
+        if ours.is_none() || ours != theirs {
+            let message = match (ours, theirs) {
+                (Some(_), Some(_)) => "its content is not the source's, by SHA-256: copy it again",
+                _ => "it could not be verified: an end cannot hash it",
+            };
+            wrong.push((pair.name.clone(), format!("{}: {message}", shown(&pair.target))));
         }
-        Place::Server(sessions) => {
-            if let Some(all) = blocks::hashes_there(sessions, files).await? {
-                return Ok(all.into_iter().map(Some).collect());
-            }
-            // Which of them is it?
-            let mut each = Vec::new();
-            for file in files {
-                let one = blocks::hashes_there(sessions, std::slice::from_ref(file)).await?;
-                each.push(one.and_then(|mut one| one.pop()));
-            }
-            if each.iter().any(Option::is_some) {
-                return Ok(each);
-            }
-            let host = sessions.first().host().to_owned();
-            Err(Error::Invalid(format!(
-                "{host} does not hash files: it runs no commands, or has no sha256 program. What was copied was not verified"
-            )))
-        }
+    }
+    Ok(wrong)
+}
+
+async fn hashes(place: &Place, files: Vec<Wanted>) -> Result<Vec<Option<Hash>>, Error> {
+    match (Side::from(place).hashes(files).await?, place) {
+        (Some(hashes), _) => Ok(hashes),
+        (None, Place::Local) => Ok(Vec::new()),
+        (None, Place::Server(sessions)) => Err(Error::Invalid(format!(
+            "{} does not hash files: it runs no commands, or has no sha256 program. What was copied was not verified",
+            sessions.first().host()
+        ))),
     }
 }

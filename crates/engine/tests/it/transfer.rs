@@ -11,7 +11,9 @@ use std::time::Duration;
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use trunkline::sftp::Sftp;
-use trunkline::transfer::{CopyEvent, CopyOptions, FilterRule, Location, Progress, Snapshot, copy};
+use trunkline::transfer::{
+    Comparison, CopyEvent, CopyOptions, FilterRule, Location, Progress, Snapshot, copy,
+};
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, Host, Interaction, Settings};
 use trunkline_testkit::{Dropbear, Relay, Sshd, noise};
@@ -75,8 +77,35 @@ async fn copied(from: &Location, to: &Location, options: &CopyOptions) -> Snapsh
     assert_eq!(failures, [""; 0]);
     let snapshot = result.unwrap();
     assert!(snapshot.counted);
-    assert_eq!(snapshot.files + snapshot.skipped, snapshot.total_files);
+    assert_eq!(
+        snapshot.files + snapshot.adjusted + snapshot.skipped,
+        snapshot.total_files
+    );
     snapshot
+}
+
+/// As rsync -a --delete.
+fn mirror() -> CopyOptions {
+    let mut options = recursive();
+    options.compare = Comparison::SizeAndTime;
+    options.delete = true;
+    options
+}
+
+/// What the real rsync would change to make `target` a mirror of `source`; without the pipes and sockets that it would make.
+fn rsync_would_change(source: &Path, target: &Path) -> String {
+    let mut content = source.as_os_str().to_owned();
+    content.push("/");
+    let ran = std::process::Command::new("rsync")
+        .args(["-ani", "--no-D", "--delete"])
+        .args([&content, target.as_os_str()])
+        .stderr(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    let lines = String::from_utf8_lossy(&ran.stdout);
+    let changes = lines.lines().filter(|line| !line.starts_with("skipping "));
+    changes.map(|line| format!("{line}\n")).collect()
 }
 
 /// A tree of everything that a copy has to bear.
@@ -389,9 +418,9 @@ async fn what_is_there_already_is_left_out_when_asked() {
     assert_eq!(first.skipped, 0);
     options.update = true;
     let second = copied(&from, &to, &options).await;
-    assert_eq!((second.bytes, second.skipped), (0, 156));
+    assert_eq!((second.bytes, second.skipped), (0, 160), "files, and directories");
     options.update = false;
-    options.checksum = true;
+    options.compare = Comparison::Content;
     std::fs::File::options()
         .write(true)
         .open(target.join("deep/er/large"))
@@ -1410,7 +1439,7 @@ async fn a_server_that_answers_hashing_without_end_is_given_up_there() {
     std::fs::write(&source, noise(3_000_000, 1)).unwrap();
     std::fs::write(&target, noise(3_000_000, 2)).unwrap();
     let mut options = CopyOptions::default();
-    options.checksum = true;
+    options.compare = Comparison::Content;
     copied(&here(&source), &there(&host, &target), &options).await;
     assert_eq!(std::fs::read(&target).unwrap(), noise(3_000_000, 1));
 }
@@ -1663,7 +1692,7 @@ async fn checksums_are_compared_between_two_servers_too() {
     std::fs::write(&source, noise(9_000_000, 5)).unwrap();
     let (from, to) = (there(&one, &source), there(&two, &target));
     let mut options = CopyOptions::default();
-    options.checksum = true;
+    options.compare = Comparison::Content;
     assert_eq!(copied(&from, &to, &options).await.skipped, 0);
     assert_eq!(copied(&from, &to, &options).await.skipped, 1);
     let file = std::fs::File::options().write(true).open(&target).unwrap();
@@ -1691,8 +1720,205 @@ async fn what_neither_server_may_read_is_not_the_same() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o000)).unwrap();
     }
     let mut options = CopyOptions::default();
-    options.checksum = true;
+    options.compare = Comparison::Content;
     let (result, failures) = run(&there(&one, &source), &there(&two, &target), &options).await;
     assert!(result.is_ok_and(|snapshot| snapshot.skipped == 0));
     assert!(failures[0].contains("permission denied"), "{failures:?}");
+}
+
+/// Odd modes, links with times, times beyond 2038, names with line feeds, and what is no file.
+fn plant_oddities(root: &Path) {
+    plant(root);
+    let set_times = |name: &str, seconds: i64| {
+        let time = rustix::fs::Timespec {
+            tv_sec: seconds,
+            tv_nsec: 999_999_999,
+        };
+        let times = rustix::fs::Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::utimensat(rustix::fs::CWD, root.join(name), &times, nofollow).unwrap();
+    };
+    std::fs::write(root.join("one\nline\rand \\ more"), "x").unwrap();
+    let pipe = root.join("deep/pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, pipe, rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
+    for (name, mode) in [
+        ("deep/small-1", 0o000),
+        ("deep/small-2", 0o1777),
+        ("empty", 0o1555),
+    ] {
+        std::fs::set_permissions(root.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    set_times("dangling", 1_000_000_000);
+    set_times("deep/small-3", 3_000_000_000);
+    set_times("deep/small-4", 0);
+    set_times("empty", 1_100_000_000);
+}
+
+#[tokio::test]
+async fn a_mirror_is_one_and_without_changes_nothing_is_copied() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    let source = place.path().join("source");
+    plant_oddities(&source);
+    for upload in [true, false] {
+        let target = place.path().join(if upload { "up" } else { "down" });
+        std::fs::create_dir(&target).unwrap();
+        std::fs::create_dir_all(target.join("extra/deep")).unwrap();
+        std::fs::write(target.join("extra/deep/file"), "x").unwrap();
+        let (from, to) = ends(&host, upload, &source.join("."), &target);
+        let first = copied(&from, &to, &mirror()).await;
+        assert_eq!(first.deleted, 3);
+        assert_eq!(rsync_would_change(&source, &target), "");
+        let second = copied(&from, &to, &mirror()).await;
+        let done = (second.files, second.adjusted, second.deleted, second.bytes);
+        assert_eq!(done, (0, 0, 0, 0), "upload: {upload}");
+        assert_eq!(second.skipped, second.total_files);
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_follows_its_source_and_says_why() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    for upload in [true, false] {
+        let source = place.path().join(format!("source-{upload}"));
+        let target = place.path().join(format!("target-{upload}"));
+        plant_oddities(&source);
+        std::fs::create_dir(&target).unwrap();
+        let (from, to) = ends(&host, upload, &source.join("."), &target);
+        copied(&from, &to, &mirror()).await;
+        let set_mode = |name: &str, mode| {
+            std::fs::set_permissions(source.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let before = std::fs::metadata(source.join("deep/small-20")).unwrap();
+        std::fs::write(source.join("deep/small-20"), noise(20 * 37, 99)).unwrap();
+        let file = std::fs::File::options()
+            .write(true)
+            .open(source.join("deep/small-20"))
+            .unwrap();
+        file.set_modified(before.modified().unwrap() - Duration::from_secs(9))
+            .unwrap();
+        std::fs::write(source.join("deep/small-21"), "another length").unwrap();
+        set_mode("deep/small-22", 0o711);
+        set_mode("deep/er/still", 0o700);
+        std::fs::write(source.join("deep/er/new"), "new").unwrap();
+        std::fs::remove_file(source.join("to a folder")).unwrap();
+        symlink("empty", source.join("to a folder")).unwrap();
+        std::fs::remove_file(source.join("deep/small-23")).unwrap();
+        for folder in [".", "deep", "deep/er", "deep/small-21"] {
+            let time = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+            std::fs::File::open(source.join(folder))
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
+        }
+        let mut dry = mirror();
+        dry.dry_run = true;
+        let was = see(&target);
+        let expected = [
+            (".", "time"),
+            ("deep", "time"),
+            ("deep/er", "time"),
+            ("deep/er/new", "new"),
+            ("deep/er/still", "mode"),
+            ("deep/small-20", "time"),
+            ("deep/small-21", "size,time"),
+            ("deep/small-22", "mode"),
+            ("deep/small-23", "deleted"),
+            ("to a folder", "content"),
+        ];
+        let expected = expected.map(|(path, why)| (path.to_owned(), why.to_owned()));
+        assert_eq!(changes(&from, &to, &dry).await, expected, "upload: {upload}");
+        assert_eq!(see(&target), was, "a dry run changes nothing");
+        assert_eq!(changes(&from, &to, &mirror()).await, expected, "upload: {upload}");
+        assert_eq!(rsync_would_change(&source, &target), "");
+        assert_eq!(changes(&from, &to, &mirror()).await, []);
+    }
+}
+
+/// What changes, and why, sorted.
+async fn changes(from: &Location, to: &Location, options: &CopyOptions) -> Vec<(String, String)> {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let all = told.clone();
+    let progress = Arc::new(Progress::watched(move |event| {
+        let (path, why) = match event {
+            CopyEvent::Copied { path, changes, .. } | CopyEvent::Adjusted { path, changes } => {
+                (path, changes.words().collect::<Vec<_>>().join(","))
+            }
+            CopyEvent::Deleted { path } => (path, "deleted".to_owned()),
+            CopyEvent::Failed { path, message, .. } => (path, message),
+            _ => return,
+        };
+        all.lock()
+            .unwrap()
+            .push((String::from_utf8_lossy(&path).into_owned(), why));
+    }));
+    copy(std::slice::from_ref(from), to, options, &progress)
+        .await
+        .unwrap();
+    let mut told = std::mem::take(&mut *told.lock().unwrap());
+    told.sort();
+    told
+}
+
+#[tokio::test]
+async fn other_comparisons_are_as_rsyncs() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    for upload in [true, false] {
+        let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
+        for folder in [&source, &target] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let write = |folder: &Path, name: &str, text: &str, time: u64| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            let time = std::time::UNIX_EPOCH + Duration::from_secs(time);
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(time).unwrap();
+        };
+        let plant = || {
+            for (name, there, time) in [
+                ("same", "text", 100),
+                ("time", "text", 200),
+                ("content", "TEXT", 100),
+                ("size", "longer", 100),
+            ] {
+                write(&source, name, "text", 100);
+                write(&target, name, there, time);
+            }
+        };
+        let mut names = Vec::new();
+        for compare in [
+            Comparison::SizeAndTime,
+            Comparison::Size,
+            Comparison::Content,
+            Comparison::Nothing,
+        ] {
+            plant();
+            let mut options = recursive();
+            options.compare = compare;
+            let (from, to) = ends(&host, upload, &source.join("."), &target);
+            let changed = changes(&from, &to, &options).await;
+            let changed: Vec<String> = changed
+                .iter()
+                .filter(|(path, _)| path != ".")
+                .map(|(path, why)| format!("{path} {why}"))
+                .collect();
+            names.push(changed.join("; "));
+        }
+        assert_eq!(
+            names,
+            [
+                "size size; time time",
+                "size size; time time",
+                "content content; size size; time time",
+                "content ; same ; size size; time time"
+            ],
+            "upload: {upload}"
+        );
+    }
 }

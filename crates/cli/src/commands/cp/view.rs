@@ -36,7 +36,14 @@ pub(super) struct Shows {
     /// The progress goes where no bar can be drawn, in lines.
     pub(super) lines: bool,
     pub(super) json: bool,
+    /// All names.
     pub(super) names: bool,
+    /// Names of what changes, and why.
+    pub(super) changes: bool,
+    /// What is skipped is known to be as it is at the source.
+    pub(super) compares: bool,
+    /// A table at the end.
+    pub(super) stats: bool,
     /// Nothing but errors.
     pub(super) quiet: bool,
     pub(super) dry_run: bool,
@@ -50,6 +57,8 @@ struct Copies {
     by_host: HashMap<String, CopyProgress>,
     /// When a line was last written.
     written: Option<Instant>,
+    /// What a dry run has found of each host's: names' paths, and what is said of them.
+    to_come: HashMap<String, Vec<(Vec<u8>, String)>>,
     /// How often something failed for one reason in one folder, by what is said of it.
     failures: HashMap<String, Repeated>,
     /// Why copies of many failed, or parts of them: by host.
@@ -116,7 +125,7 @@ impl View {
             failed => format!(", {failed} failed"),
         };
         let (done, found) = (
-            all(|copy| copy.files + copy.skipped),
+            all(|copy| copy.files + copy.adjusted + copy.skipped),
             all(|copy| copy.total_files),
         );
         let names = format!("{done}/{found}{more}{failed}");
@@ -148,7 +157,7 @@ impl View {
             true => format!("{host}: "),
             false => String::new(),
         };
-        let mut out = Vec::new();
+        let (mut out, mut lines) = (Vec::new(), Vec::new());
         for event in events {
             if self.shows.json {
                 writeln!(out, "{}", json_event(host, &event))?;
@@ -161,23 +170,41 @@ impl View {
                     path, message, errno, ..
                 } => self.failed(host, &path, message, errno),
                 CopyEvent::Note { message } => self.line(&format!("{prefix}{message}")),
-                CopyEvent::Copied { path, .. } if self.shows.names => {
-                    writeln!(out, "{prefix}{}", Printable::line(&path))?;
-                }
-                CopyEvent::Skipped { path } if self.shows.names => {
-                    writeln!(out, "{prefix}{} is there", Printable::line(&path))?;
-                }
-                CopyEvent::Deleted { path } if self.shows.names => {
-                    writeln!(out, "{prefix}deleting {}", Printable::line(&path))?;
-                }
-                _ => {}
+                event => lines.extend(
+                    self.shows
+                        .line(&event)
+                        .map(|(path, line)| (path, prefix.clone() + &line)),
+                ),
             }
         }
+        if self.shows.dry_run {
+            self.copies()
+                .to_come
+                .entry(host.to_owned())
+                .or_default()
+                .extend(lines);
+        } else {
+            for (_, line) in lines {
+                writeln!(out, "{line}")?;
+            }
+        }
+        self.print(&out)
+    }
+
+    fn print(&self, out: &[u8]) -> anyhow::Result<()> {
         self.bar.suspend(|| match self.shows.stdout_is_taken {
-            true => std::io::stderr().write_all(&out),
-            false => std::io::stdout().write_all(&out),
+            true => std::io::stderr().write_all(out),
+            false => std::io::stdout().write_all(out),
         })?;
         Ok(())
+    }
+
+    /// What a dry run has found, sorted by names.
+    fn print_sorted(&self, host: &str) -> anyhow::Result<()> {
+        let mut lines = self.copies().to_come.remove(host).unwrap_or_default();
+        lines.sort();
+        let lines: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
+        self.print(lines.as_bytes())
     }
 
     /// A name failed. Those of one host are told at once, but for the many that fail alike; those of many hosts in one table
@@ -218,14 +245,18 @@ impl View {
     /// A copy is over; whether everything was copied.
     pub(super) fn ended(&self, host: &str, ended: CopyEnd) -> anyhow::Result<bool> {
         let success = ended.progress.failed == 0;
+        self.print_sorted(host)?;
         if self.shows.json {
             let mut out = std::io::stdout().lock();
             writeln!(out, "{}", json_end(host, &ended))?;
         } else if !self.several() {
             self.more_failures();
             if !self.shows.quiet {
-                let line = summary(&ended, self.shows.dry_run);
+                let line = summary(&ended, self.shows);
                 self.line(&line);
+            }
+            if self.shows.stats {
+                self.print(stats(&ended).as_bytes())?;
             }
         }
         let mut copies = self.copies();
@@ -269,7 +300,7 @@ impl View {
         let width = terminal::width(std::io::stderr());
         let mut copies = self.copies();
         if !self.shows.quiet {
-            let line = summary_of_all(&copies, self.hosts, self.begun.elapsed(), self.shows.dry_run);
+            let line = summary_of_all(&copies, self.hosts, self.begun.elapsed(), self.shows);
             eprintln!("{}", wrapped(&line, 2, width));
         }
         let failures = std::mem::take(&mut copies.of_hosts);
@@ -337,7 +368,8 @@ fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>
 }
 
 /// `40 hosts in 2.1 s: 38 succeeded, 2 failed; 80 copied, 1.20 GiB (585.14 MiB/s)`
-fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, dry_run: bool) -> String {
+fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows) -> String {
+    let dry_run = shows.dry_run;
     let all = |value: fn(&CopyProgress) -> u64| -> u64 {
         copies.ended.iter().map(|ended| value(&ended.progress)).sum()
     };
@@ -365,7 +397,8 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, dry_run: boo
     }
     for (count, what) in [
         (all(|copy| copy.deleted), "deleted"),
-        (all(|copy| copy.skipped), "left out"),
+        (all(|copy| copy.adjusted), "adjusted"),
+        (all(|copy| copy.skipped), shows.skipped()),
         (all(|copy| copy.failed), "failed"),
     ] {
         if count > 0 {
@@ -401,7 +434,8 @@ fn bar(shown: bool, resumed: &Arc<AtomicU64>) -> ProgressBar {
 }
 
 /// `3 copied, 1.20 GiB in 2.1 s (585.14 MiB/s), 2 sessions, aes128-gcm@openssh.com`
-fn summary(ended: &CopyEnd, dry_run: bool) -> String {
+fn summary(ended: &CopyEnd, shows: Shows) -> String {
+    let dry_run = shows.dry_run;
     let CopyEnd {
         progress,
         elapsed,
@@ -429,8 +463,12 @@ fn summary(ended: &CopyEnd, dry_run: bool) -> String {
             BinaryBytes(progress.resumed)
         ));
     }
+    if progress.adjusted > 0 {
+        let would_be = if dry_run { "would be " } else { "" };
+        parts.push(format!("{} {would_be}adjusted", progress.adjusted));
+    }
     if progress.skipped > 0 {
-        parts.push(format!("{} left out", progress.skipped));
+        parts.push(format!("{} {}", progress.skipped, shows.skipped()));
     }
     if progress.failed > 0 {
         parts.push(format!("{} failed", progress.failed));
@@ -443,6 +481,58 @@ fn summary(ended: &CopyEnd, dry_run: bool) -> String {
         parts.push("compressed".into());
     }
     parts.join(", ")
+}
+
+impl Shows {
+    /// What is said of names that are skipped.
+    fn skipped(self) -> &'static str {
+        if self.compares { "up to date" } else { "skipped" }
+    }
+
+    /// The path that something became of, and what is said of it, if anything.
+    fn line(self, event: &CopyEvent) -> Option<(Vec<u8>, String)> {
+        let (path, changes) = match event {
+            CopyEvent::Copied { path, changes, .. } | CopyEvent::Adjusted { path, changes } => {
+                let words: Vec<&str> = changes.words().collect();
+                (path, words.join(","))
+            }
+            CopyEvent::Deleted { path } => (path, "delete".to_owned()),
+            CopyEvent::Skipped { path } if self.names => (path, "-".to_owned()),
+            _ => return None,
+        };
+        let name = Printable::line(path);
+        let line = match event {
+            _ if self.changes => format!("{changes:<12} {name}"),
+            _ if !self.names => return None,
+            CopyEvent::Deleted { .. } => format!("deleting {name}"),
+            CopyEvent::Skipped { .. } => format!("{name}: {}", self.skipped()),
+            CopyEvent::Adjusted { .. } => format!("{name}: {changes}"),
+            _ => name.to_string(),
+        };
+        Some((path.to_vec(), line))
+    }
+}
+
+/// What was found and what became of it, a line each.
+fn stats(ended: &CopyEnd) -> String {
+    let CopyEnd {
+        progress, elapsed, ..
+    } = ended;
+    let rows = [
+        ("names found", progress.total_files),
+        ("copied", progress.files),
+        ("adjusted", progress.adjusted),
+        ("skipped", progress.skipped),
+        ("deleted", progress.deleted),
+        ("failed", progress.failed),
+        ("bytes found", progress.found_bytes),
+        ("bytes copied", progress.bytes),
+        ("bytes resumed", progress.resumed),
+        ("bytes a second", rate(moved(progress), *elapsed)),
+        ("sessions", progress.streams),
+    ];
+    let rows = rows.map(|(what, count)| format!("{what:<15}{count:>16}\n"));
+    rows.concat() + &format!("{:<15}{:>16.3}\n", "seconds", elapsed.as_secs_f64())
 }
 
 /// Bytes that went over the network, before any compression.
@@ -460,7 +550,22 @@ fn json_event(target: &str, event: &CopyEvent) -> serde_json::Value {
         CopyEvent::Note { message } => {
             return serde_json::json!({ "event": "note", "target": target, "message": message });
         }
-        CopyEvent::Copied { path, length } => ("copied", path, serde_json::json!({ "bytes": length })),
+        CopyEvent::Copied {
+            path,
+            length,
+            changes,
+        } => {
+            let changes: Vec<&str> = changes.words().collect();
+            (
+                "copied",
+                path,
+                serde_json::json!({ "bytes": length, "changes": changes }),
+            )
+        }
+        CopyEvent::Adjusted { path, changes } => {
+            let changes: Vec<&str> = changes.words().collect();
+            ("adjusted", path, serde_json::json!({ "changes": changes }))
+        }
         CopyEvent::Skipped { path } => ("skipped", path, serde_json::json!({})),
         CopyEvent::Deleted { path } => ("deleted", path, serde_json::json!({})),
         CopyEvent::Failed { path, message, .. } => ("failed", path, serde_json::json!({ "error": message })),
@@ -486,6 +591,7 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
         "bytes": progress.bytes,
         "resumed_bytes": progress.resumed,
         "copied": progress.files,
+        "adjusted": progress.adjusted,
         "skipped": progress.skipped,
         "deleted": progress.deleted,
         "failed": progress.failed,
@@ -501,6 +607,21 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
 mod tests {
     use super::*;
     use crate::report::forms::forms;
+
+    fn shows(dry_run: bool) -> Shows {
+        Shows {
+            progress: false,
+            lines: false,
+            json: false,
+            names: false,
+            changes: dry_run,
+            compares: false,
+            stats: false,
+            quiet: false,
+            dry_run,
+            stdout_is_taken: false,
+        }
+    }
 
     fn end(files: u64, bytes: u64, failed: u64) -> CopyEnd {
         CopyEnd {
@@ -534,7 +655,7 @@ mod tests {
             (&nothing, false),
         ];
         insta::assert_snapshot!(forms(|width, _| {
-            let lines = lines.iter().map(|(end, dry_run)| summary(end, *dry_run));
+            let lines = lines.iter().map(|(end, dry_run)| summary(end, shows(*dry_run)));
             lines.map(|line| wrapped(&line, 2, width) + "\n").collect()
         }));
     }
@@ -578,7 +699,7 @@ mod tests {
             .map(|(host, message)| (host.to_owned(), vec![message]))
             .into();
         let line = |copies: &Copies, hosts, dry_run| {
-            summary_of_all(copies, hosts, Duration::from_millis(2100), dry_run)
+            summary_of_all(copies, hosts, Duration::from_millis(2100), shows(dry_run))
         };
         let shown = forms(|width, _| {
             let lines = [

@@ -268,9 +268,8 @@ fn a_dry_run_names_and_touches_nothing() {
             .arg(home.path("target")),
     );
     assert_status(&output, 0);
-    let mut names: Vec<&str> = std::str::from_utf8(&output.stdout).unwrap().lines().collect();
-    names.sort_unstable();
-    assert_eq!(names, ["target", "target/a", "target/a/one"]);
+    let lines = "new          target\nnew          target/a\nnew          target/a/one\n";
+    assert_eq!(text(&output.stdout), lines, "sorted, with why");
     assert!(!home.path("target").exists());
 }
 

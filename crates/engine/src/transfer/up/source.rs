@@ -213,7 +213,7 @@ pub(super) type Pieces = Result<Vec<(ReadId, Bytes)>, Reason>;
 
 /// Opens a local file; not blocking, lest a pipe that took its place holds the copy up, and not through a link that did,
 /// where the user did not name it.
-pub(super) fn open(path: &[u8], named: bool) -> io::Result<File> {
+pub(in crate::transfer) fn open(path: &[u8], named: bool) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK;
     if !named {
         flags |= OFlags::NOFOLLOW;

@@ -1,0 +1,217 @@
+//! [`Checks`]: whether files of both ends have the same content, by hash: many with one command, several commands at once.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+use tokio::task::JoinSet;
+
+use super::blocks::{self, Hash};
+use super::folder::Folder;
+use super::sessions::Sessions;
+use super::up::source::open;
+use super::{Changes, CopyEvent, Item, Job, Place, blocking};
+use crate::error::Error;
+
+/// One of the ends whose files are hashed.
+#[derive(Clone)]
+pub(super) enum Side {
+    /// Paths on this machine.
+    Here,
+    /// Names in a folder.
+    Folder(Arc<Folder>),
+    Server(Arc<Sessions>),
+}
+
+impl From<&Place> for Side {
+    fn from(place: &Place) -> Self {
+        match place {
+            Place::Local => Self::Here,
+            Place::Server(sessions) => Self::Server(sessions.clone()),
+        }
+    }
+}
+
+/// A file to be hashed.
+#[derive(Clone)]
+pub(super) struct Wanted {
+    pub(super) path: Bytes,
+    /// The user gave its name, which may be a link.
+    pub(super) named: bool,
+}
+
+impl Side {
+    /// The hash of each file, `None` for one that cannot be read; or `None`: this end makes none.
+    pub(super) async fn hashes(&self, files: Vec<Wanted>) -> Result<Option<Vec<Option<Hash>>>, Error> {
+        let folder = match self {
+            Self::Server(sessions) => {
+                let paths: Vec<&Bytes> = files.iter().map(|file| &file.path).collect();
+                return blocks::whole_there(sessions, &paths).await;
+            }
+            Self::Here => None,
+            Self::Folder(folder) => Some(folder.clone()),
+        };
+        let hashed = blocking(move || {
+            let opened = |file: Wanted| match &folder {
+                Some(folder) => folder.read(&file.path),
+                None => open(&file.path, file.named),
+            };
+            files
+                .into_iter()
+                .map(|file| opened(file).and_then(hash).ok())
+                .collect()
+        });
+        Ok(Some(hashed.await))
+    }
+}
+
+fn hash(mut file: File) -> std::io::Result<Hash> {
+    let mut context = Context::new(&SHA256);
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            read => context.update(&buffer[..read]),
+        }
+    }
+    let mut hash = Hash::default();
+    hash.copy_from_slice(context.finish().as_ref());
+    Ok(hash)
+}
+
+/// Files that wait to be hashed, and those that are.
+pub(super) struct Checks {
+    job: Arc<Job>,
+    from: Side,
+    to: Side,
+    waiting: Vec<Check>,
+    bytes: u64,
+    running: JoinSet<Result<Vec<Compared>, Error>>,
+}
+
+struct Check {
+    item: Item,
+    /// Its path at the target.
+    there: Bytes,
+    looks: Changes,
+}
+
+/// A file that was compared.
+pub(super) struct Compared {
+    pub(super) item: Item,
+    /// What is to be set of it where its content is the same; `None` where that differs.
+    pub(super) looks: Option<Changes>,
+}
+
+/// Files, their names' bytes and their own that one command hashes at most: a command line is bounded, and several commands at
+/// once are worth more than one.
+const FILES: usize = 1000;
+const BYTES: u64 = 64 * 1024 * 1024;
+/// Commands at once; each of a server's waits for its turn, too.
+const AT_ONCE: usize = 8;
+
+impl Checks {
+    pub(super) fn new(job: &Arc<Job>, from: Side, to: Side) -> Self {
+        Self {
+            job: job.clone(),
+            from,
+            to,
+            waiting: Vec::new(),
+            bytes: 0,
+            running: JoinSet::new(),
+        }
+    }
+
+    /// Has a file compared with that of a path at the target, soon; `looks` is what is to be set where it is the same.
+    pub(super) fn add(&mut self, item: Item, there: Bytes, looks: Changes) {
+        self.bytes += item.size;
+        self.waiting.push(Check { item, there, looks });
+        if self.waiting.len() >= FILES || self.bytes >= BYTES {
+            self.begin();
+        }
+    }
+
+    fn begin(&mut self) {
+        let checks = std::mem::take(&mut self.waiting);
+        self.bytes = 0;
+        if !checks.is_empty() {
+            let (job, from, to) = (self.job.clone(), self.from.clone(), self.to.clone());
+            self.running.spawn(compare(job, from, to, checks));
+        }
+    }
+
+    /// Those that were compared meanwhile; waits where many are under way.
+    pub(super) async fn take(&mut self) -> Result<Vec<Compared>, Error> {
+        let mut all = Vec::new();
+        while let Some(compared) = self.running.try_join_next() {
+            all.extend(ended(compared)?);
+        }
+        while self.running.len() >= AT_ONCE
+            && let Some(compared) = self.running.join_next().await
+        {
+            all.extend(ended(compared)?);
+        }
+        Ok(all)
+    }
+
+    /// All that are left.
+    pub(super) async fn finish(&mut self) -> Result<Vec<Compared>, Error> {
+        self.begin();
+        let mut all = Vec::new();
+        while let Some(compared) = self.running.join_next().await {
+            all.extend(ended(compared)?);
+        }
+        Ok(all)
+    }
+}
+
+fn ended(
+    compared: Result<Result<Vec<Compared>, Error>, tokio::task::JoinError>,
+) -> Result<Vec<Compared>, Error> {
+    match compared {
+        Ok(compared) => compared,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is going down.
+            Err(_) => Ok(Vec::new()),
+        },
+    }
+}
+
+async fn compare(job: Arc<Job>, from: Side, to: Side, checks: Vec<Check>) -> Result<Vec<Compared>, Error> {
+    let filled = |check: &&Check| check.item.size > 0;
+    let sources = checks.iter().filter(filled).map(|check| Wanted {
+        path: check.item.source.clone(),
+        named: check.item.named,
+    });
+    let targets = checks.iter().filter(filled).map(|check| Wanted {
+        path: check.there.clone(),
+        named: check.item.named,
+    });
+    let (ours, theirs) = tokio::join!(from.hashes(sources.collect()), to.hashes(targets.collect()));
+    let (ours, theirs) = (ours?, theirs?);
+    for (side, hashes) in [(&from, &ours), (&to, &theirs)] {
+        if let (Side::Server(sessions), None) = (side, hashes)
+            && !job.no_hashes.swap(true, Ordering::Relaxed)
+        {
+            let message = format!(
+                "{} does not hash files: it runs no commands, or has no sha256 program; files of the same size are copied",
+                sessions.first().host()
+            );
+            job.progress.tell(CopyEvent::Note { message });
+        }
+    }
+    let mut pairs = ours.into_iter().flatten().zip(theirs.into_iter().flatten());
+    let compared = checks.into_iter().map(|Check { item, looks, .. }| {
+        let is_same = item.size == 0
+            || pairs
+                .next()
+                .is_some_and(|(ours, theirs)| ours.is_some() && ours == theirs);
+        let looks = is_same.then_some(looks);
+        Compared { item, looks }
+    });
+    Ok(compared.collect())
+}

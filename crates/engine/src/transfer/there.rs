@@ -1,0 +1,112 @@
+//! [`Listings`]: what a server's directories have, where a copy compares: listing one tells of a hundred names in each answer,
+//! and a name that it lacks need not be asked for.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::compare::split;
+use super::sessions::Sessions;
+use super::tree::HeldNames;
+use super::{Job, Location, Place, Top, list};
+use crate::error::Error;
+use crate::sftp::{FileAttributes, Sftp};
+
+/// Directories of the target that were listed, by their paths below its root.
+#[derive(Debug, Default)]
+pub(super) struct Listings {
+    /// Guards the table for as long as a look-up takes.
+    directories: Mutex<HashMap<Bytes, Listing>>,
+}
+
+/// What a directory has that nobody has asked for yet; `None` for a name without all of its attributes.
+pub(super) type Listing = HashMap<Bytes, Option<FileAttributes>>;
+
+/// What a listing says of a name.
+pub(super) enum Said {
+    Has(FileAttributes),
+    Nothing,
+    /// It has to be asked for.
+    Unknown,
+}
+
+impl Listings {
+    pub(super) fn add(&self, directory: &Bytes, listing: Listing) {
+        self.directories().insert(directory.clone(), listing);
+    }
+
+    /// What is said of a path, once.
+    pub(super) fn take(&self, path: &Bytes) -> Said {
+        let (directory, name) = split(path);
+        let mut directories = self.directories();
+        let Some(listing) = directories.get_mut(&directory) else {
+            return Said::Unknown;
+        };
+        let found = listing.remove(&name);
+        if listing.is_empty() {
+            *listing = Listing::new();
+        }
+        match found {
+            Some(Some(found)) => Said::Has(found),
+            Some(None) => Said::Unknown,
+            None => Said::Nothing,
+        }
+    }
+
+    /// Whether a directory was listed and all that it had was asked for.
+    pub(super) fn is_used_up(&self, directory: &Bytes) -> bool {
+        self.directories().get(directory).is_some_and(HashMap::is_empty)
+    }
+
+    fn directories(&self) -> MutexGuard<'_, HashMap<Bytes, Listing>> {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lists a directory on a server; `None` where that cannot be done, or what it says may not be what LSTAT would.
+pub(super) async fn listing(
+    sessions: &Sessions,
+    held: &HeldNames,
+    directory: &Bytes,
+) -> Result<Option<Listing>, Error> {
+    let list = async |sftp: Sftp| {
+        if !sftp.is_sftp_server().await? {
+            return Ok(None);
+        }
+        let mut entries = sftp.read_dir(directory);
+        let mut listing = Listing::new();
+        while let Some(entry) = entries.next().await {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Error::File { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            held.hold(entry.path.len())?;
+            let found = entry.attributes;
+            let is_all = found.size.is_some() && found.permissions.is_some() && found.times.is_some();
+            listing.insert(entry.path, is_all.then_some(found));
+        }
+        Ok(Some(listing))
+    };
+    sessions.with(list).await
+}
+
+/// Lists the target, where what is in a source is to go into it; while it is found out what it is.
+pub(super) async fn target(
+    job: &Job,
+    to: &Place,
+    target: &Location,
+    sources: &[Location],
+) -> Result<Option<Listing>, Error> {
+    let Place::Server(sessions) = to else {
+        return Ok(None);
+    };
+    let wanted = job.options.recursive && job.options.looks_first();
+    let has_no_name =
+        |source: &Location| list::target(&source.path(), &Top::directory(Bytes::new())).is_empty();
+    if !wanted || !sources.iter().any(has_no_name) {
+        return Ok(None);
+    }
+    listing(sessions, &job.names, &target.path()).await
+}
