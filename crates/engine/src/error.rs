@@ -337,6 +337,11 @@ impl Error {
         }
     }
 
+    /// Whether it stays as it is until somebody does something about it: another host key, a log-in that is refused.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self.root(), Self::Authentication { .. } | Self::HostKey(_))
+    }
+
     /// What went wrong, without what was learnt around it: what it meant for a command, what the server had said before.
     pub fn root(&self) -> &Self {
         match self {

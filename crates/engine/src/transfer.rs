@@ -46,12 +46,14 @@ mod verify;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-pub use trunkline_request::copy::{Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Snapshot};
+pub use trunkline_request::copy::{
+    Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Snapshot, Waiting,
+};
 
 use crate::engine::Host;
 use crate::error::Error;
@@ -111,6 +113,11 @@ pub struct Progress {
     compressed: AtomicBool,
     counted: AtomicBool,
     current: Mutex<Bytes>,
+    /// The host that is being connected to, and the length of what is being checked.
+    connecting: Mutex<Option<String>>,
+    checking: AtomicU64,
+    /// Guards the list for as long as it takes to add to it.
+    sessions: Mutex<Vec<Weak<Sessions>>>,
     watcher: Option<Box<dyn Fn(CopyEvent) + Send + Sync>>,
 }
 
@@ -145,7 +152,47 @@ impl Progress {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone(),
+            waiting: self.waiting(),
         }
+    }
+
+    fn waiting(&self) -> Option<Waiting> {
+        let connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = connecting.clone() {
+            return Some(Waiting::Connecting { host });
+        }
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |sessions: &Weak<Sessions>| sessions.upgrade()?.waits_for();
+        if let Some(waiting) = sessions.iter().find_map(waits) {
+            return Some(waiting);
+        }
+        let bytes = self.checking.load(Ordering::Relaxed);
+        (bytes > 0).then_some(Waiting::Checking { bytes })
+    }
+
+    /// Shows what an earlier copy left as being checked until the answer is dropped.
+    fn checks(&self, bytes: u64) -> impl Drop {
+        self.checking.fetch_add(bytes, Ordering::Relaxed);
+        Checking {
+            progress: self,
+            bytes,
+        }
+    }
+
+    /// A place for one end of the copy, shown as being connected to meanwhile.
+    async fn connect(&self, location: &Location) -> Result<Place, Error> {
+        let shown = |host| *self.connecting.lock().unwrap_or_else(PoisonError::into_inner) = host;
+        if let Location::Host(host, _) = location {
+            shown(Some(host.config().original_host.clone()));
+        }
+        let place = Place::of(location).await;
+        shown(None);
+        let place = place?;
+        if let Place::Server(sessions) = &place {
+            let mut all = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(Arc::downgrade(sessions));
+        }
+        Ok(place)
     }
 
     /// How far it was when it ended. What was moved of files that then failed, or more than once, no longer counts.
@@ -271,6 +318,18 @@ impl Progress {
     }
 }
 
+/// What is being checked, until this is dropped.
+struct Checking<'a> {
+    progress: &'a Progress,
+    bytes: u64,
+}
+
+impl Drop for Checking<'_> {
+    fn drop(&mut self) {
+        self.progress.checking.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Copies `sources` to `target`, as cp(1) does: into it if it is a directory, which it must be for several sources. A
 /// source directory goes with its name into a target that is there, and under the target's name where there is none.
 /// Symbolic links that the sources name are followed, those in trees are copied. Of two sources that have one name the
@@ -314,7 +373,7 @@ pub async fn copy_at(
     if let Some(stream) = stream {
         return stream::copy_to(sources, &stream, options, &rate, progress).await;
     }
-    let to = Place::of(target).await?;
+    let to = progress.connect(target).await?;
     let target = &to.expanded(target).await?;
     if let Place::Server(sessions) = &to {
         sessions.send();
@@ -355,7 +414,7 @@ pub async fn copy_at(
         let rest = format!("; copy {source}/. for the rest, since {target} is a directory by now");
         let _ = job.rest.set(rest);
     }
-    let groups = group(sources).await?;
+    let groups = group(sources, progress).await?;
     for group in &groups {
         refuse_into_itself(&job, &group.place, &group.paths, &to, &top).await?;
     }
@@ -623,7 +682,7 @@ impl Place {
     }
 }
 
-async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
+async fn group(sources: &[Location], progress: &Progress) -> Result<Vec<Group>, Error> {
     let mut groups: Vec<Group> = Vec::new();
     let mut last: Option<&Location> = None;
     for source in sources {
@@ -633,7 +692,7 @@ async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
         {
             Some(group) => group.paths.push(Source::of(source)),
             None => groups.push(Group {
-                place: Place::of(source).await?,
+                place: progress.connect(source).await?,
                 paths: vec![Source::of(source)],
             }),
         }

@@ -280,6 +280,28 @@ mod path {
     }
 }
 
+/// What a copy waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Waiting {
+    /// The first session with a host.
+    Connecting {
+        /// Its name.
+        host: String,
+    },
+    /// Another session with a host whose sessions were lost.
+    Lost {
+        /// Its name.
+        host: String,
+        /// How long it is going to be tried, if nothing comes of it.
+        seconds: u64,
+    },
+    /// What an earlier copy left is hashed on both ends.
+    Checking {
+        /// Its length.
+        bytes: u64,
+    },
+}
+
 /// A copy's state at a moment, and its summary at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -314,6 +336,9 @@ pub struct Snapshot {
     /// The target's path of what was begun last.
     #[serde(with = "path")]
     pub current: Bytes,
+    /// What it waits for, where nothing moves because of that.
+    #[serde(default)]
+    pub waiting: Option<Waiting>,
 }
 
 #[cfg(test)]

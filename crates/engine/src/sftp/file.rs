@@ -102,6 +102,11 @@ impl File {
         }
     }
 
+    /// Whether its session has ended, and with it the handle.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.sftp.link().ended().is_some()
+    }
+
     /// Up to `length` bytes from an offset on; fewer only where the file ends.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Error> {
         let piece = self.limits.max_read as usize;

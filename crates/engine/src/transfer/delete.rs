@@ -279,15 +279,19 @@ impl Target {
                 .await
             }
             Self::Server(sessions, root) => {
-                let mut listing = sessions.first().read_dir(path_there(root, directory));
-                let mut names = Vec::new();
-                while let Some(entry) = listing.next().await {
-                    let entry = entry?;
-                    held.hold(entry.path.len())?;
-                    let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
-                    names.push((entry.path, is_directory));
-                }
-                Ok(names)
+                let directory = &path_there(root, directory);
+                let list = |sftp: Sftp| async move {
+                    let mut listing = sftp.read_dir(directory);
+                    let mut names = Vec::new();
+                    while let Some(entry) = listing.next().await {
+                        let entry = entry?;
+                        held.hold(entry.path.len())?;
+                        let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
+                        names.push((entry.path, is_directory));
+                    }
+                    Ok(names)
+                };
+                Ok(sessions.with(list).await?)
             }
         }
     }
@@ -299,11 +303,11 @@ impl Target {
         held: &HeldNames,
         left_out: impl Fn(&[u8], bool) -> bool + Send + Sync + 'static,
     ) -> Result<Vec<(Bytes, bool)>, Reason> {
-        let mut found = vec![(top.clone(), true)];
         match self {
             Self::Local(folder) => {
                 let (folder, top) = (folder.clone(), top.clone());
                 blocking(move || {
+                    let mut found = vec![(top.clone(), true)];
                     // Grows while it is gone through.
                     let mut at = 0;
                     while let Some((path, is_directory)) = found.get(at).cloned() {
@@ -325,15 +329,19 @@ impl Target {
                 .await
             }
             Self::Server(sessions, root) => {
-                let there = path_there(root, top);
-                let mut walk = sessions.first().walk_without(there, LeftOut::new(left_out));
-                while let Some(entry) = walk.next().await {
-                    let entry = entry?;
-                    held.hold(top.len() + entry.path.len())?;
-                    let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
-                    found.push((path::join(top, &entry.path), is_directory));
-                }
-                Ok(found)
+                let (there, left_out) = (&path_there(root, top), &LeftOut::new(left_out));
+                let list = |sftp: Sftp| async move {
+                    let mut found = vec![(top.clone(), true)];
+                    let mut walk = sftp.walk_without(there, left_out.clone());
+                    while let Some(entry) = walk.next().await {
+                        let entry = entry?;
+                        held.hold(top.len() + entry.path.len())?;
+                        let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
+                        found.push((path::join(top, &entry.path), is_directory));
+                    }
+                    Ok(found)
+                };
+                Ok(sessions.with(list).await?)
             }
         }
     }

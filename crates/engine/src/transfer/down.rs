@@ -24,7 +24,7 @@ use super::striped::Striped;
 use super::tree::Origin;
 use super::{Changes, Item, Job, Kind, Place, Reason, Stream, blocking, blocks, stream};
 use crate::error::Error;
-use crate::sftp::{Permissions, Status};
+use crate::sftp::{Permissions, Sftp, Status};
 
 /// A copy from a server into a local folder.
 pub(super) struct Down {
@@ -108,8 +108,8 @@ impl Down {
                     while links.len() >= LINKS {
                         links.join_next().await.transpose().ok();
                     }
-                    let (job, folder, sftp) = (self.job.clone(), self.folder.clone(), self.sessions.first());
-                    links.spawn(link(job, folder, sftp, item, compared));
+                    let (job, folder) = (self.job.clone(), self.folder.clone());
+                    links.spawn(link(job, folder, self.sessions.clone(), item, compared));
                 } else if let Some(looks) = compared {
                     let there = item.target.clone();
                     checks.add(item, there, looks);
@@ -250,6 +250,7 @@ impl Down {
         options.memory = self.job.memory();
         options.sparse = true;
         if part.is_adopted() && earlier.metadata().is_ok_and(|found| found.len() > 0) {
+            let _checked = self.job.progress.checks(item.size);
             options.done = blocks::same(&self.sessions, &item.source, earlier, item.size).await?;
             let resumed = options.done.iter().map(|range| range.end - range.start).sum();
             self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
@@ -478,7 +479,7 @@ fn stays(job: &Job, folder: &Folder, item: &Item, changes: Changes) {
 async fn link(
     job: Arc<Job>,
     folder: Arc<Folder>,
-    sftp: crate::sftp::Sftp,
+    sessions: Arc<Sessions>,
     mut item: Item,
     compared: Option<Changes>,
 ) {
@@ -486,7 +487,9 @@ async fn link(
         job.finish.touch(&item.target);
         return job.progress.would_copy(item);
     }
-    let target = match sftp.link_text(&item.source).await {
+    let source = &item.source;
+    let read = |sftp: Sftp| async move { sftp.link_text(source).await };
+    let target = match sessions.with(read).await {
         Ok(target) => target,
         Err(error) => return job.failed(item.source, error),
     };

@@ -379,11 +379,10 @@ enum Meant {
 
 impl Sources {
     async fn of(job: &Job, sessions: &Sessions, path: &Bytes) -> Result<Self, Error> {
-        let sftp = &sessions.first();
-        let expanded = match path {
-            empty if empty.is_empty() => Expanded::of(sftp, &Bytes::from_static(b".")).await?,
-            path => Expanded::of(sftp, path).await?,
-        };
+        let dot = &Bytes::from_static(b".");
+        let named = if path.is_empty() { dot } else { path };
+        let expand = |sftp: Sftp| async move { Expanded::of(&sftp, named).await };
+        let expanded = sessions.with(expand).await?;
         let (path, typed) = (expanded.path(), &expanded.typed);
         let stat = |sftp: Sftp| {
             let path = path.clone();
@@ -393,7 +392,9 @@ impl Sources {
             // A name may have brackets in it: where it is there and the pattern would leave it out, it is what is meant.
             Ok(found) if !matches_itself(typed) => Meant::Itself { path, found },
             found @ (Ok(_) | Err(Error::File { .. })) if is_pattern(typed) || typed.contains(&b'\\') => {
-                match (matching(job, sftp, &expanded).await?, found) {
+                let expanded = &expanded;
+                let matches = |sftp: Sftp| async move { matching(job, &sftp, expanded).await };
+                match (sessions.with(matches).await?, found) {
                     (none, Err(error)) if none.is_empty() && !is_pattern(typed) => {
                         Meant::Nothing(path, error)
                     }

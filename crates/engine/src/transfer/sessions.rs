@@ -8,6 +8,7 @@ use trunkline_request::Backoff;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, Semaphore, SemaphorePermit};
 
+use super::Waiting;
 use crate::config::Proxy;
 use crate::engine::Host;
 use crate::error::Error;
@@ -68,17 +69,25 @@ struct State {
     /// and why the last one did.
     failures: u32,
     error: Option<Error>,
+    /// When the first of them did.
+    failing: Option<Instant>,
     /// How far the copy was when the last session opened.
     progress: u64,
     /// How many have opened, and up to which of them it was looked at what came of it.
     opened: u64,
     counted: u64,
+    /// Some have ended since, beside others that live.
+    lost: bool,
+    /// The server has confirmed one, at any time.
+    began: bool,
     /// The most sessions that were alive at once.
     most: usize,
 }
 
 /// Attempts in a row to replace sessions before a copy gives up: with the pauses between them about half a minute.
 const MOST_FAILURES: u32 = 7;
+/// How long that takes at least.
+const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(16));
 
 impl Sessions {
@@ -108,9 +117,12 @@ impl Sessions {
             full: false,
             failures: 0,
             error: None,
+            failing: None,
             progress: 0,
             opened: 0,
             counted: 0,
+            lost: false,
+            began: false,
             most: 1,
         };
         Self {
@@ -159,6 +171,21 @@ impl Sessions {
         self.hashing.acquire().await.ok()
     }
 
+    /// What is waited for, where there is no session.
+    pub(super) fn waits_for(&self) -> Option<Waiting> {
+        let state = self.shared.state();
+        if state.is_ready() {
+            return None;
+        }
+        let host = state.sessions.last()?.host().to_owned();
+        if !state.began {
+            return Some(Waiting::Connecting { host });
+        }
+        let tried = state.failing.map_or(Duration::ZERO, |since| since.elapsed());
+        let seconds = PATIENCE.saturating_sub(tried).as_secs();
+        Some(Waiting::Lost { host, seconds })
+    }
+
     /// The host, where there is one.
     pub(super) fn host(&self) -> Option<Host> {
         self.shared.state().host.clone()
@@ -181,9 +208,12 @@ impl Sessions {
             full: false,
             failures: 0,
             error: None,
+            failing: None,
             progress: state.progress,
             opened: 0,
             counted: 0,
+            lost: false,
+            began: true,
             most: state.most,
         };
         drop(state);
@@ -263,9 +293,15 @@ impl Sessions {
     /// The sessions that live.
     pub(super) fn live(&self) -> Vec<Sftp> {
         let mut state = self.shared.state();
+        state.began |= state.is_ready();
         if state.sessions.len() > 1 {
             let last = state.sessions.last().cloned();
-            state.sessions.retain(|sftp| sftp.link().ended().is_none());
+            let ended = |sftp: &Sftp| sftp.link().ended();
+            if let Some(error) = state.sessions.iter().find_map(ended) {
+                state.error = Some(error);
+                state.lost = true;
+            }
+            state.sessions.retain(|sftp| ended(sftp).is_none());
             if state.sessions.is_empty() {
                 state.sessions.extend(last);
             }
@@ -318,6 +354,7 @@ impl Sessions {
         };
         // Before anything was copied there is nothing that patience could save: as scp, which fails at once.
         if live == 0
+            && !state.began
             && state.failures == 0
             && let [first] = &*state.sessions
             && let Some(error) = first.link().never_began()
@@ -325,10 +362,13 @@ impl Sessions {
         {
             return Err(error);
         }
-        if live == 0 && state.opening == 0 {
-            state.count_end(self.shared.progress());
+        // Where several open and end in turns, there is always one that lives.
+        let lost = std::mem::take(&mut state.lost);
+        let is_counted = lost || live == 0 && state.opening == 0;
+        if is_counted {
+            state.count_end(self.shared.progress(), lost);
         }
-        if live == 0 && state.opening == 0 && state.failures >= MOST_FAILURES {
+        if is_counted && state.is_hopeless() {
             return state.error.clone().map_or(Ok(()), Err);
         }
         if missing == 0 || live > 0 && state.full {
@@ -389,6 +429,27 @@ impl Sessions {
 }
 
 impl State {
+    /// An attempt failed, or came to nothing.
+    fn failed(&mut self, attempts: u32, error: Error) {
+        self.failing.get_or_insert_with(Instant::now);
+        self.failures += attempts;
+        self.error = Some(error);
+    }
+
+    /// Something came of one.
+    fn succeeded(&mut self) {
+        self.failures = 0;
+        self.failing = None;
+    }
+
+    /// Whether there were enough attempts, for long enough. Several sessions that end one by one are more attempts in less time;
+    /// patience does not help against another host key, or a log-in that is refused.
+    fn is_hopeless(&self) -> bool {
+        let for_long = self.failing.is_some_and(|since| since.elapsed() >= PATIENCE);
+        let is_final = self.error.as_ref().is_some_and(Error::is_final);
+        self.failures > 0 && is_final || self.failures >= MOST_FAILURES && for_long
+    }
+
     /// Whether there is a session that the server has confirmed.
     fn is_ready(&self) -> bool {
         let mut sessions = self.sessions.iter();
@@ -400,8 +461,9 @@ impl State {
         match opened {
             Ok(()) => {
                 self.opened += 1;
+                self.began = true;
                 if progress.is_none_or(|progress| progress > self.progress) {
-                    self.failures = 0;
+                    self.succeeded();
                 }
                 self.progress = progress.unwrap_or_default();
                 self.count();
@@ -411,23 +473,23 @@ impl State {
                 if self.sessions.iter().any(|sftp| sftp.link().ended().is_none()) {
                     self.full = true;
                 } else {
-                    self.failures += 1;
-                    self.error = Some(error);
+                    self.failed(1, error);
                 }
             }
         }
     }
 
-    /// The last session has ended: it counts as an attempt that failed where nothing came of it.
-    fn count_end(&mut self, progress: Option<u64>) {
+    /// A session has ended: it counts as an attempt that failed where nothing came of it. Those that opened beside it and end
+    /// with it are one attempt.
+    fn count_end(&mut self, progress: Option<u64>, lost: bool) {
         let ended = self.sessions.last().and_then(|sftp| sftp.link().ended());
+        let ended = ended.or_else(|| self.error.clone().filter(|_| lost));
         let is_new = std::mem::replace(&mut self.counted, self.opened) != self.opened;
         let in_vain = progress.is_some_and(|progress| progress <= self.progress);
         if let Some(error) = ended.filter(|_| is_new && in_vain) {
             // One that had to be waited for was tried for long enough.
             let silent = matches!(error, Error::SftpSilent { .. });
-            self.failures += if silent { MOST_FAILURES.div_ceil(2) } else { 1 };
-            self.error = Some(error);
+            self.failed(if silent { MOST_FAILURES.div_ceil(2) } else { 1 }, error);
         }
     }
 
@@ -466,5 +528,58 @@ impl Shared {
             state.sessions.push(sftp.clone());
         }
         self.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        State {
+            host: None,
+            moves: 0,
+            sessions: Vec::new(),
+            opening: 0,
+            full: false,
+            failures: 0,
+            error: None,
+            failing: None,
+            progress: 0,
+            opened: 1,
+            counted: 0,
+            lost: false,
+            began: true,
+            most: 0,
+        }
+    }
+
+    fn lost() -> Error {
+        Error::local("reading", std::io::ErrorKind::ConnectionReset.into())
+    }
+
+    #[test]
+    fn sessions_that_end_in_vain_end_a_copy_after_half_a_minute_however_many_there_are() {
+        let mut state = state();
+        for _ in 0..100 {
+            state.error = Some(lost());
+            state.count_end(Some(0), true);
+            state.has_opened(Ok(()), Some(0));
+        }
+        assert!(!state.is_hopeless(), "they ended within a moment");
+        state.failing = state.failing.and_then(|since| since.checked_sub(PATIENCE));
+        assert!(state.is_hopeless());
+        state.has_opened(Ok(()), Some(1));
+        assert!(!state.is_hopeless(), "there was progress");
+    }
+
+    #[test]
+    fn sessions_that_end_together_are_one_attempt() {
+        let mut state = state();
+        for _ in 0..100 {
+            state.error = Some(lost());
+            state.count_end(Some(0), true);
+        }
+        assert_eq!(state.failures, 1);
     }
 }

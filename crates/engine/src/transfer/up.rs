@@ -5,7 +5,7 @@ pub(super) mod source;
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -556,7 +556,7 @@ impl<'a> Up<'a> {
             if !found.as_ref().is_some_and(is_link) {
                 return Ok((path, found));
             }
-            let target = self.sessions.first().link_text(&path).await?;
+            let target = link_text(self.sessions, &path).await?;
             path = match target.starts_with(b"/") {
                 true => target,
                 false => path::in_root(&path::folder_and_name(&path).0, &target),
@@ -590,13 +590,12 @@ impl<'a> Up<'a> {
             Some(Verdict::Stays(changes) | Verdict::Content(changes) | Verdict::Copy(changes)) => changes,
         };
         let path = self.path(&item.target);
-        let sftp = self.sessions.first();
         if self.job.options.dry_run && !matches!(verdict, Some(Verdict::Content(_))) {
             self.job.progress.would_copy(item.clone());
             return Ok(());
         }
         let target = match self.from {
-            Place::Server(sessions) => sessions.first().link_text(&item.source).await?,
+            Place::Server(sessions) => link_text(sessions, &item.source).await?,
             Place::Local => {
                 let source = item.source.clone();
                 match blocking(move || std::fs::read_link(Path::new(os(&source)))).await {
@@ -609,10 +608,9 @@ impl<'a> Up<'a> {
                 }
             }
         };
-        let is_sftp_server = sftp.is_sftp_server().await?;
         if let Some(Verdict::Content(mut looks)) = verdict {
-            if sftp.link_text(&path).await? == target {
-                if !is_sftp_server {
+            if link_text(self.sessions, &path).await? == target {
+                if !self.sessions.first().link().is_sftp_server() {
                     // It has no way to set them.
                     looks = Changes::default();
                 }
@@ -625,31 +623,15 @@ impl<'a> Up<'a> {
             self.job.progress.would_copy(item.clone());
             return Ok(());
         }
-        if is_sftp_server {
-            let part = part::random(&path);
-            sftp.symlink(&target, &part).await?;
-            if let Some(times) = item.times.filter(|_| self.job.options.preserve).map(times) {
-                let looks = FileAttributes {
-                    times: Some(times),
-                    ..FileAttributes::default()
-                };
-                // Older ones cannot. Both requests are on their way at once.
-                let (_, renamed) = tokio::join!(sftp.lsetstat(&part, looks), sftp.rename(&part, &path));
-                if let Err(error) = renamed {
-                    let _ = sftp.remove(&part).await;
-                    return Err(error);
-                }
-            } else if let Err(error) = sftp.rename(&part, &path).await {
-                let _ = sftp.remove(&part).await;
-                return Err(error);
-            }
-        } else {
-            // Others rename what a link leads to, or do not replace one.
-            if found.is_some() {
-                sftp.remove(&path).await?;
-            }
-            sftp.symlink_exactly(&target, &path).await?;
-        }
+        let times = item.times.filter(|_| self.job.options.preserve).map(times);
+        let (path, target, is_there) = (&path, &target, found.is_some());
+        let attempts = &AtomicUsize::new(0);
+        let make = |sftp: Sftp| async move {
+            // Of an attempt whose session was lost, the link may be there.
+            let is_there = attempts.fetch_add(1, Ordering::Relaxed) > 0 || is_there;
+            make_link(&sftp, target, path, times, is_there).await
+        };
+        self.sessions.with(make).await?;
         self.job.progress.copied(item.target.clone(), 0, item.changes);
         Ok(())
     }
@@ -1238,6 +1220,7 @@ impl<'a> Up<'a> {
         part: &Bytes,
         source: &Source,
     ) -> Result<Option<Vec<Range<u64>>>, Error> {
+        let _checked = self.job.progress.checks(item.size);
         let end = match (source, self.from) {
             (Source::Local(file), _) => {
                 let file = file
@@ -1266,6 +1249,49 @@ pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {
         times: item.times.filter(|_| preserve).map(times),
         ..FileAttributes::default()
     }
+}
+
+async fn link_text(sessions: &Sessions, path: &Bytes) -> Result<Bytes, Error> {
+    let read = |sftp: Sftp| async move { sftp.link_text(path).await };
+    sessions.with(read).await
+}
+
+/// Makes a link, in the place of what has its name.
+async fn make_link(
+    sftp: &Sftp,
+    target: &Bytes,
+    path: &Bytes,
+    times: Option<Times>,
+    is_there: bool,
+) -> Result<(), Error> {
+    if !sftp.is_sftp_server().await? {
+        // Others rename what a link leads to, or do not replace one.
+        if is_there
+            && let Err(error) = sftp.remove(path).await
+            && !error.is_no_such_file()
+        {
+            return Err(error);
+        }
+        return sftp.symlink_exactly(target, path).await;
+    }
+    let part = part::random(path);
+    sftp.symlink(target, &part).await?;
+    let looks = FileAttributes {
+        times,
+        ..FileAttributes::default()
+    };
+    let set = async {
+        // Older ones cannot.
+        if times.is_some() {
+            let _ = sftp.lsetstat(&part, looks).await;
+        }
+    };
+    // Both requests are on their way at once.
+    let ((), renamed) = tokio::join!(set, sftp.rename(&part, path));
+    if renamed.is_err() {
+        let _ = sftp.remove(&part).await;
+    }
+    renamed
 }
 
 /// Sets what a name is to look like: of itself, should a link have taken its place.

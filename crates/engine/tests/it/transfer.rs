@@ -12,7 +12,7 @@ use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use trunkline::sftp::Sftp;
 use trunkline::transfer::{
-    Comparison, CopyEvent, CopyOptions, FilterRule, Location, Progress, Snapshot, copy,
+    Comparison, CopyEvent, CopyOptions, FilterRule, Location, Progress, Snapshot, Waiting, copy,
 };
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, Host, Interaction, Settings};
@@ -1920,5 +1920,139 @@ async fn other_comparisons_are_as_rsyncs() {
             ],
             "upload: {upload}"
         );
+    }
+}
+
+/// Which way a copy goes past the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+    /// From a server beyond it to another one.
+    Between,
+}
+
+/// Copies 12 MB past a relay, to which `disturb` does something in the middle; waits for what is told of the copy with the
+/// second function.
+async fn in_the_middle(
+    way: Way,
+    streams: usize,
+    disturb: impl AsyncFnOnce(Relay, &Progress),
+) -> Result<(), String> {
+    let (sshd, other) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    let (host, other) = (Site::at(&config, "through").await, Site::of(&other).await);
+    let place = tempfile::tempdir().unwrap();
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::write(&source, noise(12_000_000, 9)).unwrap();
+    let direction = match way {
+        Way::Up => trunkline_testkit::Direction::ToServer,
+        Way::Down | Way::Between => trunkline_testkit::Direction::ToClient,
+    };
+    relay.set_rate(direction, Some(12_000_000));
+    let (from, to) = match way {
+        Way::Up => (here(&source), there(&host, &target)),
+        Way::Down => (there(&host, &source), here(&target)),
+        Way::Between => (there(&host, &source), there(&other, &target)),
+    };
+    let mut options = CopyOptions::default();
+    options.streams = Some(streams);
+    let failures = Failures::default();
+    let told = failures.clone();
+    let progress = Arc::new(Progress::watched(move |event| {
+        if let CopyEvent::Failed { message, .. } = event {
+            told.lock().unwrap().push(message);
+        }
+    }));
+    let copying = Box::pin(copy(std::slice::from_ref(&from), &to, &options, &progress));
+    let disturbing = async {
+        relay.wait_for_bytes(direction, 3_000_000).await.unwrap();
+        disturb(relay, &progress).await;
+        std::future::pending::<()>().await;
+    };
+    let within = Duration::from_secs(60);
+    let copied = tokio::time::timeout(within, async {
+        tokio::select! {
+            copied = copying => copied,
+            () = disturbing => unreachable!("it has no end"),
+        }
+    });
+    let copied = copied.await.expect("a copy ends");
+    copied.map_err(|error| error.to_string())?;
+    if let Some(message) = failures.lock().unwrap().first() {
+        return Err(message.clone());
+    }
+    assert!(std::fs::read(&source).unwrap() == std::fs::read(&target).unwrap());
+    assert_eq!(
+        std::fs::read_dir(place.path()).unwrap().count(),
+        2,
+        "nothing else is left"
+    );
+    Ok(())
+}
+
+const WAYS: [(Way, usize); 6] = [
+    (Way::Up, 1),
+    (Way::Up, 4),
+    (Way::Down, 1),
+    (Way::Down, 4),
+    (Way::Between, 1),
+    (Way::Between, 4),
+];
+
+/// Waits until a copy says that it has lost its connection.
+async fn until_lost(progress: &Progress) {
+    while !matches!(progress.snapshot().waiting, Some(Waiting::Lost { .. })) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_way_a_break_in_the_middle_is_survived() {
+    for (way, streams) in WAYS {
+        let reset = in_the_middle(way, streams, async |relay: Relay, progress: &Progress| {
+            relay.reset();
+            until_lost(progress).await;
+            std::future::pending::<()>().await;
+        });
+        let refused = in_the_middle(way, streams, async |relay: Relay, progress: &Progress| {
+            relay.refuse();
+            relay.reset();
+            until_lost(progress).await;
+            // Refused once more at least, and told so.
+            while matches!(
+                progress.snapshot().waiting,
+                Some(Waiting::Lost { seconds: 30, .. })
+            ) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            relay.accept();
+            std::future::pending::<()>().await;
+        });
+        let closed = in_the_middle(way, streams, async |relay: Relay, _: &Progress| {
+            relay.close();
+            std::future::pending::<()>().await;
+        });
+        let ended = tokio::join!(reset, refused, closed);
+        assert_eq!(ended, (Ok(()), Ok(()), Ok(())), "{way:?} over {streams}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_way_another_host_key_ends_a_copy_at_once() {
+    for (way, streams) in WAYS {
+        let impostor = Sshd::start_default().unwrap();
+        let begun = Mutex::new(None);
+        let ended = in_the_middle(way, streams, async |relay: Relay, _: &Progress| {
+            let place = relay.addr();
+            drop(relay);
+            let _another = Relay::between(place, impostor.addr()).unwrap();
+            *begun.lock().unwrap() = Some(());
+            std::future::pending::<()>().await;
+        });
+        let error = ended.await.unwrap_err();
+        assert!(begun.lock().unwrap().is_some());
+        assert!(error.contains("HOST KEY"), "{way:?} over {streams}: {error}");
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
+use trunkline_request::copy::Waiting;
 use trunkline_text::{Printable, counted};
 
 use crate::report::alike;
@@ -55,6 +56,8 @@ pub(super) struct Shows {
 #[derive(Default)]
 struct Copies {
     by_host: HashMap<String, CopyProgress>,
+    /// Whether the bar is one, and not a line of words.
+    has_bar: bool,
     /// When a line was last written.
     written: Option<Instant>,
     /// What a dry run has found of each host's: names' paths, and what is said of them.
@@ -113,6 +116,7 @@ impl View {
         if !self.shows.progress || !self.shows.lines && self.begun.elapsed() < UNSEEN {
             return;
         }
+        let waiting = progress.waiting.as_ref().map(waits);
         let current = Printable::line(&progress.current);
         let mut copies = self.copies();
         copies.by_host.insert(host.to_owned(), progress);
@@ -134,13 +138,23 @@ impl View {
             self.resumed.store(resumed, Ordering::Relaxed);
             self.bar.set_length(total.saturating_sub(resumed).max(1));
             self.bar.set_position(bytes - resumed);
-            return self
-                .bar
-                .set_message(format!("{names}  {}", live::short_path(current.as_str())));
+            // Before anything is known there is nothing that a bar could show.
+            let has_bar = total > 0 && waiting.is_none();
+            if has_bar != std::mem::replace(&mut copies.has_bar, has_bar) {
+                self.bar.set_style(style(has_bar, &self.resumed));
+            }
+            return self.bar.set_message(match waiting {
+                Some(waiting) => waiting,
+                None => format!("{names}  {}", live::short_path(current.as_str())),
+            });
         }
         if copies.written.is_none_or(|written| written.elapsed() >= LINES) {
             copies.written = Some(Instant::now());
-            eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total));
+            match waiting {
+                Some(waiting) => eprintln!("{waiting}"),
+                None if total > 0 => eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total)),
+                None => eprintln!("{names}"),
+            }
         }
     }
 
@@ -408,12 +422,29 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows
     text
 }
 
+/// What a copy waits for, in words.
+fn waits(waiting: &Waiting) -> String {
+    match waiting {
+        Waiting::Connecting { host } => format!("connecting to {}", Printable::line(host.as_bytes())),
+        Waiting::Lost { host, seconds } => {
+            let host = Printable::line(host.as_bytes());
+            format!("{host}: connection lost; trying again for {seconds} s")
+        }
+        Waiting::Checking { bytes } => format!("checking what is there: {}", BinaryBytes(*bytes)),
+    }
+}
+
 /// A bar on standard error; silent where it is not `shown`, and the callers need not know.
 fn bar(shown: bool, resumed: &Arc<AtomicU64>) -> ProgressBar {
     let target = match shown {
         true => live::target(),
         false => ProgressDrawTarget::hidden(),
     };
+    ProgressBar::with_draw_target(Some(1), target).with_style(style(false, resumed))
+}
+
+/// A bar with what it means, or words alone.
+fn style(has_bar: bool, resumed: &Arc<AtomicU64>) -> ProgressStyle {
     let with_resumed = |of: fn(&ProgressState) -> u64| {
         let resumed = Arc::clone(resumed);
         move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
@@ -425,12 +456,14 @@ fn bar(shown: bool, resumed: &Arc<AtomicU64>) -> ProgressBar {
             );
         }
     };
-    let template = "{bar:12} {there}/{whole} {binary_bytes_per_sec} {eta} {wide_msg}";
-    let style = ProgressStyle::with_template(template)
+    let template = match has_bar {
+        true => "{bar:12} {there}/{whole} {binary_bytes_per_sec} {eta} {wide_msg}",
+        false => "{wide_msg}",
+    };
+    ProgressStyle::with_template(template)
         .expect("the template's keys are indicatif's own, or those below")
         .with_key("there", with_resumed(ProgressState::pos))
-        .with_key("whole", with_resumed(|state| state.len().unwrap_or_default()));
-    ProgressBar::with_draw_target(Some(1), target).with_style(style)
+        .with_key("whole", with_resumed(|state| state.len().unwrap_or_default()))
 }
 
 /// `3 copied, 1.20 GiB in 2.1 s (585.14 MiB/s), 2 sessions, aes128-gcm@openssh.com`

@@ -117,6 +117,14 @@ impl Work for SmallUp<'_> {
 
 impl<'a> SmallUp<'a> {
     pub(super) fn new(up: &'a Up<'a>, sftp: Sftp) -> Self {
+        let lost = up.lost_parts().clone();
+        // Of earlier sessions: what a server makes of them later is removed at the end.
+        sftp.link().with_client(|client| {
+            for path in lost {
+                let id = client.request(trunkline_sftp::Request::Remove { path });
+                client.cancel(id);
+            }
+        });
         let plan = ManyUpload::new(SMALL_MEMORY);
         let plan = match up.sessions.is_near() {
             true => plan.with_flight(NEAR_FLIGHT),
@@ -208,10 +216,12 @@ impl<'a> SmallUp<'a> {
         match self.up.from {
             Place::Server(sessions) => {
                 for (file, item) in wanted {
-                    let sftp = sessions.first();
+                    let sessions = sessions.clone();
                     self.reads.spawn(async move {
                         let most = item.size.saturating_add(GROWTH);
-                        let data = match sftp.read_at_most(&item.source, most).await {
+                        let source = &item.source;
+                        let read = |sftp: Sftp| async move { sftp.read_at_most(source, most).await };
+                        let data = match sessions.with(read).await {
                             Ok(Some(data)) => Ok(data),
                             Ok(None) => Err(format!(
                                 "{}: it grew by more than 64 KiB while it was copied; copy it again",

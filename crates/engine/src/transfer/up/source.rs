@@ -16,8 +16,10 @@ use tokio::task::JoinSet;
 use trunkline_sftp::transfer::ReadId;
 
 use super::super::path::os;
+use super::super::sessions::Sessions;
 use super::super::{Item, Place, Reason, blocking, stream};
-use crate::sftp::{self, OpenFlags};
+use crate::error::Error;
+use crate::sftp::{self, OpenFlags, Sftp};
 
 /// Read at once of a local file.
 const READ: usize = 4 * 1024 * 1024;
@@ -25,7 +27,7 @@ const READ: usize = 4 * 1024 * 1024;
 /// A large file to be read at many places at once.
 pub(super) enum Source {
     Local(Arc<File>),
-    Server(Arc<sftp::File>),
+    Server(Arc<OnServer>),
     /// In order, and once.
     Stream(Arc<InOrder>),
 }
@@ -63,9 +65,8 @@ impl Source {
                     .map_err(|error| Reason::local(&item.source, &error))
             }
             Place::Server(sessions) => {
-                let file = sessions.first().open_in_turn(&item.source, OpenFlags::READ).await;
-                file.map(|file| Self::Server(Arc::new(file)))
-                    .map_err(Reason::from)
+                let file = OnServer::open(sessions, item).await.map_err(Reason::from)?;
+                Ok(Self::Server(Arc::new(file)))
             }
         }
     }
@@ -87,7 +88,10 @@ impl Source {
                     .map_err(|error| Reason::local(&item.source, &error))?;
                 Box::new(tokio::fs::File::from_std(file))
             }
-            Self::Server(file) => Box::new(Arc::into_inner(file).ok_or_else(busy)?),
+            Self::Server(file) => {
+                let file = Arc::into_inner(file).ok_or_else(busy)?.file.into_inner();
+                Box::new(Arc::into_inner(file.1).ok_or_else(busy)?)
+            }
         })
     }
 
@@ -117,7 +121,7 @@ impl Source {
                 for Want { id, offset, length } in wants {
                     let file = file.clone();
                     reads.spawn(async move {
-                        let data = file.read_at(offset, length).await?;
+                        let data = file.read(offset, length).await?;
                         whole(&data, offset, length)?;
                         Ok(vec![(id, data)])
                     });
@@ -148,6 +152,65 @@ impl Source {
                 }
             }
         }
+    }
+}
+
+/// A server's file, which is opened anew when its session was lost.
+pub(super) struct OnServer {
+    sessions: Arc<Sessions>,
+    path: Bytes,
+    size: u64,
+    modified: Option<u32>,
+    /// Which it is, counted from the first, and the file.
+    file: Mutex<(u64, Arc<sftp::File>)>,
+}
+
+impl OnServer {
+    async fn open(sessions: &Arc<Sessions>, item: &Item) -> Result<Self, Error> {
+        let file = Self::opened(sessions, &item.source).await?;
+        Ok(Self {
+            sessions: sessions.clone(),
+            path: item.source.clone(),
+            size: item.size,
+            modified: item.times.map(|(_, modified)| modified),
+            file: Mutex::new((0, Arc::new(file))),
+        })
+    }
+
+    async fn opened(sessions: &Sessions, path: &Bytes) -> Result<sftp::File, Error> {
+        let open = |sftp: Sftp| async move { sftp.open_in_turn(path, OpenFlags::READ).await };
+        sessions.with(open).await
+    }
+
+    async fn read(&self, offset: u64, length: usize) -> Result<Bytes, Reason> {
+        /// A server that ends each session on which this is read is not asked for ever.
+        const ATTEMPTS: usize = 4;
+        let mut attempt = 1;
+        loop {
+            let (nth, file) = self.file.lock().await.clone();
+            match file.read_at(offset, length).await {
+                Ok(data) => return Ok(data),
+                Err(error) if attempt == ATTEMPTS || !file.is_lost() => return Err(error.into()),
+                Err(_) => self.open_again(nth).await?,
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Opens it on another session, unless somebody else has: the same file, as far as its size and time tell.
+    async fn open_again(&self, nth: u64) -> Result<(), Reason> {
+        let mut file = self.file.lock().await;
+        if file.0 != nth {
+            return Ok(());
+        }
+        let again = Self::opened(&self.sessions, &self.path).await?;
+        let found = again.stat().await?;
+        let modified = found.times.map(|times| times.modified);
+        if found.size.is_some_and(|size| size != self.size) || modified != self.modified {
+            return Err("it changed while it was copied".to_owned().into());
+        }
+        *file = (nth + 1, Arc::new(again));
+        Ok(())
     }
 }
 
