@@ -380,7 +380,7 @@ pub async fn copy_at(
     }
     let job = Arc::new(Job {
         options: options.clone(),
-        filters: Filters::new(&options.filters)?,
+        filters: Filters::new(&options.filters, options.only.as_deref())?,
         deletion: Deletion::new(options.delete && options.recursive),
         progress: progress.clone(),
         rate,
@@ -426,6 +426,12 @@ pub async fn copy_at(
     }
     let copied = copy_groups(&job, groups, &to, &top).await;
     job.more_specials();
+    if copied.is_ok() && !job.is_over() {
+        for path in job.filters.missing() {
+            let message = format!("{}: no such file in the source", shown(&path));
+            progress.failed(path.into(), message);
+        }
+    }
     let deleted = match &copied {
         Ok(()) => delete::delete(&job, &to, &top.root).await,
         Err(_) => Ok(()),
@@ -877,6 +883,23 @@ async fn make_directories_there(sftp: &Sftp, path: &Bytes) -> Result<(), Error> 
     Ok(())
 }
 
+/// Whether a link at a path below the target leads to something that is not below it.
+fn leads_out(path: &[u8], text: &[u8]) -> bool {
+    let mut depth = path.iter().filter(|byte| **byte == b'/').count();
+    if text.is_empty() || text.starts_with(b"/") {
+        return true;
+    }
+    for part in text.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if depth == 0 => return true,
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    false
+}
+
 /// Pipes, sockets and devices in trees of which each gets a line.
 const MOST_NAMED: u64 = 10;
 
@@ -959,6 +982,22 @@ impl Job {
             let message = format!("{} is a pipe, socket or device: skipped", shown(path));
             self.progress.tell(CopyEvent::Note { message });
         }
+    }
+
+    /// Whether a link leads out of the tree that it is in, by rsync's rule, and is left out for that.
+    fn is_unsafe(&self, item: &Item, text: &[u8]) -> bool {
+        let is_unsafe = self.options.safe_links && leads_out(&item.target, text);
+        if is_unsafe {
+            let message = format!(
+                "{} leads out of the tree, to {}: skipped",
+                shown(&item.source),
+                shown(text)
+            );
+            self.progress.tell(CopyEvent::Note { message });
+            self.deletion.leave(&item.target);
+            self.progress.skipped(item);
+        }
+        is_unsafe
     }
 
     /// Says how many more there were than were named.
@@ -1338,6 +1377,25 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_is_safe_that_stays_in_the_tree() {
+        for (path, text, out) in [
+            ("l", "f", false),
+            ("l", "../f", true),
+            ("d/l", "../f", false),
+            ("d/l", "e/../../f", false),
+            ("d/l", "../../f", true),
+            ("d/l", "/etc/passwd", true),
+            ("d/l", "", true),
+        ] {
+            assert_eq!(
+                leads_out(path.as_bytes(), text.as_bytes()),
+                out,
+                "{path} -> {text}"
+            );
+        }
+    }
 
     #[test]
     fn a_limited_rate_takes_the_sessions_that_carry_it() {

@@ -36,6 +36,14 @@ pub struct CopyOptions {
     pub dry_run: bool,
     /// Which names are left out, and kept where the target has them: the first rule that matches decides.
     pub filters: Vec<FilterRule>,
+    /// The only paths below the source that are copied, and directories that lead to them.
+    pub only: Option<Vec<serde_bytes::ByteBuf>>,
+    /// The least and the most bytes of a file that is copied; others stay where the target has them.
+    pub min_size: Option<u64>,
+    /// The same.
+    pub max_size: Option<u64>,
+    /// Leave out links that lead out of the tree.
+    pub safe_links: bool,
     /// Delete what the target has in directories that are copied and the source has not, when everything was copied.
     pub delete: bool,
     /// Leave out what the target has, in whatever version.
@@ -62,6 +70,10 @@ impl Default for CopyOptions {
             sync: false,
             dry_run: false,
             filters: Vec::new(),
+            only: None,
+            min_size: None,
+            max_size: None,
+            safe_links: false,
             delete: false,
             ignore_existing: false,
             mkdir: false,

@@ -6,14 +6,16 @@ mod paths;
 mod view;
 
 use std::ffi::{OsStr, OsString};
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
+use serde_bytes::ByteBuf;
 use trunkline_control::client::ClientError;
 use trunkline_control::protocol::{
     CopyEnd, CopyOptions, CopyPlace, CopyRequest, HostRequest, Reply, Request,
@@ -78,6 +80,22 @@ pub(crate) struct Args {
     ignore_existing: bool,
     #[command(flatten)]
     filters: FilterArgs,
+    /// Copy only what this file lists: paths below the source directory, one a line; `-` is standard input. They keep their
+    /// directories.
+    #[arg(long, value_name = "FILE", requires = "directories")]
+    files_from: Option<PathBuf>,
+    /// The names of --files-from end in NUL bytes.
+    #[arg(short = '0', long, requires = "files_from")]
+    from0: bool,
+    /// Skip files that are smaller; K, M and G are powers of 1,024.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    min_size: Option<u64>,
+    /// Skip files that are larger.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_size: Option<u64>,
+    /// Skip symbolic links that lead out of the tree.
+    #[arg(long)]
+    safe_links: bool,
     /// Delete files in copied directories that the source does not have, and skip files with the same size and time, as
     /// -a does. Nothing is deleted unless everything was copied.
     #[arg(long, requires = "directories")]
@@ -97,6 +115,10 @@ pub(crate) struct Args {
     /// When everything is copied, hash every copied file on both ends and compare. Needs a shell on the server.
     #[arg(long)]
     verify: bool,
+    /// Compare source and target by hashes, or with --size-only by sizes, and change nothing: the exit status is 1 where
+    /// anything differs.
+    #[arg(long, conflicts_with_all = ["dry_run", "update", "ignore_existing", "ignore_times", "delete"])]
+    check: bool,
     /// Show what would be copied and deleted, why, and how much, without doing it.
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -149,6 +171,18 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         )
         .exit(),
     };
+    let below;
+    let sources = match (&args.files_from, sources) {
+        (Some(_), [source]) => {
+            // What is listed goes into the target itself.
+            let content = if ends_with(source, b"/") { "." } else { "/." };
+            let mut source = source.clone();
+            source.push(content);
+            below = [source];
+            &below[..]
+        }
+        _ => sources,
+    };
     let (copies, skipped) = args.copies(sources, target, &world, backend).await?;
     let mut options = args.options(&world)?;
     let Some(first) = copies.first() else {
@@ -158,6 +192,11 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     // A folder for each host is not there yet.
     options.mkdir |= args.many.are_given() && matches!(first.target, CopyPlace::Local(_));
     let opened = open_passed(&first.sources, &first.target)?;
+    ensure!(
+        args.files_from.is_none() || sources.len() == 1,
+        "--files-from lists paths below one source directory, and there are {}",
+        sources.len()
+    );
     ensure!(
         opened.is_empty() || copies.len() == 1,
         "standard input and pipes can be read once, and there are {} hosts",
@@ -185,7 +224,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                 sources,
                 target,
                 options: options.clone(),
-                names: args.json || args.verbose || args.dry_run || args.itemize,
+                names: args.json || args.verbose || args.is_dry() || args.itemize,
                 rate,
             };
             let (view, fds) = (&view, &fds);
@@ -204,7 +243,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         let ended = match interrupts.or(copies.next()).await {
             Ok(ended) => ended,
             Err(signal) => {
-                view.interrupted(match args.dry_run || args.no_partial {
+                view.interrupted(match args.is_dry() || args.no_partial {
                     true => "not everything was done",
                     false => again,
                 });
@@ -235,16 +274,21 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 impl Args {
     fn options(&self, world: &World) -> anyhow::Result<CopyOptions> {
         let mut options = CopyOptions::default();
-        options.recursive = self.recursive || self.archive;
+        options.recursive = self.recursive || self.archive || self.check;
         options.preserve = self.preserve || self.archive;
         options.update = self.update;
         options.compare = self.comparison();
         options.partial = !self.no_partial;
         options.sync = self.fsync;
         options.verify = self.verify;
-        options.dry_run = self.dry_run;
+        options.dry_run = self.is_dry();
+        options.only = self.only()?;
+        options.min_size = self.min_size;
+        options.max_size = self.max_size;
+        options.safe_links = self.safe_links;
         options.filters = self.filters.rules()?;
-        options.delete = self.delete;
+        // What the target has too much is told.
+        options.delete = self.delete || self.check;
         options.ignore_existing = self.ignore_existing;
         options.mkdir = self.mkdir;
         options.limit = self.bwlimit;
@@ -253,9 +297,38 @@ impl Args {
         Ok(options)
     }
 
+    /// Whether nothing is changed.
+    fn is_dry(&self) -> bool {
+        self.dry_run || self.check
+    }
+
+    /// What --files-from lists.
+    fn only(&self) -> anyhow::Result<Option<Vec<ByteBuf>>> {
+        let Some(path) = &self.files_from else {
+            return Ok(None);
+        };
+        let read = match path.as_os_str().as_bytes() {
+            b"-" => {
+                let mut list = Vec::new();
+                std::io::stdin().read_to_end(&mut list).map(|_| list)
+            }
+            _ => std::fs::read(path),
+        };
+        let list = read.with_context(|| format!("reading {}", path.display()))?;
+        let end = if self.from0 { 0 } else { b'\n' };
+        let names = list.split(|byte| *byte == end);
+        let names = names.map(|name| match self.from0 {
+            true => name,
+            false => name.strip_suffix(b"\r").unwrap_or(name),
+        });
+        let is_comment = |name: &[u8]| !self.from0 && matches!(name.first(), Some(b'#' | b';'));
+        let names = names.filter(|name| !name.is_empty() && !is_comment(name));
+        Ok(Some(names.map(|name| ByteBuf::from(name.to_vec())).collect()))
+    }
+
     fn comparison(&self) -> Comparison {
         let mirrors = (self.archive || self.delete) && !self.ignore_times;
-        match (self.checksum, self.size_only) {
+        match (self.checksum || self.check && !self.size_only, self.size_only) {
             (true, _) => Comparison::Content,
             (_, true) => Comparison::Size,
             _ if mirrors => Comparison::SizeAndTime,
@@ -294,11 +367,12 @@ impl Args {
             lines: progress && !on_terminal,
             json: self.json,
             names: self.verbose,
-            changes: (self.itemize || self.dry_run) && !self.quiet,
+            changes: (self.itemize || self.is_dry()) && !self.quiet,
+            check: self.check,
             compares: !self.update && !self.ignore_existing && self.comparison() != Comparison::Nothing,
             stats: self.stats,
             quiet: self.quiet,
-            dry_run: self.dry_run,
+            dry_run: self.is_dry(),
             stdout_is_taken,
         }
     }

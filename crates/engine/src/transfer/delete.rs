@@ -77,6 +77,17 @@ impl Deletion {
         }
     }
 
+    /// Notes that such a name is not copied after all.
+    pub(super) fn leave(&self, target: &Bytes) {
+        if self.wanted {
+            let mut directories = self.directories();
+            if let Some(expected) = directories.names.get_mut(&parent(target)) {
+                *expected = expected.saturating_sub(1);
+            }
+            directories.passed_over.insert(target.clone());
+        }
+    }
+
     fn directories(&self) -> MutexGuard<'_, Directories> {
         self.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }

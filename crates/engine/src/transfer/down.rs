@@ -483,7 +483,7 @@ async fn link(
     mut item: Item,
     compared: Option<Changes>,
 ) {
-    if job.options.dry_run && compared.is_none() {
+    if job.options.dry_run && compared.is_none() && !job.options.safe_links {
         job.finish.touch(&item.target);
         return job.progress.would_copy(item);
     }
@@ -494,6 +494,9 @@ async fn link(
         Err(error) => return job.failed(item.source, error),
     };
     blocking(move || {
+        if job.is_unsafe(&item, &target) {
+            return;
+        }
         if let Some(looks) = compared {
             if folder.link_text(&item.target).is_ok_and(|text| text == target) {
                 return stays(&job, &folder, &item, looks);

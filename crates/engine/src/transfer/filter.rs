@@ -1,8 +1,12 @@
 //! [`Filters`]: which names are left out, by rsync's patterns.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use regex::bytes::Regex;
+use serde_bytes::ByteBuf;
 use trunkline_request::copy::FilterRule;
 
 use super::path::{is_pattern, shown};
@@ -13,6 +17,50 @@ use crate::error::Error;
 #[derive(Debug, Clone)]
 pub(super) struct Filters {
     rules: Vec<Rule>,
+    only: Option<Arc<Only>>,
+}
+
+/// The only paths that are copied.
+#[derive(Debug)]
+struct Only {
+    /// Whether each was met.
+    paths: HashMap<Vec<u8>, AtomicBool>,
+    /// Directories that lead to them.
+    directories: HashSet<Vec<u8>>,
+}
+
+impl Only {
+    fn new(paths: &[ByteBuf]) -> Result<Self, Error> {
+        let mut only = Self {
+            paths: HashMap::new(),
+            directories: HashSet::new(),
+        };
+        for path in paths {
+            let parts = path.split(|byte| *byte == b'/');
+            let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
+            if parts.contains(&&b".."[..]) {
+                let path = shown(path);
+                return Err(Error::Invalid(format!(
+                    "{path} leads out of the source: write it without .."
+                )));
+            }
+            for end in 1..parts.len() {
+                only.directories.insert(parts[..end].join(&b'/'));
+            }
+            if !parts.is_empty() {
+                only.paths.insert(parts.join(&b'/'), AtomicBool::new(false));
+            }
+        }
+        Ok(only)
+    }
+
+    fn has(&self, path: &[u8], is_directory: bool) -> bool {
+        if let Some(met) = self.paths.get(path) {
+            met.store(true, Ordering::Relaxed);
+            return true;
+        }
+        is_directory && self.directories.contains(path)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -28,14 +76,31 @@ struct Rule {
 }
 
 impl Filters {
-    pub(super) fn new(rules: &[FilterRule]) -> Result<Self, Error> {
+    pub(super) fn new(rules: &[FilterRule], only: Option<&[ByteBuf]>) -> Result<Self, Error> {
         let rules = rules.iter().map(Rule::new).collect::<Result<_, _>>()?;
-        Ok(Self { rules })
+        let only = only.map(Only::new).transpose()?.map(Arc::new);
+        Ok(Self { rules, only })
+    }
+
+    /// The paths that were to be copied and are not there.
+    pub(super) fn missing(&self) -> Vec<Vec<u8>> {
+        let paths = self.only.iter().flat_map(|only| &only.paths);
+        let missing = paths.filter(|(_, met)| !met.load(Ordering::Relaxed));
+        let mut missing: Vec<_> = missing.map(|(path, _)| path.clone()).collect();
+        missing.sort();
+        missing
     }
 
     /// Whether a path below a source is left out. The directories that lead to it have been asked about before: what is in
     /// one that is left out is left out, too.
     pub(super) fn leave_out(&self, path: &[u8], is_directory: bool) -> bool {
+        if self
+            .only
+            .as_ref()
+            .is_some_and(|only| !only.has(path, is_directory))
+        {
+            return true;
+        }
         let first = self.rules.iter().find(|rule| rule.matches(path, is_directory));
         first.is_some_and(|rule| !rule.include)
     }
@@ -108,7 +173,7 @@ mod tests {
                 pattern: rule[2..].into(),
             })
             .collect();
-        let filters = Filters::new(&rules).unwrap();
+        let filters = Filters::new(&rules, None).unwrap();
         let is_directory = path.ends_with('/');
         filters.leave_out(path.trim_end_matches('/').as_bytes(), is_directory)
     }
@@ -159,7 +224,7 @@ mod tests {
                 include: false,
                 pattern: pattern.into(),
             };
-            assert!(Filters::new(&[rule]).is_err(), "{pattern}");
+            assert!(Filters::new(&[rule], None).is_err(), "{pattern}");
         }
     }
 }

@@ -289,6 +289,14 @@ fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item, top: &Top) -> bool 
         }
         return false;
     }
+    let options = &job.options;
+    let is_small = options.min_size.is_some_and(|least| item.size < least);
+    let is_large = options.max_size.is_some_and(|most| item.size > most);
+    if item.kind == Kind::File && item.stream.is_none() && (is_small || is_large) {
+        // As rsync: it is not copied, and what the target has of it stays.
+        job.deletion.pass_over(&item.target);
+        return false;
+    }
     match job.tree.tell(&item.target, nth, item.kind == Kind::Directory) {
         NameClaim::New => {
             job.deletion.expect(&item.target);

@@ -590,7 +590,8 @@ impl<'a> Up<'a> {
             Some(Verdict::Stays(changes) | Verdict::Content(changes) | Verdict::Copy(changes)) => changes,
         };
         let path = self.path(&item.target);
-        if self.job.options.dry_run && !matches!(verdict, Some(Verdict::Content(_))) {
+        let is_read = self.job.options.safe_links || !self.job.options.dry_run;
+        if !is_read && !matches!(verdict, Some(Verdict::Content(_))) {
             self.job.progress.would_copy(item.clone());
             return Ok(());
         }
@@ -608,6 +609,9 @@ impl<'a> Up<'a> {
                 }
             }
         };
+        if self.job.is_unsafe(item, &target) {
+            return Ok(());
+        }
         if let Some(Verdict::Content(mut looks)) = verdict {
             if link_text(self.sessions, &path).await? == target {
                 if !self.sessions.first().link().is_sftp_server() {

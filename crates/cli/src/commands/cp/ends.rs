@@ -9,6 +9,7 @@ use trunkline_control::protocol::CopyPlace;
 use trunkline_request::World;
 use trunkline_request::copy::is_descriptor;
 use trunkline_request::hosts::{Skipped, Target};
+use trunkline_text::Printable;
 
 use super::Args;
 use super::paths::{Argument, STDIN, STDOUT, split};
@@ -145,6 +146,11 @@ impl Args {
             Argument::Local(path) if is_descriptor(&path) => CopyPlace::Passed(path),
             Argument::Local(path) => CopyPlace::Local(world.cwd.join(path)),
             Argument::Host(name, path) => {
+                ensure!(
+                    !name.contains(['*', ',', '{']) && (!name.contains('[') || name.starts_with("ssh://")),
+                    "{name} is more than one host: write -H '{name}' and :{}",
+                    Printable::line(&path)
+                );
                 let destination = name
                     .parse()
                     .with_context(|| format!("{name:?} is not a valid destination"))?;

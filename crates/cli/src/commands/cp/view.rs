@@ -43,6 +43,8 @@ pub(super) struct Shows {
     pub(super) changes: bool,
     /// What is skipped is known to be as it is at the source.
     pub(super) compares: bool,
+    /// Both ends are compared, and what differs is a failure.
+    pub(super) check: bool,
     /// A table at the end.
     pub(super) stats: bool,
     /// Nothing but errors.
@@ -258,14 +260,23 @@ impl View {
 
     /// A copy is over; whether everything was copied.
     pub(super) fn ended(&self, host: &str, ended: CopyEnd) -> anyhow::Result<bool> {
-        let success = ended.progress.failed == 0;
+        let CopyProgress {
+            failed,
+            files,
+            adjusted,
+            deleted,
+            ..
+        } = ended.progress;
+        let success = failed == 0 && (!self.shows.check || files + adjusted + deleted == 0);
         self.print_sorted(host)?;
         if self.shows.json {
             let mut out = std::io::stdout().lock();
             writeln!(out, "{}", json_end(host, &ended))?;
         } else if !self.several() {
             self.more_failures();
-            if !self.shows.quiet {
+            // Where not even a name was found, the reason says it all.
+            let has_begun = ended.progress.total_files + ended.progress.deleted > 0 || success;
+            if !self.shows.quiet && has_begun {
                 let line = summary(&ended, self.shows);
                 self.line(&line);
             }
@@ -474,6 +485,9 @@ fn summary(ended: &CopyEnd, shows: Shows) -> String {
         elapsed,
         ciphers,
     } = ended;
+    if shows.check {
+        return checked(progress);
+    }
     let moved = moved(progress);
     let mut parts = vec![match dry_run {
         true => format!("{} would be copied, {}", progress.files, BinaryBytes(moved)),
@@ -529,6 +543,7 @@ impl Shows {
                 let words: Vec<&str> = changes.words().collect();
                 (path, words.join(","))
             }
+            CopyEvent::Deleted { path } if self.check => (path, "extra".to_owned()),
             CopyEvent::Deleted { path } => (path, "delete".to_owned()),
             CopyEvent::Skipped { path } if self.names => (path, "-".to_owned()),
             _ => return None,
@@ -544,6 +559,23 @@ impl Shows {
         };
         Some((path.to_vec(), line))
     }
+}
+
+/// `12 the same, 2 differ or are missing, 1 extra`
+fn checked(progress: &CopyProgress) -> String {
+    let differ = progress.files + progress.adjusted;
+    let counts = [
+        (progress.skipped, "the same"),
+        (differ, "differ or are missing"),
+        (progress.deleted, "extra"),
+        (progress.failed, "failed"),
+    ];
+    let mut parts = counts.iter().enumerate();
+    let parts = parts.by_ref().filter(|(nth, (count, _))| *nth == 0 || *count > 0);
+    let parts: Vec<String> = parts
+        .map(|(_, (count, what))| format!("{count} {what}"))
+        .collect();
+    parts.join(", ")
 }
 
 /// What was found and what became of it, a line each.
@@ -649,6 +681,7 @@ mod tests {
             names: false,
             changes: dry_run,
             compares: false,
+            check: false,
             stats: false,
             quiet: false,
             dry_run,

@@ -502,10 +502,13 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                           source has not. What a pattern leaves out stays. If anything could not be listed or copied, nothing \
                           is deleted. To make the target the same as SOURCE, copy SOURCE/. into it.",
             exit_status: &[
-                ("0", "Everything was copied."),
+                (
+                    "0",
+                    "Everything was copied; with --check, both ends are the same.",
+                ),
                 (
                     "1",
-                    "Something was not; each file that failed is named on standard error.",
+                    "Something was not; each file that failed is named on standard error. With --check: something differs.",
                 ),
                 ("2", "The arguments are wrong."),
                 ("129, 130, 143", "Ended by SIGHUP, SIGINT or SIGTERM."),
@@ -550,7 +553,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ),
                 (
                     "An archive of this directory, over a pipe:",
-                    "trunkline cp - web1:/backup/today.tar",
+                    "tar c . | trunkline cp - web1:/backup/today.tar",
                 ),
             ],
             see_also: &["scp(1)", "rsync(1)", "trunkline-tune(1)", "trunkline(1)"],

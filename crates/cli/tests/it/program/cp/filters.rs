@@ -325,3 +325,137 @@ fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
         );
     }
 }
+
+#[test]
+fn lists_sizes_and_safe_links_choose_what_they_choose_for_rsync() {
+    let (server, home) = (server(), Home::new());
+    let source = home.path("source");
+    plant(&source);
+    symlink("../top.c", source.join("src/safe")).unwrap();
+    symlink("../../secret", source.join("src/unsafe")).unwrap();
+    symlink("/etc/passwd", source.join("absolute")).unwrap();
+    fs::write(home.path("list"), "src/a.c\n./doc/[1].txt\n# none\nlogs\n").unwrap();
+    let list = format!("--files-from={}", home.path("list").display());
+    let cases: [&[&str]; 5] = [
+        &[&list],
+        &["--max-size", "6", "--delete"],
+        &["--min-size", "9", "--delete"],
+        &["--min-size=6", "--max-size=9"],
+        &["--safe-links", "--delete"],
+    ];
+    for (nth, options) in cases.iter().enumerate() {
+        for upload in [true, false] {
+            let [ours, rsyncs] =
+                ["ours", "rsyncs"].map(|whose| home.path(&format!("{whose}-{nth}-{upload}")));
+            for target in [&ours, &rsyncs] {
+                fs::create_dir_all(target.join("src")).unwrap();
+                fs::write(target.join("src/a.c"), "what is there").unwrap();
+                fs::write(target.join("extra"), "too much").unwrap();
+            }
+            let mut rsync = home.command("rsync");
+            let rsync = rsync.arg("-a").args(*options);
+            finish(rsync.arg(format!("{}/", source.display())).arg(&rsyncs));
+            let inside = source.join(".");
+            let ends = match upload {
+                true => [inside.display().to_string(), at(&server, &ours)],
+                false => [at(&server, &inside), ours.display().to_string()],
+            };
+            let output = finish(cp(&home, &server).arg("-a").args(*options).args(&ends));
+            assert_status(&output, 0);
+            assert_eq!(see(&ours), see(&rsyncs), "{options:?}, upload: {upload}");
+            let content = |target: &Path| fs::read(target.join("src/a.c")).unwrap();
+            assert_eq!(content(&ours), content(&rsyncs), "{options:?}, upload: {upload}");
+        }
+    }
+}
+
+#[test]
+fn what_a_list_names_and_the_source_lacks_is_an_error() {
+    let (server, home) = (server(), Home::new());
+    plant(&home.path("source"));
+    fs::write(home.path("list"), "top.c\0no\nsuch\0").unwrap();
+    let mut copy = cp(&home, &server);
+    copy.args(["-a", "-0", "--files-from"]).arg(home.path("list"));
+    let output = finish(
+        copy.arg(home.path("source"))
+            .arg(at(&server, &home.path("target"))),
+    );
+    assert_status(&output, 1);
+    assert!(
+        text(&output.stderr).contains("such: no such file"),
+        "{}",
+        describe(&output)
+    );
+    assert_eq!(see(&home.path("target")), ["top.c".to_owned()].into());
+}
+
+#[test]
+fn check_compares_and_changes_nothing() {
+    let (server, home) = (server(), Home::new());
+    let [source, target] = ["source", "target"].map(|name| home.path(name));
+    plant(&source);
+    plant(&target);
+    let inside = source.join(".").display().to_string();
+    let check = |more: &[&str]| {
+        let mut check = cp(&home, &server);
+        finish(
+            check
+                .arg("--check")
+                .args(more)
+                .arg(&inside)
+                .arg(at(&server, &target)),
+        )
+    };
+    let output = check(&[]);
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "");
+    fs::write(target.join("src/a.c"), "SRC/A.C").unwrap();
+    fs::write(target.join("more"), "more").unwrap();
+    fs::remove_file(target.join("core")).unwrap();
+    let before = see(&target);
+    let output = check(&[]);
+    assert_status(&output, 1);
+    let lines = "new          core\nextra        more\ncontent      src/a.c\n";
+    assert_eq!(text(&output.stdout), lines);
+    assert!(
+        text(&output.stderr).contains("2 differ or are missing, 1 extra"),
+        "{}",
+        describe(&output)
+    );
+    assert_eq!(see(&target), before);
+    assert_eq!(fs::read(target.join("src/a.c")).unwrap(), b"SRC/A.C");
+    fs::write(target.join("core"), "core").unwrap();
+    fs::remove_file(target.join("more")).unwrap();
+    assert_status(&check(&["--size-only"]), 0);
+}
+
+#[test]
+fn hosts_in_a_path_are_told_where_they_belong() {
+    let (server, home) = (server(), Home::new());
+    let output = finish(cp(&home, &server).args(["web[01-03]:/srv/x", "."]));
+    assert_status(&output, 255);
+    let advice = "web[01-03] is more than one host: write -H 'web[01-03]' and :/srv/x";
+    assert!(text(&output.stderr).contains(advice), "{}", describe(&output));
+}
+
+#[test]
+fn pipes_and_sockets_in_a_tree_fail_nothing() {
+    let (server, home) = (server(), Home::new());
+    plant(&home.path("source"));
+    let pipe = home.path("source/pipe");
+    assert_status(&finish(home.command("mkfifo").arg(&pipe)), 0);
+    let _socket = std::os::unix::net::UnixListener::bind(home.path("source/socket")).unwrap();
+    let ends = [
+        home.path("source").display().to_string(),
+        at(&server, &home.path("target")),
+    ];
+    let output = finish(cp(&home, &server).arg("-r").args(&ends));
+    assert_status(&output, 0);
+    assert_eq!(
+        text(&output.stderr).matches(": skipped").count(),
+        2,
+        "{}",
+        describe(&output)
+    );
+    assert!(!home.path("target/pipe").exists() && home.path("target/top.c").exists());
+}
