@@ -399,8 +399,17 @@ pub async fn copy_at(
         gives_back: AtomicBool::new(false),
         rest: OnceLock::new(),
     });
-    let (top, (), listing) = tokio::try_join!(
-        Top::find(&job, &to, target, sources),
+    // The listing takes as many round trips as the rest.
+    let ends = async {
+        let top = Top::find(&job, &to, target, sources).await?;
+        let groups = group(sources, progress).await?;
+        for group in &groups {
+            refuse_into_itself(&job, &group.place, &group.paths, &to, &top).await?;
+        }
+        Ok((top, groups))
+    };
+    let ((top, groups), (), listing) = tokio::try_join!(
+        ends,
         job.open_ahead(&to, target, sources),
         there::target(&job, &to, target, sources)
     )?;
@@ -413,10 +422,6 @@ pub async fn copy_at(
         let (source, target) = (shown(&source.path()), shown(&target.path()));
         let rest = format!("; copy {source}/. for the rest, since {target} is a directory by now");
         let _ = job.rest.set(rest);
-    }
-    let groups = group(sources, progress).await?;
-    for group in &groups {
-        refuse_into_itself(&job, &group.place, &group.paths, &to, &top).await?;
     }
     for place in groups.iter().map(|group| &group.place).chain([&to]) {
         if let Place::Server(sessions) = place {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent, UploadOptions};
 
@@ -43,8 +43,9 @@ pub(super) struct Up<'a> {
     ids: [Vec<u8>; 2],
     /// What small files were called while they were written on sessions that were lost: the server may have them still.
     lost_parts: Mutex<Vec<Bytes>>,
-    /// Turns to list a directory.
+    /// Turns to list a directory, and to ask something of a single name.
     listing: Semaphore,
+    asking: Semaphore,
 }
 
 /// A partial file that nobody would continue, if there is one. It goes with the attempt that writes it, also where that is
@@ -82,7 +83,7 @@ const BATCH: usize = 4096;
 /// Requests for single names in flight.
 const AT_ONCE: usize = 256;
 /// Directories that are listed at once: each is open on the server meanwhile, which has a thousand handles for all.
-const LISTINGS: usize = 192;
+const LISTINGS: usize = 256;
 
 impl<'a> Up<'a> {
     pub(super) fn new(
@@ -99,6 +100,7 @@ impl<'a> Up<'a> {
             ids: [from.id(), Place::Server(sessions.clone()).id()],
             lost_parts: Mutex::default(),
             listing: Semaphore::new(LISTINGS),
+            asking: Semaphore::new(AT_ONCE),
         }
     }
 
@@ -168,7 +170,8 @@ impl<'a> Up<'a> {
                     let result = self.prepare(&mut item).await;
                     (item, result)
                 })
-                .buffered(AT_ONCE);
+                // Most need not be asked for, and those that must are not to wait for each other.
+                .buffered(BATCH);
             let mut checked = std::pin::pin!(checked);
             while let Some((item, result)) = checked.next().await {
                 match result {
@@ -245,6 +248,7 @@ impl<'a> Up<'a> {
                 times: item.times.map(times),
                 ..FileAttributes::default()
             };
+            let _turn = self.turn().await;
             if let Err(error) = set_looks(self.sessions, &path, &wanted).await {
                 return self.job.go_on_after(item.target.clone(), error);
             }
@@ -408,11 +412,18 @@ impl<'a> Up<'a> {
             let path = path.clone();
             async move { sftp.lstat(path).await }
         };
+        let _turn = self.turn().await;
         match self.sessions.with(lstat).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.is_no_such_file() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// A turn to ask something of a single name; nothing else that takes turns is awaited meanwhile.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed.
+        self.asking.acquire().await.ok()
     }
 
     /// A path there, for people.
@@ -522,6 +533,7 @@ impl<'a> Up<'a> {
                 async move { sftp.open_in_turn(path, flags).await.map(drop) }
             })
         };
+        let _turn = self.turn().await;
         match open(OpenFlags::READ | OpenFlags::WRITE).await {
             Err(Error::File { status, .. })
                 if status.code == sftp::StatusCode::PERMISSION_DENIED
@@ -635,7 +647,9 @@ impl<'a> Up<'a> {
             let is_there = attempts.fetch_add(1, Ordering::Relaxed) > 0 || is_there;
             make_link(&sftp, target, path, times, is_there).await
         };
+        let turn = self.turn().await;
         self.sessions.with(make).await?;
+        drop(turn);
         self.job.progress.copied(item.target.clone(), 0, item.changes);
         Ok(())
     }
