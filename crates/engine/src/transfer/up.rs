@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
@@ -80,6 +81,8 @@ impl Drop for Leftover<'_> {
 
 /// Names that are looked at together.
 const BATCH: usize = 4096;
+/// Names that are prepared at the same time.
+const PREPARED: usize = 1024;
 /// Requests for single names in flight.
 const AT_ONCE: usize = 256;
 /// Directories that are listed at once: each is open on the server meanwhile, which has a thousand handles for all.
@@ -150,53 +153,64 @@ impl<'a> Up<'a> {
                 (item, found)
             })
             .buffered(BATCH)
-            .ready_chunks(BATCH);
+            .ready_chunks(PREPARED);
         let mut looks = std::pin::pin!(looks);
-        while let Some(batch) = looks.next().await {
-            if self.job.is_over() {
-                batch.into_iter().for_each(|(item, _)| self.job.left(item.target));
-                continue;
-            }
-            let (mut directories, mut others) = (Vec::new(), Vec::new());
-            for (item, found) in batch {
-                match found {
-                    Some(found) => directories.push((item, found)),
-                    None => others.push(item),
+        // Beside the looks, which come directory by directory: what has to be asked for would else be one at a time.
+        let mut preparing = FuturesUnordered::new();
+        let mut more = true;
+        loop {
+            tokio::select! {
+                batch = looks.next(), if more && preparing.len() < PREPARED => {
+                    let Some(batch) = batch else {
+                        more = false;
+                        continue;
+                    };
+                    let (found, others) = self.enter(batch).await?;
+                    made.extend(found);
+                    preparing.extend(others.into_iter().map(|mut item| async {
+                        let result = self.prepare(&mut item).await;
+                        (item, result)
+                    }));
                 }
-            }
-            made.extend(self.make_directories(directories).await?);
-            let checked = futures_util::stream::iter(others)
-                .map(|mut item| async {
-                    let result = self.prepare(&mut item).await;
-                    (item, result)
-                })
-                // Most need not be asked for, and those that must are not to wait for each other.
-                .buffered(BATCH);
-            let mut checked = std::pin::pin!(checked);
-            while let Some((item, result)) = checked.next().await {
-                match result {
-                    Ok(Prepared::Copy) => {
-                        if !self.hand_on(item, queues.as_ref()).await {
-                            return Ok(made);
+                Some((item, result)) = preparing.next() => {
+                    match result {
+                        Ok(Prepared::Copy) => {
+                            if !self.hand_on(item, queues.as_ref()).await {
+                                return Ok(made);
+                            }
                         }
+                        Ok(Prepared::Compare(looks)) => {
+                            let path = self.final_path(&item);
+                            checks.add(item, path, looks);
+                        }
+                        Ok(Prepared::Done) => {}
+                        Err(error) => self.job.go_on_after(item.target, error)?,
                     }
-                    Ok(Prepared::Compare(looks)) => {
-                        let path = self.final_path(&item);
-                        checks.add(item, path, looks);
+                    let compared = checks.take().await?;
+                    if !self.hand_on_compared(compared, queues.as_ref()).await? {
+                        return Ok(made);
                     }
-                    Ok(Prepared::Done) => {}
-                    Err(error) => self.job.go_on_after(item.target, error)?,
                 }
-            }
-            let compared = checks.take().await?;
-            if !self.hand_on_compared(compared, queues.as_ref()).await? {
-                return Ok(made);
+                else => break,
             }
         }
         let compared = checks.finish().await?;
         self.hand_on_compared(compared, queues.as_ref()).await?;
         self.job.plenty.end();
         Ok(made)
+    }
+
+    /// Makes the directories among names that were looked at: those that want to be finished, and what is no directory.
+    async fn enter(&self, batch: Vec<(Item, Option<Look>)>) -> Result<(Vec<Item>, Vec<Item>), Error> {
+        let (mut directories, mut others) = (Vec::new(), Vec::new());
+        for (item, found) in batch {
+            match found {
+                _ if self.job.is_over() => self.job.left(item.target),
+                Some(found) => directories.push((item, found)),
+                None => others.push(item),
+            }
+        }
+        Ok((self.make_directories(directories).await?, others))
     }
 
     /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
@@ -292,10 +306,7 @@ impl<'a> Up<'a> {
     ///
     /// All are looked at before any is made: what is made in a folder that turns out to be a link would be made where the
     /// link leads.
-    async fn make_directories(
-        &self,
-        directories: Vec<(Item, Result<Option<FileAttributes>, Error>)>,
-    ) -> Result<Vec<Item>, Error> {
+    async fn make_directories(&self, directories: Vec<(Item, Look)>) -> Result<Vec<Item>, Error> {
         let job = self.job;
         let (mut absent, mut made) = (Vec::new(), Vec::new());
         for (mut item, found) in directories {
@@ -1382,6 +1393,9 @@ enum Ended {
     /// Another attempt may do better; why this one did not.
     Again(Reason),
 }
+
+/// What a directory's name has at the target, or why that is not known.
+type Look = Result<Option<FileAttributes>, Error>;
 
 /// What is to become of a name.
 enum Prepared {
