@@ -260,7 +260,7 @@ async fn shell(host: &Host, script: Bytes, most: usize) -> Option<Vec<u8>> {
         );
         return None;
     }
-    Some(output.stdout.into())
+    Some(output.stdout)
 }
 
 /// `own`: a file that is not a regular one of the user's, with one name, that nobody else may write, ends it.

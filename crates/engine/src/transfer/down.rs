@@ -172,7 +172,7 @@ impl Down {
         let (job, folder) = (self.job.clone(), self.folder.clone());
         let staying = move || {
             same.iter()
-                .for_each(|(item, looks)| stays(&job, &folder, item, *looks))
+                .for_each(|(item, looks)| stays(&job, &folder, item, *looks));
         };
         blocking(staying).await;
         for item in others {
