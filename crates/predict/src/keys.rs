@@ -116,7 +116,9 @@ fn character(bytes: &[u8]) -> (Key, usize) {
         0xe0.. => 3,
         _ => 2,
     };
-    let text = bytes.get(..length).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let text = bytes
+        .get(..length)
+        .and_then(|bytes| std::str::from_utf8(bytes).ok());
     match text.and_then(|text| text.chars().next()) {
         Some(one) if one.width() == Some(1) && one.width_cjk() == Some(1) && !is_joined(one) => {
             (Key::Character(one), length)
@@ -137,7 +139,10 @@ mod tests {
 
     fn keys(pieces: &[&str]) -> Vec<Key> {
         let mut keyboard = Keyboard::default();
-        pieces.iter().flat_map(|piece| keyboard.keys(piece.as_bytes())).collect()
+        pieces
+            .iter()
+            .flat_map(|piece| keyboard.keys(piece.as_bytes()))
+            .collect()
     }
 
     #[test]
@@ -153,7 +158,10 @@ mod tests {
             [Report, Report, Report, Report, Character('x')]
         );
         assert_eq!(keys(&["\x1bP>|XTerm(412)\x1b\\y"]), [Report, Character('y')]);
-        assert_eq!(keys(&["\x1b[200~ls", " -l\r", "x\x1b[201~y"]), [Other, Other, Other, Character('y')]);
+        assert_eq!(
+            keys(&["\x1b[200~ls", " -l\r", "x\x1b[201~y"]),
+            [Other, Other, Other, Character('y')]
+        );
         assert_eq!(keys(&["\x1b[M abx"]), [Other, Character('x')]);
     }
 

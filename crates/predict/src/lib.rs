@@ -94,7 +94,6 @@ struct Sent {
 ///   predicted, which is nearly always.
 #[derive(Debug)]
 pub struct Predictor {
-    mode: Mode,
     truth: Option<Truth>,
     size: Size,
     keyboard: Keyboard,
@@ -116,8 +115,7 @@ impl Predictor {
     /// One for a session that begins. `round_trip` is what is known of the connection's.
     #[must_use]
     pub fn new(mode: Mode, size: Size, round_trip: Option<Duration>) -> Self {
-        Self {
-            mode,
+        let mut predictor = Self {
             truth: None,
             size,
             keyboard: Keyboard::default(),
@@ -129,13 +127,9 @@ impl Predictor {
             judged_at: None,
             disagrees_since: None,
             found_at: None,
-        }
-        .begun()
-    }
-
-    fn begun(mut self) -> Self {
-        self.follow();
-        self
+        };
+        predictor.follow();
+        predictor
     }
 
     /// Begins to follow the output, where that is worth it.
@@ -226,7 +220,10 @@ impl Predictor {
             .front()
             .filter(|_| self.drawn.as_ref().is_some_and(|drawn| !is_underlined(drawn)))
             .map(|first| first.at + self.late());
-        [self.judged_at, self.found_at, waits, late].into_iter().flatten().min()
+        [self.judged_at, self.found_at, waits, late]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The [`deadline`](Self::deadline) has passed.
@@ -235,27 +232,28 @@ impl Predictor {
         let has_passed = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         if has_passed(self.judged_at) {
             self.give_up(now);
-            self.find_line(now);
+            self.found_at = Some(now);
+        }
+        // Not every control key is answered, nor every key that nobody guessed at.
+        while self.sent.front().is_some_and(|first| self.is_over(first, now)) {
+            self.sent.pop_front();
+            self.line = None;
+            self.is_confirmed = false;
+            (self.judged_at, self.disagrees_since) = (None, None);
+            self.found_at = Some(now);
         }
         if has_passed(self.found_at) {
             self.find_line(now);
         }
-        let waited = self.sent.front().map(|first| (first.key, now.saturating_duration_since(first.at)));
-        match waited {
-            // Not every control key is answered.
-            Some((Key::Other, waited)) if waited >= self.round_trip.limit() => {
-                self.sent.pop_front();
-                self.line = None;
-                self.is_confirmed = false;
-                self.find_line(now);
-            }
-            Some((_, waited)) if waited >= self.patience() => {
-                self.give_up(now);
-                self.find_line(now);
-            }
-            _ => {}
-        }
         self.draw(now)
+    }
+
+    fn is_over(&self, first: &Sent, now: Instant) -> bool {
+        let limit = match (first.key, &self.line) {
+            (Key::Other, _) | (_, None) => self.round_trip.limit(),
+            (_, Some(_)) => self.patience(),
+        };
+        now.saturating_duration_since(first.at) >= limit
     }
 
     fn take_back(&mut self) -> Vec<u8> {
@@ -285,7 +283,10 @@ impl Predictor {
             self.is_confirmed = false;
         }
         if self.sent.is_empty() && key != Key::Other {
-            let stands = self.line.as_ref().is_some_and(|line| line.shows(&line.confirmed, truth));
+            let stands = self
+                .line
+                .as_ref()
+                .is_some_and(|line| line.shows(&line.confirmed, truth));
             if !stands {
                 self.is_confirmed = false;
                 self.line = truth.can_draw().then(|| TypedLine::at_cursor(truth));
@@ -328,9 +329,15 @@ impl Predictor {
         if let Some((count, typed)) = found {
             line.confirm(typed);
             (self.judged_at, self.disagrees_since) = (None, None);
-            for sent in self.sent.drain(..count) {
+            // What was taken away again may have been anything, such as a secret's star.
+            let since = self
+                .sent
+                .iter()
+                .take(count)
+                .rposition(|sent| sent.key == Key::Backspace);
+            for (at, sent) in self.sent.drain(..count).enumerate() {
                 let taken = now.saturating_duration_since(sent.at);
-                self.is_confirmed |= sent.proves && taken >= soonest;
+                self.is_confirmed |= sent.proves && taken >= soonest && since < Some(at);
                 self.round_trip.measured(taken);
             }
         } else if end.is_some_and(|end| self.has_had_time(end, now)) {
@@ -396,7 +403,9 @@ impl Predictor {
     /// Brings the overlay to what is expected now.
     fn draw(&mut self, now: Instant) -> Vec<u8> {
         let wanted = self.overlay(now);
-        let Some(truth) = &self.truth else { return Vec::new() };
+        let Some(truth) = &self.truth else {
+            return Vec::new();
+        };
         if wanted == self.drawn {
             return Vec::new();
         }
@@ -421,7 +430,10 @@ impl Predictor {
                 return None;
             }
             // As what is left of it: programs colour a word, and each in its own way.
-            let left = cells.last().filter(|left| left.0 + 1 == column).map(|left| left.2);
+            let left = cells
+                .last()
+                .filter(|left| left.0 + 1 == column)
+                .map(|left| left.2);
             let mut style = match left {
                 Some(style) => style,
                 None if character == ' ' => truth.pen(),

@@ -81,7 +81,9 @@ impl TypedLine {
             return None;
         }
         // In the last column programs differ: they wrap, scroll sideways, or mark the line as continued.
-        let limit = truth.columns().saturating_sub(1 + truth.doubtful_columns(self.row));
+        let limit = truth
+            .columns()
+            .saturating_sub(1 + truth.doubtful_columns(self.row));
         let is_within = self.start + next.characters.len() <= limit;
         let last = next.characters.len().max(self.expected.characters.len());
         let columns = self.start + self.expected.cursor.min(next.cursor)..self.start + last;

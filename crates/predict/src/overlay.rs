@@ -19,7 +19,9 @@ pub(crate) struct Overlay {
 impl Overlay {
     fn cell(&self, column: usize) -> Option<(char, Style)> {
         let found = self.cells.binary_search_by_key(&column, |cell| cell.0).ok()?;
-        self.cells.get(found).map(|&(_, character, style)| (character, style))
+        self.cells
+            .get(found)
+            .map(|&(_, character, style)| (character, style))
     }
 }
 
@@ -30,9 +32,12 @@ pub(crate) fn redraw(truth: &Truth, old: Option<&Overlay>, new: Option<&Overlay>
         bytes: Vec::new(),
         column: old.map_or(at_rest, |old| old.cursor),
         pen: truth.pen(),
-        is_own: false,
     };
-    let mut columns: Vec<usize> = [old, new].into_iter().flatten().flat_map(|one| one.cells.iter().map(|cell| cell.0)).collect();
+    let mut columns: Vec<usize> = [old, new]
+        .into_iter()
+        .flatten()
+        .flat_map(|one| one.cells.iter().map(|cell| cell.0))
+        .collect();
     columns.sort_unstable();
     columns.dedup();
     let last_new = new.and_then(|new| new.cells.last()).map(|cell| cell.0);
@@ -57,9 +62,7 @@ pub(crate) fn redraw(truth: &Truth, old: Option<&Overlay>, new: Option<&Overlay>
         brush.put(is.0);
     }
     brush.go_to(new.map_or(at_rest, |new| new.cursor));
-    if brush.is_own {
-        brush.bytes.extend_from_slice(&truth.pen_again());
-    }
+    brush.take(truth.pen());
     brush.bytes
 }
 
@@ -67,8 +70,6 @@ struct Brush {
     bytes: Vec<u8>,
     column: usize,
     pen: Style,
-    /// The pen is not the program's.
-    is_own: bool,
 }
 
 impl Brush {
@@ -86,7 +87,8 @@ impl Brush {
 
     fn put(&mut self, character: char) {
         let mut buffer = [0; 4];
-        self.bytes.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
+        self.bytes
+            .extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
         self.column += 1;
     }
 
@@ -94,7 +96,6 @@ impl Brush {
         if self.pen != style {
             self.bytes.extend_from_slice(&sgr(style));
             self.pen = style;
-            self.is_own = true;
         }
     }
 }

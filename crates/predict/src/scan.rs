@@ -40,14 +40,16 @@ pub(crate) struct Csi<'a> {
 impl Csi<'_> {
     /// The numbers, with `default` for one that is missing or 0.
     pub(crate) fn numbers(&self, default: usize) -> impl Iterator<Item = usize> {
-        self.params.split(|&byte| matches!(byte, b';' | b':')).map(move |digits| {
-            let value = digits.iter().fold(0_usize, |value, digit| {
-                value
-                    .saturating_mul(10)
-                    .saturating_add(usize::from(digit.wrapping_sub(b'0') % 10))
-            });
-            if value == 0 { default } else { value }
-        })
+        self.params
+            .split(|&byte| matches!(byte, b';' | b':'))
+            .map(move |digits| {
+                let value = digits.iter().fold(0_usize, |value, digit| {
+                    value
+                        .saturating_mul(10)
+                        .saturating_add(usize::from(digit.wrapping_sub(b'0') % 10))
+                });
+                if value == 0 { default } else { value }
+            })
     }
 
     pub(crate) fn number(&self, default: usize) -> usize {
@@ -162,7 +164,9 @@ impl Scanner {
                 take(Piece::Unclear);
             }
             (State::Escape, b'[') if self.sequence.len() == 1 => self.push(byte, State::Control),
-            (State::Escape, b']') if self.sequence.len() == 1 => self.push(byte, State::String { bell: true }),
+            (State::Escape, b']') if self.sequence.len() == 1 => {
+                self.push(byte, State::String { bell: true })
+            }
             (State::Escape, b'P' | b'X' | b'^' | b'_') if self.sequence.len() == 1 => {
                 self.push(byte, State::String { bell: false });
             }
@@ -314,8 +318,20 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_into_what_is_open() {
-        for open in [&b"\x1b"[..], b"\x1b[", b"\x1b[3", b"\x1b]8;;", b"\xc3", b"\x1bP$q\x1b", b"\x1b("] {
-            assert_eq!(pieces(&[open]).last().map(String::as_str), Some("false"), "{open:?}");
+        for open in [
+            &b"\x1b"[..],
+            b"\x1b[",
+            b"\x1b[3",
+            b"\x1b]8;;",
+            b"\xc3",
+            b"\x1bP$q\x1b",
+            b"\x1b(",
+        ] {
+            assert_eq!(
+                pieces(&[open]).last().map(String::as_str),
+                Some("false"),
+                "{open:?}"
+            );
         }
     }
 

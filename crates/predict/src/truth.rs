@@ -20,9 +20,6 @@ use crate::scan::{Csi, Piece, Scanner};
 /// Stands where something unknown may stand: a private character that nobody prints.
 const UNKNOWN: char = '\u{10fffd}';
 
-/// SGR parameters since the last reset that are kept, to be said again.
-const LONGEST_PEN: usize = 512;
-
 /// Where more output than this came at once, only what can still be on the screen is looked at.
 const BULK: usize = 8 * 1024;
 
@@ -95,17 +92,9 @@ impl Dimensions for Size {
 /// What DECSC saves and the model's cursor does not have.
 #[derive(Debug, Clone)]
 struct Saved {
-    pen: Pen,
+    has_exotic_pen: bool,
     charsets: Charsets,
     is_anchored: bool,
-}
-
-/// The attributes that new text gets: what SGR said since the last reset, in its own bytes, since an emulator keeps only
-/// what it models.
-#[derive(Debug, Clone, Default)]
-struct Pen {
-    said: Vec<u8>,
-    is_too_long: bool,
 }
 
 /// Which character sets are designated, and which one is invoked.
@@ -129,7 +118,8 @@ pub(crate) struct Truth {
     /// Output that nobody has needed to be looked at yet.
     backlog: Vec<u8>,
     size: Size,
-    pen: Pen,
+    /// New text gets attributes that the model does not keep.
+    has_exotic_pen: bool,
     charsets: Charsets,
     /// For both screens.
     saved: [Option<Saved>; 2],
@@ -151,7 +141,9 @@ pub(crate) struct Truth {
 
 impl std::fmt::Debug for Truth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Truth").field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("Truth")
+            .field("size", &self.size)
+            .finish_non_exhaustive()
     }
 }
 
@@ -167,7 +159,7 @@ impl Truth {
             scanner: Scanner::new(),
             backlog: Vec::new(),
             size,
-            pen: Pen::default(),
+            has_exotic_pen: false,
             charsets: Charsets::ASCII,
             saved: [None, None],
             is_alternate: false,
@@ -183,7 +175,8 @@ impl Truth {
             effects: Effects::default(),
         };
         truth.forget();
-        // The user's shell leaves a fresh row.
+        // The user's shell leaves a fresh row, and the cursor at its beginning.
+        truth.knows_column = true;
         let row = truth.last_row();
         truth.fill(row..=row, &Cell::default());
         truth
@@ -263,10 +256,15 @@ impl Truth {
     /// Where plain text begins that alone makes the screen: after twice as many lines as there are rows, all from before has left it.
     fn start_of_what_stays(&self, bytes: &[u8], scanner: &Scanner) -> usize {
         let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | 0x80.. | b'\r' | b'\n' | b'\t');
-        if bytes.len() < BULK || !scanner.is_at_rest() || !self.region_is_whole || !bytes.iter().all(is_plain) {
+        if bytes.len() < BULK || !scanner.is_at_rest() || !self.region_is_whole || !bytes.iter().all(is_plain)
+        {
             return 0;
         }
-        let ends = bytes.windows(2).enumerate().rev().filter(|(_, two)| *two == b"\r\n");
+        let ends = bytes
+            .windows(2)
+            .enumerate()
+            .rev()
+            .filter(|(_, two)| *two == b"\r\n");
         ends.map(|(at, _)| at).nth(2 * self.size.rows).unwrap_or(0)
     }
 
@@ -317,7 +315,8 @@ impl Truth {
                 self.charsets.is_ascii[usize::from(*set == b')')] = *which == b'B';
             }
             // DECALN, other character sets, and shifts to them.
-            [_, b'#' | b'*' | b'+' | b'-' | b'.' | b'/' | b'%', ..] | [_, b'n' | b'o' | b'|' | b'}' | b'~'] => {
+            [_, b'#' | b'*' | b'+' | b'-' | b'.' | b'/' | b'%', ..]
+            | [_, b'n' | b'o' | b'|' | b'}' | b'~'] => {
                 self.is_lost = true;
             }
             _ => {}
@@ -331,7 +330,8 @@ impl Truth {
     }
 
     fn reset(&mut self) {
-        (self.pen, self.charsets, self.saved) = (Pen::default(), Charsets::ASCII, [None, None]);
+        (self.charsets, self.saved) = (Charsets::ASCII, [None, None]);
+        self.has_exotic_pen = false;
         self.is_alternate = false;
         self.has_link = false;
         self.has_margins = false;
@@ -342,7 +342,7 @@ impl Truth {
 
     fn save(&mut self) {
         self.saved[usize::from(self.is_alternate)] = Some(Saved {
-            pen: self.pen.clone(),
+            has_exotic_pen: self.has_exotic_pen,
             charsets: self.charsets,
             is_anchored: self.is_anchored,
         });
@@ -350,14 +350,20 @@ impl Truth {
 
     fn restore(&mut self) {
         let saved = self.saved[usize::from(self.is_alternate)].clone();
-        self.is_lost |= saved.as_ref().is_none_or(|saved| saved.is_anchored != self.is_anchored);
-        let saved = saved.map_or((Pen::default(), Charsets::ASCII), |saved| (saved.pen, saved.charsets));
-        (self.pen, self.charsets) = saved;
+        self.is_lost |= saved
+            .as_ref()
+            .is_none_or(|saved| saved.is_anchored != self.is_anchored);
+        (self.has_exotic_pen, self.charsets) = saved.map_or((false, Charsets::ASCII), |saved| {
+            (saved.has_exotic_pen, saved.charsets)
+        });
     }
 
     fn string(&mut self, bytes: &[u8]) {
         if let Some(link) = bytes.strip_prefix(b"\x1b]8;") {
-            let uri = link.iter().position(|&byte| byte == b';').map(|at| &link[at + 1..]);
+            let uri = link
+                .iter()
+                .position(|&byte| byte == b';')
+                .map(|at| &link[at + 1..]);
             self.has_link = uri.is_some_and(|uri| !uri.is_empty());
             // What is linked cannot be drawn again.
             self.is_exotic |= self.has_link;
@@ -377,7 +383,10 @@ impl Truth {
             // DECSTR, rectangles and columns are not modelled. Cursor styles and queries change no cell.
             let changes_cells = matches!(
                 (csi.intermediate, csi.last),
-                (b'!', b'p') | (b'$', b'r' | b't' | b'v' | b'x' | b'z' | b'{') | (b'\'', b'}' | b'~') | (b' ', b'@' | b'A')
+                (b'!', b'p')
+                    | (b'$', b'r' | b't' | b'v' | b'x' | b'z' | b'{')
+                    | (b'\'', b'}' | b'~')
+                    | (b' ', b'@' | b'A')
             );
             self.is_lost |= changes_cells;
             if !changes_cells {
@@ -440,7 +449,9 @@ impl Truth {
             b's' if self.has_margins && !csi.params.is_empty() => {
                 let mut numbers = csi.numbers(0);
                 let whole = numbers.next().unwrap_or(0) <= 1
-                    && numbers.next().is_none_or(|right| right == 0 || right >= self.size.columns);
+                    && numbers
+                        .next()
+                        .is_none_or(|right| right == 0 || right >= self.size.columns);
                 self.is_lost |= !whole;
             }
             b's' => self.save(),
@@ -473,22 +484,9 @@ impl Truth {
 
     fn set_pen(&mut self, params: &[u8]) {
         let resets = matches!(params, [] | [b'0'] | [b'0', b';', ..] | [b';', ..]);
-        if resets {
-            self.pen = Pen::default();
-        }
-        let rest = match params {
-            [] | [b'0'] => return,
-            rest => rest,
-        };
-        self.is_exotic |= has_exotic(rest);
-        if self.pen.said.len() + rest.len() > LONGEST_PEN {
-            self.pen.is_too_long = true;
-            return;
-        }
-        if !self.pen.said.is_empty() {
-            self.pen.said.push(b';');
-        }
-        self.pen.said.extend_from_slice(rest);
+        let is_exotic = has_exotic(params);
+        self.has_exotic_pen = is_exotic || self.has_exotic_pen && !resets;
+        self.is_exotic |= is_exotic;
     }
 
     fn is_blank(&self) -> bool {
@@ -507,7 +505,7 @@ impl Truth {
             && !cursor.input_needs_wrap
             && !self.is_in_update
             && !self.has_link
-            && !self.pen.is_too_long
+            && !self.has_exotic_pen
             && self.charsets.is_ascii[self.charsets.active]
             && self.term.mode().contains(TermMode::LINE_WRAP)
             && !self.term.mode().contains(TermMode::INSERT)
@@ -554,12 +552,16 @@ impl Truth {
     /// How many columns of a row may be others on the user's terminal: terminals do not agree about the widths of wide,
     /// combined and ambiguous characters.
     pub(crate) fn doubtful_columns(&self, row: usize) -> usize {
-        let is_doubtful = |cell: &Cell| !cell.c.is_ascii() && cell.c != UNKNOWN && {
-            let width = |character| (
-                unicode_width::UnicodeWidthChar::width(character),
-                unicode_width::UnicodeWidthChar::width_cjk(character),
-            );
-            cell.extra.is_some() || width(cell.c) != (Some(1), Some(1))
+        let is_doubtful = |cell: &Cell| {
+            !cell.c.is_ascii() && cell.c != UNKNOWN && {
+                let width = |character| {
+                    (
+                        unicode_width::UnicodeWidthChar::width(character),
+                        unicode_width::UnicodeWidthChar::width_cjk(character),
+                    )
+                };
+                cell.extra.is_some() || width(cell.c) != (Some(1), Some(1))
+            }
         };
         let cells = (0..self.size.columns).filter_map(|column| self.cell(row, column));
         2 * cells.filter(|cell| is_doubtful(cell)).count()
@@ -568,17 +570,6 @@ impl Truth {
     /// How the next character would look.
     pub(crate) fn pen(&self) -> Style {
         Style::of(&self.term.grid().cursor.template)
-    }
-
-    /// What makes the pen again after others' attributes.
-    pub(crate) fn pen_again(&self) -> Vec<u8> {
-        let mut bytes = b"\x1b[m".to_vec();
-        if !self.pen.said.is_empty() {
-            bytes.extend_from_slice(b"\x1b[");
-            bytes.extend_from_slice(&self.pen.said);
-            bytes.push(b'm');
-        }
-        bytes
     }
 }
 
