@@ -506,6 +506,9 @@ pub enum Reply {
         /// The name connected to (HostName).
         #[serde(default)]
         hostname: String,
+        /// On a terminal: how typed keys may be shown before their echo. `None`: not at all.
+        #[serde(default)]
+        predict: Option<Predict>,
     },
     /// What the session listens on stands, after [`Reply::Begun`].
     Listening {
@@ -594,6 +597,15 @@ pub enum Reply {
     Closed(usize),
     /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`], [`Request::Forget`] and [`Request::Stop`].
     Done,
+}
+
+/// When keys are shown before the server echoes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Predict {
+    /// However near the host is, and not only where it is far.
+    pub always: bool,
+    /// The connection's round-trip time, as far as it is known.
+    pub round_trip: Option<Duration>,
 }
 
 /// The configuration of a session's escape sequences.

@@ -309,6 +309,7 @@ pub(crate) async fn session(
             escapes: Escapes::default(),
             warm,
             hostname: String::new(),
+            predict: None,
         })
         .await;
     let feeding = feed(child.stdin.take(), inputs);

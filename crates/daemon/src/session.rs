@@ -17,13 +17,13 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use trunkline::config::{HostConfig, Listen, LocalCommand, LogLevel, Reason, RequestTty, SessionType, World};
-use trunkline::{ChannelStream, Command, Engine, Error, Host, Interaction, Printable, Pty};
+use trunkline::{ChannelStream, Command, Engine, Error, Host, Interaction, PredictMode, Printable, Pty};
 
 use crate::deadline::Deadline;
 use crate::observed::recording::Recordings;
 use crate::openssh::Masters;
 use crate::protocol::{
-    Escapes, Failure, Program, Reply, Request, SessionRequest, SshClient, TerminalInfo, Tty,
+    Escapes, Failure, Predict, Program, Reply, Request, SessionRequest, SshClient, TerminalInfo, Tty,
 };
 use forwards::Forwards;
 use listening::Waiting;
@@ -166,6 +166,7 @@ async fn try_run(
                 request: &request,
                 program,
                 warm,
+                predict: predict(engine.predicts(&config)),
                 streams,
             };
             Box::pin(session.run(engine, opening, client)).await
@@ -310,6 +311,8 @@ struct Prepared<'a> {
     request: &'a SessionRequest,
     program: Program,
     warm: bool,
+    /// Of a client's terminal.
+    predict: Option<Predict>,
     streams: Streams,
 }
 
@@ -364,6 +367,7 @@ impl Prepared<'_> {
             request,
             program,
             warm,
+            predict,
             streams,
         } = self;
         let Client {
@@ -421,6 +425,7 @@ impl Prepared<'_> {
             escapes,
             warm,
             hostname: config.hostname.clone(),
+            predict: predict.filter(|_| tty),
         };
         let mut running = std::pin::pin!(pump(
             session.into_parts(),
@@ -458,6 +463,14 @@ impl Prepared<'_> {
         log.say(LogLevel::Debug1, format!("Exit status {}", ended.code()));
         Ok(Reply::Exit(as_told(ended)))
     }
+}
+
+/// How a client is told of a setting; the round-trip time is known later.
+fn predict(mode: PredictMode) -> Option<Predict> {
+    (mode != PredictMode::Never).then_some(Predict {
+        always: mode == PredictMode::Always,
+        round_trip: None,
+    })
 }
 
 /// Logs at the level that the configuration names, of which the client is told unless it is the usual one.

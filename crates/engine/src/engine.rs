@@ -31,7 +31,7 @@ use crate::memory::tuned;
 use crate::memory::{HostId, Lesson, Memory};
 use crate::metrics::Metrics;
 use crate::pool::{Caller, Closing, LaneStatus, Pool, Way};
-use crate::settings::{AuditMode, Settings};
+use crate::settings::{AuditMode, PredictMode, Settings};
 use host::Undecided;
 pub use host::{HeldConnection, Host};
 use trunkline_request::STRICT;
@@ -412,6 +412,18 @@ impl Engine {
     /// Whether the sessions of a host are to be recorded ([`Settings::record_hosts`]).
     pub fn records(&self, config: &HostConfig) -> bool {
         matches(&self.inner.settings.record_hosts, config)
+    }
+
+    /// When keys typed in a host's sessions are shown before their echo ([`Settings::predict`]).
+    pub fn predicts(&self, config: &HostConfig) -> PredictMode {
+        let settings = &self.inner.settings;
+        if matches(&settings.predict_never_hosts, config) {
+            PredictMode::Never
+        } else if matches(&settings.predict_always_hosts, config) {
+            PredictMode::Always
+        } else {
+            settings.predict
+        }
     }
 
     /// Host memory.

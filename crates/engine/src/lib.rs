@@ -31,7 +31,7 @@ pub use forward::{
     RemoteListener, WhenOpened, Witness,
 };
 pub use pool::LaneStatus;
-pub use settings::{AuditMode, Setting, Settings, SettingsError};
+pub use settings::{AuditMode, PredictMode, Setting, Settings, SettingsError};
 #[doc(hidden)]
 pub use trunkline_config::fuzzing;
 pub use trunkline_config::interaction::{self, Interaction};

@@ -108,6 +108,13 @@ settings! {
     /// Patterns of hosts that are reached over shared connections or not at all, as with `TRUNKLINE_STRICT=1`: what cannot
     /// share one fails with the reason.
     strict_hosts: Vec<String> = Vec::new();
+    /// Show keys that are typed in `trunkline ssh` before the server echoes them: `"adaptive"` (where the round trip takes
+    /// 40 ms or more), `"always"` or `"never"`.
+    predict: PredictMode = PredictMode::Adaptive;
+    /// Patterns of hosts for which `predict` is `"always"`.
+    predict_always_hosts: Vec<String> = Vec::new();
+    /// Patterns of hosts for which `predict` is `"never"`, also where `predict_always_hosts` names them.
+    predict_never_hosts: Vec<String> = Vec::new();
 }
 
 impl Settings {
@@ -217,6 +224,19 @@ pub enum AuditMode {
     Strict,
 }
 
+/// Whether typed keys are shown before the server echoes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PredictMode {
+    /// They are where the host is far.
+    #[default]
+    Adaptive,
+    /// They are, however near the host is.
+    Always,
+    /// They are not.
+    Never,
+}
+
 /// A setting, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
@@ -295,6 +315,25 @@ impl Written for AuditMode {
             Self::Off => "off",
             Self::On => "on",
             Self::Strict => "strict",
+        };
+        format!("{word:?}")
+    }
+}
+
+impl Written for PredictMode {
+    type Form = Self;
+
+    const ALLOWED: &'static str = r#""adaptive", "always" or "never""#;
+
+    fn read(form: Self) -> Option<Self> {
+        Some(form)
+    }
+
+    fn written(&self) -> String {
+        let word = match self {
+            Self::Adaptive => "adaptive",
+            Self::Always => "always",
+            Self::Never => "never",
         };
         format!("{word:?}")
     }

@@ -36,11 +36,13 @@ use crate::terminal::interrupts::{Interrupts, status_of};
 use crate::terminal::raw::{RawMode, interrupt_is_handled};
 
 mod background;
+mod echo;
 mod keyboard;
 mod log;
 
 pub(crate) use background::IN_BACKGROUND;
 use background::Launcher;
+use echo::Echo;
 use keyboard::{Keyboard, Line};
 use log::Console;
 
@@ -263,6 +265,7 @@ async fn talk(
         escapes: Escapes::default(),
         resized,
         keyboard: Keyboard::default(),
+        echo: Echo::default(),
         line: None,
     };
     outcome.run().await
@@ -427,6 +430,7 @@ struct Talk<'a> {
     /// SIGWINCH, where there is a window.
     resized: Option<Signal>,
     keyboard: Keyboard,
+    echo: Echo,
     /// What is typed behind `~C`, while the command line is open.
     line: Option<Line>,
 }
@@ -440,7 +444,7 @@ impl Talk<'_> {
             tokio::select! {
                 biased;
                 reply = self.daemon.next() => {
-                    if let Ok(Reply::Begun { tty, escapes: configured, hostname, .. }) = &reply {
+                    if let Ok(Reply::Begun { tty, escapes: configured, hostname, predict, .. }) = &reply {
                         if let Some(launcher) = self.launcher.take() {
                             launcher.release(self.args.no_command, self.console.logs_to_stderr()).await;
                         }
@@ -449,6 +453,7 @@ impl Talk<'_> {
                         if *tty {
                             self.console.raw = Some(RawMode::enter(std::io::stdin()));
                             escapes = Some(self.escape_filter());
+                            self.echo.begin(*predict, &std::env::var("TERM").unwrap_or_default());
                         }
                         if let Some(typed) = typed_tx.take().filter(|_| self.framed_stdin) {
                             self.keyboard.read(typed);
@@ -486,7 +491,9 @@ impl Talk<'_> {
                 // The line begins again.
                 () = keyboard::continued(&mut self.line) => eprint!("{}", command_line::PROMPT),
                 () = left(self.launcher) => return self.end_by(SIGTERM).await,
+                shown = self.echo.time_passes() => shown.context(WRITING)?,
                 () = next(&mut self.resized) => {
+                    self.echo.resized().context(WRITING)?;
                     let (columns, rows, width, height) = size();
                     self.daemon.send(&Request::Resize(columns, rows, width, height)).await?;
                 }
@@ -559,6 +566,9 @@ impl Talk<'_> {
             }
             Err(error) => return Err(error.into()),
         };
+        if self.console.raw.is_some() && !matches!(reply, Reply::Output(_)) {
+            self.echo.set_aside().context(WRITING)?;
+        }
         match reply {
             Reply::Notice(text) => self.console.log(LogLevel::Info, &text),
             Reply::Warning(text) => self.console.log(LogLevel::Error, &text),
@@ -575,7 +585,7 @@ impl Talk<'_> {
             }
             // The end of a tunnel's output (-W), which whoever reads it sees when this program ends.
             Reply::Output(data) if data.is_empty() => return Ok(Some(Outcome::Code(0))),
-            Reply::Output(data) => write_out(&mut std::io::stdout().lock(), &data)?,
+            Reply::Output(data) => self.echo.output(&data).context(WRITING)?,
             Reply::ErrorOutput(data) => write_out(&mut std::io::stderr().lock(), &data)?,
             Reply::Exit(exit) => {
                 self.say_closed();
@@ -635,11 +645,14 @@ impl Talk<'_> {
     async fn step(&mut self, step: Step, escapes: &Option<EscapeFilter>) -> anyhow::Result<Option<Outcome>> {
         let action = match step {
             Step::Forward(bytes) => {
+                let shown = self.echo.typed(&bytes);
                 self.daemon.send(&Request::Input(bytes)).await?;
+                shown.context(WRITING)?;
                 return Ok(None);
             }
             Step::Act(action) => action,
         };
+        self.echo.set_aside().context(WRITING)?;
         if let Some(filter) = escapes {
             eprint!("{}", filter.echo(action));
         }
@@ -797,10 +810,10 @@ async fn interrupted(interrupts: &mut Option<Interrupts>) -> i32 {
     }
 }
 
+const WRITING: &str = "writing the session's output";
+
 fn write_out(out: &mut impl std::io::Write, data: &[u8]) -> anyhow::Result<()> {
-    out.write_all(data)
-        .and_then(|()| out.flush())
-        .context("writing the session's output")
+    out.write_all(data).and_then(|()| out.flush()).context(WRITING)
 }
 
 /// Becomes the system's ssh, with the same arguments.

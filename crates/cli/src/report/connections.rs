@@ -100,7 +100,10 @@ pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
     });
     let mut text = drawn(&rows, &shown);
     for column in DISPENSABLE {
-        let fits = |width: u16| text.lines().all(|line| line.chars().count() <= width.into());
+        let fits = |width: u16| {
+            text.lines()
+                .all(|line| line.chars().count() <= usize::from(width))
+        };
         if width.is_none_or(fits) {
             break;
         }

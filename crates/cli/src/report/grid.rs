@@ -69,7 +69,7 @@ fn broken(line: &str, hang: usize, width: Option<u16>, parts: fn(&str) -> Vec<&s
     let mut column = indent;
     for (nth, word) in words.split(' ').enumerate() {
         let length = word.chars().count();
-        if nth > 0 && column + 1 + length > width.into() {
+        if nth > 0 && column + 1 + length > usize::from(width) {
             text.push('\n');
             text.extend(std::iter::repeat_n(' ', indent + hang));
             column = indent + hang;
@@ -77,13 +77,13 @@ fn broken(line: &str, hang: usize, width: Option<u16>, parts: fn(&str) -> Vec<&s
             text.push(' ');
             column += 1;
         }
-        let parts = match column + length > width.into() {
+        let parts = match column + length > usize::from(width) {
             true => parts(word),
             false => vec![word],
         };
         for (nth, part) in parts.into_iter().enumerate() {
             let length = part.chars().count();
-            if nth > 0 && column + length > width.into() {
+            if nth > 0 && column + length > usize::from(width) {
                 text.push('\n');
                 text.extend(std::iter::repeat_n(' ', indent + hang));
                 column = indent + hang;

@@ -353,6 +353,7 @@ fn begun(request: &NewSession) -> protocol::Reply {
         },
         warm: true,
         hostname: String::new(),
+        predict: None,
     }
 }
 

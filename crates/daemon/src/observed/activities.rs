@@ -364,6 +364,7 @@ mod tests {
             escapes: crate::protocol::Escapes::default(),
             warm: true,
             hostname: String::new(),
+            predict: None,
         };
         client.told(&begun);
         client.told(&begun);

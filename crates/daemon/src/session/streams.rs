@@ -134,7 +134,20 @@ pub(crate) fn begun(warm: bool) -> Reply {
         escapes: Escapes::default(),
         warm,
         hostname: String::new(),
+        predict: None,
     }
+}
+
+/// With what is known of the connection by now.
+fn with_round_trip(mut begun: Reply, host: &Host) -> Reply {
+    if let Reply::Begun {
+        predict: Some(predict),
+        ..
+    } = &mut begun
+    {
+        predict.round_trip = host.round_trip();
+    }
+    begun
 }
 
 /// Moves a session's data until it has ended and its output is written. `begun` is said when the server has started the
@@ -197,7 +210,7 @@ pub(crate) async fn pump(
                     control.close();
                     Err(Error::terminal_refused(name))
                 } else {
-                    let _ = replies.send(begun).await;
+                    let _ = replies.send(with_round_trip(begun, host)).await;
                     until_over(&mut end, replies, terms).await
                 }
             }

@@ -95,6 +95,11 @@ impl Host {
             .collect()
     }
 
+    /// The shortest round-trip time of its connections, as far as it is known.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.pool().connections().iter().filter_map(Connection::rtt).min()
+    }
+
     /// What was carried by its channels last.
     pub(crate) fn activity(&self) -> &Activity {
         &self.caller.activity

@@ -1,0 +1,147 @@
+//! Keys shown before their echo, on the terminal of a session.
+
+use std::io::{self, IoSlice, Write};
+use std::time::Instant;
+
+use trunkline_control::protocol::Predict;
+use trunkline_control::terminal::modes::WindowSize;
+use trunkline_predict::{Mode, Predictor, Size};
+
+/// The session's output on this side's terminal.
+#[derive(Debug, Default)]
+pub(super) struct Echo {
+    /// `None` where nothing is predicted.
+    predictor: Option<Predictor>,
+}
+
+impl Echo {
+    /// For a session that begins on a terminal; `term` is what that calls itself.
+    pub(super) fn begin(&mut self, predict: Option<Predict>, term: &str) {
+        let size = size();
+        let knows_how = predict.filter(|_| size.is_usable() && obeys_sequences(term) && is_a_terminal());
+        self.predictor = knows_how.map(|Predict { always, round_trip }| {
+            let mode = if always { Mode::Always } else { Mode::Adaptive };
+            Predictor::new(mode, size, round_trip)
+        });
+    }
+
+    /// Writes the session's output.
+    pub(super) fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut terminal = io::stdout().lock();
+        let (before, after) = match &mut self.predictor {
+            Some(predictor) => predictor.output(bytes, Instant::now()),
+            None => Default::default(),
+        };
+        if before.is_empty() && after.is_empty() {
+            terminal.write_all(bytes)?;
+        } else {
+            // Together, so that the terminal never shows what is between.
+            let mut parts = [IoSlice::new(&before), IoSlice::new(bytes), IoSlice::new(&after)];
+            write_all(&mut terminal, &mut parts)?;
+        }
+        terminal.flush()
+    }
+
+    /// Shows what was typed, as far as it can be guessed.
+    pub(super) fn typed(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.draw(|predictor| predictor.typed(bytes, Instant::now()))
+    }
+
+    /// The window has another size.
+    pub(super) fn resized(&mut self) -> io::Result<()> {
+        self.draw(|predictor| predictor.resized(size(), Instant::now()))
+    }
+
+    /// Something else is about to be written to the terminal.
+    pub(super) fn set_aside(&mut self) -> io::Result<()> {
+        self.draw(|predictor| predictor.set_aside(Instant::now()))
+    }
+
+    /// Waits until time alone changes what is shown, and changes it.
+    pub(super) async fn time_passes(&mut self) -> io::Result<()> {
+        match self.predictor.as_ref().and_then(Predictor::deadline) {
+            Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+            None => std::future::pending().await,
+        }
+        self.draw(|predictor| predictor.timed_out(Instant::now()))
+    }
+
+    fn draw(&mut self, bytes: impl FnOnce(&mut Predictor) -> Vec<u8>) -> io::Result<()> {
+        let bytes = self.predictor.as_mut().map(bytes).unwrap_or_default();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut terminal = io::stdout().lock();
+        terminal.write_all(&bytes)?;
+        terminal.flush()
+    }
+}
+
+fn write_all(terminal: &mut impl Write, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        match terminal.write_vectored(parts) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut parts, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is typed and what is shown are on one terminal, as far as that can be told.
+fn is_a_terminal() -> bool {
+    rustix::termios::isatty(io::stdin()) && rustix::termios::isatty(io::stdout())
+}
+
+/// Whether a terminal of this name moves its cursor and erases as xterm does.
+fn obeys_sequences(term: &str) -> bool {
+    let family = term.split(['-', '.', '+']).next().unwrap_or_default();
+    !matches!(
+        family,
+        "" | "dumb"
+            | "unknown"
+            | "network"
+            | "emacs"
+            | "vt52"
+            | "ansi"
+            | "cons25"
+            | "9term"
+            | "sun"
+            | "wyse50"
+            | "tvi920"
+    )
+}
+
+fn size() -> Size {
+    let WindowSize { cols, rows, .. } = WindowSize::of(io::stdin());
+    let count = |count| usize::try_from(count).unwrap_or(0);
+    Size {
+        rows: count(rows),
+        columns: count(cols),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_without_sequences_are_left_alone() {
+        for term in ["", "dumb", "dumb-emacs-ansi", "unknown", "vt52"] {
+            assert!(!obeys_sequences(term), "{term}");
+        }
+        for term in [
+            "xterm-256color",
+            "tmux-256color",
+            "screen.xterm",
+            "linux",
+            "alacritty",
+            "foot",
+            "vt100",
+        ] {
+            assert!(obeys_sequences(term), "{term}");
+        }
+    }
+}
