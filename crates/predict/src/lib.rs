@@ -134,8 +134,18 @@ impl Predictor {
 
     /// Begins to follow the output, where that is worth it.
     fn follow(&mut self) {
-        if self.truth.is_none() && self.round_trip.is_far && self.size.is_usable() {
+        if self.truth.is_none() && !self.round_trip.is_near() && self.size.is_usable() {
             self.truth = Some(Truth::new(self.size));
+        }
+    }
+
+    /// Stops following it, where that is not.
+    fn leave(&mut self) {
+        if self.round_trip.is_near() && self.drawn.is_none() {
+            self.truth = None;
+            self.line = None;
+            self.sent.clear();
+            (self.judged_at, self.disagrees_since, self.found_at) = (None, None, None);
         }
     }
 
@@ -144,12 +154,10 @@ impl Predictor {
     pub fn output(&mut self, bytes: &[u8], now: Instant) -> (Vec<u8>, Vec<u8>) {
         let Some(truth) = &mut self.truth else {
             self.round_trip.answered(now);
-            if self.round_trip.is_far {
-                self.follow();
-                // Where in its row the cursor is now is not known.
-                if let Some(truth) = &mut self.truth {
-                    truth.forget();
-                }
+            self.follow();
+            // Where in its row the cursor is now is not known.
+            if let Some(truth) = &mut self.truth {
+                truth.forget();
             }
             return (Vec::new(), Vec::new());
         };
@@ -160,7 +168,9 @@ impl Predictor {
         let before = redraw(truth, self.drawn.take().as_ref(), None);
         let effects = truth.feed(bytes);
         self.compare(effects, now);
-        (before, self.draw(now))
+        let after = self.draw(now);
+        self.leave();
+        (before, after)
     }
 
     /// What the user typed, as it was sent.
@@ -476,24 +486,32 @@ fn expected(line: Option<&mut TypedLine>, key: Key, truth: &Truth, at: Instant) 
 struct RoundTrip {
     mode: Mode,
     smoothed: Option<Duration>,
+    /// That is of echoes, and not of TCP, whose peer may be a proxy.
+    is_measured: bool,
     /// How far measurements are from it, on average (RFC 6298).
     varies_by: Duration,
     is_far: bool,
     /// Of a near host: when a key was sent that output has not followed.
     asked: Option<Instant>,
-    /// Of a near host: how many measurements in a row were far.
+    /// How many echoes in a row took as long as a far host's, or not.
     far_in_a_row: u32,
+    near_in_a_row: u32,
 }
+
+/// So many echoes tell a near host from a far one.
+const TELLING: u32 = 8;
 
 impl RoundTrip {
     fn new(mode: Mode, known: Option<Duration>) -> Self {
         let mut new = Self {
             mode,
             smoothed: known,
+            is_measured: false,
             varies_by: known.unwrap_or_default() / 4,
             is_far: false,
             asked: None,
             far_in_a_row: 0,
+            near_in_a_row: 0,
         };
         new.decide();
         new
@@ -508,26 +526,35 @@ impl RoundTrip {
     }
 
     fn measured(&mut self, taken: Duration) {
-        match self.smoothed {
+        match self.smoothed.filter(|_| self.is_measured) {
             None => (self.smoothed, self.varies_by) = (Some(taken), taken / 2),
             Some(smoothed) => {
                 self.varies_by = (3 * self.varies_by + smoothed.abs_diff(taken)) / 4;
                 self.smoothed = Some((7 * smoothed + taken) / 8);
             }
         }
+        self.is_measured = true;
+        self.near_in_a_row = if taken >= FAR { 0 } else { self.near_in_a_row + 1 };
         self.decide();
     }
 
+    /// Whether the output of a host need not be followed: echoes have shown that it is near.
+    fn is_near(&self) -> bool {
+        !self.is_far && self.near_in_a_row >= TELLING
+    }
+
     fn expected(&self) -> Duration {
-        self.smoothed.unwrap_or(UNKNOWN_ROUND_TRIP)
+        match self.smoothed {
+            Some(smoothed) if self.is_measured => smoothed,
+            // Of a proxy it says too little.
+            known => known.unwrap_or_default().max(UNKNOWN_ROUND_TRIP),
+        }
     }
 
     /// No echo comes sooner.
     fn soonest(&self) -> Duration {
-        match self.smoothed {
-            Some(smoothed) => smoothed / 2,
-            None => Duration::ZERO,
-        }
+        // To a proxy it is shorter.
+        self.smoothed.unwrap_or_default() / 2
     }
 
     /// What is not answered by now has no answer.
@@ -540,15 +567,15 @@ impl RoundTrip {
         self.asked.get_or_insert(now);
     }
 
-    /// Output came from a near host. Whether it answers the key is not looked at: eight times in a row it is slow only where
-    /// the host has become far.
+    /// Output came from a near host. Whether it answers the key is not looked at: so often in a row it is slow only where the
+    /// host has become far.
     fn answered(&mut self, now: Instant) {
         let Some(asked) = self.asked.take() else { return };
         let taken = now.saturating_duration_since(asked);
         self.far_in_a_row = if taken >= FAR { self.far_in_a_row + 1 } else { 0 };
-        if self.far_in_a_row >= 8 {
-            self.smoothed = Some(taken);
-            self.varies_by = taken / 2;
+        if self.far_in_a_row >= TELLING {
+            (self.smoothed, self.varies_by) = (Some(taken), taken / 2);
+            (self.far_in_a_row, self.near_in_a_row) = (0, 0);
             self.decide();
         }
     }
