@@ -221,10 +221,7 @@ impl Predictor {
     /// When to call [`timed_out`](Self::timed_out).
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let waits = self.sent.front().map(|first| match first.key {
-            Key::Other => first.at + self.round_trip.limit(),
-            _ => first.at + self.patience(),
-        });
+        let waits = self.sent.front().map(|first| self.over_at(first));
         let late = self
             .sent
             .front()
@@ -245,7 +242,7 @@ impl Predictor {
             self.found_at = Some(now);
         }
         // Not every control key is answered, nor every key that nobody guessed at.
-        while self.sent.front().is_some_and(|first| self.is_over(first, now)) {
+        while self.sent.front().is_some_and(|first| self.over_at(first) <= now) {
             self.sent.pop_front();
             self.line = None;
             self.is_confirmed = false;
@@ -258,12 +255,13 @@ impl Predictor {
         self.draw(now)
     }
 
-    fn is_over(&self, first: &Sent, now: Instant) -> bool {
-        let limit = match (first.key, &self.line) {
-            (Key::Other, _) | (_, None) => self.round_trip.limit(),
-            (_, Some(_)) => self.patience(),
-        };
-        now.saturating_duration_since(first.at) >= limit
+    /// When a key is waited for no longer.
+    fn over_at(&self, first: &Sent) -> Instant {
+        first.at
+            + match (first.key, &self.line) {
+                (Key::Other, _) | (_, None) => self.round_trip.limit(),
+                (_, Some(_)) => self.patience(),
+            }
     }
 
     fn take_back(&mut self) -> Vec<u8> {
