@@ -3,6 +3,7 @@
 mod as_ssh;
 mod authentication;
 mod connecting;
+mod echo;
 mod execution;
 mod forwards;
 mod recording;
