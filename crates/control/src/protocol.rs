@@ -24,7 +24,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;

@@ -9,7 +9,7 @@
 //! So no byte of the server's ever meets another screen than it would without prediction.
 //!
 //! The rules of when to guess are mosh's ("Mosh: An Interactive Remote Shell for Mobile Clients", 2012, §3.2), applied to
-//! a server that does not say which keys it has seen: see `docs/adr/0024-predictive-echo.md`.
+//! a server that does not say which keys it has seen: see `docs/adr/0025-predictive-echo.md`.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ const LONGEST: usize = 256;
 const STRING: usize = 2048;
 
 /// One piece of what the server sent.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Piece<'a> {
     /// Text, with whole characters, and C0 controls other than ESC, CAN and SUB.
     Text(&'a [u8]),
@@ -165,7 +165,7 @@ impl Scanner {
             }
             (State::Escape, b'[') if self.sequence.len() == 1 => self.push(byte, State::Control),
             (State::Escape, b']') if self.sequence.len() == 1 => {
-                self.push(byte, State::String { bell: true })
+                self.push(byte, State::String { bell: true });
             }
             (State::Escape, b'P' | b'X' | b'^' | b'_') if self.sequence.len() == 1 => {
                 self.push(byte, State::String { bell: false });

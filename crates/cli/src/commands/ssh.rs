@@ -503,6 +503,7 @@ impl Talk<'_> {
 
     /// Ends the session as a signal asks for, and then the process.
     async fn end_by(mut self, signal: i32) -> anyhow::Result<Outcome> {
+        self.echo.end();
         self.console.raw = None;
         self.daemon.withdraw();
         let ended = async {
@@ -528,6 +529,7 @@ impl Talk<'_> {
 
     /// Whoever started this program is to see what ended it.
     fn die_of(&mut self, signal: i32) -> Outcome {
+        self.echo.end();
         self.console.raw = None;
         let _ = emulate_default_handler(signal);
         Outcome::Code(status_of(signal))
@@ -544,6 +546,9 @@ impl Talk<'_> {
     }
 
     async fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
+        if !matches!(reply, Ok(Reply::Output(_))) {
+            self.echo.set_aside().context(WRITING)?;
+        }
         let reply = match reply {
             Ok(reply) => reply,
             Err(ClientError::Gone) => {
@@ -566,9 +571,6 @@ impl Talk<'_> {
             }
             Err(error) => return Err(error.into()),
         };
-        if self.console.raw.is_some() && !matches!(reply, Reply::Output(_)) {
-            self.echo.set_aside().context(WRITING)?;
-        }
         match reply {
             Reply::Notice(text) => self.console.log(LogLevel::Info, &text),
             Reply::Warning(text) => self.console.log(LogLevel::Error, &text),
@@ -733,6 +735,8 @@ impl Talk<'_> {
     /// The session goes on.
     fn close_line(&mut self) {
         self.line = None;
+        // Output that came beside the line has met what was typed in it.
+        self.echo.lose_track();
         self.keyboard.close_line();
         // What came meanwhile was for the line, or for the command that it ran.
         if let Some(interrupts) = &mut self.interrupts {
@@ -771,6 +775,7 @@ impl Talk<'_> {
 
     /// `~&`: the session continues in the daemon, without us.
     async fn background(&mut self) -> anyhow::Result<Outcome> {
+        self.echo.end();
         self.console.raw = None;
         self.daemon.send(&Request::Background).await?;
         loop {

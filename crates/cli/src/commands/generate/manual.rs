@@ -9,7 +9,7 @@ use super::sections::{self, Row, Sections};
 use crate::Cli;
 
 /// When what [`sections`] says last changed.
-const DATE: &str = "2026-11-23";
+const DATE: &str = "2026-11-29";
 
 /// Every page, with its file's name.
 ///

@@ -203,7 +203,12 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                           sequences and the exit status.\n\n\
                           What the engine cannot do (GSSAPI, PKCS#11, X11 and others) is left to the system's ssh; trunkline \
                           explain says what and why. With -v, or LogLevel DEBUG in a file, the command gets a connection of \
-                          its own, whose log goes to standard error.",
+                          its own, whose log goes to standard error.\n\n\
+                          On a terminal, where a key's echo takes 40 ms or longer, keys are shown as they are typed: letters, \
+                          Backspace, and the arrows within what was typed, once the program has echoed one character since the \
+                          last Enter or control key. A key that is two round trips late is underlined, and one that the \
+                          server does not confirm disappears. predict, predict_always_hosts and predict_never_hosts in \
+                          config.toml change that.",
             exit_status: &[
                 ("0 to 254", "The remote command's own."),
                 (

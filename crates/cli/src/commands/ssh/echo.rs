@@ -1,6 +1,7 @@
 //! Keys shown before their echo, on the terminal of a session.
 
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Instant;
 
 use trunkline_control::protocol::Predict;
@@ -18,7 +19,7 @@ impl Echo {
     /// For a session that begins on a terminal; `term` is what that calls itself.
     pub(super) fn begin(&mut self, predict: Option<Predict>, term: &str) {
         let size = size();
-        let knows_how = predict.filter(|_| size.is_usable() && obeys_sequences(term) && is_a_terminal());
+        let knows_how = predict.filter(|_| size.is_usable() && obeys_sequences(term) && is_one_terminal());
         self.predictor = knows_how.map(|Predict { always, round_trip }| {
             let mode = if always { Mode::Always } else { Mode::Adaptive };
             Predictor::new(mode, size, round_trip)
@@ -27,19 +28,15 @@ impl Echo {
 
     /// Writes the session's output.
     pub(super) fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut terminal = io::stdout().lock();
         let (before, after) = match &mut self.predictor {
             Some(predictor) => predictor.output(bytes, Instant::now()),
             None => Default::default(),
         };
-        if before.is_empty() && after.is_empty() {
-            terminal.write_all(bytes)?;
-        } else {
-            // Together, so that the terminal never shows what is between.
-            let mut parts = [IoSlice::new(&before), IoSlice::new(bytes), IoSlice::new(&after)];
-            write_all(&mut terminal, &mut parts)?;
+        match before.is_empty() && after.is_empty() {
+            true => write(bytes),
+            // Together, so that the terminal hardly ever shows what is between.
+            false => write(&[&before, bytes, &after].concat()),
         }
-        terminal.flush()
     }
 
     /// Shows what was typed, as far as it can be guessed.
@@ -57,6 +54,18 @@ impl Echo {
         self.draw(|predictor| predictor.set_aside(Instant::now()))
     }
 
+    /// The same, where it has been.
+    pub(super) fn lose_track(&mut self) {
+        // A terminal that cannot be written to says so at the next output.
+        _ = self.set_aside();
+    }
+
+    /// The session is over, or no longer shown here.
+    pub(super) fn end(&mut self) {
+        self.lose_track();
+        self.predictor = None;
+    }
+
     /// Waits until time alone changes what is shown, and changes it.
     pub(super) async fn time_passes(&mut self) -> io::Result<()> {
         match self.predictor.as_ref().and_then(Predictor::deadline) {
@@ -71,28 +80,23 @@ impl Echo {
         if bytes.is_empty() {
             return Ok(());
         }
-        let mut terminal = io::stdout().lock();
-        terminal.write_all(&bytes)?;
-        terminal.flush()
+        write(&bytes)
     }
 }
 
-fn write_all(terminal: &mut impl Write, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
-    IoSlice::advance_slices(&mut parts, 0);
-    while !parts.is_empty() {
-        match terminal.write_vectored(parts) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut parts, written),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+fn write(bytes: &[u8]) -> io::Result<()> {
+    let mut terminal = io::stdout().lock();
+    terminal.write_all(bytes)?;
+    terminal.flush()
 }
 
 /// Whether what is typed and what is shown are on one terminal, as far as that can be told.
-fn is_a_terminal() -> bool {
-    rustix::termios::isatty(io::stdin()) && rustix::termios::isatty(io::stdout())
+fn is_one_terminal() -> bool {
+    let (input, output) = (io::stdin(), io::stdout());
+    let device = |stream: BorrowedFd<'_>| rustix::fs::fstat(stream).map(|found| found.st_rdev).ok();
+    rustix::termios::isatty(&input)
+        && rustix::termios::isatty(&output)
+        && device(input.as_fd()) == device(output.as_fd())
 }
 
 /// Whether a terminal of this name moves its cursor and erases as xterm does.
