@@ -23,7 +23,7 @@ pub(crate) fn forms(print: impl Fn(Option<u16>, Colours) -> String) -> String {
             "{name}: with colours and without"
         );
         for line in plain.lines() {
-            let fits = width.is_none_or(|width| measure_text_width(line) <= width.into());
+            let fits = width.is_none_or(|width| measure_text_width(line) <= usize::from(width));
             assert!(fits || !line.trim_start().contains(' '), "{name}: {line}");
             assert_eq!(line, line.trim_end(), "{name}: spaces at the end of a line");
         }
