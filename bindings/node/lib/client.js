@@ -2,7 +2,7 @@
 
 const { AsyncResource } = require('node:async_hooks');
 const { EventEmitter } = require('node:events');
-const { KIND, hub, attach, attempt, detach, retain, release } = require('./hub');
+const { KIND, hub, answer, attach, attempt, detach, retain, release } = require('./hub');
 const { Channel, Tunnel } = require('./streams/channel');
 const { Authentication } = require('./authentication');
 const { BY_APPLICATION, checkText, hostOf, toConnectionError, toError, toRequestError } = require('./errors');
@@ -340,8 +340,12 @@ class Client extends EventEmitter {
   _closed(fault) {
     const id = /** @type {number} */ (this._id);
     detach(id);
-    this._hold(false);
+    // The process stays until the end has been told, which is behind all that streams have to tell; a client that connects anew
+    // meanwhile has a reason of its own.
+    const wasHeld = this._isHeld;
+    this._isHeld = false;
     this._id = undefined;
+    for (const channel of this._channels) if (channel instanceof Channel) channel._hold();
     const wasReady = this._ready;
     this._listeners.clear();
     this._logins.clear();
@@ -361,7 +365,11 @@ class Client extends EventEmitter {
       // As a socket's: in a turn of its own, so that who waits for the end can wait for this.
       setImmediate(() => {
         if (sock instanceof Socket) attempt(undefined, () => sock.emit('close', false));
-        this.emit('close');
+        try {
+          this.emit('close');
+        } finally {
+          if (wasHeld) release();
+        }
       });
       attempt(undefined, () => error !== undefined && this.emit('error', error));
       if (ends) this.emit('end');
@@ -608,17 +616,27 @@ class Client extends EventEmitter {
       hub.unlisten(client, id);
       return closed;
     };
-    attach(id, {
+    /** @type {{ _owner: Client, _told(kind: number, value: any): void, _isHeard(): boolean }} */
+    const listening = {
       _owner: this,
-      _told(kind, value) {
+      _told: (kind, value) => {
         const told = callback;
         callback = undefined;
         if (kind === KIND.OPEN) return told?.(undefined, { close });
-        told?.(kind === KIND.FAIL ? toError(value) : new Error('Not connected'));
         detach(id);
+        this._channels.delete(listening);
         ended();
+        try {
+          told?.(kind === KIND.FAIL ? toError(value) : new Error('Not connected'));
+        } finally {
+          this._left();
+        }
       },
-    });
+      // Until its end: who closes it waits for that.
+      _isHeard: () => true,
+    };
+    attach(id, listening);
+    this._channels.add(listening);
     return this;
   }
 
@@ -730,13 +748,9 @@ class Client extends EventEmitter {
    */
   stats(callback) {
     const id = hub.stats(this._connected());
-    attach(id, {
-      _owner: this,
-      _told(kind, value) {
-        detach(id);
-        if (kind === KIND.OPEN) callback(undefined, value);
-        else callback(toError(value));
-      },
+    answer(id, this, (kind, value) => {
+      if (kind === KIND.OPEN) callback(undefined, value);
+      else callback(toError(value));
     });
     return this;
   }
@@ -780,9 +794,9 @@ class Listener {
     client._channels.add(this);
   }
 
-  /** Whether somebody waits for the server's answer. */
+  /** Whether somebody waits for the server's answer, or for the end. */
   _isHeard() {
-    return this.callback !== undefined;
+    return this.callback !== undefined || this.ended !== undefined;
   }
 
   /**
@@ -815,7 +829,8 @@ class Listener {
       case KIND.CLOSE:
         detach(this.id);
         this.callback = undefined;
-        this.ended?.();
+        attempt(this.client, () => this.ended?.());
+        this.ended = undefined;
         callback?.(new Error('Not connected'));
         break;
     }

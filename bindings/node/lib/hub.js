@@ -123,23 +123,46 @@ function detach(number) {
   targets.delete(number);
 }
 
-// The native wake-up does not keep the event loop alive: a timer does while there are clients. The longest that a timer can
-// wait for, 2^31 - 1 ms.
+/**
+ * Lets one answer be heard, for which the process stays. What is told before it, the target hears too.
+ * @param {number} number
+ * @param {Owner | undefined} owner
+ * @param {(kind: number, value: any) => void} answered
+ * @param {(value: any) => void} [step] hears each chunk before the answer
+ */
+function answer(number, owner, answered, step) {
+  retain();
+  attach(number, {
+    _owner: owner,
+    _told(kind, value) {
+      if (kind === KIND.DATA) return step?.(value);
+      detach(number);
+      try {
+        answered(kind, value);
+      } finally {
+        release();
+      }
+    },
+  });
+}
+
+// The native wake-up does not keep the event loop alive: a timer does while something is to be told. The longest that a timer
+// can wait for, 2^31 - 1 ms.
 const LONGEST = 0x7fffffff;
 /** @type {NodeJS.Timeout | undefined} */
 let keeper;
-let clients = 0;
+let reasons = 0;
 
-/** A client is there: the process has a reason to stay. */
+/** Something is to be told: the process has one more reason to stay. */
 function retain() {
-  clients += 1;
-  if (clients === 1) keeper = setInterval(() => {}, LONGEST);
+  reasons += 1;
+  if (reasons === 1) keeper = setInterval(() => {}, LONGEST);
 }
 
-/** A client has ended. */
+/** It has been told. */
 function release() {
-  clients -= 1;
-  if (clients === 0) clearInterval(keeper);
+  reasons -= 1;
+  if (reasons === 0) clearInterval(keeper);
 }
 
-module.exports = { KIND, hub, attach, attempt, deliver, detach, retain, release };
+module.exports = { KIND, hub, answer, attach, attempt, deliver, detach, retain, release };

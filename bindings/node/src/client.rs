@@ -244,11 +244,14 @@ impl Client {
             let lanes = all_shown(&way.connections().await?);
             Ok::<_, Failure>(json!({ "daemon": way.host().is_none(), "lanes": lanes }))
         };
-        match stats.await {
+        let told = tokio::select! {
+            biased;
+            told = stats => told.map_err(Fault::from),
+            fault = self.cuts_off() => Err(fault),
+        };
+        match told {
             Ok(stats) => self.outbox.tell(request, Kind::Open, stats),
-            Err(failure) => self
-                .outbox
-                .tell(request, Kind::Fail, Fault::from(failure).to_json()),
+            Err(fault) => self.outbox.tell(request, Kind::Fail, fault.to_json()),
         }
     }
 
@@ -439,9 +442,11 @@ impl Begun {
                 Value::Null
             }
             Some(Ok(held)) => {
-                let details = held.handshake().await.map_or(Value::Null, details);
-                client.outbox.tell(client.target, Kind::Open, details);
-                let attending = Box::pin(client.attend(held));
+                let attending = Box::pin(async {
+                    let details = held.handshake().await.map_or(Value::Null, details);
+                    client.outbox.tell(client.target, Kind::Open, details);
+                    client.attend(held).await
+                });
                 let ended = client.cancel.run_until_cancelled(attending).await;
                 match ended {
                     Some(fault) => client.end.get_or_init(|| fault.after_start()).to_json(),

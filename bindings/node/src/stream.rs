@@ -236,7 +236,13 @@ impl Stream {
                 false => Poll::Pending,
             }
         });
-        let ((), outcome) = tokio::join!(rest, end.wait());
+        let end = async {
+            let outcome = end.wait().await;
+            // Of a session that was cut off nothing more comes. Who reads one of its outputs need not wait for a reader of the other.
+            self.flow.widen(outcome.is_err());
+            outcome
+        };
+        let ((), outcome) = tokio::join!(rest, end);
         let [written, error_written] = taking.map(|each| each.taken.map_or(Ok(()), |taken| taken.map(drop)));
         let written = written.and(error_written).map_err(Failure::after_start);
         outcome.and_then(|exit| written.map(|()| exit))
@@ -687,7 +693,7 @@ impl Inlet {
             return true;
         }
         self.room.awaited.store(true, Ordering::Release);
-        // The engine may have taken it all between the look and the wish to be told.
+        // The engine may have taken it all, or have stopped taking, between the look and the wish to be told.
         self.room.reopens() || self.queue.is_closed()
     }
 }
@@ -725,8 +731,14 @@ impl Outlet {
                     let _ = sink.drained().await;
                     self.emptied.notify_one();
                 }
-                None => return self.emptied.notify_one(),
+                None => break,
             }
+        }
+        self.emptied.notify_one();
+        // Nobody takes anything any more: who writes from now on finds that, and who waits is told.
+        self.written.close();
+        if self.room.awaited.swap(false, Ordering::AcqRel) {
+            self.outbox.tell(self.target, Kind::Drain, Value::Null);
         }
     }
 }

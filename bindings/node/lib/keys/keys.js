@@ -3,7 +3,7 @@
 // Keys as ssh2's utils give them: parsed from every format that people have, signed and verified with, made anew.
 
 const crypto = require('node:crypto');
-const { KIND, attach, detach, hub, release, retain } = require('../hub');
+const { KIND, answer, hub } = require('../hub');
 const native = require('../native');
 
 /** Curves by key type: their names in OpenSSL's words, and bytes of a coordinate. @type {Record<string, [crv: string, bytes: number, hash: string]>} */
@@ -431,21 +431,16 @@ function openSealed(data, passphrase) {
   const text = data.toString().trim();
   const isPem = PEM.test(text);
   return new Promise((resolve) => {
-    retain();
     const id = hub.openKey(Buffer.from(`${text}\n`), passphrase.toString());
-    attach(id, {
-      _told(kind, value) {
-        detach(id);
-        release();
-        // OpenSSL knows more ciphers.
-        if (kind === KIND.FAIL && value === null) return resolve(parseKey(data, passphrase));
-        if (kind === KIND.FAIL) return resolve(new Error(isPem ? 'Malformed private key, or a wrong passphrase' : value));
-        try {
-          resolve(ofFields(value));
-        } catch (error) {
-          resolve(/** @type {Error} */ (error));
-        }
-      },
+    answer(id, undefined, (kind, value) => {
+      // OpenSSL knows more ciphers.
+      if (kind === KIND.FAIL && value === null) return resolve(parseKey(data, passphrase));
+      if (kind === KIND.FAIL) return resolve(new Error(isPem ? 'Malformed private key, or a wrong passphrase' : value));
+      try {
+        resolve(ofFields(value));
+      } catch (error) {
+        resolve(/** @type {Error} */ (error));
+      }
     });
   });
 }

@@ -1,7 +1,7 @@
 'use strict';
 
 const { Duplex, Readable } = require('node:stream');
-const { KIND, hub, attach, detach } = require('../hub');
+const { KIND, hub, attach, detach, release, retain } = require('../hub');
 const { toError } = require('../errors');
 
 /**
@@ -27,8 +27,7 @@ class StandardError extends Readable {
   }
 
   _read() {
-    const id = this._channel._id;
-    if (id !== undefined) hub.read(id, true);
+    this._channel._want(this);
   }
 }
 
@@ -86,6 +85,10 @@ class Channel extends Duplex {
     /** Whose ends were told. @type {Set<Readable>} */
     this._ended = new Set();
     this._cutOff = false;
+    /** The sides of which the engine was asked for a chunk. @type {Set<Readable>} */
+    this._wanted = new Set();
+    /** Keeps the process alive by itself. */
+    this._isHeld = false;
     this._closeEmitted = false;
   }
 
@@ -120,10 +123,14 @@ class Channel extends Duplex {
   _told(kind, value) {
     switch (kind) {
       case KIND.DATA:
+        this._wanted.delete(this);
         this.push(value);
+        this._hold();
         break;
       case KIND.ERROR_DATA:
+        this._wanted.delete(this.stderr);
         this.stderr.push(value);
+        this._hold();
         break;
       case KIND.END:
         // A strict stream that was cut off fails when it is known why.
@@ -161,9 +168,12 @@ class Channel extends Duplex {
   _endOf(stream) {
     if (this._ended.has(stream)) return;
     this._ended.add(stream);
+    this._wanted.delete(stream);
+    this._hold();
     if (stream === this && this._cutOff) this._fail();
     else stream.push(null);
     this._forget();
+    this._owner?._left();
   }
 
   /** @param {Error | null} error */
@@ -248,15 +258,43 @@ class Channel extends Duplex {
     detach(this._id);
     hub.destroy(this._id);
     this._id = undefined;
+    this._hold();
     this._asked = false;
     this._owner?._left(this);
   }
 
-  /** Whether something is left to be told that somebody waits for: whether it is open, or its data, which flows or was asked for. */
+  /**
+   * Whether something is left to be told that somebody may wait for: whether it is open, that there is room to write, its end,
+   * or the data of either side, which flows or was asked for. The end comes without being asked for, of a tunnel behind its data.
+   */
   _isHeard() {
-    if (this._asked) return true;
+    if (this._asked || this._waiting !== undefined) return true;
     if (this._id === undefined || this.destroyed) return false;
-    return this.readableFlowing === true || (this.listenerCount('readable') > 0 && this.readableLength === 0);
+    if (!this._over && (this.type === 'session' || this._ended.has(this))) return true;
+    return [this, this.stderr].some((side) => {
+      if (this._ended.has(side) || side.destroyed) return false;
+      return side.readableFlowing === true || (side.listenerCount('readable') > 0 && side.readableLength === 0);
+    });
+  }
+
+  /** Asks for a chunk. @param {Readable} side */
+  _want(side) {
+    if (this._id === undefined) return;
+    hub.read(this._id, side !== this);
+    this._wanted.add(side);
+    this._hold();
+  }
+
+  /**
+   * Keeps the process alive while somebody waits for what a connection that has ended has left. A client that is connected does
+   * so for all its streams, if it is meant to.
+   */
+  _hold() {
+    const held = this._id !== undefined && this._wanted.size > 0 && this._owner !== undefined && this._owner._id === undefined;
+    if (held === this._isHeld) return;
+    this._isHeld = held;
+    if (held) retain();
+    else release();
   }
 
   pause() {
@@ -274,10 +312,11 @@ class Channel extends Duplex {
     const waiting = this._waiting;
     this._waiting = undefined;
     waiting?.();
+    this._owner?._left();
   }
 
   _read() {
-    if (this._id !== undefined) hub.read(this._id, false);
+    this._want(this);
   }
 
   /** @param {number} [size] */

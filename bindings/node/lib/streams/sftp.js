@@ -6,7 +6,7 @@ const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
 const { Readable, Transform, Writable, pipeline } = require('node:stream');
 const { fileURLToPath } = require('node:url');
-const { KIND, hub, attach, attempt, detach } = require('../hub');
+const { KIND, hub, answer, attach, attempt, detach } = require('../hub');
 const { checkText, toError, toLocalError } = require('../errors');
 
 const STATUS_CODE = Object.freeze({
@@ -283,20 +283,14 @@ class SFTP extends EventEmitter {
       ? toLocalError(fault, target, op === 'put')
       : this._explainCall(fault);
     const id = hub.sftpCall(this._id, call);
-    attach(id, {
-      _owner: this._owner,
-      _told(kind, value) {
-        if (kind === KIND.DATA) return step?.(value);
-        detach(id);
-        if (kind === KIND.FAIL) callback?.(explain(value));
-        else {
-          const shaped = shape(value);
-          // As ssh2: what gives nothing calls back with nothing.
-          if (shaped === undefined) callback?.();
-          else callback?.(undefined, shaped);
-        }
-      },
-    });
+    const answered = (/** @type {number} */ kind, /** @type {any} */ value) => {
+      if (kind === KIND.FAIL) return callback?.(explain(value));
+      const shaped = shape(value);
+      // As ssh2: what gives nothing calls back with nothing.
+      if (shaped === undefined) callback?.();
+      else callback?.(undefined, shaped);
+    };
+    answer(id, this._owner, answered, step);
     return true;
   }
 
