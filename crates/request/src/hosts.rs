@@ -93,7 +93,8 @@ pub struct Skipped {
 ///
 /// Names are separated by commas or white space. `[01-20]` counts, as wide as its first number is written;
 /// `[1-9/2]` counts in steps; `[1,4-6]` lists. Several brackets in a name multiply. `!name` takes hosts away,
-/// wherever it stands. `@file` reads a file of expressions, where `#` begins a comment; a relative path begins at
+/// wherever it stands. `@file` reads a file of expressions, where `#` begins a comment and white space alone separates nothing:
+/// in `web1 root`, the second word may be anything. A relative path begins at
 /// `folder`, and at its own folder inside a file. Brackets that hold a colon are an IPv6 address and stay.
 ///
 /// # Errors
@@ -279,8 +280,17 @@ impl Place<'_> {
 
 impl HostList {
     fn add(&mut self, text: &str, folder: &Path, place: &Place<'_>) -> Result<(), HostListError> {
+        let mut end = 0;
         for (offset, item) in items(text) {
             let wrong = |error: Wrong| error.at(text, offset, place);
+            let is_second_word = end > 0 && !text[end..offset].contains(',');
+            end = offset + item.len();
+            if place.file.is_some() && is_second_word {
+                return Err(wrong(Wrong {
+                    at: 0,
+                    problem: "a second word: write one host a line, or commas between hosts",
+                }));
+            }
             if let Some(file) = item.strip_prefix('@') {
                 self.add_file(&folder.join(file), place)?;
                 continue;
@@ -337,6 +347,8 @@ impl HostList {
             error,
         })?;
         let folder = file.parent().unwrap_or(Path::new("/"));
+        // As editors of Windows begin a file.
+        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default();
             let place = Place {
@@ -427,6 +439,14 @@ impl Part<'_> {
     }
 }
 
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// Controls, and what turns or joins text without a width of its own.
+fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | BYTE_ORDER_MARK)
+}
+
 fn parts(name: &str) -> Result<Vec<Part<'_>>, Wrong> {
     let mut parts = Vec::new();
     let mut rest = name;
@@ -435,6 +455,12 @@ fn parts(name: &str) -> Result<Vec<Part<'_>>, Wrong> {
         return Err(Wrong {
             at: 0,
             problem: "a name is missing",
+        });
+    }
+    if let Some(at) = name.find(is_invisible) {
+        return Err(Wrong {
+            at,
+            problem: "an invisible character, which no host name has",
         });
     }
     if let Some(at) = name.find('!') {
@@ -667,6 +693,36 @@ mod tests {
             expand("@none", folder.path()),
             Err(HostListError::File { .. })
         ));
+    }
+
+    #[test]
+    fn a_file_names_hosts_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            fs::write(folder.path().join("list"), text).unwrap();
+            expand("@list", folder.path()).map_err(|error| error.to_string())
+        };
+        for (text, says) in [
+            (
+                "web1 root\n",
+                "list:1: a second word: write one host a line, or commas between hosts\n  web1 root\n       ^",
+            ),
+            ("10.0.0.1\tweb1\n", "list:1: a second word"),
+            ("web1\nweb2,web3 root\n", "list:2: a second word"),
+            (
+                "we\u{200b}b1\n",
+                "list:1: an invisible character, which no host name has",
+            ),
+            ("web1\n\u{feff}web2\n", "list:2: an invisible character"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+        assert_eq!(
+            read("\u{feff}web1\r\nweb2 , web3\n").unwrap(),
+            ["web1", "web2", "web3"]
+        );
+        assert_eq!(read("web1 # root\n").unwrap(), ["web1"]);
     }
 
     #[test]
