@@ -25,6 +25,8 @@ pub struct Inventory {
     hosts: Vec<String>,
     variables: HashMap<String, Variables>,
     groups: BTreeMap<String, Group>,
+    /// What ansible.cfg and the environment say where no variable does.
+    defaults: Variables,
 }
 
 /// Why an inventory could not be used.
@@ -90,14 +92,19 @@ impl Inventory {
         if let Some(known) = before.as_ref().and_then(|key| key.recall(world)) {
             return Ok(known);
         }
-        let json = source::list(&program, &sources, world).await?;
-        let inventory = Self::from_json(&json).map_err(|problem| match problem {
+        let (json, options) = tokio::try_join!(
+            source::list(&program, &sources, world),
+            source::ssh_options(&program, world),
+        )?;
+        let unreadable = |problem: Problem| match problem {
             Problem::Inventory(error) => error,
             Problem::Json(problem) => InventoryError::Program {
                 program: program.clone(),
                 problem,
             },
-        })?;
+        };
+        let mut inventory = Self::from_json(&json).map_err(unreadable)?;
+        inventory.defaults = defaults(&options).map_err(unreadable)?;
         // What was changed meanwhile may have been read before, or after.
         if before.is_some() && memory::Key::new(&program, &sources, world) == before {
             before.inspect(|key| key.remember(&inventory, world));
@@ -179,9 +186,8 @@ impl Inventory {
             unmatched: unmatched.into_iter().map(|part| self.unmatched(part)).collect(),
             ..Selection::default()
         };
-        let none = Variables::new();
         for name in self.hosts.iter().filter(|host| chosen.contains(host.as_str())) {
-            match target(name, self.variables.get(name).unwrap_or(&none)) {
+            match target(name, &self.variables_of(name)) {
                 Ok(target) => selection.targets.push(target),
                 Err(why) => selection.skipped.push(Skipped {
                     name: name.clone(),
@@ -190,6 +196,19 @@ impl Inventory {
             }
         }
         Ok(selection)
+    }
+
+    /// A host's variables; where it has none of one meaning, the configuration's.
+    fn variables_of(&self, host: &str) -> Variables {
+        let mut variables = self.variables.get(host).cloned().unwrap_or_default();
+        for (name, value) in &self.defaults {
+            let names = ONE_MEANING.iter().find(|names| names.contains(&name.as_str()));
+            let is_set = |name: &str| variables.get(name).is_some_and(|value| !value.is_empty());
+            if !names.is_some_and(|names| names.iter().any(|name| is_set(name))) && !is_set(name) {
+                variables.insert(name.clone(), value.clone());
+            }
+        }
+        variables
     }
 
     fn unmatched(&self, part: String) -> Unmatched {
@@ -261,6 +280,7 @@ const HOST: [&str; 2] = ["ansible_ssh_host", "ansible_host"];
 const PORT: [&str; 2] = ["ansible_ssh_port", "ansible_port"];
 const USER: [&str; 2] = ["ansible_ssh_user", "ansible_user"];
 const KEY: [&str; 2] = ["ansible_ssh_private_key_file", "ansible_private_key_file"];
+const ONE_MEANING: [[&str; 2]; 4] = [HOST, PORT, USER, KEY];
 const ARGS: [&str; 3] = [
     "ansible_ssh_args",
     "ansible_ssh_common_args",
@@ -271,6 +291,42 @@ const CONNECTION: &str = "ansible_connection";
 fn known_variables() -> impl Iterator<Item = &'static str> {
     let names = [HOST, PORT, USER, KEY].into_iter().flatten();
     names.chain(ARGS).chain([CONNECTION])
+}
+
+/// The options of Ansible's ssh plugin that decide how a host is reached, and the variables that they stand for.
+const OPTIONS: [(&str, &str); 6] = [
+    ("remote_user", USER[1]),
+    ("port", PORT[1]),
+    ("private_key_file", KEY[1]),
+    ("ssh_args", ARGS[0]),
+    ("ssh_common_args", ARGS[1]),
+    ("ssh_extra_args", ARGS[2]),
+];
+
+/// Reads what `ansible-config dump --only-changed --type connection ssh` prints, `[{"ssh": [{"name": …, "value": …}]}]`: what
+/// Ansible would do is done, not what it does where nothing is configured.
+fn defaults(json: &[u8]) -> Result<Variables, Problem> {
+    #[derive(Deserialize)]
+    struct Plugin {
+        #[serde(default)]
+        ssh: Vec<Set>,
+    }
+    #[derive(Deserialize)]
+    struct Set {
+        name: String,
+        value: Value,
+    }
+    if json.is_empty() {
+        return Ok(Variables::new());
+    }
+    let plugins: Vec<Plugin> =
+        serde_json::from_slice(json).map_err(|error| Problem::Json(error.to_string()))?;
+    let options = plugins.into_iter().flat_map(|plugin| plugin.ssh);
+    let variables = options.filter_map(|option| {
+        let (_, variable) = OPTIONS.iter().find(|(name, _)| *name == option.name)?;
+        Some((variable.to_string(), option.value))
+    });
+    Ok(kept(&Value::Object(variables.collect())))
 }
 
 /// Those of a host's variables that decide how it is reached; they are scalars.

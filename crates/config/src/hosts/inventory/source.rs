@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
 use trunkline_local::program::local_program;
 
 use super::InventoryError;
@@ -61,7 +62,35 @@ pub(super) async fn list(
         readable.push(copy.path().to_owned());
         spooled.push(copy);
     }
-    output_of(program, &readable, world).await
+    let mut command = local_program(program, world);
+    if world.var(UNPARSED_FAILS).is_none() {
+        command.env(UNPARSED_FAILS, "true");
+    }
+    for source in &readable {
+        command.arg("-i").arg(source);
+    }
+    command.arg("--list");
+    output_of(program, command).await
+}
+
+/// What ansible.cfg and the environment say of Ansible's ssh plugin, as the program beside `ansible-inventory` prints it; nothing
+/// where there is none, or one from before the format (ansible-core 2.13).
+pub(super) async fn ssh_options(inventory: &Path, world: &World) -> Result<Vec<u8>, InventoryError> {
+    let program = inventory.with_file_name("ansible-config");
+    if !program.exists() {
+        return Ok(Vec::new());
+    }
+    let mut command = local_program(&program, world);
+    command.args([
+        "dump",
+        "--only-changed",
+        "--format",
+        "json",
+        "--type",
+        "connection",
+        "ssh",
+    ]);
+    output_of(&program, command).await
 }
 
 /// A file with all that comes out of a pipe.
@@ -74,20 +103,12 @@ async fn spool(source: &Path) -> io::Result<NamedTempFile> {
     Ok(copy)
 }
 
-async fn output_of(program: &Path, sources: &[PathBuf], world: &World) -> Result<Vec<u8>, InventoryError> {
+async fn output_of(program: &Path, mut command: Command) -> Result<Vec<u8>, InventoryError> {
     let failed = |problem: String| InventoryError::Program {
         program: program.into(),
         problem,
     };
-    let mut command = local_program(program, world);
-    if world.var(UNPARSED_FAILS).is_none() {
-        command.env(UNPARSED_FAILS, "true");
-    }
-    for source in sources {
-        command.arg("-i").arg(source);
-    }
     let mut child = command
-        .arg("--list")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -364,3 +364,51 @@ proptest! {
         let _ = inventory.select(&pattern, Some(&pattern));
     }
 }
+
+/// Says what ansible.cfg sets, as `ansible-config dump` does.
+const CONFIG: (&str, &str) = (
+    "bin/ansible-config",
+    "#!/bin/sh\ncat <<END\n[{\"ssh\": [{\"name\": \"remote_user\", \"origin\": \"\", \"value\": \"deploy\"},\n\
+     {\"name\": \"port\", \"origin\": \"\", \"value\": 2200}, {\"name\": \"host_key_checking\", \"value\": false},\n\
+     {\"name\": \"ssh_common_args\", \"origin\": \"\", \"value\": \"-J hop\"}]}]\nEND\n",
+);
+
+#[tokio::test]
+async fn what_ansible_cfg_says_holds_where_no_variable_does() {
+    let place = Place::new(&[ANSIBLE, CONFIG, ("hosts", "a b\n")]);
+    let mut inventory = place.load("hosts").await.unwrap();
+    let own = [
+        ("ansible_ssh_user", "me"),
+        ("ansible_ssh_common_args", "-J other"),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    inventory.variables.insert("b".into(), own.into());
+    let targets = inventory.select("all", None).unwrap().targets;
+    let reached = targets.iter().map(|target| {
+        let Destination { user, port, .. } = &target.destination;
+        (
+            user.as_deref().unwrap(),
+            port.unwrap(),
+            target.ssh_args[1].to_str().unwrap(),
+        )
+    });
+    assert_eq!(
+        reached.collect::<Vec<_>>(),
+        [("deploy", 2200, "hop"), ("me", 2200, "other")]
+    );
+    // It is remembered together with the hosts.
+    let again = place.load("hosts").await.unwrap().select("a", None).unwrap();
+    assert_eq!(again.targets[0].destination.user.as_deref(), Some("deploy"));
+    assert_eq!(place.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_read_is_not_passed_over() {
+    let broken = ("bin/ansible-config", "#!/bin/sh\necho broken >&2; exit 5\n");
+    let place = Place::new(&[ANSIBLE, broken, ("hosts", "a\n")]);
+    let error = place.load("hosts").await.unwrap_err().to_string();
+    assert!(
+        error.contains("ansible-config failed") && error.contains("broken"),
+        "{error}"
+    );
+}
