@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +26,7 @@ use trunkline_control::terminal::escape::{Action, Available, EscapeFilter, Step}
 use trunkline_control::terminal::modes::{self, WindowSize};
 use trunkline_request::destination::Destination;
 use trunkline_request::failure::{ErrorKind, Execution};
-use trunkline_request::{LogLevel, LogLine, not_shared};
+use trunkline_request::{LogLevel, LogLine, RESOLVING, not_shared};
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, must_share, runtime};
@@ -829,18 +830,38 @@ fn system_ssh(arguments: &[OsString]) -> ExitCode {
         );
         return ExitCode::from(OWN_ERROR);
     };
-    let error = std::process::Command::new(&program).args(arguments).exec();
+    let error = std::process::Command::new(&program)
+        .args(arguments)
+        .env(AS_SSH, "1")
+        .exec();
     eprintln!("trunkline: running {}: {error}", program.display());
     ExitCode::from(OWN_ERROR)
 }
 
+/// Set for the ssh that is run in the place of `trunkline ssh`.
+const AS_SSH: &str = "TRUNKLINE_AS_SSH";
+
 fn system_ssh_program() -> Option<PathBuf> {
+    // The ssh that was run, here or to read the configuration, has run us: a script of that name, which would do so again.
+    let is_behind_script = [AS_SSH, RESOLVING]
+        .map(std::env::var_os)
+        .iter()
+        .any(Option::is_some);
+    if is_behind_script {
+        return find_ssh(|candidate| !is_script(candidate));
+    }
     let named = std::env::var_os("TRUNKLINE_SSH").map(PathBuf::from);
-    named.or_else(find_ssh)
+    named.or_else(|| find_ssh(|_| true))
 }
 
-/// The first ssh in PATH that is not this program under another name.
-fn find_ssh() -> Option<PathBuf> {
+fn is_script(program: &Path) -> bool {
+    let mut start = [0; 2];
+    let read = std::fs::File::open(program).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == *b"#!"
+}
+
+/// The first ssh in PATH, of those that suit, that is not this program under another name.
+fn find_ssh(suits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let ourselves = std::env::current_exe()
         .ok()
         .and_then(|path| path.canonicalize().ok());
@@ -848,5 +869,7 @@ fn find_ssh() -> Option<PathBuf> {
     std::env::split_paths(&path)
         .filter(|folder| !folder.as_os_str().as_bytes().is_empty())
         .map(|folder| folder.join("ssh"))
-        .find(|candidate| candidate.is_file() && candidate.canonicalize().ok() != ourselves)
+        .find(|candidate| {
+            candidate.is_file() && candidate.canonicalize().ok() != ourselves && suits(candidate)
+        })
 }

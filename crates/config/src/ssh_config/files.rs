@@ -466,18 +466,33 @@ fn foreign_condition(conditions: &[String]) -> Option<Foreign> {
             } else {
                 value
             };
-            let mut words = command.split_whitespace().peekable();
-            // The stanza of `trunkline setup ssh` has the shell replace itself.
-            words.next_if_eq(&"exec");
-            let program = words.next().unwrap_or_default();
-            let ours = program.rsplit('/').next() == Some("trunkline") && words.next() == Some("up");
-            // Anything a shell could do behind it is foreign.
-            if !ours || command.contains([';', '&', '|', '`', '$', '<', '>', '(', '\n']) {
+            if !is_stanza(command) {
                 most = Some(Foreign::Command);
             }
         }
     }
     most
+}
+
+/// Whether a command is that of `trunkline setup ssh`: the program, which has the shell replace itself, behind a test of whether
+/// it is there.
+fn is_stanza(command: &str) -> bool {
+    let command = command.trim_start();
+    let (tested, command) = match command
+        .strip_prefix("test -x ")
+        .and_then(|rest| rest.split_once(" && "))
+    {
+        Some((program, rest)) => (Some(program.trim()), rest),
+        None => (None, command),
+    };
+    let mut words = command.split_whitespace().peekable();
+    words.next_if_eq(&"exec");
+    let program = words.next().unwrap_or_default();
+    program.rsplit('/').next() == Some("trunkline")
+        && tested.is_none_or(|tested| tested == program)
+        && words.next() == Some("up")
+        // Anything a shell could do behind it is foreign.
+        && !command.contains([';', '&', '|', '`', '$', '<', '>', '(', '\n'])
 }
 
 /// Collects `$NAME` and `${NAME}`.
@@ -612,6 +627,12 @@ mod tests {
             "Match host x exec \"/usr/bin/trunkline up --quiet %n\""
         ));
         assert!(!volatile("Match exec \"exec /usr/bin/trunkline up\""));
+        let guarded = "test -x /usr/bin/trunkline && exec /usr/bin/trunkline up";
+        assert!(!volatile(&format!("Match exec \"{guarded}\"")));
+        assert!(volatile(&format!("Match exec \"{guarded} && test -f /x\"")));
+        assert!(volatile(
+            "Match exec \"test -x /usr/bin/other && exec /usr/bin/trunkline up\""
+        ));
         assert!(volatile("Match exec \"test -f /x\""));
         assert!(volatile("match !exec test"));
         assert!(volatile("Match exec=\"test -f /x\""));

@@ -30,13 +30,14 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
         },
     };
     let sockets = format!("{}/{SOCKET}", plain(&place()?.mux())?);
+    let program = program()?;
+    // A program that was removed says nothing at each ssh.
     let lines = format!(
         "# Whatever is set above wins. Leave these lines at the end of the file.\n\
-         Match exec \"exec {} up\"\n    \
+         Match exec \"test -x {program} && exec {program} up\"\n    \
              ControlMaster no\n    \
              ControlPath {sockets}\n\
          {CLOSE}",
-        program()?
     );
     let insert = |text: &str| Ok(BLOCK.append(text, &lines));
     let lines = Lines {

@@ -264,3 +264,41 @@ fn the_program_is_found_where_it_is() {
     let lines = fs::read_to_string(stanza.config()).unwrap();
     assert!(lines.contains(&format!("\"exec {} up\"", program())), "{lines}");
 }
+
+#[test]
+fn a_program_that_was_removed_says_nothing_at_each_ssh() {
+    let stanza = Stanza::behind([server().host_entry("web")]);
+    let with = fs::read_to_string(stanza.config()).unwrap();
+    assert!(with.contains(program()), "{with}");
+    fs::write(stanza.config(), with.replace(program(), "/nonexistent/trunkline")).unwrap();
+    let told = stanza.succeed(&["-G", "web"]);
+    assert!(!told.contains("\ncontrolpath "), "{told}");
+}
+
+#[test]
+fn a_script_named_ssh_may_run_trunkline() {
+    let server = server();
+    let home = Home::new();
+    let script = home.script("ssh", &format!("exec {} ssh \"$@\"", program()));
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", script.parent().unwrap().display());
+    let ssh = |arguments: &[&str]| {
+        let mut command = home.command(&script);
+        command.env("PATH", &path).arg("-F").arg(server.ssh_config());
+        let output = finish(command.args(arguments));
+        assert_status(&output, 0);
+        text(&output.stdout)
+    };
+    assert_eq!(ssh(&[server.alias(), "echo ran"]), "ran\n");
+    // What only ssh can do, and what asks ssh itself.
+    assert!(ssh(&["-G", server.alias()]).contains("\nport "));
+    assert_eq!(
+        ssh(&[
+            "-oControlMaster=yes",
+            "-oControlPath=none",
+            server.alias(),
+            "echo ran"
+        ]),
+        "ran\n"
+    );
+}
