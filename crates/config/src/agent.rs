@@ -19,9 +19,9 @@ use trunkline_proto::wire::{Reader, WireError, Writer};
 use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
-/// How long an agent may take to accept a connection, to list its keys or to take one. A signature has no
-/// limit: it may wait for a touch, a PIN or a confirmation.
-const PROMPT_REPLY: Duration = Duration::from_secs(10);
+/// How long an agent may take to accept a connection, to list its keys or to take one: its user may have to unlock it first. A
+/// signature has no limit: it may wait for a touch, a PIN or a confirmation.
+const PROMPT_REPLY: Duration = Duration::from_secs(120);
 
 /// The largest reply that is read, in bytes (authfd.c, `MAX_AGENT_REPLY_LEN`).
 const MAX_REPLY: usize = 256 << 10;

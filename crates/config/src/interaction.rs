@@ -20,7 +20,8 @@ use crate::prompt::{
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
     tell: Arc<Tell>,
-    show: Arc<Show>,
+    /// `None` where nobody waits.
+    show: Option<Arc<Show>>,
     heard: Arc<Announcements>,
     client: Client,
     /// What was logged, where that is kept; guarded for as long as a line takes.
@@ -116,7 +117,7 @@ impl Interaction {
         Self {
             prompter,
             tell: Arc::new(tell),
-            show: Arc::new(|_| {}),
+            show: Some(Arc::new(|_| {})),
             heard: Arc::default(),
             client: Client::default(),
             record: None,
@@ -174,23 +175,27 @@ impl Interaction {
     /// The same, with `show`, which gets what is waited for, to be shown until the next of these; `None`: that is over.
     #[must_use]
     pub fn showing(mut self, show: impl Fn(Option<&Waiting>) + Send + Sync + 'static) -> Self {
-        self.show = Arc::new(show);
+        self.show = Some(Arc::new(show));
         self
     }
 
     /// Says what is waited for before anything happens, until it says that this is over.
     pub fn waiting(&self, waiting: Option<&Waiting>) {
-        (self.show)(waiting);
+        if let Some(show) = &self.show {
+            show(waiting);
+        }
     }
 
     /// The same, which shows in `held_up` what its client is being asked, or waits for.
     #[must_use]
     pub fn watched(mut self, held_up: watch::Sender<Option<HeldUp>>) -> Self {
         let (show, waits) = (self.show, held_up.clone());
-        self.show = Arc::new(move |waiting| {
+        self.show = Some(Arc::new(move |waiting| {
             waits.send_replace(waiting.cloned().map(HeldUp::Waits));
-            show(waiting);
-        });
+            if let Some(show) = &show {
+                show(waiting);
+            }
+        }));
         self.prompter = Arc::new(Watched {
             held_up,
             prompter: self.prompter,
@@ -273,12 +278,17 @@ impl Interaction {
     /// hand still is. For what is done without being asked for, in the middle of other work, which goes on meanwhile.
     #[must_use]
     pub fn unattended(mut self) -> Self {
-        self.show = Arc::new(|_| {});
+        self.show = None;
         if self.prompter.answerer() == Answerer::Person {
             self.without_questions()
         } else {
             self
         }
+    }
+
+    /// Whether nobody waits for what is done, as in [`Self::unattended`].
+    pub fn is_unattended(&self) -> bool {
+        self.show.is_none()
     }
 
     /// The same, and what comes of its questions.

@@ -552,17 +552,30 @@ impl Connection {
         });
     }
 
+    /// Whether it is the same connection.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Asks the server for an answer, now. The result waits for it.
+    ///
+    /// # Errors
+    /// The loss of the connection.
+    pub(crate) fn ask(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Op::Ping { reply });
+        let connection = self.clone();
+        async move { answer.await.map_err(|_| connection.gone()) }
+    }
+
     /// Checks that the server answers, and returns how long that took.
     ///
     /// # Errors
     /// The loss of the connection; a timeout after `limit`.
     pub async fn ping(&self, limit: Duration) -> Result<Duration, Error> {
-        let (reply, answer) = oneshot::channel();
         let begun = Instant::now();
-        self.send(Op::Ping { reply });
-        match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(())) => Ok(begun.elapsed()),
-            Ok(Err(_)) => Err(self.gone()),
+        match tokio::time::timeout(limit, self.ask()).await {
+            Ok(answered) => answered.map(|()| begun.elapsed()),
             Err(_) => Err(Error::Timeout {
                 doing: format!("checking the connection to {}", self.inner.host.original_host),
                 after: limit,

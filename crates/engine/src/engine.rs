@@ -376,8 +376,17 @@ impl Engine {
                 why: "config.toml asks for the system's ssh".into(),
             });
         }
+        if self.inner.memory.is_left_to_ssh(config) {
+            reasons.push(Reason {
+                directive: "identityfile".into(),
+                value: "a key that only ssh signs with".into(),
+                why: "the server took none of the others".into(),
+            });
+        }
         let facts = self.inner.memory.facts(&HostId::of(config));
-        if facts.is_some_and(|facts| facts.lessons.has(Lesson::OnlyOtherAlgorithms)) {
+        let only_other = facts.is_some_and(|facts| facts.lessons.has(Lesson::OnlyOtherAlgorithms));
+        // Another configuration allows the engine's algorithms alone, and is told what is missing.
+        if only_other && config.allows_others() {
             reasons.push(Reason {
                 directive: "algorithms".into(),
                 value: "older".into(),

@@ -8,8 +8,8 @@ mod lesson;
 mod moment;
 pub(crate) mod tuned;
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,6 +44,35 @@ pub struct Memory {
     disk: OnceLock<Option<Disk>>,
     /// A new file takes several writes to the disk, which happen while the first host is resolved.
     opening: Mutex<Option<JoinHandle<Option<Disk>>>>,
+    /// Log-ins for which ssh has a key that the engine cannot use. In this process alone: they are not the server's.
+    left_to_ssh: Mutex<HashSet<LogIn>>,
+}
+
+/// An account with what a configuration logs in to it with. Another configuration, and a key file that was written anew, is another
+/// log-in.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct LogIn {
+    host: HostId,
+    /// Files of identities, with their lengths and times.
+    files: Vec<(PathBuf, Option<(u64, SystemTime)>)>,
+    agent: Option<PathBuf>,
+    accepted: Vec<String>,
+}
+
+impl LogIn {
+    fn of(config: &HostConfig) -> Self {
+        let stamp = |path: &Path| {
+            let about = path.metadata().ok()?;
+            Some((about.len(), about.modified().ok()?))
+        };
+        let files = config.identity_files.iter().map(|file| &file.path);
+        Self {
+            host: HostId::of(config),
+            files: files.map(|path| (path.clone(), stamp(path))).collect(),
+            agent: config.identity_agent.clone(),
+            accepted: config.pubkey_accepted_algorithms.clone(),
+        }
+    }
 }
 
 /// One account on one server: what the facts are about.
@@ -123,6 +152,9 @@ impl Default for HostFacts {
 /// The longest text kept in one fact, in bytes. A banner has at most 255 and tuning results a few hundred.
 pub const LONGEST_TEXT: usize = 16 * 1024;
 
+/// The most log-ins that are known to be ssh's; beyond that, they are found out anew.
+const MOST_LEFT: usize = 10_000;
+
 /// The most hosts kept on disk; those used longest ago go first.
 pub const MOST_HOSTS: u32 = 50_000;
 
@@ -156,6 +188,7 @@ impl Memory {
                     .map_err(|error| tracing::warn!("host memory is not kept: no thread: {error}"))
                     .ok(),
             ),
+            left_to_ssh: Mutex::default(),
         }
     }
 
@@ -166,6 +199,7 @@ impl Memory {
             known: Mutex::default(),
             disk: OnceLock::from(None),
             opening: Mutex::new(None),
+            left_to_ssh: Mutex::default(),
         }
     }
 
@@ -223,8 +257,24 @@ impl Memory {
         }
     }
 
+    /// With what this configuration has, only ssh can log in.
+    pub(crate) fn leave_to_ssh(&self, config: &HostConfig) {
+        let mut left = lock(&self.left_to_ssh);
+        if left.len() >= MOST_LEFT {
+            left.clear();
+        }
+        left.insert(LogIn::of(config));
+    }
+
+    /// Whether that was seen of it.
+    pub(crate) fn is_left_to_ssh(&self, config: &HostConfig) -> bool {
+        let left = lock(&self.left_to_ssh);
+        !left.is_empty() && left.contains(&LogIn::of(config))
+    }
+
     /// Forgets `host`.
     pub fn forget(&self, host: &HostId) {
+        lock(&self.left_to_ssh).retain(|log_in| log_in.host != *host);
         let mut known = lock(&self.known);
         known.insert(host.clone(), None);
         if let Some(disk) = self.disk() {
@@ -340,6 +390,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use crate::config::IdentityFile;
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -355,6 +406,31 @@ mod tests {
 
     fn sessions(facts: &HostFacts) -> Option<u32> {
         facts.lessons.number(Lesson::MaxSessions)
+    }
+
+    #[test]
+    fn a_log_in_that_is_left_to_ssh_is_that_of_its_keys() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |name: &str| {
+            let mut config = HostConfig::explicit("db1", 22, "me").unwrap();
+            let path = folder.path().join(name);
+            config.identity_files = vec![IdentityFile {
+                path,
+                is_default: false,
+            }];
+            config
+        };
+        std::fs::write(folder.path().join("old"), "a key in PEM").unwrap();
+        let memory = Memory::in_memory();
+        memory.leave_to_ssh(&with("old"));
+        assert!(memory.is_left_to_ssh(&with("old")));
+        assert!(!memory.is_left_to_ssh(&with("new")));
+        // It was converted.
+        std::fs::write(folder.path().join("old"), "a key in OpenSSH's format").unwrap();
+        assert!(!memory.is_left_to_ssh(&with("old")));
+        memory.leave_to_ssh(&with("old"));
+        memory.forget(&HostId::of(&with("old")));
+        assert!(!memory.is_left_to_ssh(&with("old")));
     }
 
     #[test]

@@ -66,6 +66,8 @@ impl Drop for Waiting<'_> {
 pub struct ConnectionMetrics {
     /// The round-trip time in nanoseconds; 0: not known.
     rtt: AtomicU64,
+    /// When its server was last heard, in milliseconds of a clock that goes on while the machine sleeps.
+    heard: AtomicU64,
     /// Bytes that left through its socket.
     pub bytes_sent: Counter,
     /// Bytes that came in through its socket.
@@ -85,6 +87,16 @@ impl ConnectionMetrics {
         self.rtt.store(nanos, Ordering::Relaxed);
     }
 
+    /// Something has come from the server.
+    pub(crate) fn heard(&self) {
+        self.heard.store(since_boot(), Ordering::Relaxed);
+    }
+
+    /// For how long the server has said nothing, also while the machine slept.
+    pub(crate) fn silence(&self) -> Duration {
+        Duration::from_millis(since_boot().saturating_sub(self.heard.load(Ordering::Relaxed)))
+    }
+
     /// The round-trip time of a connection, where an answer of its server has shown it.
     pub fn rtt(&self) -> Option<Duration> {
         match self.rtt.load(Ordering::Relaxed) {
@@ -92,6 +104,17 @@ impl ConnectionMetrics {
             nanos => Some(Duration::from_nanos(nanos)),
         }
     }
+}
+
+/// Milliseconds since the machine was started, also those in which it slept. Elsewhere than on Linux no clock counts those.
+fn since_boot() -> u64 {
+    #[cfg(target_os = "linux")]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    let now = rustix::time::clock_gettime(CLOCK);
+    let since = Duration::try_from(now).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How a session got its channel.

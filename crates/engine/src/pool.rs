@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use trunkline_proto::ChannelKind;
@@ -323,13 +324,17 @@ impl Pool {
                 how,
             } = placed;
             connection.warn(&caller.interaction);
-            let opening = match how {
-                How::WithLogIn => Opening::Cold,
-                How::Spare(_) => Opening::Spare,
-                How::Open(_) => Opening::Open,
-            };
+            let opening = how.opening();
             let watched = self.watches(&how, &misplaced);
             let is_spare = matches!(how, How::Spare(_));
+            // A command in a session that is open already would be on its way before anybody knows whether it arrives.
+            let mut answer = self.asked(&connection);
+            if is_spare && let Some(answer) = answer.take() {
+                match self.proven(lane, &connection, answer).await {
+                    Attempt::Done(proven) => proven?,
+                    Attempt::Elsewhere => continue,
+                }
+            }
             // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
             let mut session = match how {
                 How::WithLogIn => {
@@ -355,7 +360,7 @@ impl Pool {
                                 lease.ends(End::NeverOpened);
                                 drop(lease);
                                 if self
-                                    .lost_before_session(lane, &connection, &error, &mut misplaced)
+                                    .lost_before_session(lane, &connection, &error, answer, &mut misplaced)
                                     .await
                                 {
                                     refused = Some(error);
@@ -521,8 +526,10 @@ impl Pool {
         lane: LaneId,
         connection: &Connection,
         error: &Error,
+        answer: Option<Answer>,
         misplaced: &mut Misplaced,
     ) -> bool {
+        let was_there = has_come(answer);
         let was_made = connection.info().is_some();
         if !was_made || misplaced.by_loss || !is_lost(connection, error) {
             return false;
@@ -532,7 +539,8 @@ impl Pool {
         }
         misplaced.by_loss = true;
         let mut state = self.state();
-        if !state.policy.is_alone_on(lane) && state.policy.reuse() == Reuse::Untried {
+        // What had been lost before the session was asked for says nothing of sessions.
+        if was_there && !state.policy.is_alone_on(lane) && state.policy.reuse() == Reuse::Untried {
             // One that ends the connection for a second session would do so again.
             state.policy.doubt_reuse(lane);
             misplaced.refusals += 1;
@@ -633,21 +641,32 @@ impl Pool {
         kind: ChannelKind,
         caller: &Caller,
     ) -> Result<ChannelStream, Unplaced> {
+        let mut was_lost = false;
         loop {
             let placed = self.placed(caller, Load::Tunnel).await?;
             let (lane, connection) = (placed.lane, placed.connection);
             connection.warn(&caller.interaction);
+            let was_made = connection.is_ready();
+            let answer = self.asked(&connection);
             let opening = connection.open_stream(kind.clone(), Some(placed.lease), caller.terms(&kind));
             match self
                 .attempt(lane, Load::Tunnel, &connection, caller, opening)
                 .await
             {
-                Attempt::Done(opened) => {
-                    if opened.is_ok() {
-                        self.state().policy.channel_opened(lane);
-                    }
-                    return opened.map_err(Unplaced::Failed);
+                Attempt::Done(Ok(opened)) => {
+                    self.state().policy.channel_opened(lane);
+                    return Ok(opened);
                 }
+                // Nothing has gone through it. Once: a tunnel that ends its connection would do so again.
+                Attempt::Done(Err(error))
+                    if was_made
+                        && !was_lost
+                        && is_lost(&connection, &error)
+                        && !matches!(connection.ended().await.root(), Error::Closed { .. }) =>
+                {
+                    was_lost = has_come(answer);
+                }
+                Attempt::Done(Err(error)) => return Err(error.into()),
                 Attempt::Elsewhere => {}
             }
         }
@@ -798,6 +817,61 @@ impl Pool {
             },
             Err(error) if connection.is_left_to(&caller.interaction, &error) => Attempt::Elsewhere,
             opened => Attempt::Done(opened),
+        }
+    }
+
+    /// Asks a server that has long said nothing for an answer, which is to come before anything is risked on its connection; the
+    /// servers of the other connections too, as whoever comes next may need them.
+    fn asked(&self, connection: &Connection) -> Option<Answer> {
+        let after = self.settings.ask_after;
+        let is_silent = |connection: &Connection| {
+            !after.is_zero() && connection.is_ready() && connection.metrics().silence() >= after
+        };
+        is_silent(connection).then(|| {
+            for silent in self.connections().iter().filter(|lane| is_silent(lane)) {
+                drop(silent.ask());
+            }
+            connection.ask().boxed()
+        })
+    }
+
+    /// Waits for that answer. Without one, what was to begin has not begun and is placed anew.
+    async fn proven(&self, lane: LaneId, connection: &Connection, mut answer: Answer) -> Attempt<()> {
+        let answered = match tokio::time::timeout(self.settings.probe_limit / 2, &mut answer).await {
+            Ok(answered) => answered,
+            Err(_) if self.state().policy.doubt(lane) => {
+                connection.metrics().doubted.cancel();
+                return Attempt::Elsewhere;
+            }
+            // There is no other connection.
+            Err(_) => answer.await,
+        };
+        match answered {
+            Ok(()) => Attempt::Done(Ok(())),
+            Err(_) => match connection.ended().await {
+                error if matches!(error.root(), Error::Closed { .. }) => Attempt::Done(Err(error)),
+                _ => Attempt::Elsewhere,
+            },
+        }
+    }
+
+    /// A connection that is there, for what belongs to a connection as a whole. Whether it can be used: its server is there.
+    ///
+    /// # Errors
+    /// It was closed from here.
+    pub(crate) async fn is_there(&self, connection: &Connection) -> Result<bool, Error> {
+        let Some(answer) = self.asked(connection) else {
+            return Ok(true);
+        };
+        let lane = {
+            let state = self.state();
+            let mut lanes = state.lanes.iter();
+            lanes.find_map(|(id, lane)| lane.connection.is(connection).then_some(*id))
+        };
+        let Some(lane) = lane else { return Ok(true) };
+        match self.proven(lane, connection, answer).await {
+            Attempt::Done(proven) => proven.map(|()| true),
+            Attempt::Elsewhere => Ok(false),
         }
     }
 
@@ -1365,6 +1439,14 @@ fn is_lost(connection: &Connection, error: &Error) -> bool {
 /// How often a session is placed anew at most: connections that are being made when the first is refused show nothing new.
 const MOST_PLACES: u32 = 5;
 
+/// An answer that a server was asked for.
+type Answer = BoxFuture<'static, Result<(), Error>>;
+
+/// Whether it has come, where it was asked for.
+fn has_come(answer: Option<Answer>) -> bool {
+    answer.is_none_or(|answer| matches!(answer.now_or_never(), Some(Ok(()))))
+}
+
 /// What became of a session's earlier places.
 #[derive(Debug, Default)]
 struct Misplaced {
@@ -1418,6 +1500,17 @@ enum How {
     Spare(Box<SpareSession>),
     /// A channel is opened, and the command follows.
     Open(Tally),
+}
+
+impl How {
+    /// The same, as it is counted.
+    fn opening(&self) -> Opening {
+        match self {
+            Self::WithLogIn => Opening::Cold,
+            Self::Spare(_) => Opening::Spare,
+            Self::Open(_) => Opening::Open,
+        }
+    }
 }
 
 /// What an attempt to open a channel came to.

@@ -84,6 +84,10 @@ settings! {
     early_stdin: bool = true;
     /// Seconds of silence after which trunkline checks that a connection is alive. 0 for never.
     probe_after: Duration = Duration::from_secs(60);
+    // As long as a container needs to come back, and shorter than any firewall or NAT waits before it forgets.
+    /// Seconds of silence after which a server is asked for an answer before the next command is sent, which costs a round trip
+    /// once: a server that has restarted since, or a firewall that has forgotten the connection, loses no command. 0 for never.
+    ask_after: Duration = Duration::from_secs(5);
     /// Seconds to wait for the answer before the connection is given up, and for the answer to a command before others get
     /// another connection.
     probe_limit: Duration = Duration::from_secs(10);

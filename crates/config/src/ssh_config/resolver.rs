@@ -207,8 +207,8 @@ impl Answer {
 /// How long an answer lives in which a foreign command took part. Long enough for a playbook's burst of commands.
 const VOLATILE_LIFE: Duration = Duration::from_secs(10);
 
-/// How long `ssh -G` may take, a `Match exec` included.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// How long `ssh -G` may take, a `Match exec` included, which ssh itself waits for without a limit.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// At most this many questions are remembered, each in at most [`MOST_VARIANTS`] worlds.
 const MOST_QUESTIONS: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");

@@ -101,6 +101,13 @@ impl HostConfig {
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
     }
 
+    /// Whether the configuration allows algorithms of any kind that the engine does not have.
+    pub fn allows_others(&self) -> bool {
+        [KEX, HOST_KEYS, CIPHERS, MACS]
+            .iter()
+            .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
+    }
+
     /// Why only ssh can log in with the key in `file`, as a sentence, where the configuration allows that; `None` for a key
     /// that the engine signs with or ssh would not.
     pub fn only_ssh_signs_with(&self, file: &KeyFile) -> Option<String> {

@@ -519,7 +519,10 @@ impl<'a> Authentication<'a> {
             } else {
                 candidate
             };
-            let unprobed = (self.sole || std::mem::take(&mut self.remembered)) && candidate.signs_quietly();
+            // An agent may ask its user for each signature: not for a key that the server has never taken.
+            let is_remembered = std::mem::take(&mut self.remembered);
+            let unprobed =
+                (self.sole && !candidate.is_agents() || is_remembered) && candidate.signs_quietly();
             if unprobed {
                 if self.sign(driver, candidate, true).await? {
                     return Ok(true);

@@ -86,6 +86,8 @@ pub(crate) enum Op {
     },
     /// Nothing new is to begin on this connection: the server does not do what it should there.
     Doubt,
+    /// One more, or one less, comes no further without the server's answers.
+    Awaited(bool),
     Rekey,
     /// The server's list of its host keys is dealt with.
     HostKeysLearned,
@@ -102,7 +104,12 @@ impl Op {
     pub(crate) fn asks(&self) -> bool {
         !matches!(
             self,
-            Self::Consumed { .. } | Self::Room { .. } | Self::Close { .. } | Self::Drain | Self::Doubt
+            Self::Consumed { .. }
+                | Self::Room { .. }
+                | Self::Close { .. }
+                | Self::Drain
+                | Self::Doubt
+                | Self::Awaited(_)
         )
     }
 

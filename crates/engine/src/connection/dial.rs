@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
 use nix::{getsockopt_impl, libc, sockopt_impl};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
@@ -248,7 +249,6 @@ pub(crate) fn proxy_command(
         .arg(format!("exec {command}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .kill_on_drop(true)
         .spawn()
         .map_err(|source| Error::local(format!("running ProxyCommand {command:?}"), source))?;
     let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
@@ -260,7 +260,7 @@ pub(crate) fn proxy_command(
     let words = child.stderr.take();
     Ok(Dialed {
         io: Box::new(ProxyPipes {
-            _child: child,
+            child: Some(child),
             stdin,
             stdout,
         }),
@@ -326,9 +326,37 @@ async fn read_words(stderr: ChildStderr, telling: Weak<Interaction>, last: Arc<M
 
 /// A proxy command's pipes as one stream. Dropping it ends the command.
 struct ProxyPipes {
-    _child: Child,
+    child: Option<Child>,
     stdin: ChildStdin,
     stdout: ChildStdout,
+}
+
+/// How long a proxy command has to clean up, before it is told more firmly.
+const CLEANING_UP: Duration = Duration::from_secs(10);
+
+impl Drop for ProxyPipes {
+    /// By SIGHUP, as ssh does (sshconnect.c, `ssh_kill_proxy_command`), so that it can clean up.
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        let process = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let Some(process) = process else { return };
+        let _ = kill_process(process, Signal::HUP);
+        // A process that ends has told it; nobody waits for what then becomes of it, as nobody does for ssh's.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        runtime.spawn(async move {
+            if tokio::time::timeout(CLEANING_UP, child.wait()).await.is_err() {
+                // It is still this process's child, so the number is still its own.
+                let _ = kill_process(process, Signal::TERM);
+                if tokio::time::timeout(CLEANING_UP, child.wait()).await.is_err() {
+                    let _ = child.kill().await;
+                }
+            }
+        });
+    }
 }
 
 impl Socket for ProxyPipes {}

@@ -73,6 +73,8 @@ pub(crate) struct Driver {
     pings: Vec<oneshot::Sender<()>>,
     /// Who waits for room in a channel's window.
     rooms: Vec<(ChannelId, oneshot::Sender<usize>)>,
+    /// Channels whose window is full: who writes to them comes no further without the server.
+    full: HashSet<ChannelId>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
     /// Events that the handshake has to decide about; see [`crate::connection::handshake`].
     questions: VecDeque<Event>,
@@ -128,6 +130,7 @@ impl Driver {
             globals: HashMap::new(),
             pings: Vec::new(),
             rooms: Vec::new(),
+            full: HashSet::new(),
             offers,
             questions: VecDeque::new(),
             ready: None,
@@ -287,10 +290,14 @@ impl Driver {
                 return Ok(progress);
             }
             match Pin::new(&mut self.io).poll_write(cx, outgoing) {
-                Poll::Pending => return Ok(progress),
+                Poll::Pending => {
+                    self.keepalive.sends(true, now);
+                    return Ok(progress);
+                }
                 Poll::Ready(Ok(0)) => return Err(self.lost(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(n)) => {
                     outgoing.advance(n);
+                    self.keepalive.sends(false, now);
                     self.metrics.bytes_sent.add(n as u64);
                     progress = true;
                 }
@@ -355,6 +362,7 @@ impl Driver {
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
         let now = Instant::now();
         self.keepalive.heard(now);
+        self.metrics.heard();
         self.received += n as u64;
         self.heard = now;
         self.last_activity = now;
@@ -595,13 +603,7 @@ impl Driver {
                 }
             }
             Op::Write { channel, data } => match channel.id() {
-                Some(id) if self.ports.contains_key(&id) => {
-                    self.carried(id);
-                    let data = self.typed(id, data);
-                    if !data.is_empty() {
-                        self.proto.write(id, data);
-                    }
-                }
+                Some(id) if self.ports.contains_key(&id) => self.write(id, data),
                 _ => channel.sent(data.len()),
             },
             Op::Room {
@@ -637,6 +639,7 @@ impl Driver {
             Op::Rekey => self.proto.rekey(),
             Op::HostKeysLearned => self.learns_host_keys = false,
             Op::Doubt => self.metrics.doubted.cancel(),
+            Op::Awaited(awaited) => self.keepalive.awaited(awaited, Instant::now()),
             Op::Drain => self.draining = true,
             Op::Disconnect { why } => {
                 self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);
@@ -938,6 +941,17 @@ impl Driver {
 
     /// Says how much room a channel's window has, or will once it has some. Of a channel that is closed nothing is told: `reply`
     /// is dropped.
+    fn write(&mut self, id: ChannelId, data: Bytes) {
+        self.carried(id);
+        let data = self.typed(id, data);
+        if !data.is_empty() {
+            self.proto.write(id, data);
+        }
+        if self.proto.room(id) == 0 && self.full.insert(id) {
+            self.keepalive.awaited(true, Instant::now());
+        }
+    }
+
     fn ask_room(&mut self, channel: &ChannelShared, waits: bool, reply: oneshot::Sender<usize>) {
         if let Some(id) = channel.id().filter(|id| self.ports.contains_key(id)) {
             match self.proto.room(id) {
@@ -950,6 +964,12 @@ impl Driver {
     /// Tells who waits for room in a window that has opened, and forgets who waits no more.
     fn tell_of_room(&mut self) {
         let (ports, proto) = (&self.ports, &self.proto);
+        for _ in self
+            .full
+            .extract_if(|id| !ports.contains_key(id) || proto.room(*id) > 0)
+        {
+            self.keepalive.awaited(false, Instant::now());
+        }
         for (id, reply) in self.rooms.extract_if(.., |(id, reply)| {
             reply.is_closed() || !ports.contains_key(id) || proto.room(*id) > 0
         }) {

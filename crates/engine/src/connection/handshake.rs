@@ -39,9 +39,11 @@ use crate::metrics::{ConnectionMetrics, Metrics, Queue, Stage};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
 
-/// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
-/// up after LoginGraceTime, 120 s.
+/// Each step of a handshake must be answered within this time: sshd itself gives up after LoginGraceTime, 120 s.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
+
+/// A log-in may take longer where somebody waits for it: a push to a telephone, a directory that is slow. ssh waits for ever.
+const LOG_IN_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The time for the answer to something that is sent ahead to a server for the first time: one that passes it by costs its
 /// user no more, and one that is slower than that is taken for one that does.
@@ -217,22 +219,31 @@ impl Handshake {
         !self.is_ssh || facts.kex_first.is_some()
     }
 
-    /// Remembers a server that the system's ssh has something for, and the engine has not: an algorithm, a key.
+    /// Remembers what the system's ssh has something for, and the engine has not: a server's algorithms, or the keys of this
+    /// configuration, which say nothing of the server.
     fn learn_from(&self, error: &Error) {
-        let only_ssh = match error.root() {
+        match error.root() {
             // The jump host's own connection has learnt of it.
-            _ if matches!(error, Error::Jump { .. }) => false,
+            _ if matches!(error, Error::Jump { .. }) => {}
             Error::Protocol {
                 source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
                 ..
-            } => self.host.only_ssh_could(what, theirs),
-            Error::Authentication { only_ssh, .. } => *only_ssh,
-            _ => false,
-        };
-        if only_ssh {
-            self.memory.update(&self.host_id(), |facts| {
-                facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1);
-            });
+            } if self.host.only_ssh_could(what, theirs) => {
+                self.memory.update(&self.host_id(), |facts| {
+                    facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1);
+                });
+            }
+            Error::Authentication { only_ssh, .. } => {
+                if *only_ssh {
+                    self.memory.leave_to_ssh(&self.host);
+                }
+                // A key that does not lead in any more is not signed with again before the server has said that it takes it.
+                let id = self.host_id();
+                if self.memory.facts(&id).is_some_and(|facts| facts.key.is_some()) {
+                    self.memory.update(&id, |facts| facts.key = None);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -312,7 +323,8 @@ impl Handshake {
             self.memory.update(&self.host_id(), |facts| {
                 (facts.kex_first, facts.host_key_first) = (None, None);
             });
-            return error.is_hang_up() || matches!(error, Error::Network { .. });
+            // Nothing was asked of it yet. A second wait would be as long as the first.
+            return !matches!(error, Error::Timeout { .. });
         }
         if proto.is_opening_early() {
             self.learner().learn(Lesson::NoEarlySession, 1);
@@ -718,10 +730,8 @@ async fn log_in(
     identities: Identities,
     facts: &HostFacts,
 ) -> Result<LoggedIn, Error> {
-    let Handshake {
-        host, interaction, ..
-    } = handshake;
-    let Event::HostKey(key) = stage(handshake, Stage::KeyExchange, next(driver, host)).await? else {
+    let Handshake { interaction, .. } = handshake;
+    let Event::HostKey(key) = stage(handshake, Stage::KeyExchange, next(driver, handshake)).await? else {
         return Err(Error::Bug("a question came before the host key"));
     };
     log_transport(interaction, &driver.proto);
@@ -731,10 +741,10 @@ async fn log_in(
 }
 
 /// Waits for the session that was asked for with the log-in, if there was one, and keeps it for what is asked for first.
-async fn early_session(driver: &mut Driver, host: &HostConfig) -> Result<Option<bool>, Error> {
+async fn early_session(driver: &mut Driver, handshake: &Handshake) -> Result<Option<bool>, Error> {
     let mut outcome = driver.early_session();
     while outcome.is_none() && driver.proto.is_opening_early() {
-        if let Event::EarlySession(opened) = next_within(driver, host, UNTRIED_LIMIT).await? {
+        if let Event::EarlySession(opened) = next_within(driver, handshake, UNTRIED_LIMIT).await? {
             outcome = Some(opened);
         }
     }
@@ -745,13 +755,21 @@ async fn early_session(driver: &mut Driver, host: &HostConfig) -> Result<Option<
 }
 
 /// What is to be decided next, for which the server has the usual time.
-async fn next(driver: &mut Driver, host: &HostConfig) -> Result<Event, Error> {
-    next_within(driver, host, STEP_LIMIT).await
+async fn next(driver: &mut Driver, handshake: &Handshake) -> Result<Event, Error> {
+    next_within(driver, handshake, STEP_LIMIT).await
 }
 
-/// What is to be decided next, for which the server has so much time.
-async fn next_within(driver: &mut Driver, host: &HostConfig, most: Duration) -> Result<Event, Error> {
-    let limit = host.connect_timeout.unwrap_or(most).min(most);
+/// What is to be decided next, for which the server has so much time. ConnectTimeout is for the identification, as ssh has it,
+/// and for all of a connection that nobody waits for.
+async fn next_within(driver: &mut Driver, handshake: &Handshake, most: Duration) -> Result<Event, Error> {
+    let Handshake {
+        host, interaction, ..
+    } = handshake;
+    let counts = driver.proto.server_id().is_none() || interaction.is_unattended();
+    let limit = match host.connect_timeout.filter(|_| counts) {
+        Some(limit) => limit.min(most),
+        None => most,
+    };
     let question = tokio::time::timeout(limit, driver.question()).await;
     question.unwrap_or_else(|_| {
         Err(Error::Timeout {
@@ -799,8 +817,12 @@ async fn prove(
     loop {
         let is_ahead = driver.proto.is_ahead() && !driver.proto.is_sshd();
         let untried = is_ahead && !facts.lessons.has(Lesson::EarlyLogIn);
-        let limit = if untried { UNTRIED_LIMIT } else { STEP_LIMIT };
-        match next_within(driver, host, limit).await? {
+        let limit = match (untried, interaction.is_unattended()) {
+            (true, _) => UNTRIED_LIMIT,
+            (false, true) => STEP_LIMIT,
+            (false, false) => LOG_IN_LIMIT,
+        };
+        match next_within(driver, handshake, limit).await? {
             Event::Authenticated => break,
             Event::EarlySession(_) => lost = true,
             question => {
@@ -815,7 +837,7 @@ async fn prove(
     }
     let early_session = match lost {
         true => None,
-        false => early_session(driver, host).await?,
+        false => early_session(driver, handshake).await?,
     };
     driver.take_ops(accepted.is_unverified);
     if let Some(weak) = weak_crypto(host, driver) {

@@ -483,6 +483,11 @@ impl SessionControl {
         answer.await.is_ok()
     }
 
+    /// One more, or one less, comes no further without the server's answers: it is given up sooner.
+    pub(crate) fn awaits(&self, awaited: bool) {
+        let _ = self.ops.send(Op::Awaited(awaited));
+    }
+
     /// Has nothing new begin on this connection.
     pub(crate) fn doubt(&self) {
         let _ = self.ops.send(Op::Doubt);

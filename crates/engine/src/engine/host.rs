@@ -469,7 +469,9 @@ impl Host {
             let connection = self.connection();
             match self.made(&connection).await {
                 Err(error) if connection.is_left_to(&self.caller.interaction, &error) => {}
-                made => return made.map(|()| connection),
+                Err(error) => return Err(error),
+                Ok(()) if self.pool().is_there(&connection).await? => return Ok(connection),
+                Ok(()) => {}
             }
         }
     }

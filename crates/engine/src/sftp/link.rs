@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -479,12 +480,20 @@ impl Shared {
         self.ready.notify_waiters();
     }
 
-    /// Writes what the state machine has to say, forever; ends when nothing can be written any more.
-    async fn write(&self, output: &mut impl Output) -> io::Error {
+    /// Whether the server has not answered everything yet.
+    fn is_in_flight(&self) -> bool {
+        self.state().client.in_flight() > 0
+    }
+
+    /// Writes what the state machine has to say, forever, and tells of it before; ends when nothing can be written any more.
+    async fn write(&self, output: &mut impl Output, writes: impl Fn()) -> io::Error {
         loop {
             let next = self.state().client.poll_transmit();
             let result = match next {
-                Some(bytes) => output.send(bytes).await,
+                Some(bytes) => {
+                    writes();
+                    output.send(bytes).await
+                }
                 None => match output.flush().await {
                     Ok(()) => {
                         self.to_write.notified().await;
@@ -668,11 +677,37 @@ impl Channel {
     }
 }
 
+/// Tells the connection of a session while that waits for answers.
+struct Awaiting<'a> {
+    control: &'a SessionControl,
+    awaits: AtomicBool,
+}
+
+impl<'a> Awaiting<'a> {
+    fn new(control: &'a SessionControl) -> Self {
+        let awaits = AtomicBool::new(false);
+        Self { control, awaits }
+    }
+
+    fn set(&self, awaits: bool) {
+        if self.awaits.swap(awaits, Ordering::Relaxed) != awaits {
+            self.control.awaits(awaits);
+        }
+    }
+}
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
 /// Slices that are handled under one lock, at most: a receive buffer's worth of channel packets.
 const BATCH: usize = 16;
 
 impl Transport for Channel {
     async fn run(mut self, shared: &Shared, host: &str) -> Error {
+        let awaiting = Awaiting::new(&self.control);
         let reading = async {
             while let Some(first) = self.stdout.chunk().await {
                 let mut batch = vec![first];
@@ -682,6 +717,7 @@ impl Transport for Channel {
                     batch.push(more);
                 }
                 shared.handle_bytes(batch.into_iter())?;
+                awaiting.set(shared.is_in_flight());
             }
             Err(trunkline_sftp::Error::Closed)
         };
@@ -699,7 +735,10 @@ impl Transport for Channel {
                 return Error::SftpSilent { host: host.to_owned(), after };
             }
             // The reader learns of the end too, behind what the server had to say before.
-            _ = async { shared.write(&mut self.stdin).await; std::future::pending::<()>().await } => Ok(()),
+            _ = async {
+                shared.write(&mut self.stdin, || awaiting.set(true)).await;
+                std::future::pending::<()>().await;
+            } => Ok(()),
             () = listening => Ok(()),
         };
         let ended = match outcome {
@@ -793,7 +832,7 @@ where
         let mut output = Written(&mut self.writer);
         let unwritten = tokio::select! {
             error = &mut reading => return error,
-            error = shared.write(&mut output) => error,
+            error = shared.write(&mut output, || {}) => error,
         };
         // Who takes nothing any more may say why.
         match tokio::time::timeout(WHY, reading).await {

@@ -15,7 +15,7 @@ use trunkline::{
     TerminalSize,
 };
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
-use trunkline_testkit::{Agent, Dropbear, HostEntry, Sshd, write_ssh_config};
+use trunkline_testkit::{Agent, Direction, Dropbear, HostEntry, Relay, Sshd, write_ssh_config};
 
 use crate::site::{engine, request};
 
@@ -730,4 +730,37 @@ async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_the
             assert_eq!(command.await.unwrap().unwrap().stdout, b"here\n");
         }
     }
+}
+
+#[tokio::test]
+async fn a_proxy_command_that_is_not_needed_any_more_can_clean_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (script, cleaned) = (folder.path().join("proxy"), folder.path().join("cleaned"));
+    let text = format!(
+        "trap 'echo cleaned > {}; exit' HUP\nwhile :; do sleep 0.01; done\n",
+        cleaned.display()
+    );
+    std::fs::write(&script, text).unwrap();
+    let proxy = format!("ProxyCommand=/bin/sh {}", script.display());
+    let error = failure("/dev/null".as_ref(), "nowhere", &[&proxy, "ConnectTimeout=1"]).await;
+    is("no identification", &error, Timeout, DidNotStart);
+    while !std::fs::read_to_string(&cleaned).is_ok_and(|text| text == "cleaned\n") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_log_in_that_takes_long_is_not_the_connect_timeouts() {
+    let sshd = Sshd::start_default().unwrap();
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("slow", relay.addr()).unwrap();
+    let request = request(&config, "slow", &["ConnectTimeout=1"]);
+    let slowly = async {
+        relay.wait_for_bytes(Direction::ToClient, 1).await.unwrap();
+        relay.stall();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        relay.resume();
+    };
+    let (output, ()) = tokio::join!(run_with(Settings::default(), &request), slowly);
+    assert!(output.unwrap().status.success());
 }

@@ -14,6 +14,7 @@ mod odd_servers;
 mod other_sftp;
 mod private_host;
 mod sftp;
+mod silence;
 mod site;
 mod transfer;
 mod tune;

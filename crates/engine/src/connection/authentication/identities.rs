@@ -79,6 +79,11 @@ impl Candidate {
         self.key_type.starts_with("sk-")
     }
 
+    /// Whether an agent signs with it.
+    pub(crate) fn is_agents(&self) -> bool {
+        matches!(self.signer, Signer::Agent(_))
+    }
+
     /// Whether it can sign without asking anybody, and without a touch.
     pub(crate) fn signs_quietly(&self) -> bool {
         !self.wants_touch()

@@ -5,7 +5,8 @@
 //! connections that have died unnoticed where ssh_config has no such rule.
 //!
 //! A server that owes an answer is asked sooner. Where it says nothing then either, nothing new is given to the connection, but it
-//! is not given up: its network may come back, and what runs on it with that.
+//! is not given up: its network may come back, and what runs on it with that. Where somebody copies or sends, it is: they can begin
+//! again, and a cable that was cut is to be told before the user wonders.
 
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,12 @@ pub(crate) struct KeepAlive {
     rules: [Option<(Rule, Watch)>; 2],
     /// It was asked for something since it was last heard.
     owed: Option<Watch>,
+    /// How many wait for answers without which they come no further: SFTP sessions.
+    waiting: u32,
+    /// The socket takes nothing more.
+    is_blocked: bool,
+    /// The silence of a server that somebody waits for.
+    expected: Option<Watch>,
     /// The time that it has for an answer.
     limit: Duration,
 }
@@ -111,7 +118,44 @@ impl KeepAlive {
             heard: now,
             rules: [server_alive, check],
             owed: None,
+            waiting: 0,
+            is_blocked: false,
+            expected: None,
             limit: settings.probe_limit,
+        }
+    }
+
+    /// One more, or one less, who comes no further without the server.
+    pub(crate) fn awaited(&mut self, awaited: bool, now: Instant) {
+        self.waiting = match awaited {
+            true => self.waiting.saturating_add(1),
+            false => self.waiting.saturating_sub(1),
+        };
+        self.expect(now);
+    }
+
+    /// Whether the socket takes what is to be sent.
+    pub(crate) fn sends(&mut self, is_blocked: bool, now: Instant) {
+        if self.is_blocked
+            && !is_blocked
+            && let Some(watch) = &mut self.expected
+        {
+            // What had to wait is on its way, however slowly.
+            watch.heard(now);
+        }
+        self.is_blocked = is_blocked;
+        self.expect(now);
+    }
+
+    fn expect(&mut self, now: Instant) {
+        let [_, check] = &self.rules;
+        match (self.waiting > 0 || self.is_blocked) && check.is_some() {
+            true => {
+                let (silence, patience) = (self.limit / 2, self.limit.saturating_mul(3) / 2);
+                self.expected
+                    .get_or_insert_with(|| Watch::new(silence, patience, 1, now));
+            }
+            false => self.expected = None,
         }
     }
 
@@ -125,7 +169,8 @@ impl KeepAlive {
     pub(crate) fn heard(&mut self, now: Instant) {
         self.heard = now;
         self.owed = None;
-        for (_, watch) in self.rules.iter_mut().flatten() {
+        let rules = self.rules.iter_mut().flatten().map(|(_, watch)| watch);
+        for watch in rules.chain(&mut self.expected) {
             watch.heard(now);
         }
     }
@@ -133,19 +178,25 @@ impl KeepAlive {
     /// When there may be something to do, unless the server is heard from before.
     pub(crate) fn due(&self) -> Option<Instant> {
         let rules = self.rules.iter().flatten().map(|(_, watch)| watch);
-        rules.chain(&self.owed).map(|watch| watch.due).min()
+        rules
+            .chain(&self.owed)
+            .chain(&self.expected)
+            .map(|watch| watch.due)
+            .min()
     }
 
     /// What is due first: to be called again until nothing is.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         let mut asks = false;
-        for (rule, watch) in self.rules.iter_mut().flatten() {
+        let rules = self.rules.iter_mut().flatten();
+        let rules = rules.map(|(rule, watch)| (*rule, watch));
+        for (rule, watch) in rules.chain(self.expected.as_mut().map(|watch| (Rule::Check, watch))) {
             match watch.step(now) {
                 Step::Nothing => {}
                 Step::Ask => asks = true,
                 Step::Over => {
                     return Turn::GiveUp {
-                        rule: *rule,
+                        rule,
                         silent: now - self.heard,
                     };
                 }
@@ -255,6 +306,30 @@ mod tests {
             (70, give_up(Rule::Check, 70)),
         ];
         assert_eq!(silence(&mut keepalive, start), expected);
+    }
+
+    #[test]
+    fn a_server_that_somebody_waits_for_is_given_up_sooner() {
+        let start = Instant::now();
+        let gone = |seconds| {
+            vec![
+                (seconds - 15, Turn::Ask),
+                (seconds, give_up(Rule::Check, seconds as u32)),
+            ]
+        };
+        let mut copied = keepalive(None, start);
+        copied.awaited(true, start);
+        assert_eq!(silence(&mut copied, start), gone(20));
+        let mut sent = keepalive(None, start);
+        sent.sends(true, start);
+        sent.sends(false, start + 3 * SECOND);
+        sent.sends(true, start + 3 * SECOND);
+        assert_eq!(silence(&mut sent, start), gone(23));
+        // Nobody does any more.
+        let mut done = keepalive(None, start);
+        done.awaited(true, start);
+        done.awaited(false, start + 8 * SECOND);
+        assert_eq!(done.due(), Some(start + 60 * SECOND));
     }
 
     #[test]
