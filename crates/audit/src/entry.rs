@@ -1,8 +1,8 @@
 //! Who asks, and what is asked for, from there to its end.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use tokio::net::UnixStream;
@@ -15,6 +15,7 @@ use crate::asker::Asker;
 use crate::record::Outcome;
 use crate::subject::Subject;
 use crate::work::{Unended, Work, locked};
+use crate::writer::Written;
 
 /// One client, of which everything that it asks for is recorded.
 #[derive(Clone)]
@@ -82,7 +83,7 @@ impl Recorder {
         let work = Work::new(subject.by(self.engine));
         Entry {
             recorder: self.clone(),
-            refused: AtomicBool::new(false),
+            written: OnceLock::new(),
             work: Arc::new(Mutex::new(self.audit.writer.is_some().then_some(work))),
         }
     }
@@ -91,7 +92,8 @@ impl Recorder {
 /// Something that was asked for, from there to its end. Dropping it records an end that nobody knows more of.
 pub struct Entry {
     recorder: Recorder,
-    refused: AtomicBool,
+    /// What became of its beginning, once that was handed over to be written: the same for whoever asks, however often.
+    written: OnceLock<Written>,
     /// Guards it while it moves from one state to the next. `None` once the end is recorded, or where nothing is.
     work: Arc<Unended>,
 }
@@ -123,37 +125,57 @@ impl Entry {
         self.recorder.entry(subject)
     }
 
-    /// Records that it is about to be handed to a server; `refine` knows more of it by now. A second beginning is none.
+    /// Records that it is about to be handed to a server; `refine` knows more of it by now. A second beginning is none, and has
+    /// the outcome of the first: what was refused once stays refused.
     ///
     /// # Errors
     /// It cannot be recorded, and must not be done.
     pub async fn begin(&self, refine: impl FnOnce(Subject) -> Subject) -> Result<(), Error> {
-        let record = {
-            let mut work = self.work();
-            let Some(work) = work.as_mut().filter(|work| work.begun.is_none()) else {
-                return Ok(());
-            };
-            work.subject = refine(std::mem::take(&mut work.subject));
-            work.lasts |= work.subject.lasts();
-            let id = self.recorder.audit.open.number();
-            if self.recorder.engine.is_some() {
-                self.recorder.audit.open.insert(id.clone(), &self.work);
-            }
-            work.begun = Some((id, Instant::now()));
-            work.begin(self.recorder.asker.clone())
+        let Some(writer) = &self.recorder.audit.writer else {
+            return Ok(());
         };
-        let recorded = self.recorder.audit.record(record).await;
-        if recorded.is_err() {
+        let written = match &mut *self.work() {
+            Some(work) => self.written.get_or_init(|| {
+                work.subject = refine(std::mem::take(&mut work.subject));
+                work.lasts |= work.subject.lasts();
+                let id = self.recorder.audit.open.number();
+                if self.recorder.engine.is_some() {
+                    self.recorder.audit.open.insert(id.clone(), &self.work);
+                }
+                work.begun = Some((id, Instant::now()));
+                writer.record(work.begin(self.recorder.asker.clone()))
+            }),
+            None if self.is_refused() || !writer.is_strict() => match self.written.get() {
+                Some(written) => written,
+                None => return Ok(()),
+            },
+            None => return Err(Error::Bug("work was begun after its end was recorded")),
+        };
+        let outcome = written.clone().await;
+        if outcome.is_err() {
             // What did not happen is not in the trail. That its end could be written would be a contradiction.
-            *self.work() = None;
-            self.refused.store(true, Ordering::Relaxed);
+            self.forget();
         }
-        recorded
+        outcome.map_err(|source| writer.refusal(source))
     }
 
     /// Whether it could not be recorded, and must not be done by other ways either.
     pub fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed)
+        self.outcome().is_some_and(|outcome| outcome.is_err())
+    }
+
+    /// What became of its beginning, once that is known.
+    fn outcome(&self) -> Option<&Result<(), Arc<io::Error>>> {
+        self.written.get()?.peek()
+    }
+
+    /// Takes what is recorded of it, which has no end any more.
+    fn forget(&self) -> Option<Work> {
+        let work = self.work().take()?;
+        if let (Some((id, _)), true) = (&work.begun, self.recorder.engine.is_some()) {
+            self.recorder.audit.open.remove(id);
+        }
+        Some(work)
     }
 
     /// What counts its bytes from now on.
@@ -191,11 +213,10 @@ impl Entry {
 
     /// Records its end.
     fn end(&self, outcome: Outcome) {
-        let Some(work) = self.work().take() else { return };
-        if let (Some((id, _)), true) = (&work.begun, self.recorder.engine.is_some()) {
-            self.recorder.audit.open.remove(id);
+        let Some(work) = self.forget() else { return };
+        if !self.is_refused() {
+            self.recorder.end(&work, outcome);
         }
-        self.recorder.end(&work, outcome);
     }
 
     /// Records its end, by what a client was told last.
@@ -274,7 +295,8 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let state = self.work().as_ref().map(|work| {
             let exit = work.exit.as_ref().map(of_exit);
-            (exit, work.begun.is_some(), work.lasts)
+            // Nothing is handed to a server before it is known that its beginning is written.
+            (exit, self.outcome().is_some(), work.lasts)
         });
         let execution = match state {
             None => return,
@@ -290,3 +312,6 @@ impl Drop for Entry {
         self.end(Outcome::left(who, execution));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use trunkline_control::place::make_private;
 
 use crate::chain::{Head, Link};
 use crate::hash::Hash;
@@ -117,7 +118,7 @@ struct Tail {
 }
 
 impl Journal {
-    /// The trail in `folder`, which exists.
+    /// The trail in `folder`, which is made when it is written to first.
     pub(crate) fn new(folder: PathBuf, file_size: u64, files: usize) -> Self {
         Self {
             folder,
@@ -136,6 +137,9 @@ impl Journal {
     /// # Errors
     /// The file cannot be opened or written. What was written of it has been taken back, as far as that is possible.
     pub(crate) fn append(&mut self, records: &[Record], sync: bool) -> io::Result<Head> {
+        if self.known.is_none() {
+            make_private(&self.folder).map_err(io::Error::other)?;
+        }
         let lock = Locked::take(&self.folder)?;
         let mut lines = Vec::new();
         let mut known = self.look(&lock, &mut lines)?;

@@ -18,11 +18,10 @@ mod verify;
 mod work;
 mod writer;
 
-use std::io;
 use std::sync::Arc;
 
 use trunkline::{AuditMode as Mode, Error, Settings};
-use trunkline_control::place::{Place, make_private};
+use trunkline_control::place::Place;
 
 pub use entry::{Entry, Recorder};
 pub use forwarding::opened;
@@ -48,25 +47,17 @@ impl Audit {
         })
     }
 
-    /// The trail that the settings ask for. Nothing is written to it yet.
+    /// The trail that the settings ask for. Nothing is written to it yet: where its place cannot be used, that is told by
+    /// whatever has to be recorded.
     ///
     /// # Errors
-    /// In the mode `strict`, the trail has no place.
+    /// There can be no further thread.
     pub fn open(place: &Place, settings: &Settings) -> Result<Arc<Self>, Error> {
         let mode = settings.audit;
         if mode == Mode::Off {
             return Ok(Self::off());
         }
-        let folder = place.audit();
-        let made = place.make_state().and_then(|()| make_private(&folder));
-        if let Err(error) = made {
-            let error = Error::local("making the folder of the audit trail", io::Error::other(error));
-            if mode == Mode::Strict {
-                return Err(error);
-            }
-            tracing::error!(%error, "nothing is recorded in the audit trail");
-        }
-        let journal = Journal::new(folder, settings.audit_file_size, settings.audit_files);
+        let journal = Journal::new(place.audit(), settings.audit_file_size, settings.audit_files);
         let writer = Writer::start(journal, mode)
             .map_err(|error| Error::local("starting the thread of the audit trail", error))?;
         Ok(Arc::new(Self {
@@ -75,11 +66,12 @@ impl Audit {
         }))
     }
 
-    /// The same, of a daemon, with a line that says that it begins.
+    /// The same, of a daemon, with a line that says that it begins. A daemon that cannot write the trail serves all the same: in
+    /// the mode `strict` it refuses everything, where a stock ssh that found no daemon would run by itself.
     ///
     /// # Errors
-    /// In the mode `strict`, the trail cannot be written.
-    pub async fn start(place: &Place, settings: &Settings) -> Result<Arc<Self>, Error> {
+    /// As [`Self::open`].
+    pub fn start(place: &Place, settings: &Settings) -> Result<Arc<Self>, Error> {
         let audit = Self::open(place, settings)?;
         let mut start = Record::new(Event::Start);
         start.daemon = Some(Daemon {
@@ -91,7 +83,9 @@ impl Audit {
                 "on"
             },
         });
-        audit.record(start).await?;
+        if let Some(writer) = &audit.writer {
+            writer.add(start);
+        }
         Ok(audit)
     }
 
@@ -113,14 +107,6 @@ impl Audit {
     async fn written(&self, record: Option<Record>) {
         if let Some(writer) = &self.writer {
             writer.written(record).await;
-        }
-    }
-
-    /// Records something that must not happen unrecorded in the mode `strict`.
-    async fn record(&self, record: Record) -> Result<(), Error> {
-        match &self.writer {
-            Some(writer) => writer.record(record).await,
-            None => Ok(()),
         }
     }
 }

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::{mpsc, oneshot};
 use trunkline::{AuditMode as Mode, Error};
 
@@ -15,6 +17,9 @@ use crate::record::Record;
 const QUEUE: usize = 1024;
 /// Records of one write.
 const BATCH: usize = 256;
+/// What became of a record: that of every clone, whoever waits and whoever gives up.
+pub(crate) type Written = Shared<BoxFuture<'static, Result<(), Arc<io::Error>>>>;
+
 /// Ends that are kept while nothing can be written. Those beyond are counted.
 const UNWRITTEN: usize = 1024;
 /// What hands records to the thread. The thread ends with it.
@@ -74,11 +79,16 @@ impl Writer {
         })
     }
 
+    /// Whether nothing may happen that is not recorded.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.mode == Mode::Strict
+    }
+
     /// Records something that must not happen unrecorded in the mode `strict`.
-    pub(crate) async fn record(&self, record: Record) -> Result<(), Error> {
-        if self.mode != Mode::Strict {
+    pub(crate) fn record(&self, record: Record) -> Written {
+        if !self.is_strict() {
             self.add(record);
-            return Ok(());
+            return std::future::ready(Ok(())).boxed().shared();
         }
         let (written, done) = oneshot::channel();
         let message = Message {
@@ -86,17 +96,25 @@ impl Writer {
             written: Some(written),
         };
         let gone = || Arc::new(io::Error::other("the thread of the audit trail has ended"));
-        let outcome = match self.queue.send(message).await {
-            Ok(()) => done.await.unwrap_or_else(|_| Err(gone())),
-            Err(_) => Err(gone()),
+        let queue = self.queue.clone();
+        let written = async move {
+            match queue.send(message).await {
+                Ok(()) => done.await.unwrap_or_else(|_| Err(gone())),
+                Err(_) => Err(gone()),
+            }
         };
-        outcome.map_err(|source| Error::Local {
+        written.boxed().shared()
+    }
+
+    /// Why something was not done.
+    pub(crate) fn refusal(&self, source: Arc<io::Error>) -> Error {
+        Error::Local {
             doing: format!(
                 "nothing was run, because it cannot be recorded in {}",
                 self.path.display()
             ),
             source,
-        })
+        }
     }
 
     /// Has a record written some time, without waiting.

@@ -105,7 +105,7 @@ impl Service {
 /// end.
 ///
 /// # Errors
-/// The audit trail has to be written, and cannot be.
+/// The audit trail, or the recordings, cannot be begun.
 pub async fn run(
     mut claim: Claim,
     engine: Engine,
@@ -115,7 +115,7 @@ pub async fn run(
     engine.lend();
     let stop = Stop::new();
     let clients = TaskTracker::new();
-    let audit = Audit::start(&claim.place, engine.settings()).await?;
+    let audit = Audit::start(&claim.place, engine.settings())?;
     engine.audited();
     ready();
     let activities = Activities::new();
@@ -213,7 +213,7 @@ pub async fn run_private(
     settle: Duration,
 ) -> Result<(), Error> {
     let clients = TaskTracker::new();
-    let audit = Audit::start(&place, engine.settings()).await?;
+    let audit = Audit::start(&place, engine.settings())?;
     engine.audited();
     let recordings = Recordings::start(&place, &engine)?;
     let since = SystemTime::now();

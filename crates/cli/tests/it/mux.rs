@@ -5,6 +5,6 @@ pub(crate) mod forwards;
 mod proxy;
 mod rude;
 mod session;
-mod stock;
+pub(crate) mod stock;
 mod terminal;
 mod tools;

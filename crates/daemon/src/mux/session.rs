@@ -274,7 +274,7 @@ impl Client<'_> {
         let entry = self.entry(Subject::of("tunnel", &door.socket.name()).to(target.to_string()));
         let connected = async {
             match connect(door, target, &entry).await {
-                Err(error) if !matches!(error, Error::Refused { .. }) => {
+                Err(error) if !matches!(error, Error::Refused { .. }) && !entry.is_refused() => {
                     tracing::info!("{error}; trying once more");
                     connect(door, target, &entry).await
                 }

@@ -229,7 +229,8 @@ async fn nothing_runs_that_cannot_be_recorded_where_the_trail_is_strict() {
     let way = way(&sshd, folder.path(), &engine).await;
     // Neither the lock nor the file can be made.
     let trail = place(folder.path()).audit();
-    fs::remove_dir(&trail).unwrap();
+    fs::create_dir_all(trail.parent().unwrap()).unwrap();
+    fs::write(&trail, "in the way").unwrap();
     let ran = folder.path().join("ran");
     let touch = exec(&format!("touch {}", ran.display()));
     let refused = way.run(&touch, None, None).await.outcome.unwrap_err();
@@ -246,7 +247,7 @@ async fn nothing_runs_that_cannot_be_recorded_where_the_trail_is_strict() {
     assert!(!ran.exists());
     assert_eq!(sshd.authentications(), 0);
     // Where it can be written again, it runs again.
-    fs::create_dir(&trail).unwrap();
+    fs::remove_file(&trail).unwrap();
     let touched = way.run(&touch, None, None).await.outcome;
     assert_eq!(touched, Ok(ExitStatus::Exited(0)));
     assert!(ran.exists());

@@ -33,7 +33,11 @@ impl Stock {
     /// The same, with a configuration of the test's own. Where the host cannot be reached, the daemon says so if it knows in
     /// time; the socket is there all the same.
     pub(crate) fn with_config(server: Sshd, config: PathBuf) -> Self {
-        let home = Home::never_busy();
+        Self::in_home(Home::never_busy(), server, config)
+    }
+
+    /// The same, with a home of the test's own.
+    pub(crate) fn in_home(home: Home, server: Sshd, config: PathBuf) -> Self {
         let socket = socket(&home, "host");
         let stock = Self {
             home,

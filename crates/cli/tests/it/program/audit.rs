@@ -13,6 +13,7 @@ use serde_json::Value;
 use trunkline_testkit::Sshd;
 
 use crate::home::{Home, assert_status, end_of, finish, finish_with, server, text, wait_until};
+use crate::mux::stock::Stock;
 
 struct Audited {
     home: Home,
@@ -396,7 +397,7 @@ fn on_a_full_disk_commands_run_in_the_mode_on_and_the_records_follow() {
 }
 
 #[test]
-fn a_daemon_that_cannot_write_a_strict_trail_does_not_start() {
+fn a_daemon_that_cannot_write_a_strict_trail_refuses_everything_until_it_can() {
     let (server, audited) = (server(), Audited::new("audit = \"strict\"\n"));
     fs::create_dir_all(audited.file()).unwrap();
     for folder in [audited.home.trunkline_dir().join("state"), audited.folder()] {
@@ -407,6 +408,48 @@ fn a_daemon_that_cannot_write_a_strict_trail_does_not_start() {
     let said = text(&refused.stderr);
     assert!(said.contains("cannot be recorded"), "{refused:?}");
     assert_eq!(said.matches("Is a directory").count(), 1, "{said}");
+    fs::remove_dir(audited.file()).unwrap();
+    assert_status(&audited.home.on(&server, "true"), 0);
+    audited.stop();
+    assert_eq!(audited.found(&[("event", "begin")]).len(), 1);
+    assert_status(&audited.verify(&[]), 0);
+}
+
+#[test]
+fn what_a_stock_ssh_asks_for_is_refused_however_often_it_is_tried() {
+    let audited = Audited::new("audit = \"strict\"\nbusy_above = 1_000_000_000_000\n");
+    let (folder, file) = (audited.folder(), audited.file());
+    fs::create_dir_all(&file).unwrap();
+    for folder in [audited.home.trunkline_dir().join("state"), folder] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let (ran, server) = (audited.home.path("ran"), server());
+    let config = server.ssh_config();
+    // The daemon is new, too: a client that found none would connect by itself.
+    let stock = Stock::in_home(audited.home, server, config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    let mut touch = stock.ssh();
+    touch
+        .arg(stock.server.alias())
+        .arg(format!("touch {}", ran.display()));
+    let mut tunnel = stock.ssh();
+    tunnel.args(["-W", &target, stock.server.alias()]);
+    for client in [&mut touch, &mut tunnel] {
+        for _ in 0..2 {
+            let refused = finish(client);
+            assert_status(&refused, 255);
+            assert!(
+                text(&refused.stderr).contains("cannot be recorded"),
+                "{refused:?}"
+            );
+        }
+    }
+    assert!(!ran.exists());
+    let reached = listener.accept().unwrap_err();
+    assert_eq!(reached.kind(), std::io::ErrorKind::WouldBlock);
+    stock.assert_logins(1);
 }
 
 #[test]

@@ -1,0 +1,169 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt as _;
+use proptest::prelude::*;
+use trunkline::{AuditMode, Settings};
+use trunkline_control::place::{Place, make_private};
+
+use super::*;
+
+/// What happens to work, and to the disk below it.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Begin,
+    /// Two callers at once, as a retry beside the first try.
+    BeginTwice,
+    /// Its caller leaves before it is known what became of it.
+    BeginGivenUp,
+    Break,
+    Heal,
+    End,
+}
+
+struct Trail {
+    folder: tempfile::TempDir,
+    audit: Arc<Audit>,
+}
+
+impl Trail {
+    fn strict() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place {
+            runtime: folder.path().join("r"),
+            state: folder.path().join("s"),
+            config: folder.path().join("c"),
+        };
+        let mut settings = Settings::default();
+        settings.audit = AuditMode::Strict;
+        make_private(&place.audit()).unwrap();
+        fs::write(place.state.join("away"), "in the way").unwrap();
+        let audit = Audit::open(&place, &settings).unwrap();
+        Self { folder, audit }
+    }
+
+    fn place(&self) -> PathBuf {
+        self.folder.path().join("s/audit")
+    }
+
+    fn away(&self) -> PathBuf {
+        self.folder.path().join("s/away")
+    }
+
+    /// Has what is elsewhere change places with the trail, at once: a writer may be in the middle of something.
+    fn exchange(&self) {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        renameat_with(CWD, self.place(), CWD, self.away(), RenameFlags::EXCHANGE).unwrap();
+    }
+
+    fn break_disk(&self) {
+        if !self.place().is_file() {
+            self.exchange();
+        }
+    }
+
+    fn heal(&self) {
+        if self.place().is_file() {
+            self.exchange();
+        }
+    }
+
+    fn has(&self, event: &str) -> bool {
+        let read = |folder: &Path| fs::read_to_string(folder.join("audit.jsonl")).unwrap_or_default();
+        let text = read(&self.place()) + &read(&self.away());
+        text.contains(&format!("\"event\":\"{event}\""))
+    }
+}
+
+async fn begin(entry: &Entry) -> Result<(), Error> {
+    entry.begin(|subject| subject).await
+}
+
+async fn walk(steps: &[Step]) {
+    let trail = Trail::strict();
+    let recorder = Recorder::of_program(&trail.audit);
+    let entry = recorder.entry(Subject::of("session", "web1"));
+    let (mut refused, mut ended) = (false, false);
+    for step in steps {
+        let outcomes = match step {
+            Step::Begin => vec![begin(&entry).await],
+            Step::BeginTwice => {
+                let (first, second) = tokio::join!(begin(&entry), begin(&entry));
+                assert_eq!(first.is_ok(), second.is_ok(), "two callers are told the same");
+                vec![first, second]
+            }
+            Step::BeginGivenUp => begin(&entry).now_or_never().into_iter().collect(),
+            Step::Break => {
+                trail.break_disk();
+                continue;
+            }
+            Step::Heal => {
+                trail.heal();
+                continue;
+            }
+            Step::End => {
+                entry.failed(&Error::Invalid("it failed".into()));
+                ended = true;
+                continue;
+            }
+        };
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => {
+                    assert!(trail.has("begin"), "what may happen is on the disk");
+                    assert!(!refused, "what was refused stays refused");
+                    assert!(!ended, "what has ended is not begun again");
+                }
+                Err(error) => {
+                    assert_eq!(error.execution(), Execution::DidNotStart);
+                    refused = true;
+                }
+            }
+        }
+    }
+    drop(entry);
+    trail.heal();
+    recorder.close().await;
+    if refused && !ended {
+        assert!(!trail.has("end"), "what did not happen has no end");
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => Just(Step::Begin),
+        1 => Just(Step::BeginTwice),
+        1 => Just(Step::BeginGivenUp),
+        2 => Just(Step::Break),
+        2 => Just(Step::Heal),
+        1 => Just(Step::End),
+    ];
+    prop::collection::vec(step, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_may_happen_whose_beginning_is_not_on_the_disk(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(walk(&steps));
+    }
+}
+
+#[tokio::test]
+async fn a_second_try_after_a_refusal_is_refused_also_when_the_disk_is_back() {
+    walk(&[Step::Break, Step::Begin, Step::Begin, Step::Heal, Step::Begin]).await;
+}
+
+#[tokio::test]
+async fn what_its_caller_gave_up_before_it_was_recorded_did_not_start() {
+    let trail = Trail::strict();
+    let recorder = Recorder::of_program(&trail.audit);
+    let entry = recorder.entry(Subject::of("session", "web1"));
+    assert!(begin(&entry).now_or_never().is_none());
+    drop(entry);
+    recorder.close().await;
+    let text = fs::read_to_string(trail.place().join("audit.jsonl")).unwrap();
+    assert!(text.contains("\"execution\":\"did not start\""), "{text}");
+}
