@@ -1,10 +1,8 @@
 //! Where the daemon's sockets, its state and its settings are.
 
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use trunkline_request::words_of;
+use trunkline_request::own::{self, OwnError};
 
 /// The folders of one user's daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,17 +25,9 @@ pub enum PlaceError {
     /// TRUNKLINE_DIR would be another folder in each directory.
     #[error("TRUNKLINE_DIR is {0}: it must be an absolute path")]
     Relative(PathBuf),
-    /// A folder belongs to somebody else, or others may use it.
-    #[error("{0} belongs to somebody else or is open to others: it must be yours, with mode 0700")]
-    NotPrivate(PathBuf),
-    /// A folder cannot be made.
-    #[error("cannot create directory {folder}: {}", words_of(.error))]
-    Io {
-        /// The folder.
-        folder: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    /// A folder is somebody else's, or cannot be made.
+    #[error(transparent)]
+    NotOwn(#[from] OwnError),
     /// A socket's address has room for 107 bytes.
     #[error("{0} is too long for a socket's path: set TRUNKLINE_DIR to a shorter one")]
     TooLong(PathBuf),
@@ -164,25 +154,12 @@ impl Place {
     }
 }
 
-/// Makes a folder with mode 0700, and checks that it is ours alone.
+/// Makes a folder with mode 0700, unless it is there; it has to be this user's own ([`own`]).
+///
+/// # Errors
+/// It is not, or cannot be made.
 pub fn make_private(folder: &Path) -> Result<(), PlaceError> {
-    let failed = |error| PlaceError::Io {
-        folder: folder.to_owned(),
-        error,
-    };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(failed)?;
-    let found = std::fs::metadata(folder).map_err(failed)?;
-    // Where others may write, others' files are: such a folder (/tmp) is not ours to close.
-    if found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o022 != 0 {
-        return Err(PlaceError::NotPrivate(folder.to_owned()));
-    }
-    if found.mode() & 0o077 != 0 {
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
-    }
+    own::make_directory(folder)?;
     Ok(())
 }
 
@@ -218,28 +195,6 @@ mod tests {
         // Whoever names one wants a daemon of its own.
         let named = find(&[("TRUNKLINE_DIR", "x"), ("HOME", "/home/jo")]);
         assert!(matches!(named, Err(PlaceError::Relative(_))), "{named:?}");
-    }
-
-    #[test]
-    fn a_folder_that_others_may_read_is_closed_to_them() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = Place {
-            runtime: dir.path().join("r"),
-            state: dir.path().join("s"),
-            config: "c".into(),
-        };
-        std::fs::create_dir(&place.runtime).unwrap();
-        std::fs::set_permissions(&place.runtime, std::fs::Permissions::from_mode(0o755)).unwrap();
-        place.make().unwrap();
-        assert_eq!(std::fs::metadata(&place.runtime).unwrap().mode() & 0o777, 0o700);
-    }
-
-    #[test]
-    fn a_folder_that_others_may_write_to_is_neither_used_nor_changed() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
-        assert!(matches!(make_private(dir.path()), Err(PlaceError::NotPrivate(_))));
-        assert_eq!(std::fs::metadata(dir.path()).unwrap().mode() & 0o7777, 0o1777);
     }
 
     #[test]

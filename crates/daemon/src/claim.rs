@@ -1,7 +1,7 @@
 //! The daemon's hold on its place, and who may come there.
 
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
 use tokio::net::{UnixListener, UnixStream};
@@ -69,6 +69,7 @@ impl Claim {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(0o600)
             .open(place.lock())
             .map_err(failed(place.lock()))?;
         if !lock_alone(&lock) {

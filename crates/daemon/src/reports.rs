@@ -5,6 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use trunkline::config::HostConfig;
 use trunkline::openssh::{Master, MasterState};
+use trunkline_request::own::OwnError;
 
 use crate::place::PlaceError;
 use crate::protocol::{self, HostRequest, MasterReport};
@@ -48,7 +49,7 @@ pub(crate) fn address(config: &HostConfig) -> String {
 /// A folder of the daemon's that cannot be used.
 pub(crate) fn unusable_folder(error: PlaceError) -> trunkline::Error {
     match error {
-        PlaceError::Io { folder, error } => {
+        PlaceError::NotOwn(OwnError::Io(folder, error)) => {
             trunkline::Error::local(format!("cannot create directory {}", folder.display()), error)
         }
         error => trunkline::Error::Invalid(error.to_string()),

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use trunkline_request::hosts::nearest;
+use trunkline_request::own;
 use trunkline_text::line_number;
 
 /// Makes of one list all that has to know each setting: the fields with their documentation, the defaults, what reads them,
@@ -122,15 +123,15 @@ settings! {
 }
 
 impl Settings {
-    /// Reads `config.toml`; a missing one means defaults.
+    /// Reads `config.toml`; a missing one means defaults. It has to be this user's own, or root's ([`own`]).
     ///
     /// # Errors
     /// [`SettingsError`].
     pub fn read(path: &Path) -> Result<Self, SettingsError> {
-        let text = match std::fs::read_to_string(path) {
+        let text = match own::read_to_string(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(SettingsError::Unreadable(path.to_owned(), error)),
+            Err(error) if error.is_missing() => return Ok(Self::default()),
+            Err(error) => return Err(SettingsError::Unreadable(path.to_owned(), error.into())),
         };
         Self::parse(&text).map_err(|(line, problem)| SettingsError::Invalid {
             file: path.to_owned(),

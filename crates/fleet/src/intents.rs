@@ -1,10 +1,11 @@
 //! The log of intents: what this machine means to execute, on the disk before it does.
 
-use std::fs::{DirBuilder, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
+use trunkline_request::own;
 
 use crate::bucket::{decode, encode};
 use crate::state::{Intended, Intent, JobId, Returned};
@@ -52,8 +53,7 @@ impl IntentLog {
             file: file.display().to_string(),
             why,
         };
-        let folder = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        folder.map_err(|error| failed(error.to_string()))?;
+        own::make_directory(folder).map_err(|error| failed(error.to_string()))?;
         let created = OpenOptions::new()
             .create(true)
             .append(true)

@@ -11,6 +11,7 @@ pub mod failure;
 pub mod hosts;
 mod log_level;
 pub mod os_bytes;
+pub mod own;
 mod prompt;
 pub mod shell;
 pub mod ssh_options;

@@ -1,9 +1,9 @@
 //! The file of host memory: read where it is asked for, written by a thread of its own.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, TransactionBehavior, params};
+use trunkline_request::own;
 
 use super::moment::{milliseconds, moment};
 use super::{HostFacts, HostId, Lessons, MOST_HOSTS, lock};
@@ -53,11 +54,7 @@ impl Disk {
     pub(super) fn open(folder: &Path) -> Result<Self, DiskError> {
         let file = folder.join(FILE_NAME);
         let prepare = |error| DiskError::Folder(file.clone(), error);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(prepare)?;
+        own::make_directory(folder).map_err(|error| prepare(error.into()))?;
         let writer = match connect(folder, &file) {
             Err(DiskError::Sqlite(_, error)) if is_corrupt(&error) => {
                 let aside = set_aside(&file).map_err(prepare)?;

@@ -275,8 +275,10 @@ struct History {
 
 impl History {
     fn open() -> anyhow::Result<Self> {
+        let place = place()?;
+        place.make_state()?;
         Ok(Self {
-            path: place()?.state.join("run.history"),
+            path: place.state.join("run.history"),
         })
     }
 

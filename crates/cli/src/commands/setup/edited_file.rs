@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
+use trunkline_request::own;
 
 /// The file as it was read.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ impl EditedFile {
     /// It is something else than a file of text, or may not be read or written.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
+        own::check(&std::path::absolute(path)?)?;
         let target = match fs::canonicalize(path) {
             Ok(target) => target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

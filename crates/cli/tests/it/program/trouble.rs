@@ -220,10 +220,7 @@ fn a_place_for_the_sockets_that_cannot_serve_is_named() {
         fs::create_dir(&theirs).unwrap();
         fs::set_permissions(&theirs, mode(0o700)).unwrap();
         std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
-        assert_said(
-            &at(&theirs),
-            &[theirs.to_str().unwrap(), "belongs to somebody else"],
-        );
+        assert_said(&at(&theirs), &[theirs.to_str().unwrap(), "belongs to uid 65534"]);
     }
 }
 
@@ -378,4 +375,53 @@ fn a_command_may_have_as_many_lines_as_it_likes() {
     );
     assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "three\n");
+}
+
+#[test]
+fn root_in_another_users_home_writes_nothing_there_and_says_so() {
+    // Nobody else can give a directory away.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (server, home) = (server(), Home::new());
+    let (jo, own) = (home.path("jo"), home.path("own"));
+    for folder in [&jo, &own] {
+        fs::create_dir(folder).unwrap();
+    }
+    // Where a link of theirs leads, and where nothing is yet.
+    std::os::unix::fs::symlink(&own, jo.join(".cache")).unwrap();
+    std::os::unix::fs::lchown(jo.join(".cache"), Some(54321), None).unwrap();
+    std::os::unix::fs::chown(&jo, Some(54321), None).unwrap();
+    let theirs = |name: &str, value: &std::path::Path| {
+        let mut command = home.ssh(&server);
+        command.env_remove("TRUNKLINE_DIR").env("HOME", &own);
+        command.env("XDG_RUNTIME_DIR", &own).env(name, value);
+        finish(command.args([server.alias(), "true"]))
+    };
+    for (name, value) in [
+        ("XDG_RUNTIME_DIR", jo.join(".cache")),
+        ("XDG_RUNTIME_DIR", jo.clone()),
+        ("TRUNKLINE_DIR", jo.join("dir")),
+    ] {
+        assert_said(&theirs(name, &value), &["belongs to uid 54321", "TRUNKLINE_DIR"]);
+    }
+    let config = jo.join(".config/trunkline");
+    fs::create_dir_all(&config).unwrap();
+    fs::write(config.join("config.toml"), "metrics_port = 9\n").unwrap();
+    assert_said(
+        &theirs("XDG_CONFIG_HOME", &jo.join(".config")),
+        &["config.toml", "belongs to uid 54321"],
+    );
+    // Host memory is a cache: without it, it runs.
+    assert_status(&theirs("XDG_STATE_HOME", &jo.join("state")), 0);
+    let found: Vec<_> = fs::read_dir(&jo)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    let mode = fs::metadata(&jo).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&mode) & 0o777, 0o755);
+    let mut stop = home.trunkline();
+    stop.env_remove("TRUNKLINE_DIR").env("HOME", &own);
+    assert_status(&finish(stop.env("XDG_RUNTIME_DIR", &own).arg("stop")), 0);
 }

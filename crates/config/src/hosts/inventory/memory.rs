@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use trunkline_request::own;
 
 use super::Inventory;
 use crate::ssh_config::World;
@@ -157,8 +158,8 @@ impl Key {
 
     /// The answer that was made from just this.
     pub(super) fn recall(&self, world: &World) -> Option<Inventory> {
-        let text = fs::read(self.place(world)?).ok()?;
-        let remembered: Remembered = serde_json::from_slice(&text).ok()?;
+        let text = own::read_to_string(&self.place(world)?).ok()?;
+        let remembered: Remembered = serde_json::from_str(&text).ok()?;
         (remembered.key == *self).then_some(remembered.inventory)
     }
 
@@ -177,7 +178,7 @@ impl Key {
         }
         let place = self.place(world).ok_or(io::ErrorKind::NotFound)?;
         let folder = place.parent().ok_or(io::ErrorKind::NotFound)?;
-        fs::create_dir_all(folder)?;
+        own::make_directory(folder)?;
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         serde_json::to_writer(&mut file, &Remembered { key: self, inventory })?;
         file.flush()?;

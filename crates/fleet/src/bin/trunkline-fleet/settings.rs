@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use trunkline_control::place::Place;
 use trunkline_fleet::allow::{AllowList, AllowSource, Rule};
 use trunkline_fleet::bucket::{Access, is_plain};
+use trunkline_request::own;
 use trunkline_text::line_number;
 
 /// What is in the file. Paths that are relative begin at its folder.
@@ -133,9 +134,9 @@ impl Settings {
     /// Reads the file; `None` where there is none.
     pub(crate) fn read(place: &Place) -> anyhow::Result<Option<Self>> {
         let file = place.fleet_config();
-        let text = match fs::read_to_string(&file) {
+        let text = match own::read_to_string(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.is_missing() => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
         };
         let mut settings = Self::parse(&file, &text).map_err(anyhow::Error::msg)?;
@@ -202,9 +203,9 @@ impl Settings {
     /// This machine's key; made where there is none and no file was named.
     pub(crate) fn key(&self, place: &Place) -> anyhow::Result<KeyPair> {
         let file = self.key_file(place);
-        let seed = match fs::read_to_string(&file) {
+        let seed = match own::read_to_string(&file) {
             Ok(seed) => seed,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.nkey.is_none() => {
+            Err(error) if error.is_missing() && self.nkey.is_none() => {
                 let key = KeyPair::new_user();
                 write_private(&file, &format!("{}\n", key.seed()?))?;
                 return Ok(key);
@@ -244,7 +245,7 @@ impl Settings {
 fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
     let writing = || format!("writing {}", file.display());
     if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder).with_context(writing)?;
+        own::make_directory(folder).with_context(writing)?;
     }
     let opened = OpenOptions::new()
         .write(true)

@@ -17,6 +17,7 @@ use trunkline_control::place::Place;
 use trunkline_control::sink::Sink;
 use trunkline_fleet::state::StreamId;
 use trunkline_fleet::streaming::following::Position;
+use trunkline_request::own;
 
 /// What is kept of a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +104,7 @@ impl Positions {
     /// Those that were kept, or the beginning.
     pub(super) fn open(place: &Place, stream: &StreamId, to: &str) -> anyhow::Result<Self> {
         let folder = place.state.join("streams");
-        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        own::make_directory(&folder).with_context(|| format!("making {}", folder.display()))?;
         let mut hash = DefaultHasher::new();
         to.hash(&mut hash);
         let file = folder.join(format!("{stream}-{:016x}.json", hash.finish()));
