@@ -609,7 +609,7 @@ impl Engine {
                 own.confirm();
             }
             // Who comes when nothing is there is the one who makes it.
-            own.is_allowed(caller.interaction.client());
+            own.is_allowed(caller.interaction.client(), caller.way.world());
         }
         own
     }

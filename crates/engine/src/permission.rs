@@ -1,17 +1,25 @@
 //! The user's permission to use a connection that is there already, where each use is to be confirmed: what ssh_config's
 //! `ControlMaster ask` and `autoask` mean (mux.c, `ask_permission`).
+//!
+//! Whoever wants to use it must not choose who answers. So the program is that of the environment in which the connection was
+//! made, as with a ControlMaster of ssh's, or one that `config.toml` names.
 
 use crate::config::World;
 use crate::error::Error;
 use crate::prompt::{Prompt, PromptKind, Prompter as _, Standard, allows};
 
-/// Asks through the SSH_ASKPASS of whoever wants to use the connection.
+/// Asks through `program`, if one is named, or else the SSH_ASKPASS of `owner`, in whose environment it runs.
 ///
 /// # Errors
 /// It is not allowed, or there is nothing to ask through. Nothing has begun.
-pub(crate) async fn ask(host: &str, world: &World, question: &str) -> Result<(), Error> {
+pub(crate) async fn ask(host: &str, owner: &World, program: &str, question: &str) -> Result<(), Error> {
     let prompt = Prompt::new(PromptKind::Confirm, question, true);
-    match Standard::from_env(world.env.clone()).ask(&prompt).await {
+    let mut env = owner.env.clone();
+    if !program.is_empty() {
+        env.insert("SSH_ASKPASS".into(), program.into());
+        env.insert("SSH_ASKPASS_REQUIRE".into(), "force".into());
+    }
+    match Standard::from_env(env).ask(&prompt).await {
         Some(answer) if allows(Some(&answer)) => Ok(()),
         Some(_) => Err(Error::Denied {
             host: host.to_owned(),
@@ -19,7 +27,8 @@ pub(crate) async fn ask(host: &str, world: &World, question: &str) -> Result<(),
         }),
         None => Err(Error::Denied {
             host: host.to_owned(),
-            why: "was not confirmed; that is asked through SSH_ASKPASS, on a DISPLAY or with SSH_ASKPASS_REQUIRE=force",
+            why: "was not confirmed; that is asked through SSH_ASKPASS of whoever made the connection, on a DISPLAY or with \
+                  SSH_ASKPASS_REQUIRE=force, or through confirm_askpass of config.toml",
         }),
     }
 }

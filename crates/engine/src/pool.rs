@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use trunkline_proto::ChannelKind;
 use trunkline_request::connection::{ConnectionReport, Handshake};
 
-use crate::config::{ControlPersist, HostConfig, LogIn, LogInTerms, Request, SharingKey};
+use crate::config::{ControlPersist, HostConfig, LogIn, LogInTerms, Request, SharingKey, World};
 use crate::connection::channel::ChannelStream;
 use crate::connection::channel::ChannelTerms;
 use crate::connection::driver::SURE_TEXT;
@@ -44,6 +44,14 @@ pub(crate) enum Way {
 }
 
 impl Way {
+    /// The surroundings of whoever reaches a host by ssh_config.
+    pub(crate) fn world(&self) -> Option<&Arc<World>> {
+        match self {
+            Self::Resolved(request) => Some(&request.world),
+            Self::Given(_) => None,
+        }
+    }
+
     /// The most connections that the program allows, where it has a say.
     pub(crate) fn connections(&self) -> Option<usize> {
         match self {
@@ -147,6 +155,8 @@ struct State {
     confirms: bool,
     /// Who may use them without being asked: who made them, and who was allowed to.
     allowed: Vec<KnownClient>,
+    /// Where the first of them was made, or is about to be: whoever wants to use them is not to choose who is asked.
+    owner: Option<Arc<World>>,
 }
 
 struct Lane {
@@ -215,6 +225,7 @@ impl Pool {
             is_closing: false,
             confirms: false,
             allowed: Vec::new(),
+            owner: None,
         });
         Arc::new(Self {
             key,
@@ -1016,14 +1027,25 @@ impl Pool {
 
     /// Whether a client may use the connections without being asked. Where there are none, and nobody is about to make one,
     /// they will be this client's own.
-    pub(crate) fn is_allowed(&self, client: &Client) -> bool {
+    pub(crate) fn is_allowed(&self, client: &Client, world: Option<&Arc<World>>) -> bool {
         let mut state = self.state();
         state.refresh(&self.host, Instant::now());
         state.allowed.retain(KnownClient::is_there);
         if state.lanes.is_empty() && state.allowed.is_empty() {
             state.allowed.push(client.known());
+            state.owner = world.cloned();
         }
         !state.confirms || state.allowed.iter().any(|allowed| allowed.is(client))
+    }
+
+    /// The surroundings in which the connections were made, if there are any.
+    pub(crate) fn owner(&self) -> Option<Arc<World>> {
+        self.state().owner.clone()
+    }
+
+    /// The program that is asked whether they may be used, if that was set.
+    pub(crate) fn confirm_askpass(&self) -> &str {
+        &self.settings.confirm_askpass
     }
 
     /// The user allows a client to use the connections.
@@ -1059,6 +1081,9 @@ impl Pool {
         if state.ended {
             // Whoever asked hears so from it; nothing is dialled.
             connection.close("it was asked to close");
+        }
+        if state.lanes.is_empty() {
+            state.owner = caller.way.world().cloned();
         }
         state.lanes.insert(
             id,

@@ -108,8 +108,10 @@ settings! {
     /// Patterns of hosts that always go through the system's ssh, such as `["*.example.com"]`.
     openssh_hosts: Vec<String> = Vec::new();
     /// Patterns of hosts whose connections need confirmation through SSH_ASKPASS for each use, as with `ControlMaster ask`
-    /// of ssh_config.
+    /// of ssh_config. It is the SSH_ASKPASS of who made the connection, not of who wants to use it.
     confirm_hosts: Vec<String> = Vec::new();
+    /// Path of the program that asks for such confirmation, in the place of SSH_ASKPASS. Empty for none.
+    confirm_askpass: String = String::new();
     /// Patterns of hosts that are reached over shared connections or not at all, as with `TRUNKLINE_STRICT=1`: what cannot
     /// share one fails with the reason.
     strict_hosts: Vec<String> = Vec::new();
@@ -177,6 +179,13 @@ impl Settings {
             if is_none {
                 return Err((line(key), format!("{key} is 0; it must be at least 1")));
             }
+        }
+        let askpass = &settings.confirm_askpass;
+        if !askpass.is_empty() && !askpass.starts_with('/') {
+            return Err((
+                line("confirm_askpass"),
+                format!("confirm_askpass is {askpass:?}; it must be an absolute path"),
+            ));
         }
         let (below, above) = (settings.busy_below, settings.busy_above);
         if below > above {
@@ -359,6 +368,20 @@ impl Written for Duration {
     }
 }
 
+impl Written for String {
+    type Form = Self;
+
+    const ALLOWED: &'static str = "a text in quotes";
+
+    fn read(form: Self) -> Option<Self> {
+        Some(form)
+    }
+
+    fn written(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
 impl Written for Vec<String> {
     type Form = Self;
 
@@ -431,6 +454,10 @@ mod tests {
             (
                 "[audit]\non = true",
                 "1: audit must be \"off\", \"on\" or \"strict\"",
+            ),
+            (
+                "confirm_askpass = \"askpass\"",
+                "1: confirm_askpass is \"askpass\"; it must be an absolute path",
             ),
             (
                 "strict_hosts = \"web*\"",

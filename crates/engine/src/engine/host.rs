@@ -9,7 +9,7 @@ use tokio::sync::{OnceCell, watch};
 use trunkline_proto::ChannelKind;
 
 use super::{Engine, Inner};
-use crate::config::{ForwardAgent, HostConfig, Objection, Request};
+use crate::config::{ForwardAgent, HostConfig, Objection, Request, World};
 use crate::connection::Connection;
 use crate::connection::agent;
 use crate::connection::channel::ChannelStream;
@@ -132,13 +132,14 @@ impl Host {
     }
 
     /// Has the user confirm the use of connections that others have made, where each use is to be confirmed. `question` is
-    /// put through the SSH_ASKPASS of whoever wants to use them, once for each [`Interaction`](crate::Interaction).
+    /// put through the SSH_ASKPASS of whoever made them ([`Settings::confirm_askpass`](crate::Settings) may name another), once
+    /// for each [`Interaction`](crate::Interaction).
     ///
     /// # Errors
     /// It is not allowed, or there is nothing to ask through. Nothing has begun.
     pub async fn confirm_use(&self, question: &str) -> Result<(), Error> {
         let client = self.caller.interaction.client();
-        if self.pool().is_allowed(client) {
+        if self.pool().is_allowed(client, self.world()) {
             return Ok(());
         }
         self.ask_permission(question).await?;
@@ -163,13 +164,15 @@ impl Host {
     }
 
     async fn ask_permission(&self, question: &str) -> Result<(), Error> {
-        match &self.caller.way {
-            Way::Resolved(request) => {
-                permission::ask(&self.caller.config.original_host, &request.world, question).await
-            }
-            // Nobody else has its connections.
-            Way::Given(_) => Ok(()),
-        }
+        // Nobody else has the connections of a program that brings its own way.
+        let Some(asker) = self.world() else { return Ok(()) };
+        let owner = self.pool.owner().unwrap_or_else(|| asker.clone());
+        let program = self.pool.confirm_askpass();
+        permission::ask(&self.caller.config.original_host, &owner, program, question).await
+    }
+
+    fn world(&self) -> Option<&Arc<World>> {
+        self.caller.way.world()
     }
 
     /// Whether a connection is there already.

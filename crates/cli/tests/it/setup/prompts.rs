@@ -292,6 +292,68 @@ fn the_users_of_a_lent_connection_cannot_switch_the_question_off() {
 }
 
 #[test]
+fn whoever_wants_to_use_a_lent_connection_does_not_choose_who_is_asked() {
+    let lent = Lent::new();
+    let yes = lent.stanza.home.script("yes", "#!/bin/sh\necho yes\n");
+    let config = lent.stanza.home.path("asking");
+    let with_yes = |command: &mut Command, arguments: &[&str]| {
+        command
+            .env("SSH_ASKPASS", &yes)
+            .env("SSH_ASKPASS_REQUIRE", "force");
+        finish(command.args(arguments))
+    };
+    lent.askpass.will_say("no\n");
+    for arguments in [["web", "true"], ["same", "true"], ["behind", "true"]] {
+        let mut ours = lent.stanza.home.trunkline();
+        ours.args(["ssh", "-F"]).arg(&config);
+        let refused = with_yes(&mut ours, &arguments);
+        assert_status(&refused, 255);
+        assert!(
+            text(&refused.stderr).contains("was not allowed"),
+            "{}",
+            describe(&refused)
+        );
+        assert_eq!(lent.askpass.asked().lines().count(), 1);
+    }
+    assert_eq!(lent.servers[0].authentications(), 1);
+}
+
+#[test]
+fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    let askpass = Askpass::new(&stanza);
+    let settings = format!(
+        "confirm_hosts = [\"w*\"]\nconfirm_askpass = {:?}\n",
+        askpass.program
+    );
+    stanza.home.settings(&settings);
+    let yes = stanza.home.script("yes", "#!/bin/sh\necho yes\n");
+    let asks_yes = |mut command: Command| {
+        command
+            .env("SSH_ASKPASS", &yes)
+            .env("SSH_ASKPASS_REQUIRE", "force");
+        command
+    };
+    let ours = || {
+        let mut command = asks_yes(stanza.home.trunkline());
+        command.args(["ssh", "-F"]).arg(stanza.config());
+        finish(command.args(["web", "true"]))
+    };
+    assert_status(&ours(), 0);
+    assert_eq!(askpass.asked(), "");
+    askpass.will_say("no\n");
+    assert_status(&ours(), 255);
+    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    // Stock ssh is asked there, too, and connects by itself then.
+    assert_status(&finish(asks_yes(stanza.ssh()).args(["web", "true"])), 0);
+    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(server.authentications(), 2);
+    askpass.will_say("yes\n");
+    assert_status(&ours(), 0);
+}
+
+#[test]
 fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
