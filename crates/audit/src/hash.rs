@@ -6,7 +6,7 @@ use std::str::FromStr;
 use aws_lc_rs::digest::{SHA256, digest};
 
 /// The SHA-256 of a line, without its line feed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Hash([u8; 32]);
 
 impl Hash {

@@ -20,7 +20,7 @@ use crate::record::{Note, Record};
 
 /// More than the longest line: each of its texts is bounded (`Printable`), but for the sources of a copy, of which there are
 /// [`crate::MAX_SOURCES`].
-const LONGEST_LINE: u64 = 1024 * 1024;
+pub(crate) const LONGEST_LINE: u64 = 1024 * 1024;
 
 /// The trail's files, for one process that writes.
 #[derive(Debug)]

@@ -322,3 +322,65 @@ fn processes_that_are_killed_in_the_middle_lose_no_line_but_their_last() {
     let unexplained: Vec<_> = found.notes.iter().filter(|note| note.contains("gone")).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
 }
+
+#[test]
+fn nothing_of_a_trail_acts_on_the_terminal_of_whoever_checks_it() {
+    let folder = tempfile::tempdir().unwrap();
+    // A chain of its writer's own making: each line is what it says.
+    let mut head = Head::default();
+    let mut text = Vec::new();
+    for number in 0..300 {
+        let mut record = note(&format!("\u{1b}[2Jnothing is wrong\n{number}\u{202e}"));
+        record.time = "\u{1b}]0;title\u{7}".into();
+        record.note.as_mut().unwrap().broken = number % 2 == 0;
+        head.add(&record, &mut text).unwrap();
+    }
+    fs::write(folder.path().join("audit.jsonl"), text).unwrap();
+    let found = verdict(folder.path());
+    let described = found.describe();
+    assert!(
+        !described.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{202e}'),
+        "{described:?}"
+    );
+    // 100 of each are named, and the last lines are what is wrong.
+    assert!(!found.intact);
+    assert_eq!((found.problems.len(), found.notes.len()), (101, 101));
+    assert_eq!(described.lines().last(), Some("WRONG: and 50 more"));
+}
+
+#[test]
+fn a_line_without_end_is_neither_kept_nor_the_end_of_the_check() {
+    let (folder, mut journal, _) = five();
+    let path = folder.path().join("audit.jsonl");
+    let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    // Sparse: as long as memory would not bear.
+    let len = file.metadata().unwrap().len();
+    file.set_len(len + (64 << 20)).unwrap();
+    file.write_all(b"\n").unwrap();
+    drop(file);
+    journal.append(&[note("after")], false).unwrap();
+    let found = verdict(folder.path());
+    assert!(
+        found
+            .problems
+            .iter()
+            .any(|problem| problem.contains("longer than any line")),
+        "{found:?}"
+    );
+    assert!(found.lines >= 6, "{found:?}");
+}
+
+#[test]
+fn what_is_not_a_file_is_not_waited_for() {
+    let (folder, ..) = five();
+    let fifo = |name: &str| {
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, folder.path().join(name), kind, mode, 0).unwrap();
+    };
+    fs::remove_file(folder.path().join("head")).unwrap();
+    fifo("head");
+    assert!(verdict(folder.path()).intact);
+    fifo("audit-000000000001.jsonl");
+    let refused = format!("{:#}", verify(folder.path(), None).unwrap_err());
+    assert!(refused.contains("is not a file"), "{refused}");
+}

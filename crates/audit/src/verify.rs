@@ -1,18 +1,23 @@
 //! Whether an audit trail is as it was written.
+//!
+//! Whoever could write the trail could write anything into it, for whoever checks it: what is read of it is bounded, and made
+//! fit for a terminal before it is kept.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use serde::Serialize;
+use trunkline::Printable;
 
 use crate::chain::{Head, Link};
 use crate::hash::Hash;
-use crate::journal::{self, PATIENCE, list};
+use crate::journal::{self, LONGEST_LINE, PATIENCE, list};
 
 /// What was found.
 #[derive(Debug, Default, Serialize)]
@@ -43,13 +48,17 @@ struct Reading {
     head: Option<Head>,
     /// A line that is not one, which the next has to explain.
     broken: Option<(String, Hash)>,
-    begun: HashSet<String>,
+    begun: HashSet<Hash>,
+    /// Problems and notes beyond those that are kept.
+    unnamed: (u64, u64),
     expected: Option<Head>,
     seen_expected: bool,
 }
 
-/// Problems that are named one by one; the others are counted.
-const MOST_PROBLEMS: usize = 100;
+/// Problems, and notes, that are named one by one; the others are counted.
+const MOST_NAMED: usize = 100;
+/// What has been begun and not ended that is kept in mind; what is begun beyond is not counted.
+const MOST_BEGUN: usize = 1_000_000;
 
 /// Reads the whole trail in `folder`. `expected` is an end of the chain that somebody noted earlier (NUMBER:HASH): it has
 /// to be there.
@@ -70,6 +79,7 @@ pub fn verify(folder: &Path, expected: Option<&str>) -> anyhow::Result<Verdict> 
         head: None,
         broken: None,
         begun: HashSet::new(),
+        unnamed: (0, 0),
         expected,
         seen_expected: false,
     };
@@ -87,7 +97,7 @@ struct Trail {
 
 /// Looks while nobody writes: what is added later is not read.
 fn find(folder: &Path) -> io::Result<Trail> {
-    let lock = File::open(folder.join("head")).ok();
+    let lock = open(&folder.join("head")).ok();
     if let Some(lock) = &lock {
         journal::lock(lock, FlockOperation::NonBlockingLockShared, PATIENCE)?;
     }
@@ -97,28 +107,57 @@ fn find(folder: &Path) -> io::Result<Trail> {
         paths.push(current);
     }
     let sized = paths.into_iter().map(|path| {
-        let len = path.metadata()?.len();
+        let len = open(&path)?.metadata()?.len();
         Ok((path, len))
     });
     let files = sized.collect::<io::Result<_>>()?;
-    let noted = lock.and_then(|lock| std::io::read_to_string(lock).ok());
+    // As much as a head has, and a blank line.
+    let noted = lock.and_then(|lock| std::io::read_to_string(lock.take(256)).ok());
     let noted = noted.and_then(|text| text.lines().next()?.parse::<Head>().ok());
     Ok(Trail { files, noted })
+}
+
+/// A file of the trail; nothing that would be waited for, such as a FIFO.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other(format!("{} is not a file", path.display()))),
+    }
+}
+
+/// A line, of which no more is kept than the longest has; whether it is longer. `false` in the end where there is none.
+fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<(bool, bool)> {
+    line.clear();
+    let read = reader.take(LONGEST_LINE + 1).read_until(b'\n', line)?;
+    let mut is_longer = read as u64 > LONGEST_LINE;
+    if !is_longer || line.ends_with(b"\n") {
+        return Ok((is_longer, read > 0));
+    }
+    is_longer = true;
+    line.clear();
+    reader.skip_until(b'\n')?;
+    Ok((is_longer, true))
 }
 
 impl Reading {
     fn file(&mut self, path: &Path, len: u64) -> io::Result<()> {
         let name = path.file_name().unwrap_or_default().display().to_string();
-        let mut reader = BufReader::new(File::open(path)?.take(len));
+        let mut reader = BufReader::new(open(path)?.take(len));
         let mut line = Vec::new();
         let mut at = 0;
         loop {
-            line.clear();
-            if reader.read_until(b'\n', &mut line)? == 0 {
+            let (is_longer, is_there) = read_line(&mut reader, &mut line)?;
+            if !is_there {
                 return Ok(());
             }
             at += 1;
             let place = format!("{name}, line {at}");
+            if is_longer {
+                self.problem(format!("{place} is longer than any line of the trail"));
+                continue;
+            }
             if line.pop_if(|byte| *byte == b'\n').is_none() {
                 self.problem(format!("{place} is incomplete"));
                 return Ok(());
@@ -167,25 +206,27 @@ impl Reading {
         }
         let head = link.head(line);
         self.head = Some(head);
-        self.verdict.last_time = Some(link.time);
+        self.verdict.last_time = Some(Printable::line(link.time).into_string());
         self.seen_expected |= self.expected == Some(head);
         if let (Some(id), event) = (link.id, &*link.event) {
+            let id = Hash::of(id.as_bytes());
             match event {
-                "begin" => drop(self.begun.insert(id)),
+                "begin" if self.begun.len() < MOST_BEGUN => drop(self.begun.insert(id)),
                 "end" => drop(self.begun.remove(&id)),
                 _ => {}
             }
         }
         if let Some(note) = link.note {
+            let note = format!("record {}: {}", link.number, Printable::line(note));
             if link.broken {
-                self.problem(format!("record {}: {note}", link.number));
+                self.problem(note.clone());
             }
-            self.verdict.notes.push(format!("record {}: {note}", link.number));
+            named(&mut self.verdict.notes, &mut self.unnamed.1, note);
         }
     }
 
     fn problem(&mut self, text: String) {
-        self.verdict.problems.push(text);
+        named(&mut self.verdict.problems, &mut self.unnamed.0, text);
     }
 
     fn finish(mut self, noted: Option<Head>) -> Verdict {
@@ -211,12 +252,15 @@ impl Reading {
             self.problem(format!("record {expected} is not there, or not as it was"));
         }
         let Self {
-            mut verdict, begun, ..
+            mut verdict,
+            begun,
+            unnamed: (problems, notes),
+            ..
         } = self;
-        let surplus = verdict.problems.len().saturating_sub(MOST_PROBLEMS);
-        verdict.problems.truncate(MOST_PROBLEMS);
-        if surplus > 0 {
-            verdict.problems.push(format!("and {surplus} more"));
+        for (texts, surplus) in [(&mut verdict.problems, problems), (&mut verdict.notes, notes)] {
+            if surplus > 0 {
+                texts.push(format!("and {surplus} more"));
+            }
         }
         verdict.intact = verdict.problems.is_empty();
         verdict.head = self.head.map(|head| head.to_string());
@@ -225,14 +269,20 @@ impl Reading {
     }
 }
 
+/// Adds a text, unless there are as many as are named.
+fn named(texts: &mut Vec<String>, unnamed: &mut u64, text: String) {
+    if texts.len() < MOST_NAMED {
+        texts.push(text);
+    } else {
+        *unnamed += 1;
+    }
+}
+
 impl Verdict {
-    /// For people: what is wrong, then what there is.
+    /// For people: what there is, then what is wrong, which nothing that was written into the trail can put out of sight.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        for problem in &self.problems {
-            let _ = writeln!(text, "WRONG: {problem}");
-        }
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
         }
@@ -267,6 +317,9 @@ impl Verdict {
         };
         if let (Some(head), Some(time)) = (&self.head, &self.last_time) {
             let _ = writeln!(text, "last record: {head} ({time})");
+        }
+        for problem in &self.problems {
+            let _ = writeln!(text, "WRONG: {problem}");
         }
         text
     }
