@@ -277,6 +277,17 @@ def test_the_key_of_a_token_lets_in_with_its_pin(
         bed.close()
 
 
+def test_a_name_in_an_inventory_is_no_option(ansible: Ansible, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    # With a PIN the name is a word among ssh's arguments, without it one of the engine's.
+    for more in ([], ["-e", "ansible_ssh_pkcs11_provider=/nowhere.so", "-e", "ansible_password=1234"]):
+        host = ["-e", f"ansible_host='-oProxyCommand=touch {proof}'"]
+        refused = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *host, *more)
+        assert refused.returncode != 0, refused.stdout
+        assert "is not the name of a host" in refused.stdout + refused.stderr, refused.stdout
+    assert not proof.exists()
+
+
 def test_the_plugin_can_be_loaded_before_workers_fork(ansible: Ansible) -> None:
     program = (
         "import sys\nfrom ansible import constants\n"

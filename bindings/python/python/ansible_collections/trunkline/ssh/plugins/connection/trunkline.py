@@ -761,7 +761,11 @@ class Connection(ConnectionBase):
 
     @property
     def _name(self) -> str:
-        return str(self.get_option("host") or self._play_context.remote_addr)
+        """The host, which becomes a word among ssh's arguments: an inventory is no place for options."""
+        name = str(self.get_option("host") or self._play_context.remote_addr)
+        if name.startswith("-"):
+            raise AnsibleError(f"{name} is not the name of a host: it begins with -")
+        return name
 
     def _reach(self) -> trunkline.Connection:
         if self._host is None:
