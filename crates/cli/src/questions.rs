@@ -296,6 +296,10 @@ impl Turn {
         self.waiting = None;
         self.asked += 1;
         let _hidden = self.bar.as_ref().map(Hidden::new);
+        // The daemon has looked at this process when it came: it is no other one now.
+        if !prompt.echo {
+            let _ = trunkline_control::memory::keep_private();
+        }
         let (standard, signal) = (standard(), Upcoming::new());
         let answer = standard.ask(prompt).await;
         self.interrupted = standard.was_interrupted();
@@ -604,6 +608,17 @@ async fn answered(asking: &mut Option<Asking<'_>>) -> QuestionOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_typed_and_not_shown_stays_in_this_process() {
+        use rustix::process::{DumpableBehavior, dumpable_behavior};
+        let questions = Questions::default();
+        let question = asked(PromptKind::Password, "me@box's password: ", "me@box");
+        // Nobody is here to answer; that it was asked is enough.
+        let asking = questions.ask(&question);
+        let _ = tokio::time::timeout(std::time::Duration::ZERO, asking).await;
+        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+    }
 
     fn asked(kind: PromptKind, text: &str, host: &str) -> Prompt {
         let mut prompt = Prompt::new(kind, text, false);

@@ -2,7 +2,7 @@
 //! and what is in its memory stays there; and what one that serves a single program leaves as that has it.
 
 use rustix::fs::Mode;
-use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Resets what a child inherits and what can be reset: the file mode mask, the priority and the preference of the kernel when
@@ -73,11 +73,10 @@ fn ignored_signals() -> impl Iterator<Item = i32> {
     (1..=64).filter(move |number| mask & (1 << (number - 1)) != 0)
 }
 
-/// Keeps this process's memory, in which there are keys and passwords, from others of the same user: no debugger attaches,
-/// /proc/PID/mem and the like are root's, and no core file is written. A program that it executes is not affected but for
-/// the limit, which the engine gives back to what it runs.
+/// Keeps this process's memory from others of the same user. A program that it executes is not affected but for the limit on
+/// core files, which the engine gives back to what it runs.
 pub(super) fn keep_memory_private() {
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+    if let Err(error) = trunkline_control::memory::keep_private() {
         tracing::warn!("the daemon's memory can be read by programs of the same user: {error}");
     }
     let mut limit = getrlimit(Resource::Core);

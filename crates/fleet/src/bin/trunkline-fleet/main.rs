@@ -74,6 +74,10 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_target(false)
         .init();
+    // This machine's signing key is in it.
+    if let Err(error) = trunkline_control::memory::keep_private() {
+        tracing::warn!("this program's memory can be read by programs of the same user: {error}");
+    }
     let result = run(arguments.command);
     result.unwrap_or_else(|error| {
         say(Printable::text(format!("{error:#}")).as_ref());
