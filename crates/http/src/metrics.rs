@@ -4,16 +4,19 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::task::Context;
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, HOST};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::{Body, REQUEST_LIMIT, other_method, said};
+use crate::{Body, other_method, said};
 
-/// Clients at once. Others wait for their turn.
+/// Clients at once.
 const CLIENTS: usize = 16;
+/// How long a client may take for all of it.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// What has numbers to tell.
 pub trait Metrics: Send + Sync + 'static {
@@ -48,7 +51,7 @@ async fn on_socket(metrics: &Arc<dyn Metrics>, listener: UnixListener) {
     };
     let metrics = metrics.clone();
     let respond = move |request: &Request<Incoming>| respond(request, &*metrics, false);
-    crate::serve(accept, CLIENTS, Some(2 * REQUEST_LIMIT), respond).await;
+    crate::serve(accept, CLIENTS, Some(LIMIT), respond).await;
 }
 
 async fn on_port(metrics: &Arc<dyn Metrics>, port: u16) {
@@ -59,7 +62,7 @@ async fn on_port(metrics: &Arc<dyn Metrics>, port: u16) {
     let accept = |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| Some(stream));
     let metrics = metrics.clone();
     let respond = move |request: &Request<Incoming>| respond(request, &*metrics, true);
-    crate::serve(accept, CLIENTS, Some(2 * REQUEST_LIMIT), respond).await;
+    crate::serve(accept, CLIENTS, Some(LIMIT), respond).await;
 }
 
 fn is_ours(stream: &UnixStream) -> bool {
