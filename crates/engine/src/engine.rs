@@ -14,6 +14,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use trunkline_proto::WindowBudget;
+use trunkline_sftp::transfer::NameBudget;
 
 use crate::config::{
     ControlMaster, Departure, ForwardAgent, HostConfig, LogIn, Proxy, Reason, Request, Resolver, SharingKey,
@@ -73,6 +74,8 @@ struct Inner {
     shares_terminal: AtomicBool,
     /// What the receive windows of all connections grow from.
     windows: Arc<WindowBudget>,
+    /// What the names take that servers list.
+    names: NameBudget,
 }
 
 /// Why a host that may only be shared is not reached by an engine that shares with nobody.
@@ -105,7 +108,8 @@ impl Engine {
             MemoryPlace::Process => Memory::in_memory(),
             MemoryPlace::Folder(folder) => Memory::open(&folder),
         };
-        Self::with(settings, Arc::new(memory), Arc::new(Resolver::new()))
+        let names = NameBudget::new((settings.names_memory as usize).saturating_mul(1024 * 1024));
+        Self::with(settings, Arc::new(memory), Arc::new(Resolver::new()), names)
     }
 
     /// An engine that knows what this one knows (settings, host memory, answers of `ssh -G`) and shares no connection
@@ -117,13 +121,14 @@ impl Engine {
             settings,
             memory,
             resolver,
+            names,
             ..
         } = &*self.inner;
         let settings = Settings {
             max_lanes: connections.unwrap_or(settings.max_lanes).max(1),
             ..settings.clone()
         };
-        let apart = Self::with(settings, memory.clone(), resolver.clone());
+        let apart = Self::with(settings, memory.clone(), resolver.clone(), names.clone());
         // Whoever records what is done with this one does so for what it does with that one.
         if self.inner.audited.load(Ordering::Relaxed) {
             apart.audited();
@@ -131,7 +136,7 @@ impl Engine {
         apart
     }
 
-    fn with(settings: Settings, memory: Arc<Memory>, resolver: Arc<Resolver>) -> Self {
+    fn with(settings: Settings, memory: Arc<Memory>, resolver: Arc<Resolver>, names: NameBudget) -> Self {
         let inner = Arc::new(Inner {
             handshakes: Arc::new(Semaphore::new(
                 settings.handshakes.clamp(1, Semaphore::MAX_PERMITS),
@@ -147,6 +152,7 @@ impl Engine {
             audited: AtomicBool::new(false),
             shares_terminal: AtomicBool::new(false),
             windows: Arc::default(),
+            names,
         });
         tokio::spawn(keep_up(Arc::downgrade(&inner)));
         Self { inner }
@@ -634,6 +640,7 @@ impl Engine {
             first.way.connections(),
             &self.inner.memory,
             self.inner.metrics.clone(),
+            self.inner.names.clone(),
             connector,
         )
     }

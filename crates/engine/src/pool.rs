@@ -13,6 +13,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use trunkline_proto::ChannelKind;
 use trunkline_request::connection::{ConnectionReport, Handshake};
+use trunkline_sftp::transfer::NameBudget;
 
 use crate::config::{ControlPersist, HostConfig, LogIn, LogInTerms, Request, SharingKey, World};
 use crate::connection::channel::ChannelStream;
@@ -126,6 +127,8 @@ pub(crate) struct Pool {
     /// What is learnt of the host.
     learner: Learner,
     metrics: Arc<Metrics>,
+    /// What the names take that servers list, of all hosts.
+    names: NameBudget,
     settings: Settings,
     /// The program has said how many connections it allows, and answers for each.
     is_given: bool,
@@ -198,6 +201,7 @@ impl Pool {
         connections: Option<usize>,
         memory: &Arc<Memory>,
         metrics: Arc<Metrics>,
+        names: NameBudget,
         connector: Connector,
     ) -> Arc<Self> {
         let (key, host) = (*first.key, first.config.clone());
@@ -233,6 +237,7 @@ impl Pool {
             connector,
             learner,
             metrics,
+            names,
             settings,
             is_given: connections.is_some(),
             state,
@@ -1184,6 +1189,11 @@ impl Pool {
         }
     }
 
+    /// What the names take that servers list, of all hosts.
+    pub(crate) fn names(&self) -> &NameBudget {
+        &self.names
+    }
+
     pub(crate) fn sftp_silence(&self) -> Duration {
         self.settings.sftp_silence
     }
@@ -1600,6 +1610,7 @@ mod tests {
             None,
             &memory,
             Arc::default(),
+            NameBudget::default(),
             connector,
         );
         let outcome = pool.session(&Command::exec("true"), &caller).await;

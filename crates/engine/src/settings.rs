@@ -95,6 +95,8 @@ settings! {
     /// Seconds that an SFTP server other than OpenSSH's may owe an answer while its connection is alive: then its session is
     /// ended. A third of that for its first answer, OpenSSH's too. 0 for never.
     sftp_silence: Duration = Duration::from_secs(30);
+    /// MiB that the names may take which servers list and nobody has taken yet, of all copies and listings together.
+    names_memory: u32 = 64;
     /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for none.
     metrics_port: u16 = 0;
     /// Record what is run on hosts in the audit trail: `"off"`, `"on"`, or `"strict"`, where nothing runs that cannot be recorded.
@@ -174,6 +176,7 @@ impl Settings {
         let line = |key: &str| lines.get(key).copied().unwrap_or(0);
         for (key, is_none) in [
             ("max_lanes", settings.max_lanes == 0),
+            ("names_memory", settings.names_memory == 0),
             ("probe_limit", settings.probe_limit.is_zero()),
         ] {
             if is_none {

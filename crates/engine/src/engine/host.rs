@@ -166,8 +166,9 @@ impl Host {
     async fn ask_permission(&self, question: &str) -> Result<(), Error> {
         // Nobody else has the connections of a program that brings its own way.
         let Some(asker) = self.world() else { return Ok(()) };
-        let owner = self.pool.owner().unwrap_or_else(|| asker.clone());
-        let program = self.pool.confirm_askpass();
+        let owner = self.pool().owner().unwrap_or_else(|| asker.clone());
+        let pool = self.pool();
+        let program = pool.confirm_askpass();
         permission::ask(&self.caller.config.original_host, &owner, program, question).await
     }
 
@@ -346,6 +347,7 @@ impl Host {
             symlink_link_first: Arc::new(OnceCell::new_with(order.map(|(_, first)| first))),
             learner: Some(self.pool().learner().clone()),
             silence: Some(self.pool().sftp_silence()),
+            names: self.pool().names().clone(),
         }
     }
 

@@ -14,6 +14,7 @@ use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
+use trunkline_sftp::transfer::NameBudget;
 use trunkline_sftp::{
     Client, Config, Extensions, Handle, Limits, Outcome, Reply, Request, RequestId, Status, StatusCode,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Known {
     /// How long a server may owe an answer while its connection lives, if that ends at all: the session is dead then, and so may
     /// be the next one on that connection (proftpd's, in a copy from a host to itself).
     pub(crate) silence: Option<Duration>,
+    /// What the names of its listings may take, with those of others.
+    pub(crate) names: NameBudget,
 }
 
 impl Known {

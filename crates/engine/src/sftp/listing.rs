@@ -34,7 +34,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    pub(super) fn begin(sftp: Sftp, options: WalkOptions) -> Self {
+    pub(super) fn begin(sftp: Sftp, mut options: WalkOptions) -> Self {
+        options.budget = sftp.link().known.names.clone();
         let root = options.root.clone();
         let walk = Shared::new(Walk::new(options));
         let attached = walk.attach(sftp.link(), ());

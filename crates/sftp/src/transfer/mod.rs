@@ -36,6 +36,7 @@
 //! # turn(&mut client, &mut download, worker, Instant::now());
 //! ```
 
+mod budget;
 mod download;
 mod many_download;
 mod many_upload;
@@ -47,6 +48,7 @@ mod upload;
 mod walk;
 mod worker;
 
+pub use budget::NameBudget;
 pub use download::{Download, DownloadEvent, DownloadOptions};
 pub use many_download::{ManyDownload, ManyDownloadEvent};
 pub use many_upload::{ManyUpload, ManyUploadEvent, UploadFile};

@@ -9,6 +9,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 
 use super::Plan;
+use super::budget::{NameBudget, Share};
 use super::pace::{Pace, SendMark};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
@@ -26,6 +27,8 @@ pub struct WalkOptions {
     pub depth: usize,
     /// Names that are left out.
     pub left_out: Option<LeftOut>,
+    /// What the names may take that were not taken from it yet.
+    pub budget: NameBudget,
 }
 
 /// Says of a path from the root, and whether it is a directory, that it is neither told nor entered. It is asked about a
@@ -55,6 +58,7 @@ impl WalkOptions {
             root: root.into(),
             depth: usize::MAX,
             left_out: None,
+            budget: NameBudget::default(),
         }
     }
 }
@@ -111,6 +115,14 @@ pub struct Walk {
     /// In directories.
     pace: Pace,
     events: VecDeque<WalkEvent>,
+    events_bytes: usize,
+    /// Names that the open directories have listed.
+    listed: usize,
+    /// READDIRs in flight.
+    reading: usize,
+    /// The largest answer with names so far: what is set apart for one that is asked for.
+    largest: usize,
+    share: Share,
     finished: bool,
     /// Keyed, so that nobody can choose names of one hash.
     hasher: RandomState,
@@ -163,10 +175,15 @@ const MOST_AHEAD: usize = 16;
 const FULL_BATCH: usize = 100;
 /// Events that may wait before nothing more is asked for.
 const MOST_EVENTS: usize = 16 * 1024;
-/// A server that makes up a tree without end must not fill the memory: what the paths of waiting directories may take, each
-/// counted with [`A_DIRECTORY`] more; the longest path; how deep; and how many names a directory may have.
-const MOST_WAITING: usize = 256 * 1024 * 1024;
+/// A server that makes up a tree without end must not fill the memory: what a walk may hold that it cannot put off where the
+/// budget is used up, in paths of waiting directories and hashes of names; what a directory, a name and a hash take beside their
+/// bytes; the longest path; how deep; and how many names a directory may have.
+const LEAST: usize = 1024 * 1024;
 const A_DIRECTORY: usize = 128;
+const AN_EVENT: usize = 160;
+const A_HASH: usize = 20;
+/// An answer with a hundred names, as sftp-server gives it.
+const FIRST_LARGEST: usize = 32 * 1024;
 const LONGEST_PATH: usize = 32 * 1024;
 const DEEPEST: usize = 2048;
 const MOST_NAMES: usize = 1 << 24;
@@ -178,6 +195,7 @@ impl Walk {
             path: Bytes::new(),
             depth: 1,
         };
+        let share = Share::of(options.budget.clone());
         Self {
             options,
             waiting: vec![root],
@@ -188,6 +206,11 @@ impl Walk {
             asked: HashMap::new(),
             pace: Pace::new(FIRST_FLIGHT, 4096),
             events: VecDeque::new(),
+            events_bytes: 0,
+            listed: 0,
+            reading: 0,
+            largest: FIRST_LARGEST,
+            share,
             finished: false,
             hasher: RandomState::new(),
         }
@@ -207,12 +230,16 @@ impl Plan for Walk {
         if self.events.len() >= MOST_EVENTS {
             return;
         }
-        for id in std::mem::take(&mut self.readable) {
+        let mut readable = std::mem::take(&mut self.readable);
+        readable.sort_unstable();
+        readable.dedup();
+        for id in readable {
             self.read_ahead(id, client);
         }
         while client.has_room()
             && self.pace.has_room(0)
             && (client.free_handles() > 0 || self.open.is_empty())
+            && self.has_room()
         {
             let Some(directory) = self.waiting.pop() else {
                 break;
@@ -222,8 +249,9 @@ impl Plan for Walk {
         }
         if !self.finished && self.open.is_empty() && self.asked.is_empty() && self.waiting.is_empty() {
             self.finished = true;
-            self.events.push_back(WalkEvent::Finished);
+            self.tell(WalkEvent::Finished);
         }
+        self.account();
     }
 
     fn handle_reply(
@@ -237,7 +265,10 @@ impl Plan for Walk {
         match self.asked.remove(&request) {
             None => return Some(outcome),
             Some(Purpose::Opendir(id)) => self.handle_open(id, outcome, now),
-            Some(Purpose::Readdir(id)) => self.handle_entries(id, client, outcome, now),
+            Some(Purpose::Readdir(id)) => {
+                self.reading -= 1;
+                self.handle_entries(id, client, outcome, now);
+            }
             Some(Purpose::Lstat(entry)) => {
                 let attributes = match outcome {
                     Ok(Reply::Attributes(attributes)) => attributes,
@@ -247,11 +278,19 @@ impl Plan for Walk {
                 self.found(entry, attributes);
             }
         }
+        self.account();
         None
     }
 
     fn poll_event(&mut self) -> Option<WalkEvent> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        self.events_bytes -= event.held();
+        if self.events.is_empty() {
+            // What a queue has grown to is not kept for as long as the walk lives.
+            self.events.shrink_to(MOST_EVENTS / 16);
+            self.account();
+        }
+        Some(event)
     }
 
     fn remove_worker(&mut self, (): (), client: &mut Client) {
@@ -260,14 +299,43 @@ impl Plan for Walk {
             self.pace.lost(open.sent);
             open.handle.into_iter().for_each(|handle| client.close(handle));
         }
-        self.waiting.clear();
-        self.waiting_bytes = 0;
-        self.events.clear();
+        self.readable = Vec::new();
+        self.waiting = Vec::new();
+        self.events = VecDeque::new();
+        (self.waiting_bytes, self.events_bytes) = (0, 0);
+        (self.listed, self.reading) = (0, 0);
         self.finished = true;
+        self.account();
     }
 }
 
 impl Walk {
+    /// Whether there is room for the names that one more READDIR brings. Where all was taken that it has told, there is for one
+    /// alone: else walks could wait for each other.
+    fn has_room(&mut self) -> bool {
+        self.account();
+        let is_at_rest = self.reading == 0 && self.events.is_empty();
+        is_at_rest || self.share.budget().has_room_for(self.largest)
+    }
+
+    /// Says what it holds now. Each READDIR in flight may bring as much as the largest answer so far.
+    fn account(&mut self) {
+        let kept = self.waiting_bytes + self.listed * A_HASH;
+        self.share
+            .set(self.reading * self.largest + kept + self.events_bytes);
+    }
+
+    /// Whether what cannot be put off takes more than it may.
+    fn holds_too_much(&self, more: usize) -> bool {
+        let kept = self.waiting_bytes + self.listed * A_HASH + more;
+        kept > LEAST && self.share.budget().is_exceeded()
+    }
+
+    fn tell(&mut self, event: WalkEvent) {
+        self.events_bytes += event.held();
+        self.events.push_back(event);
+    }
+
     fn open(&mut self, directory: Directory, client: &mut Client, now: Instant) {
         let path = match join(&self.options.root, &directory.path) {
             // The user's home.
@@ -293,18 +361,26 @@ impl Walk {
     }
 
     fn read_ahead(&mut self, id: u64, client: &mut Client) {
-        let Some(open) = self.open.get_mut(&id) else {
+        let Some(open) = self.open.get(&id) else {
             return;
         };
         let Some(handle) = open.handle.as_ref().filter(|_| !open.ended) else {
             return;
         };
-        while open.reading < open.ahead {
+        let (handle, more) = (handle.clone(), open.ahead.saturating_sub(open.reading));
+        for _ in 0..more {
+            if !self.has_room() {
+                self.readable.push(id);
+                return;
+            }
             let readdir = client.request(Request::Readdir {
                 handle: handle.clone(),
             });
             self.asked.insert(readdir, Purpose::Readdir(id));
-            open.reading += 1;
+            self.reading += 1;
+            if let Some(open) = self.open.get_mut(&id) {
+                open.reading += 1;
+            }
         }
     }
 
@@ -321,7 +397,7 @@ impl Walk {
             Err(status) => {
                 if let Some(open) = self.open.remove(&id) {
                     self.pace.done(open.sent, now);
-                    self.events.push_back(WalkEvent::Failed {
+                    self.tell(WalkEvent::Failed {
                         directory: open.directory.path,
                         status,
                     });
@@ -331,19 +407,22 @@ impl Walk {
     }
 
     fn handle_entries(&mut self, id: u64, client: &mut Client, outcome: Outcome, now: Instant) {
+        let is_full = self.holds_too_much(0);
         let Some(open) = self.open.get_mut(&id) else {
             return;
         };
         open.reading -= 1;
+        let mut failed = None;
         let entries = match outcome {
             Ok(Reply::Entries(entries)) => entries,
             Err(status) if status.code != StatusCode::EOF && !open.ended => {
-                let directory = open.directory.path.clone();
-                self.events.push_back(WalkEvent::Failed { directory, status });
+                failed = Some(status);
                 Vec::new()
             }
             _ => Vec::new(),
         };
+        let size = |entry: &DirEntry| entry.name.len() + entry.longname.len() + AN_EVENT;
+        self.largest = self.largest.max(entries.iter().map(size).sum());
         // No names are an end, too: asking on would continue forever.
         open.ended |= entries.is_empty();
         // Fewer than a full batch: what is in flight already will most likely bring the end. Asking further ahead would
@@ -352,27 +431,34 @@ impl Walk {
         open.ahead = if full { (open.ahead * 2).min(MOST_AHEAD) } else { 1 };
         open.batch = entries.len();
         let directory = open.directory.clone();
-        if open.listed.len() > MOST_NAMES && !open.ended {
+        let too_many = open.listed.len() > MOST_NAMES;
+        if (too_many || is_full) && !open.ended {
             open.ended = true;
-            let status = Status::local(
-                StatusCode::FAILURE,
-                "the directory has more than 16,777,216 names",
-            );
-            self.events.push_back(WalkEvent::Failed {
-                directory: open.directory.path.clone(),
-                status,
-            });
+            let why = match too_many {
+                true => "the directory has more than 16,777,216 names".to_owned(),
+                false => self.too_much("names of directories that are being read"),
+            };
+            failed = Some(Status::local(StatusCode::FAILURE, why.as_str()));
         }
+        let Some(open) = self.open.get_mut(&id) else {
+            return;
+        };
         // A name that comes twice, as a link and then as a directory, would have files written through the link.
         let new: Vec<bool> = entries
             .iter()
             .map(|entry| open.listed.insert(self.hasher.hash_one(&entry.name)))
             .collect();
+        self.listed += new.iter().filter(|new| **new).count();
         self.readable.push(id);
         let read = open.ended && open.reading == 0;
         if let Some(open) = if read { self.open.remove(&id) } else { None } {
+            self.listed -= open.listed.len();
             self.pace.done(open.sent, now);
             open.handle.into_iter().for_each(|handle| client.close(handle));
+        }
+        if let Some(status) = failed {
+            let directory = directory.path.clone();
+            self.tell(WalkEvent::Failed { directory, status });
         }
         for (entry, new) in entries.into_iter().zip(new) {
             self.handle_entry(&directory, entry, new, client);
@@ -392,7 +478,7 @@ impl Walk {
             _ if !new && self.options.depth == 1 => return,
             name if new && is_name(name) && directory.path.len() + name.len() < LONGEST_PATH => {}
             _ => {
-                self.events.push_back(WalkEvent::Refused {
+                self.tell(WalkEvent::Refused {
                     directory: directory.path.clone(),
                     name,
                 });
@@ -426,7 +512,7 @@ impl Walk {
             return;
         }
         let enter = is_directory && depth < self.options.depth;
-        self.events.push_back(WalkEvent::Entry {
+        self.tell(WalkEvent::Entry {
             path: path.clone(),
             attributes,
             longname,
@@ -439,9 +525,9 @@ impl Walk {
             depth: depth + 1,
         };
         let why = if depth >= DEEPEST {
-            Some("directories are nested more than 2,048 deep")
-        } else if self.waiting_bytes + directory.held() > MOST_WAITING {
-            Some("the directories that wait to be read take more than 256 MiB")
+            Some("directories are nested more than 2,048 deep".to_owned())
+        } else if self.holds_too_much(directory.held()) {
+            Some(self.too_much("directories that wait to be read"))
         } else {
             None
         };
@@ -450,11 +536,31 @@ impl Walk {
                 self.waiting_bytes += directory.held();
                 self.waiting.push(directory);
             }
-            Some(why) => self.events.push_back(WalkEvent::Failed {
+            Some(why) => self.tell(WalkEvent::Failed {
                 directory: directory.path,
-                status: Status::local(StatusCode::FAILURE, why),
+                status: Status::local(StatusCode::FAILURE, why.as_str()),
             }),
         }
+    }
+
+    fn too_much(&self, what: &str) -> String {
+        let most = self.share.budget().most() / (1024 * 1024);
+        format!(
+            "the {what} take too much of the {most} MiB that all listings may (names_memory in config.toml)"
+        )
+    }
+}
+
+impl WalkEvent {
+    /// What it takes in memory, about.
+    fn held(&self) -> usize {
+        let bytes = match self {
+            Self::Entry { path, longname, .. } => path.len() + longname.len(),
+            Self::Refused { directory, name } => directory.len() + name.len(),
+            Self::Failed { directory, .. } => directory.len(),
+            Self::Finished => 0,
+        };
+        bytes + AN_EVENT
     }
 }
 

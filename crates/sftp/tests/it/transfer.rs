@@ -11,8 +11,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, Many, ManyDownload, ManyDownloadEvent, ManyUpload,
-    ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent,
-    WalkOptions, WorkerId, WorkerLoss,
+    ManyUploadEvent, NameBudget, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk,
+    WalkEvent, WalkOptions, WorkerId, WorkerLoss,
 };
 use trunkline_sftp::{FileType, StatusCode};
 
@@ -1203,6 +1203,81 @@ pub(crate) fn upload_many(
     });
     assert_eq!(many.unfinished(), 0);
     (failed, took)
+}
+
+/// What the names of walks take whose events nobody takes until they wait for that.
+fn most_taken(options: WalkOptions, session: &mut Session, start: Instant) -> (usize, Vec<WalkEvent>) {
+    let budget = options.budget.clone();
+    let mut walk = Walk::new(options);
+    let (mut now, mut most, mut events) = (start, 0, Vec::new());
+    loop {
+        walk.drive((), &mut session.client, now);
+        session.transmit(now);
+        most = most.max(budget.taken());
+        let Some(next) = session.next_time() else {
+            let before = events.len();
+            events.extend(std::iter::from_fn(|| walk.poll_event()));
+            if events.len() == before {
+                break;
+            }
+            continue;
+        };
+        now = next;
+        for (id, outcome) in session.advance(now).expect("the session does not break") {
+            assert_eq!(walk.handle_reply((), &mut session.client, id, outcome, now), None);
+            most = most.max(budget.taken());
+        }
+    }
+    assert!(walk.is_over());
+    drop(walk);
+    assert_eq!(budget.taken(), 0, "it is given back");
+    (most, events)
+}
+
+#[test]
+fn names_that_nobody_takes_wait_at_the_server() {
+    let disk = disk();
+    let mut root = Vec::new();
+    for at in 0..40 {
+        let name = format!("d{at}").into_bytes();
+        let names = (0..1500).map(|at| (format!("{at:0200}").into_bytes(), 0o100_644));
+        disk.borrow_mut()
+            .directories
+            .insert([b"r/", &name[..]].concat(), names.collect());
+        root.push((name, 0o040_755));
+    }
+    disk.borrow_mut().directories.insert(b"r".to_vec(), root);
+    let start = Instant::now();
+    let most = 2 * 1024 * 1024;
+    let mut options = WalkOptions::new("r");
+    options.budget = NameBudget::new(most);
+    let mut session = Session::new(&disk, Manner::default(), 1, start);
+    let (taken, events) = most_taken(options, &mut session, start);
+    let failed = |event: &&WalkEvent| matches!(event, WalkEvent::Failed { .. } | WalkEvent::Refused { .. });
+    assert_eq!(events.iter().find(failed), None);
+    // 24 MB of names, and the walk's end.
+    assert_eq!(events.len(), 40 + 40 * 1500 + 1);
+    assert!(taken <= most, "{taken}");
+}
+
+#[test]
+fn a_directory_without_end_is_given_up_where_its_names_take_too_much() {
+    let disk = disk();
+    let names = (0..200_000).map(|at| (format!("{at}").into_bytes(), 0o100_644));
+    disk.borrow_mut()
+        .directories
+        .insert(b"r".to_vec(), names.collect());
+    let start = Instant::now();
+    let mut options = WalkOptions::new("r");
+    options.budget = NameBudget::new(2 * 1024 * 1024);
+    let mut session = Session::new(&disk, Manner::default(), 1, start);
+    let (taken, events) = most_taken(options, &mut session, start);
+    let why = events.iter().find_map(|event| match event {
+        WalkEvent::Failed { status, .. } => Some(status.message.to_string()),
+        _ => None,
+    });
+    assert!(why.unwrap().contains("names_memory"));
+    assert!(events.len() < 150_000 && taken < 3 * 1024 * 1024, "{taken}");
 }
 
 fn walk(options: WalkOptions, session: &mut Session, start: Instant) -> (Vec<WalkEvent>, Duration) {
