@@ -49,6 +49,10 @@ pub struct Rule {
     /// Patterns of users that a job may name. Where none is given, a job cannot name any: ssh_config says who logs in.
     #[serde(default)]
     pub users: Vec<String>,
+    /// Ports that a job may name: behind each of a host's there may be another machine. Where none is given, a job cannot name
+    /// any: ssh_config says which it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
     /// Patterns of JetStream subjects that streams may write to. Where none is given, they can write to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<String>,
@@ -89,6 +93,13 @@ impl AllowList {
         if narrow(&|rule| means_host(&rule.hosts, &host)) {
             return Some(format!(
                 "the allow list of node {node} does not let {submitter} reach {host}"
+            ));
+        }
+        let port = destination.port;
+        if let Some(port) = port.filter(|port| narrow(&|rule| rule.ports.contains(port))) {
+            return Some(format!(
+                "the allow list of node {node} does not let {submitter} name port {port} of {host}: see `ports` of the rule for \
+                 that host"
             ));
         }
         let user = destination.user.as_deref();
@@ -137,6 +148,7 @@ mod tests {
             submitters: vec!["UA".into()],
             hosts: vec!["*.Eu".into()],
             users: all(users),
+            ports: Vec::new(),
             subjects: all(subjects),
         }
     }
@@ -162,6 +174,27 @@ mod tests {
         assert!(refused("UB", "web1.eu", None).contains("takes nothing from UB"));
         assert!(refused("UA", "web1.eu", Some("metrics")).contains("to the subject metrics"));
         assert!(refusal(&[], "UA", "a", None).is_some());
+    }
+
+    #[test]
+    fn a_job_names_the_ports_of_a_rule_and_no_others() {
+        let rules = [Rule {
+            ports: vec![22, 2222],
+            ..rule(&["deploy"], &[])
+        }];
+        assert_eq!(refusal(&rules, "UA", "ssh://deploy@web1.eu:2222", None), None);
+        assert_eq!(refusal(&rules, "UA", "web1.eu", None), None);
+        let refused = refusal(&rules, "UA", "ssh://web1.eu:2223", None).unwrap();
+        assert!(refused.contains("name port 2223 of web1.eu"), "{refused}");
+        // By default none, the usual one neither: ssh_config may say another.
+        let none = [rule(&["deploy"], &[])];
+        for port in [22, 2222] {
+            let host = format!("ssh://web1.eu:{port}");
+            assert!(refusal(&none, "UA", &host, None).is_some(), "{port}");
+        }
+        // One rule has to fit all of it.
+        let apart = [rules[0].clone(), rule(&["root"], &[])];
+        assert!(refusal(&apart, "UA", "ssh://root@web1.eu:22", None).is_some());
     }
 
     #[test]

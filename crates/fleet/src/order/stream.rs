@@ -117,6 +117,7 @@ mod tests {
             submitters: vec![key.public_key()],
             hosts: vec!["*.eu".into()],
             users: Vec::new(),
+            ports: Vec::new(),
             subjects: subjects.iter().map(|subject| (*subject).to_owned()).collect(),
         };
         let refused = |subjects: &[&str], subject| {

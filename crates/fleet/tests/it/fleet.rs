@@ -125,6 +125,7 @@ pub(crate) fn everything(key: &KeyPair) -> AllowList {
             submitters: vec![key.public_key()],
             hosts: vec!["*".into()],
             users: vec![],
+            ports: vec![],
             subjects: vec![],
         }],
         cancel: vec![],

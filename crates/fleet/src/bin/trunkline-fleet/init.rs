@@ -77,6 +77,7 @@ pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
             submitters: vec![key.clone()],
             hosts: vec!["*".into()],
             users: Vec::new(),
+            ports: Vec::new(),
             subjects: Vec::new(),
         });
         settings.write_new(place)?;

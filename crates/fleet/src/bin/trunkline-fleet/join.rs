@@ -167,6 +167,7 @@ fn settings(place: &Place, args: Args) -> anyhow::Result<(Settings, Vec<Rule>)> 
                 submitters: vec![key],
                 hosts: vec!["*".into()],
                 users: Vec::new(),
+                ports: Vec::new(),
                 subjects: Vec::new(),
             });
         }
