@@ -3,11 +3,14 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 use trunkline_request::own;
 
 use crate::bucket::{decode, encode};
+use crate::order::longest_apart;
+use crate::running::seconds_since_1970;
 use crate::state::{Intended, Intent, JobId, Returned};
 
 /// The log. Each change is on the disk when its call returns.
@@ -16,6 +19,8 @@ pub struct IntentLog {
     disk: Connection,
     /// Which fleet it is kept for: what another one has seen or asked for says nothing about this.
     fleet: i64,
+    /// For how many seconds the name of what was executed is remembered, whatever NATS says that it still has; `None` for good.
+    remembers: Option<u64>,
 }
 
 /// What is to be written down.
@@ -43,11 +48,11 @@ pub struct LogError {
 }
 
 impl IntentLog {
-    /// Opens the log of a fleet in a folder, which is made if missing; both are the user's alone.
+    /// Opens the log of a fleet, which keeps jobs for so long, in a folder, which is made if missing; both are the user's alone.
     ///
     /// # Errors
     /// Where there is no folder, no right or no space.
-    pub fn open(folder: &Path, fleet: u64) -> Result<Self, LogError> {
+    pub fn open(folder: &Path, fleet: u64, keep: Duration) -> Result<Self, LogError> {
         let file = folder.join("fleet.sqlite");
         let failed = |why: String| LogError {
             file: file.display().to_string(),
@@ -73,11 +78,24 @@ impl IntentLog {
                      closed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (fleet, job, host));
                  CREATE TABLE IF NOT EXISTS highest_of (fleet INTEGER PRIMARY KEY, revision INTEGER);",
             )?;
+            let version: i64 = disk.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+            if version == 0 {
+                disk.execute_batch(
+                    "ALTER TABLE intents_of ADD COLUMN closed_at INTEGER NOT NULL DEFAULT 0;
+                     PRAGMA user_version = 1;",
+                )?;
+            }
             Ok(disk)
         };
         let disk = open().map_err(|error: rusqlite::Error| failed(error.to_string()))?;
         let fleet = fleet.cast_signed();
-        Ok(Self { disk, fleet })
+        // An order may be as old as that when it comes, and executed then.
+        let remembers = longest_apart(keep).map(|longest| longest.saturating_mul(2));
+        Ok(Self {
+            disk,
+            fleet,
+            remembers,
+        })
     }
 
     /// The intents that were not closed, with what they returned.
@@ -107,7 +125,11 @@ impl IntentLog {
     /// Writes down what has come, all of it with one sync. Returns what became of each intent; the rest is written, or is told of
     /// in the log of this process: a result is then lost if this process is, and an intent is settled again by the next one.
     pub fn write(&mut self, changes: &[Change]) -> Vec<Intended> {
-        self.try_write(changes).unwrap_or_else(|error| {
+        self.write_at(changes, seconds_since_1970())
+    }
+
+    fn write_at(&mut self, changes: &[Change], now: u64) -> Vec<Intended> {
+        self.try_write(changes, now).unwrap_or_else(|error| {
             tracing::warn!("the log of intents: {error}");
             let intents = changes
                 .iter()
@@ -116,8 +138,8 @@ impl IntentLog {
         })
     }
 
-    fn try_write(&mut self, changes: &[Change]) -> Result<Vec<Intended>, rusqlite::Error> {
-        let fleet = self.fleet;
+    fn try_write(&mut self, changes: &[Change], now: u64) -> Result<Vec<Intended>, rusqlite::Error> {
+        let (fleet, remembers) = (self.fleet, self.remembers);
         let writing = self.disk.transaction()?;
         let mut intended = Vec::new();
         for change in changes {
@@ -147,10 +169,11 @@ impl IntentLog {
                     )?;
                     delete.execute(place)?;
                     let mut update = writing.prepare_cached(
-                        "UPDATE intents_of SET closed = ?4 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
+                        "UPDATE intents_of SET closed = ?4, closed_at = ?5 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
                     )?;
                     let highest = in_sqlite(*highest).max(1);
-                    update.execute(params![fleet, intent.job.0, intent.host, highest])?;
+                    let place = params![fleet, intent.job.0, intent.host, highest, in_sqlite(now)];
+                    update.execute(place)?;
                 }
                 Change::Highest(highest) => {
                     let mut insert = writing.prepare_cached(
@@ -159,10 +182,18 @@ impl IntentLog {
                     insert.execute(params![fleet, in_sqlite(*highest)])?;
                 }
                 Change::Drop(first) => {
-                    let mut delete = writing.prepare_cached(
-                        "DELETE FROM intents_of WHERE fleet = ?1 AND closed > 0 AND closed < ?2",
+                    // What it returned is of no more use; its name is, for as long as its order would be taken again.
+                    let mut forget = writing.prepare_cached(
+                        "UPDATE intents_of SET returned = NULL, claim = x'' WHERE fleet = ?1 AND closed > 0 AND closed < ?2
+                         AND returned IS NOT NULL",
                     )?;
-                    delete.execute(params![fleet, in_sqlite(*first)])?;
+                    forget.execute(params![fleet, in_sqlite(*first)])?;
+                    let Some(remembers) = remembers else { continue };
+                    let mut delete = writing.prepare_cached(
+                        "DELETE FROM intents_of WHERE fleet = ?1 AND closed > 0 AND closed < ?2 AND closed_at < ?3",
+                    )?;
+                    let since = in_sqlite(now.saturating_sub(remembers));
+                    delete.execute(params![fleet, in_sqlite(*first), since])?;
                 }
             }
         }
@@ -191,6 +222,8 @@ mod tests {
     use super::*;
     use crate::state::{Claim, Exit, Holder};
 
+    const KEEP: Duration = Duration::from_secs(7 * 86_400);
+
     #[test]
     fn an_intent_lasts_until_it_is_closed_and_a_result_as_long_as_its_job() {
         let folder = tempfile::tempdir().unwrap();
@@ -211,13 +244,13 @@ mod tests {
             output: 2,
         };
         let intend = |host| Change::Intend(intent(host));
-        let mut log = IntentLog::open(folder.path(), u64::MAX).unwrap();
+        let mut log = IntentLog::open(folder.path(), u64::MAX, KEEP).unwrap();
         let noted = log.write(&[intend(0), intend(1), intend(2)]);
         assert_eq!(noted, vec![Intended::Noted; 3]);
         log.write(&[Change::Note(intent(1), returned.clone()), Change::Highest(42)]);
         drop(log);
 
-        let mut log = IntentLog::open(folder.path(), u64::MAX).unwrap();
+        let mut log = IntentLog::open(folder.path(), u64::MAX, KEEP).unwrap();
         let expected = [(intent(0), None), (intent(1), Some(returned)), (intent(2), None)];
         assert_eq!(log.open_intents().unwrap(), expected);
         assert_eq!(log.highest(), 42);
@@ -230,7 +263,14 @@ mod tests {
             log.write(&[intend(0), intend(1)]),
             [Intended::Noted, Intended::Before]
         );
-        log.write(&[Change::Drop(51)]);
+        // NATS shows it no more; by this machine's clock it could come again.
+        let now = seconds_since_1970();
+        log.write_at(&[Change::Drop(51)], now + 2 * KEEP.as_secs());
+        assert_eq!(
+            log.write(&[intend(0), intend(1)]),
+            [Intended::Before, Intended::Before]
+        );
+        log.write_at(&[Change::Drop(51)], now + 3 * KEEP.as_secs());
         assert_eq!(
             log.write(&[intend(0), intend(1)]),
             [Intended::Before, Intended::Noted]
@@ -238,7 +278,7 @@ mod tests {
         drop(log);
 
         // A fleet that was made anew in the place of that one.
-        let mut log = IntentLog::open(folder.path(), 1).unwrap();
+        let mut log = IntentLog::open(folder.path(), 1, KEEP).unwrap();
         assert_eq!((log.open_intents().unwrap(), log.highest()), (vec![], 0));
         assert_eq!(log.write(&[intend(1)]), [Intended::Noted]);
     }

@@ -178,6 +178,17 @@ pub enum OrderError {
         /// By how many seconds.
         apart: u64,
     },
+    /// By the clock of this machine it is from another time than the fleet keeps jobs.
+    #[error(
+        "the {kind} was signed {days} days from now by this machine's clock, and the fleet does not keep it as long: set the clock, \
+         or somebody has sent again what was kept elsewhere"
+    )]
+    Old {
+        /// What it is of.
+        kind: Kind,
+        /// By how much, at least.
+        days: u64,
+    },
     /// It cannot be signed.
     #[error("the nkey cannot sign: {0}")]
     Key(String),
@@ -273,7 +284,26 @@ pub(crate) fn read<T: OrderTerms>(
     Ok(order)
 }
 
+/// How far an order may be from this machine's own clock, in seconds; `None` where the fleet keeps jobs for good. The clock may
+/// be wrong by a day: NATS's clock says the same more exactly, but is only as honest as whoever runs NATS.
+pub(crate) fn longest_apart(keep: Duration) -> Option<u64> {
+    const A_DAY: Duration = Duration::from_secs(86_400);
+    (!keep.is_zero()).then(|| keep.max(A_DAY).as_secs().saturating_add(CLOCKS_APART))
+}
+
 impl<T: OrderTerms> Order<T> {
+    /// Whether this machine's own clock (seconds since 1970) allows it, too.
+    pub(crate) fn check_time(&self, keep: Duration, now: u64) -> Result<(), OrderError> {
+        let apart = self.at.abs_diff(now);
+        match longest_apart(keep) {
+            Some(longest) if apart > longest => Err(OrderError::Old {
+                kind: T::KIND,
+                days: apart / 86_400,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn count(&self) -> usize {
         usize::try_from(self.hosts).unwrap_or(usize::MAX)
     }
@@ -398,6 +428,18 @@ pub(crate) mod tests {
             order.read_hosts(&other_list),
             Err(OrderError::Signature { .. })
         ));
+
+        // By this machine's own clock: as long as the fleet keeps it, a day at least.
+        let week = Duration::from_secs(7 * 86_400);
+        for (keep, now, is_taken) in [
+            (week, 1000 + 7 * 86_400, true),
+            (week, 1000 + 8 * 86_400, false),
+            (Duration::from_secs(60), 1000 + 86_400, true),
+            (Duration::from_secs(60), 1000 + 2 * 86_400, false),
+            (Duration::ZERO, 1000 + 1000 * 86_400, true),
+        ] {
+            assert_eq!(order.check_time(keep, now).is_ok(), is_taken, "{keep:?} {now}");
+        }
 
         let late = read(id, &written.order, 5000);
         assert!(matches!(late, Err(OrderError::Time { apart: 4000, .. })));

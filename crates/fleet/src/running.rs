@@ -353,7 +353,7 @@ fn streaming(
 
 /// A node that remembers what its log has.
 async fn begin(bucket: &Bucket, options: &NodeOptions) -> Result<(Node, IntentLog), NodeError> {
-    let log = IntentLog::open(&options.folder, bucket.charter.id)?;
+    let log = IntentLog::open(&options.folder, bucket.charter.id, bucket.charter.keep)?;
     let mut node = Node::new(
         NodeSettings {
             me: Holder {
@@ -395,6 +395,12 @@ fn watch_anew(under_way: &mut Option<JoinHandle<(kv::Watch, kv::Watch)>>, bucket
             }
         })
     });
+}
+
+/// The time by this machine's clock, which may be set.
+pub(crate) fn seconds_since_1970() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
 }
 
 /// The time by a clock that nobody sets, and that goes on while the machine sleeps.
@@ -576,6 +582,11 @@ impl Running {
                     // Of this name there is one.
                     Ok(_) if self.reading(&job).order.is_some() => return,
                     Ok(order) => {
+                        let keep = self.bucket.charter.keep;
+                        if let Err(error) = order.check_time(keep, seconds_since_1970()) {
+                            tracing::warn!("job {job}: {error}");
+                            return;
+                        }
                         self.reading(&job).order = Some(order);
                         self.wait_for(&job, entry.value.len());
                         self.judge_cancels(node, &job);
