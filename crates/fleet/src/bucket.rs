@@ -200,6 +200,9 @@ pub enum BucketError {
         /// The fleet's.
         theirs: u32,
     },
+    /// What stands there was not written by this program.
+    #[error("{0} in NATS cannot be read: somebody has overwritten it")]
+    Tampered(&'static str),
     /// NATS says so.
     #[error("NATS: {0}")]
     Nats(String),
@@ -357,7 +360,7 @@ impl Bucket {
         let Some(charter) = charter else {
             return Err(BucketError::NoFleet { prefix, servers });
         };
-        let charter: Charter = decode(&charter)?;
+        let charter: Charter = decode(&charter).map_err(|_| BucketError::Tampered("the fleet's charter"))?;
         if charter.protocol != PROTOCOL {
             return Err(BucketError::Protocol {
                 theirs: charter.protocol,
@@ -385,7 +388,9 @@ impl Bucket {
         let charter = asking.map_err(|_| nats("no answer".into()))?;
         let charter = charter.map_err(|error| nats(error.to_string()))?;
         let charter = charter.ok_or_else(|| nats("the fleet is not there".into()))?;
-        Ok(decode::<Charter>(&charter)?.id == self.charter.id)
+        let charter = decode::<Charter>(&charter);
+        let charter = charter.map_err(|_| BucketError::Tampered("the fleet's charter"))?;
+        Ok(charter.id == self.charter.id)
     }
 
     /// Removes the fleet of this name, with its jobs, their results and their output; nothing where there is none.
@@ -426,10 +431,10 @@ impl Bucket {
     pub async fn frozen(&self) -> Result<Option<String>, BucketError> {
         let standing = self.state.get(Key::Frozen.to_string()).await;
         let standing = standing.map_err(|error| BucketError::Nats(error.to_string()))?;
-        Ok(match standing.map(|bytes| decode(&bytes)).transpose()? {
-            Some(Value::Frozen(why)) => Some(why),
-            _ => None,
-        })
+        Ok(standing.map(|bytes| match decode(&bytes) {
+            Ok(Value::Frozen(why)) => why,
+            _ => BucketError::Tampered("why the fleet is frozen").to_string(),
+        }))
     }
 
     /// Writes a value if the key's last revision is this one (0: if there is none).

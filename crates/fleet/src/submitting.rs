@@ -12,7 +12,7 @@ use crate::bucket::{Access, Bucket, BucketError, decode, standing};
 use crate::order::job::{JobOrder, JobTerms};
 use crate::order::{self, OrderError, OrderedHost};
 use crate::running::Stream;
-use crate::state::{Fate, JobId, Key, Limits, Member, Value, Written};
+use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Returned, Value, Written};
 
 /// How long output that was announced may take to come once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
@@ -229,7 +229,7 @@ pub async fn follow(bucket: &Bucket, job: &JobId, events: mpsc::Sender<JobEvent>
             Some(entry) = fates.next() => {
                 let Ok(entry) = entry else { continue };
                 let Ok(Key::Fate(_, host)) = entry.key.parse() else { continue };
-                let Ok(Value::Fate(fate)) = decode(&entry.value) else { continue };
+                let fate = fate_of(&entry.value);
                 following.fate(host, &fate);
                 JobEvent::Fate(host, fate)
             }
@@ -251,6 +251,27 @@ pub async fn follow(bucket: &Bucket, job: &JobId, events: mpsc::Sender<JobEvent>
         if events.send(event).await.is_err() {
             return Ok(());
         }
+    }
+}
+
+/// What stands at a host's fate. Nodes write nothing that cannot be read: who finds such a thing is told, and does not wait for it.
+fn fate_of(bytes: &[u8]) -> Fate {
+    match decode(bytes) {
+        Ok(Value::Fate(fate)) => fate,
+        _ => Fate::Ended {
+            claim: Claim {
+                holder: Holder {
+                    node: String::new(),
+                    incarnation: 0,
+                },
+                intent: 0,
+                fence: 0,
+            },
+            returned: Returned {
+                exit: Exit::tampered(),
+                output: 0,
+            },
+        },
     }
 }
 
@@ -284,12 +305,10 @@ impl Following {
 /// Where NATS does not tell all of it.
 pub async fn fates_of(bucket: &Bucket, job: &JobId) -> Result<BTreeMap<u32, Fate>, SubmitError> {
     let entries = standing(&bucket.state, &format!("job.{job}.fate.*")).await?;
-    let fates = entries
-        .into_iter()
-        .filter_map(|entry| match (entry.key.parse(), decode(&entry.value)) {
-            (Ok(Key::Fate(_, host)), Ok(Value::Fate(fate))) => Some((host, fate)),
-            _ => None,
-        });
+    let fates = entries.into_iter().filter_map(|entry| match entry.key.parse() {
+        Ok(Key::Fate(_, host)) => Some((host, fate_of(&entry.value))),
+        _ => None,
+    });
     Ok(fates.collect())
 }
 
@@ -362,11 +381,11 @@ pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobStatus>, BucketError> {
         jobs.insert(job, status);
     }
     for entry in standing(&bucket.state, "job.*.fate.*").await? {
-        let (Ok(Key::Fate(job, _)), Ok(Value::Fate(fate))) = (entry.key.parse(), decode(&entry.value)) else {
+        let Ok(Key::Fate(job, _)) = entry.key.parse() else {
             continue;
         };
         let Some(job) = jobs.get_mut(&job) else { continue };
-        *match fate {
+        *match fate_of(&entry.value) {
             Fate::Claimed(_) => &mut job.running,
             Fate::Ended { returned, .. } if returned.exit.is_success() => &mut job.succeeded,
             Fate::Ended { .. } => &mut job.failed,

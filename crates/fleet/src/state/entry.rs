@@ -230,6 +230,15 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// That of a host of which NATS has what no node has written.
+    pub(crate) fn tampered() -> Self {
+        Self::Failed {
+            kind: ErrorKind::Peer,
+            message: "what NATS has of its result cannot be read: somebody has overwritten it".into(),
+            execution: Execution::MayHaveStarted,
+        }
+    }
+
     /// Whether all went well.
     pub fn is_success(&self) -> bool {
         *self == Self::Status(0)

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::bucket::{Bucket, BucketError, decode, encode, standing};
 use crate::order::stream::{StreamOrder, StreamTerms};
 use crate::order::{self, OrderError, OrderedHost};
-use crate::state::{Resuming, RunNumber, StreamEnd, StreamId, StreamShare};
+use crate::state::{Exit, Resuming, RunNumber, StreamEnd, StreamId, StreamShare};
 use crate::streaming::{Piece, ToldShare};
 
 /// How long NATS is waited for, for each request.
@@ -299,7 +299,8 @@ impl Follower {
                 entry = ends.next() => {
                     let entry = entry.ok_or_else(|| nats(&"no more news"))?;
                     let entry = entry.map_err(|error| nats(&error))?;
-                    let (Some(host), Ok(end)) = (place_of(&entry.key), decode(&entry.value)) else { continue };
+                    let Some(host) = place_of(&entry.key) else { continue };
+                    let end = decode(&entry.value).unwrap_or_else(|_| StreamEnd::Ended(Exit::tampered()));
                     if let Some(ends) = self.ends.get(host) {
                         ends.send_replace(Some(end));
                     }

@@ -1,5 +1,6 @@
 //! deploy/nats-fleet.conf lets each machine do its part, and nothing else.
 
+use futures_util::StreamExt as _;
 use nkeys::KeyPair;
 use trunkline_fleet::bucket::{Access, Bucket, BucketError, Charter};
 use trunkline_fleet::input::upload;
@@ -111,6 +112,9 @@ async fn each_machine_can_do_its_part_and_no_other() {
         assert!(state.put(place, "x".into()).await.is_err(), "{place}");
     }
     inboxes(&nats, &submitter, &node).await;
+    for key in [&submitter, &node] {
+        consumers(&nats, key).await;
+    }
     // Tombstones of streams are a node's to remove.
     for (key, may) in [(&submitter, false), (&node, true)] {
         let options = async_nats::ConnectOptions::new()
@@ -142,6 +146,66 @@ async fn a_configuration_of_before_inboxes_is_named() {
         }
     };
     assert!(why.contains(&format!("let it subscribe to \"{own}\"")), "{why}");
+}
+
+/// What this key may ask of JetStream.
+async fn jetstream_of(nats: &Nats, key: &KeyPair) -> (async_nats::Client, async_nats::jetstream::Context) {
+    let options = async_nats::ConnectOptions::new()
+        .custom_inbox_prefix(format!("_INBOX_{}", key.public_key()))
+        .nkey(key.seed().unwrap());
+    let client = options.connect(nats.access().servers).await.unwrap();
+    let mut jetstream = async_nats::jetstream::new(client.clone());
+    // What is not allowed has no answer.
+    jetstream.set_timeout(std::time::Duration::from_secs(1));
+    (client, jetstream)
+}
+
+/// Nobody finds or ends what others watch by.
+async fn consumers(nats: &Nats, key: &KeyPair) {
+    let (_client, state) = jetstream_of(nats, key).await;
+    let state = state.get_stream("KV_trunkline-state").await.unwrap();
+    let mut names = state.consumer_names();
+    assert!(!matches!(names.next().await, Some(Ok(_))));
+    let watching = async_nats::jetstream::consumer::pull::Config {
+        inactive_threshold: std::time::Duration::from_secs(60),
+        ..Default::default()
+    };
+    let mut watching = state.create_consumer(watching).await.unwrap();
+    let name = watching.cached_info().name.clone();
+    assert!(state.delete_consumer(&name).await.is_err());
+    assert!(watching.info().await.is_err());
+}
+
+/// The charter stays as it is, whatever a submitter sends to its place, and so do others' results.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_writes_another_charter() {
+    let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
+    let nats = Nats::start(&installed(&admin, &submitter, &node));
+    let access = |key: &KeyPair| Access {
+        nkey: Some(key.seed().unwrap()),
+        prefix: "trunkline".into(),
+        ..nats.access()
+    };
+    let bucket = crate::nats::made(&access(&admin), crate::nats::charter(4), 1).await;
+    let (client, jetstream) = jetstream_of(&nats, &submitter).await;
+    for subject in [
+        "$KV.trunkline-charter.fleet",
+        "$KV.trunkline-state.job.x.fate.0",
+        "$KV.trunkline-state.member.node1",
+        "$JS.API.STREAM.PURGE.KV_trunkline-state",
+    ] {
+        client.publish(subject, "".into()).await.unwrap();
+    }
+    // Answered after those.
+    let info = jetstream.get_stream("KV_trunkline-state").await.unwrap();
+    assert_eq!(info.cached_info().state.messages, 0);
+    let of_admin = jetstream_of(&nats, &admin).await.1;
+    let charter = of_admin.get_stream("KV_trunkline-charter").await.unwrap();
+    assert_eq!(charter.cached_info().state.last_sequence, 1);
+    assert_eq!(
+        Bucket::open(&access(&submitter)).await.unwrap().charter,
+        bucket.charter
+    );
 }
 
 /// Nobody reads what NATS answers to others.

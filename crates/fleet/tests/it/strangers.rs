@@ -296,3 +296,39 @@ async fn it_is_known_which_hosts_wait_and_why() {
     wait_for_shards(&bucket, "a", |own| own == 0).await;
     assert_eq!(waits(&bucket, &one).await.unwrap(), [Some(Wait::Drained(None))]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_is_told_as_tampering_and_keeps_nobody_waiting() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let key = KeyPair::new_user();
+    let names = hosts(&numbered("web", 2));
+    let job = submit(&bucket, &key, &names, Limits::default(), None)
+        .await
+        .unwrap();
+    let state = bucket_of(&nats, "state").await;
+    for host in 0..2 {
+        state
+            .put(format!("job.{job}.fate.{host}"), "garbage".into())
+            .await
+            .unwrap();
+    }
+    // Who follows it is told, and does not wait for what nobody can read.
+    let (fates, _) = told(&bucket, &job).await;
+    for fate in fates.values() {
+        let Fate::Ended { returned, .. } = fate else {
+            panic!("{fate:?}")
+        };
+        let Exit::Failed {
+            message, execution, ..
+        } = &returned.exit
+        else {
+            panic!("{fate:?}")
+        };
+        assert!(message.contains("overwritten"), "{message}");
+        assert_eq!(*execution, trunkline_request::failure::Execution::MayHaveStarted);
+    }
+    assert_eq!((fates.len(), jobs(&bucket).await.unwrap()[0].failed), (2, 2));
+    state.put("frozen", "garbage".into()).await.unwrap();
+    assert!(bucket.frozen().await.unwrap().unwrap().contains("overwritten"));
+}
