@@ -161,7 +161,7 @@ impl Entry {
 
     /// Whether it could not be recorded, and must not be done by other ways either.
     pub fn is_refused(&self) -> bool {
-        self.outcome().is_some_and(|outcome| outcome.is_err())
+        self.outcome().is_some_and(Result::is_err)
     }
 
     /// What became of its beginning, once that is known.

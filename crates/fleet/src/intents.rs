@@ -9,8 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use trunkline_request::own;
 
 use crate::bucket::{decode, encode};
-use crate::order::longest_apart;
-use crate::running::seconds_since_1970;
+use crate::order::{longest_apart, seconds_since_1970};
 use crate::state::{Intended, Intent, JobId, Returned};
 
 /// The log. Each change is on the disk when its call returns.

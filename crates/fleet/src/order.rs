@@ -284,6 +284,12 @@ pub(crate) fn read<T: OrderTerms>(
     Ok(order)
 }
 
+/// The time by this machine's clock, which may be set.
+pub(crate) fn seconds_since_1970() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
 /// How far an order may be from this machine's own clock, in seconds; `None` where the fleet keeps jobs for good. The clock may
 /// be wrong by a day: NATS's clock says the same more exactly, but is only as honest as whoever runs NATS.
 pub(crate) fn longest_apart(keep: Duration) -> Option<u64> {

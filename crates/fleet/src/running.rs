@@ -397,12 +397,6 @@ fn watch_anew(under_way: &mut Option<JoinHandle<(kv::Watch, kv::Watch)>>, bucket
     });
 }
 
-/// The time by this machine's clock, which may be set.
-pub(crate) fn seconds_since_1970() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.unwrap_or_default().as_secs()
-}
-
 /// The time by a clock that nobody sets, and that goes on while the machine sleeps.
 pub(crate) fn now() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -583,7 +577,7 @@ impl Running {
                     Ok(_) if self.reading(&job).order.is_some() => return,
                     Ok(order) => {
                         let keep = self.bucket.charter.keep;
-                        if let Err(error) = order.check_time(keep, seconds_since_1970()) {
+                        if let Err(error) = order.check_time(keep, order::seconds_since_1970()) {
                             tracing::warn!("job {job}: {error}");
                             return;
                         }

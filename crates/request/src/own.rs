@@ -66,7 +66,7 @@ impl From<OwnError> for io::Error {
 /// It is not so, or the system's.
 pub fn make_directory(path: &Path) -> Result<OwnedFd, OwnError> {
     let user = User::of_this_process();
-    let (directory, found) = Walk::new(user, path, true).to_the_end()?;
+    let (directory, found) = Walk::new(user, path, true).into_end()?;
     if found.st_uid != user.id {
         return Err(OwnError::Others(path.to_owned(), found.st_uid));
     }
@@ -81,7 +81,7 @@ pub fn make_directory(path: &Path) -> Result<OwnedFd, OwnError> {
 /// # Errors
 /// It is not so, is not a regular file, or the system's.
 pub fn open(path: &Path) -> Result<File, OwnError> {
-    let (file, found) = Walk::new(User::of_this_process(), path, false).to_the_end()?;
+    let (file, found) = Walk::new(User::of_this_process(), path, false).into_end()?;
     let failed = |error: io::Error| OwnError::Io(path.to_owned(), error);
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile => {}
@@ -101,7 +101,7 @@ pub fn open(path: &Path) -> Result<File, OwnError> {
 /// # Errors
 /// Somebody else owns a part of it, or the system's.
 pub fn check(path: &Path) -> Result<(), OwnError> {
-    match Walk::new(User::of_this_process(), path, false).to_the_end() {
+    match Walk::new(User::of_this_process(), path, false).into_end() {
         Err(error) if !error.is_missing() => Err(error),
         _ => Ok(()),
     }
@@ -185,7 +185,7 @@ impl Walk {
         Ok(())
     }
 
-    fn to_the_end(mut self) -> Result<(OwnedFd, Stat), OwnError> {
+    fn into_end(mut self) -> Result<(OwnedFd, Stat), OwnError> {
         if self.path.is_relative() {
             return Err(self.failed(io::Error::from(io::ErrorKind::InvalidInput)));
         }

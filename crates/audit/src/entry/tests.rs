@@ -34,8 +34,10 @@ impl Trail {
             state: folder.path().join("s"),
             config: folder.path().join("c"),
         };
-        let mut settings = Settings::default();
-        settings.audit = AuditMode::Strict;
+        let settings = Settings {
+            audit: AuditMode::Strict,
+            ..Settings::default()
+        };
         make_private(&place.audit()).unwrap();
         fs::write(place.state.join("away"), "in the way").unwrap();
         let audit = Audit::open(&place, &settings).unwrap();
