@@ -125,12 +125,24 @@ fn a_host_is_tried_again_where_nothing_may_have_run() {
     let ran = site.home.path("ran");
     // Nobody listens there.
     let port = free_port();
-    let output = site.with_input(
-        &["-H", &format!("127.0.0.1:{port}"), "--retry", "1"],
-        &format!("touch {}", ran.display()),
-        b"",
-    );
-    assert_status(&output, 1);
+    let try_it = || {
+        let output = site.with_input(
+            &["-H", &format!("127.0.0.1:{port}"), "--retry", "1"],
+            &format!("touch {}", ran.display()),
+            b"",
+        );
+        assert_status(&output, 1);
+        output
+    };
+    // Nor may a job name the port, until a rule lists it.
+    let refused = format!("{:?}", printed(&try_it()));
+    assert!(refused.contains("`ports` of the rule"), "{refused}");
+    let file = site.nodes[0].0.trunkline_dir().join("fleet.toml");
+    let rules = fs::read_to_string(&file).unwrap();
+    let listed = rules.replace("hosts = [\"*\"]", &format!("hosts = [\"*\"]\nports = [{port}]"));
+    assert_ne!(listed, rules);
+    fs::write(&file, listed).unwrap();
+    let output = try_it();
     let host = printed(&output).into_values().next().unwrap();
     assert_eq!(host["execution"], "did not start", "{host}");
     // The pause of a second before the second attempt; two clocks measure it.
