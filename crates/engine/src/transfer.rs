@@ -36,6 +36,7 @@ mod pattern;
 mod reason;
 mod sessions;
 mod small;
+mod source;
 mod stream;
 mod striped;
 mod there;

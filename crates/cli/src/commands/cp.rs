@@ -163,26 +163,8 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 
 async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let world = World::current().context("reading the environment")?;
-    let (target, sources) = match &*args.paths {
-        [sources @ .., target] if !sources.is_empty() => (target, sources),
-        _ => clap::Error::raw(
-            ErrorKind::TooFewValues,
-            "cp needs a source and a target: trunkline cp SOURCE… TARGET\n",
-        )
-        .exit(),
-    };
-    let below;
-    let sources = match (&args.files_from, sources) {
-        (Some(_), [source]) => {
-            // What is listed goes into the target itself.
-            let content = if ends_with(source, b"/") { "." } else { "/." };
-            let mut source = source.clone();
-            source.push(content);
-            below = [source];
-            &below[..]
-        }
-        _ => sources,
-    };
+    let (sources, target) = args.ends();
+    let (sources, target) = (&*sources, &target);
     let (copies, skipped) = args.copies(sources, target, &world, backend).await?;
     let mut options = args.options(&world)?;
     let Some(first) = copies.first() else {
@@ -272,6 +254,25 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    /// What is copied, and where to.
+    fn ends(&self) -> (Vec<OsString>, OsString) {
+        let (target, sources) = match &*self.paths {
+            [sources @ .., target] if !sources.is_empty() => (target, sources),
+            _ => clap::Error::raw(
+                ErrorKind::TooFewValues,
+                "cp needs a source and a target: trunkline cp SOURCE… TARGET\n",
+            )
+            .exit(),
+        };
+        let mut sources = sources.to_vec();
+        if let (Some(_), [source]) = (&self.files_from, &mut *sources) {
+            // What is listed goes into the target itself.
+            let content = if ends_with(source, b"/") { "." } else { "/." };
+            source.push(content);
+        }
+        (sources, target.clone())
+    }
+
     fn options(&self, world: &World) -> anyhow::Result<CopyOptions> {
         let mut options = CopyOptions::default();
         options.recursive = self.recursive || self.archive || self.check;

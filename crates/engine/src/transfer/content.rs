@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::blocks::{self, Hash};
 use super::folder::Folder;
 use super::sessions::Sessions;
-use super::up::source::open;
+use super::source::open;
 use super::{Changes, CopyEvent, Item, Job, Place, blocking};
 use crate::error::Error;
 

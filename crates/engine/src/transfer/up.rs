@@ -1,7 +1,6 @@
 //! Copies towards a server, from this machine or through it from another server.
 
 mod small;
-pub(super) mod source;
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,6 +21,7 @@ use super::path::{self, os};
 use super::reason::{MKDIR, Size, named, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue};
+use super::source::{Pieces, Source, Want, holes};
 use super::striped::Striped;
 use super::there::{self, Said};
 use super::tree::Origin;
@@ -32,7 +32,6 @@ use super::{
 use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, StatVfs, Status, Times};
 use small::SmallUp;
-use source::{Pieces, Source, Want, holes};
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {

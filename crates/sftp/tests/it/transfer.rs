@@ -116,11 +116,7 @@ fn download_retiring(
             .filter_map(|(session, _)| session.next_time())
             .min();
         // What was taken may have made room.
-        if news {
-            due.fill(true);
-            continue;
-        }
-        if download.wants_all_driven() {
+        if news | download.wants_all_driven() {
             due.fill(true);
             continue;
         }

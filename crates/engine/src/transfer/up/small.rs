@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, UploadFile};
 
 use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
+use super::super::source::open;
 use super::super::{Item, Place, Reason, part, path::shown};
-use super::source::open;
 use super::{Up, looks};
 use crate::sftp::{self, Sftp, Status};
 

@@ -15,9 +15,9 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::ReadId;
 
-use super::super::path::os;
-use super::super::sessions::Sessions;
-use super::super::{Item, Place, Reason, blocking, stream};
+use super::path::os;
+use super::sessions::Sessions;
+use super::{Item, Place, Reason, blocking, stream};
 use crate::error::Error;
 use crate::sftp::{self, OpenFlags, Sftp};
 
@@ -276,7 +276,7 @@ pub(super) type Pieces = Result<Vec<(ReadId, Bytes)>, Reason>;
 
 /// Opens a local file; not blocking, lest a pipe that took its place holds the copy up, and not through a link that did,
 /// where the user did not name it.
-pub(in crate::transfer) fn open(path: &[u8], named: bool) -> io::Result<File> {
+pub(super) fn open(path: &[u8], named: bool) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK;
     if !named {
         flags |= OFlags::NOFOLLOW;
