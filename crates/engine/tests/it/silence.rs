@@ -132,15 +132,11 @@ async fn a_command_that_is_sent_its_input_learns_soon_that_its_cable_was_cut() {
     let sshd = Sshd::start_default().unwrap();
     let engine = impatient();
     let host = host_of(&engine, &sshd).await;
-    let session = host.start(&Command::exec("cat > /dev/null")).await.unwrap();
-    let (control, endless) = (session.control.clone(), bytes::Bytes::from(vec![0; 64 << 20]));
-    let begun = async {
-        while control.is_waiting() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        sshd.freeze_connections();
-    };
-    let (output, ()) = tokio::join!(session.output(Some(endless)), begun);
+    let mut session = host.start(&Command::exec("cat > /dev/null")).await.unwrap();
+    session.started().await.unwrap();
+    sshd.freeze_connections();
+    let endless = bytes::Bytes::from(vec![0; 64 << 20]);
+    let output = session.output(Some(endless)).await;
     let error = output.unwrap_err();
     assert_eq!(
         (error.kind(), error.execution()),
