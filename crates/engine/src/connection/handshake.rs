@@ -765,18 +765,25 @@ async fn next_within(driver: &mut Driver, handshake: &Handshake, most: Duration)
     let Handshake {
         host, interaction, ..
     } = handshake;
-    let counts = driver.proto.server_id().is_none() || interaction.is_unattended();
-    let limit = match host.connect_timeout.filter(|_| counts) {
-        Some(limit) => limit.min(most),
-        None => most,
-    };
-    let question = tokio::time::timeout(limit, driver.question()).await;
-    question.unwrap_or_else(|_| {
-        Err(Error::Timeout {
-            doing: format!("{} with {}", driver.stage(), host.original_host),
-            after: limit,
-        })
-    })
+    let counts = |driver: &Driver| driver.proto.server_id().is_none() || interaction.is_unattended();
+    loop {
+        let counted = counts(driver);
+        let limit = match host.connect_timeout.filter(|_| counted) {
+            Some(limit) => limit.min(most),
+            None => most,
+        };
+        let question = tokio::time::timeout(limit, driver.question()).await;
+        // The identification has come in its time, and what follows it has more.
+        if question.is_err() && counted && !counts(driver) {
+            continue;
+        }
+        return question.unwrap_or_else(|_| {
+            Err(Error::Timeout {
+                doing: format!("{} with {}", driver.stage(), host.original_host),
+                after: limit,
+            })
+        });
+    }
 }
 
 /// Checks the server's key, then proves who the user is.

@@ -756,7 +756,8 @@ async fn a_log_in_that_takes_long_is_not_the_connect_timeouts() {
     let config = sshd.ssh_config_via("slow", relay.addr()).unwrap();
     let request = request(&config, "slow", &["ConnectTimeout=1"]);
     let slowly = async {
-        relay.wait_for_bytes(Direction::ToClient, 1).await.unwrap();
+        // What comes behind the identification, which has come by then.
+        relay.wait_for_bytes(Direction::ToClient, 600).await.unwrap();
         relay.stall();
         tokio::time::sleep(Duration::from_millis(1500)).await;
         relay.resume();

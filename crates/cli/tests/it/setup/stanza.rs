@@ -262,7 +262,7 @@ fn ssh_says_which_socket_it_would_use_and_nothing_is_started_for_that() {
 fn the_program_is_found_where_it_is() {
     let stanza = Stanza::behind_text("");
     let lines = fs::read_to_string(stanza.config()).unwrap();
-    assert!(lines.contains(&format!("\"exec {} up\"", program())), "{lines}");
+    assert!(lines.contains(&format!("exec {} up\"", program())), "{lines}");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_program_that_was_removed_says_nothing_at_each_ssh() {
     let with = fs::read_to_string(stanza.config()).unwrap();
     assert!(with.contains(program()), "{with}");
     fs::write(stanza.config(), with.replace(program(), "/nonexistent/trunkline")).unwrap();
-    let told = stanza.succeed(&["-G", "web"]);
+    let told = stanza.succeed(&["-G", "web", "true"]);
     assert!(!told.contains("\ncontrolpath "), "{told}");
 }
 
@@ -279,7 +279,7 @@ fn a_program_that_was_removed_says_nothing_at_each_ssh() {
 fn a_script_named_ssh_may_run_trunkline() {
     let server = server();
     let home = Home::new();
-    let script = home.script("ssh", &format!("exec {} ssh \"$@\"", program()));
+    let script = home.script("ssh", &format!("#!/bin/sh\nexec {} ssh \"$@\"", program()));
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", script.parent().unwrap().display());
     let ssh = |arguments: &[&str]| {
