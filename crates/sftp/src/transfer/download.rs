@@ -379,6 +379,7 @@ impl Download {
             }
             Err(status) => {
                 worker.state = WorkerState::Gone;
+                self.workers.stir();
                 if self.workers.taking_part() > 0 {
                     self.events
                         .push_back(DownloadEvent::WorkerLost(id, WorkerLoss::Refused(status)));

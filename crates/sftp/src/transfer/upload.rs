@@ -652,12 +652,10 @@ impl Upload {
             }
             Err(status) if role == Role::First && self.options.opening == Opening::Exclusive => {
                 // Who came early has somebody else's file open.
-                worker.state = WorkerState::Gone;
                 self.abandon(id);
                 self.fail(status);
             }
             Err(status) => {
-                worker.state = WorkerState::Gone;
                 self.abandon(id);
                 if self.workers.taking_part() > 0 {
                     self.events
@@ -667,7 +665,7 @@ impl Upload {
                 }
             }
             // The client gives the kind of reply that belongs to a request, or a status.
-            Ok(_) => worker.state = WorkerState::Gone,
+            Ok(_) => drop(self.abandon(id)),
         }
     }
 

@@ -204,6 +204,29 @@ fn manner() -> impl Strategy<Value = Manner> {
         )
 }
 
+#[test]
+fn an_upload_whose_first_opening_is_refused_is_begun_by_another_lane() {
+    let mut begun_by_another = 0;
+    for seed in 0..100 {
+        let manner = Manner {
+            failures: 3,
+            warm: true,
+            ..Manner::default()
+        };
+        let disk = disk();
+        let start = Instant::now();
+        let mut sessions: Vec<Session> = (0..2)
+            .map(|nth| Session::new(&disk, manner.clone(), seed * 2 + nth, start))
+            .collect();
+        let content = Bytes::from(vec![7; 10_000]);
+        match upload(UploadOptions::new("g"), &content, &mut sessions, start) {
+            Some(UploadEvent::Finished { .. }) => begun_by_another += 1,
+            end => assert!(matches!(end, Some(UploadEvent::Failed(_))), "{end:?}"),
+        }
+    }
+    assert!(begun_by_another > 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
