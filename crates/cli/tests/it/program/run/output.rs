@@ -185,8 +185,11 @@ fn ctrl_c_leaves_no_line_of_progress() {
     let line = before.rsplit('\r').next().unwrap_or_default();
     // The line that it is in has room for it: what clears that line clears all.
     assert!(console::measure_text_width(line) < 78, "{line:?}");
-    terminal.send("\x03");
-    terminal.expect("interrupted");
+    // The terminal sends the signal before it shows the key: the program may have ended by then.
+    if !before.contains("interrupted") {
+        terminal.send("\x03");
+        terminal.expect("interrupted");
+    }
     assert_eq!(terminal.end().signal(), Some(2));
 }
 
