@@ -29,15 +29,20 @@ fn installed(admin: &KeyPair, submitter: &KeyPair, node: &KeyPair) -> String {
     })
 }
 
+/// As whom this key is known.
+fn access(nats: &Nats, key: &KeyPair) -> Access {
+    Access {
+        nkey: Some(key.seed().unwrap()),
+        prefix: "trunkline".into(),
+        ..nats.access()
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_machine_can_do_its_part_and_no_other() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
     let nats = Nats::start(&installed(&admin, &submitter, &node));
-    let access = |key: &KeyPair| Access {
-        nkey: Some(key.seed().unwrap()),
-        prefix: "trunkline".into(),
-        ..nats.access()
-    };
+    let access = |key: &KeyPair| access(&nats, key);
     let zones = Zones {
         shards: 4,
         ..Zones::default()
@@ -181,11 +186,7 @@ async fn consumers(nats: &Nats, key: &KeyPair) {
 async fn nobody_writes_another_charter() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
     let nats = Nats::start(&installed(&admin, &submitter, &node));
-    let access = |key: &KeyPair| Access {
-        nkey: Some(key.seed().unwrap()),
-        prefix: "trunkline".into(),
-        ..nats.access()
-    };
+    let access = |key: &KeyPair| access(&nats, key);
     let bucket = crate::nats::made(&access(&admin), crate::nats::charter(4), 1).await;
     let (client, jetstream) = jetstream_of(&nats, &submitter).await;
     for subject in [
