@@ -109,25 +109,9 @@ impl Sessions {
     }
 
     fn beginning(first: Sftp, host: Option<Host>) -> Self {
-        let state = State {
-            host,
-            moves: 0,
-            sessions: vec![first],
-            opening: 0,
-            full: false,
-            failures: 0,
-            error: None,
-            failing: None,
-            progress: 0,
-            opened: 0,
-            counted: 0,
-            lost: false,
-            began: false,
-            most: 1,
-        };
         Self {
             shared: Arc::new(Shared {
-                state: Mutex::new(state),
+                state: Mutex::new(State::of(vec![first], host)),
                 changed: Notify::new(),
                 measure: OnceLock::new(),
             }),
@@ -429,6 +413,26 @@ impl Sessions {
 }
 
 impl State {
+    /// With these sessions, and nothing known of them.
+    fn of(sessions: Vec<Sftp>, host: Option<Host>) -> Self {
+        Self {
+            most: sessions.len(),
+            host,
+            moves: 0,
+            sessions,
+            opening: 0,
+            full: false,
+            failures: 0,
+            error: None,
+            failing: None,
+            progress: 0,
+            opened: 0,
+            counted: 0,
+            lost: false,
+            began: false,
+        }
+    }
+
     /// An attempt failed, or came to nothing.
     fn failed(&mut self, attempts: u32, error: Error) {
         self.failing.get_or_insert_with(Instant::now);
@@ -537,20 +541,9 @@ mod tests {
 
     fn state() -> State {
         State {
-            host: None,
-            moves: 0,
-            sessions: Vec::new(),
-            opening: 0,
-            full: false,
-            failures: 0,
-            error: None,
-            failing: None,
-            progress: 0,
             opened: 1,
-            counted: 0,
-            lost: false,
             began: true,
-            most: 0,
+            ..State::of(Vec::new(), None)
         }
     }
 
