@@ -220,10 +220,10 @@ pub(crate) async fn pump(
         status
     };
     let (framed, frames) = mpsc::unbounded_channel();
-    let mut whole = pin!(async { tokio::join!(output, error_output, status) });
+    let mut whole = pin!(async { tokio::join!(biased; status, output, error_output) });
     let stopped = tokio::select! {
         biased;
-        (written, (), status) = &mut whole => return settled(written, status),
+        (status, written, ()) = &mut whole => return settled(written, status),
         never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
         error = Deadline::wait(terms.deadline, name) => error,
         left = attend(inputs, framed, replies, Some(&control), host, terms) => match left {
@@ -246,16 +246,16 @@ pub(crate) async fn pump(
     let timed_out = matches!(stopped, Error::TimeUp { .. });
     match tokio::time::timeout(GRACE, &mut whole).await {
         // How it ended is the better answer, but for the one that time was up.
-        Ok((written, (), status)) if !timed_out => return settled(written, status),
-        Ok((_, (), Ok(ExitStatus::Exited(_)))) => return Err(stopped.with_execution(Execution::Finished)),
-        Ok((_, (), Err(error))) => return Err(stopped.with_execution(error.execution())),
+        Ok((status, written, ())) if !timed_out => return settled(written, status),
+        Ok((Ok(ExitStatus::Exited(_)), _, ())) => return Err(stopped.with_execution(Execution::Finished)),
+        Ok((Err(error), _, ())) => return Err(stopped.with_execution(error.execution())),
         Ok(_) => return Err(stopped.with_execution(Execution::MayHaveStarted)),
         Err(_) => {}
     }
     control.close();
     let execution = match tokio::time::timeout(GRACE, whole).await {
-        Ok((_, (), Err(error))) => error.execution(),
-        Ok((_, (), Ok(_))) => Execution::Finished,
+        Ok((Err(error), _, ())) => error.execution(),
+        Ok((Ok(_), _, ())) => Execution::Finished,
         Err(_) => Execution::MayHaveStarted,
     };
     Err(stopped.with_execution(execution))

@@ -12,6 +12,9 @@ const PIECES: usize = 16;
 
 /// Writes all that comes from a channel, which is read no faster. Each piece is noted before.
 ///
+/// A client is told that its command has begun before anybody can read what the command wrote: the server's answer came
+/// first, one turn of the session takes it, and the next one sends it.
+///
 /// # Errors
 /// As [`Output::write_all`].
 pub(crate) async fn drain(
@@ -20,7 +23,12 @@ pub(crate) async fn drain(
     note: impl Fn(&Bytes),
 ) -> io::Result<()> {
     let mut pieces = Vec::new();
+    let mut is_first = true;
     while reader.chunks(&mut pieces, PIECES).await > 0 {
+        if std::mem::take(&mut is_first) {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        }
         pieces.iter().for_each(&note);
         pieces = output.write_all(pieces).await?;
     }
