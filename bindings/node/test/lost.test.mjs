@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -113,7 +113,25 @@ async function losing(t, where, lose) {
   assert.deepEqual(wrong, []);
 }
 
-const killed = (servers) => servers.forEach((server) => process.kill(server, 'SIGKILL'));
+const parent = (pid) => Number(readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').pop().split(' ')[1]);
+
+/** The server's processes: the one that listens, stopped by now, and each connection's, of which some have not said so. */
+function everyServer(servers) {
+  const [listening] = servers.map(parent);
+  process.kill(listening, 'SIGSTOP');
+  const isConnection = (pid) => {
+    try {
+      return parent(pid) === listening;
+    } catch {
+      return false; // It has ended.
+    }
+  };
+  const connections = readdirSync('/proc').filter((name) => /^\d+$/.test(name)).map(Number).filter(isConnection);
+  for (const server of servers) assert.ok(connections.includes(server));
+  return [listening, ...connections];
+}
+
+const killed = (servers) => everyServer(servers).forEach((server) => process.kill(server, 'SIGKILL'));
 const LIMITS = ['--config', 'MaxSessions 200', '--config', 'MaxStartups 200'];
 
 test('what is under way when the connection is lost settles, with the engine of the process', async (t) => {
@@ -128,8 +146,9 @@ test('what is under way when a server falls silent settles, with the engine of t
   const bed = await testbed(t, ...LIMITS);
   const { privateKey, ...rest } = config(bed.hosts[0], { keepaliveInterval: 500, keepaliveCountMax: 1 });
   const frozen = (servers) => {
-    servers.forEach((server) => process.kill(server, 'SIGSTOP'));
-    t.after(() => killed(servers));
+    const every = everyServer(servers);
+    every.forEach((server) => process.kill(server, 'SIGSTOP'));
+    t.after(() => every.forEach((server) => process.kill(server, 'SIGKILL')));
   };
   await losing(t, { ...rest, privateKey: privateKey.toString() }, frozen);
 });

@@ -59,6 +59,11 @@ def test_a_day_s_mix_logs_in_once_to_each_host_whoever_comes_first(
         for come in mix[first:] + mix[:first]:
             come()
             logs = [Path(host["log"]).read_text() for host in bed.about["hosts"]]
-            assert [len(re.findall(r"^Accepted .* from ", log, re.MULTILINE)) for log in logs] == [1, 1], logs
+            counts = [len(re.findall(r"^Accepted .* from ", log, re.MULTILINE)) for log in logs]
+            if counts != [1, 1]:
+                # What the connections differ in, and when each was made.
+                ls = subprocess.run([program, "ls"], capture_output=True, text=True).stdout
+                daemon_log = (Path(os.environ["TRUNKLINE_DIR"]) / "state/daemon.log").read_text()
+                pytest.fail("\n".join([f"{counts} after {mix.index(come)}", *logs, ls, daemon_log]))
     finally:
         bed.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -112,10 +113,22 @@ def losing(bed: Testbed, way: str, folder: Path, lose: Callable[[set[int]], None
     assert wrong == {}
 
 
+def parent(process: Path) -> int:
+    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+
+
 def killed(servers: set[int]) -> None:
-    # The one that listens first: what begins only now does not begin anew elsewhere.
-    listening = {int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1]) for server in servers}
-    for server in (*listening, *servers):
+    # The one that listens first: what begins only now does not begin anew elsewhere. Of its connections, some have carried
+    # nothing that said whose child it was.
+    (listening,) = {parent(Path(f"/proc/{server}")) for server in servers}
+    os.kill(listening, signal.SIGSTOP)
+    connections = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if parent(process) == listening:
+                connections.append(int(process.name))
+    assert servers <= {*connections}
+    for server in (listening, *connections):
         os.kill(server, signal.SIGKILL)
 
 
