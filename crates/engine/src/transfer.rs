@@ -456,6 +456,7 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
             break;
         }
         let (items, found) = mpsc::channel(QUEUE);
+        let (found, pacing) = job.verification.pace(found);
         let names = async {
             list::names(job, &group.place, &group.paths, to, top, items).await?;
             progress.counted.store(nth + 1 == last, Ordering::Relaxed);
@@ -496,11 +497,13 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
                 _ => std::future::pending().await,
             }
         };
-        tokio::select! {
-            done = async { tokio::try_join!(names, work) } => done?,
-            never = adapting => match never {},
+        let copying = async {
+            tokio::select! {
+                done = async { tokio::try_join!(names, work, async { Ok(pacing.await) }) } => done.map(|_| ()),
+                never = adapting => match never {},
+            }
         };
-        verify::verify(job, &group.place, to).await?;
+        verify::verify(job, &group.place, to, copying).await?;
         for place in [&group.place, to] {
             if let Place::Server(sessions) = place {
                 let most = sessions.most() as u64;

@@ -1,9 +1,12 @@
-//! Whether what was copied is the same on both ends: their hashes, when the copy is done (`--verify`).
+//! Whether what was copied is the same on both ends, by its hashes (`--verify`).
 
-use std::sync::{Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, mpsc};
 
 use super::blocks::Hash;
 use super::content::{Side, Wanted};
@@ -11,8 +14,18 @@ use super::path::shown;
 use super::{Job, Place};
 use crate::error::Error;
 
-/// The files that were copied, where they are to be compared.
-pub(super) struct Verification(Option<Mutex<Vec<Pair>>>);
+/// What is compared of a copy; nothing, where that was not asked for.
+pub(super) struct Verification(Option<Copied>);
+
+/// The files that were copied and are to be compared.
+#[derive(Default)]
+struct Copied {
+    pairs: Mutex<Vec<Pair>>,
+    /// There is enough for a comparison.
+    enough: Notify,
+    /// A comparison has taken some.
+    taken: Notify,
+}
 
 /// A file on both ends.
 pub(super) struct Pair {
@@ -26,48 +39,121 @@ pub(super) struct Pair {
 /// Files that one command hashes on a server, at most, and commands at once.
 const TOGETHER: usize = 256;
 const AT_ONCE: usize = 4;
+/// Files that wait to be compared while others are copied; names are handed out no faster.
+const WAITING: usize = 4096;
 
 impl Verification {
     pub(super) fn new(wanted: bool) -> Self {
-        Self(wanted.then(Mutex::default))
+        Self(wanted.then(Copied::default))
     }
 
     /// A regular file was copied.
     pub(super) fn add(&self, pair: impl FnOnce() -> Pair) {
-        if let Some(pairs) = &self.0 {
-            pairs.lock().unwrap_or_else(PoisonError::into_inner).push(pair());
+        if let Some(copied) = &self.0 {
+            let mut pairs = copied.pairs();
+            pairs.push(pair());
+            if pairs.len() >= TOGETHER {
+                copied.enough.notify_one();
+            }
         }
     }
 
-    fn take(&self) -> Vec<Pair> {
-        let pairs = self.0.as_ref();
-        pairs.map_or_else(Vec::new, |pairs| {
-            std::mem::take(&mut *pairs.lock().unwrap_or_else(PoisonError::into_inner))
-        })
+    /// The names of `found`, passed on by the future no faster than what was copied is compared.
+    pub(super) fn pace<T>(&self, found: mpsc::Receiver<T>) -> (mpsc::Receiver<T>, impl Future<Output = ()>) {
+        let (found, paced) = match &self.0 {
+            Some(copied) => {
+                let (names, paced) = mpsc::channel(1);
+                (paced, Some((found, names, copied)))
+            }
+            None => (found, None),
+        };
+        let passing = async {
+            let Some((mut found, names, copied)) = paced else {
+                return;
+            };
+            while let Some(name) = found.recv().await {
+                copied.room().await;
+                if names.send(name).await.is_err() {
+                    break;
+                }
+            }
+        };
+        (found, passing)
     }
 }
 
-/// Compares what was copied since this was last called, and tells of each file that is not the same.
-///
-/// # Errors
-/// An end that makes no hashes at all: then nothing was compared.
-pub(super) async fn verify(job: &Job, from: &Place, to: &Place) -> Result<(), Error> {
-    let pairs = job.verification.take();
-    let comparisons: Vec<_> = pairs
-        .chunks(TOGETHER)
-        .map(|pairs| compare(pairs, from, to))
-        .collect();
-    let mut comparisons = futures_util::stream::iter(comparisons).buffered(AT_ONCE);
-    while let Some(wrong) = comparisons.next().await {
-        for (name, message) in wrong? {
-            job.failed_after(name, message);
+impl Copied {
+    fn pairs(&self) -> MutexGuard<'_, Vec<Pair>> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn room(&self) {
+        loop {
+            let taken = self.taken.notified();
+            if self.pairs().len() < WAITING {
+                return;
+            }
+            taken.await;
         }
     }
-    Ok(())
+
+    /// Pairs for one comparison: those of `all` that are there, otherwise no fewer than fill it.
+    fn take(&self, all: bool) -> Option<Vec<Pair>> {
+        let mut pairs = self.pairs();
+        let count = pairs.len().min(TOGETHER);
+        if count == 0 || count < TOGETHER && !all {
+            return None;
+        }
+        let rest = pairs.split_off(count);
+        let taken = std::mem::replace(&mut *pairs, rest);
+        self.taken.notify_waiters();
+        Some(taken)
+    }
+}
+
+/// Carries out `copying`, compares what it has copied, and tells of each file that is not the same.
+///
+/// # Errors
+/// Those of `copying`, and an end that makes no hashes at all: then nothing was compared.
+pub(super) async fn verify(
+    job: &Job,
+    from: &Place,
+    to: &Place,
+    copying: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    let Some(copied) = &job.verification.0 else {
+        return copying.await;
+    };
+    let mut copying = pin!(copying);
+    let (mut is_copied, mut unable) = (false, None);
+    let mut comparisons = FuturesUnordered::new();
+    loop {
+        while comparisons.len() < AT_ONCE
+            && let Some(pairs) = copied.take(is_copied)
+        {
+            if unable.is_none() {
+                comparisons.push(compare(pairs, from, to));
+            }
+        }
+        if is_copied && comparisons.is_empty() {
+            return unable.map_or(Ok(()), Err);
+        }
+        tokio::select! {
+            done = &mut copying, if !is_copied => {
+                done?;
+                is_copied = true;
+            }
+            () = copied.enough.notified(), if !is_copied => {}
+            Some(wrong) = comparisons.next(), if !comparisons.is_empty() => match wrong {
+                Ok(wrong) => wrong.into_iter().for_each(|(name, message)| job.failed_after(name, message)),
+                Err(error) => unable = Some(error),
+            },
+        }
+    }
 }
 
 /// What is not the same, and what is to be said of it.
-async fn compare(pairs: &[Pair], from: &Place, to: &Place) -> Result<Vec<(Bytes, String)>, Error> {
+async fn compare(pairs: Vec<Pair>, from: &Place, to: &Place) -> Result<Vec<(Bytes, String)>, Error> {
     let files = |path: fn(&Pair) -> &Bytes| {
         let files = pairs.iter().map(|pair| Wanted {
             path: path(pair).clone(),
@@ -99,5 +185,49 @@ async fn hashes(place: &Place, files: Vec<Wanted>) -> Result<Vec<Option<Hash>>, 
             "{} does not hash files: it runs no commands, or has no sha256 program. What was copied was not verified",
             sessions.first().host()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> Pair {
+        let name = || Bytes::from_static(b"a");
+        Pair {
+            source: name(),
+            target: name(),
+            name: name(),
+        }
+    }
+
+    #[tokio::test]
+    async fn names_wait_for_comparisons() {
+        let verification = Verification::new(true);
+        let (names, found) = mpsc::channel(2);
+        let (mut paced, passing) = verification.pace(found);
+        let mut passing = pin!(passing);
+        (0..WAITING).for_each(|_| verification.add(pair));
+        names.send(1).await.unwrap();
+        assert!(futures_util::poll!(&mut passing).is_pending());
+        assert!(paced.try_recv().is_err());
+
+        let copied = verification.0.as_ref().unwrap();
+        assert_eq!(copied.take(false).unwrap().len(), TOGETHER);
+        assert!(futures_util::poll!(&mut passing).is_pending());
+        assert_eq!(paced.try_recv(), Ok(1));
+        drop(names);
+        passing.await;
+        assert!(paced.recv().await.is_none());
+    }
+
+    #[test]
+    fn a_comparison_is_filled_until_nothing_more_is_copied() {
+        let verification = Verification::new(true);
+        let copied = verification.0.as_ref().unwrap();
+        verification.add(pair);
+        assert!(copied.take(false).is_none());
+        assert_eq!(copied.take(true).unwrap().len(), 1);
+        assert!(copied.take(true).is_none());
     }
 }
