@@ -263,7 +263,7 @@ impl PrivateHost {
             let outcome = tokio::time::timeout(limit, ready).await;
             Ok(outcome.unwrap_or_else(|_| {
                 Err(trunkline::Error::Timeout {
-                    doing: format!("connecting to {}", held.host.config().hostname),
+                    doing: format!("connecting to {}", held.host.config().hostname).into(),
                     after: limit,
                 })
             })?)

@@ -133,7 +133,7 @@ impl Host {
             };
             let timed_out = |_| {
                 Err(Failure::from(trunkline::Error::Timeout {
-                    doing: format!("connecting to {}", reach.destination.request.destination.host),
+                    doing: format!("connecting to {}", reach.destination.request.destination.host).into(),
                     after: limit,
                 }))
             };

@@ -112,7 +112,8 @@ impl Writer {
             doing: format!(
                 "nothing was run, because it cannot be recorded in {}",
                 self.path.display()
-            ),
+            )
+            .into(),
             source,
         }
     }

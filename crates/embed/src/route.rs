@@ -186,5 +186,6 @@ fn unusable(error: &std::io::Error) -> Failure {
 
 /// A FIFO, socket or file that cannot be opened.
 fn not_opened(SinkError { doing, error }: SinkError) -> Failure {
+    let doing = doing.into();
     Error::Local { doing, source: error }.into()
 }

@@ -30,7 +30,7 @@ use trunkline_proto::{ChannelKind, ChannelRequest, GlobalRequest};
 use trunkline_request::LogLine;
 
 use crate::config::{ForwardAgent, HostConfig, LogIn};
-use crate::error::Error;
+use crate::error::{Error, ServerRequest};
 use crate::host_key::HostKeyError;
 use crate::interaction::{Asking, HeldUp, Interaction, KnownClient, Waiting};
 use crate::metrics::ConnectionMetrics;
@@ -423,7 +423,7 @@ impl Connection {
 
     /// Opens a session channel ahead.
     pub(crate) fn spare(&self) -> SpareSession {
-        let (port, parts) = channel(&self.inner.ops, "another session", false, None);
+        let (port, parts) = channel(&self.inner.ops, ServerRequest::Session, false, None);
         self.send(Op::Open {
             kind: ChannelKind::Session,
             requests: Vec::new(),
@@ -492,9 +492,11 @@ impl Connection {
         terms: ChannelTerms,
     ) -> Result<ChannelStream, Error> {
         let what = match &kind {
-            ChannelKind::Session => "another session".to_owned(),
-            ChannelKind::DirectTcpip { host, port, .. } => format!("to connect to {host} port {port}"),
-            ChannelKind::DirectStreamlocal { path } => format!("to connect to {path}"),
+            ChannelKind::Session => ServerRequest::Session,
+            ChannelKind::DirectTcpip { host, port, .. } => {
+                ServerRequest::Connect(format!("{host} port {port}"))
+            }
+            ChannelKind::DirectStreamlocal { path } => ServerRequest::Connect(path.clone()),
         };
         let (mut port, mut parts) = channel(&self.inner.ops, what, false, lease);
         port.terms = terms;
@@ -577,7 +579,7 @@ impl Connection {
         match tokio::time::timeout(limit, self.ask()).await {
             Ok(answered) => answered.map(|()| begun.elapsed()),
             Err(_) => Err(Error::Timeout {
-                doing: format!("checking the connection to {}", self.inner.host.original_host),
+                doing: format!("checking the connection to {}", self.inner.host.original_host).into(),
                 after: limit,
             }),
         }

@@ -1,4 +1,8 @@
 //! What can go wrong, sorted by who is to blame, and what it means for the command that was asked for.
+//!
+//! Decisions are made by values, never by what an error says: only `Display` has English.
+
+mod doing;
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,6 +20,8 @@ use crate::config::{ConfigError, HostConfig};
 use crate::hosts::InventoryError;
 use crate::known_hosts::KnownHostsError;
 
+pub use doing::{Doing, LogInStage, ServerRequest};
+
 /// An error of the engine. Cheap to clone, because everyone who waits for one connection is told of its end.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -23,8 +29,8 @@ pub enum Error {
     /// The network failed.
     #[error("{doing}: {}", io_words(.source))]
     Network {
-        /// What was being done, with the address: "connecting to 10.0.0.7 port 22".
-        doing: String,
+        /// What was being done.
+        doing: Doing,
         /// The address that could not be connected to.
         address: Option<SocketAddr>,
         /// What the system said.
@@ -39,12 +45,12 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The server closed the connection without a word.
-    #[error("the connection to {host} was closed by the other end{}", stage(.during))]
+    #[error("the connection to {host} was closed by the other end{}", stage(*.during))]
     ClosedByPeer {
         /// The host.
         host: String,
-        /// In what: "key exchange", "authentication"; empty when in use.
-        during: &'static str,
+        /// How far the log-in was; `None` when in use.
+        during: Option<LogInStage>,
         /// Whether it was reset, instead of ended.
         reset: bool,
     },
@@ -52,7 +58,7 @@ pub enum Error {
     #[error("{doing}: no answer within {}", seconds(.after))]
     Timeout {
         /// What was being done.
-        doing: String,
+        doing: Doing,
         /// The bound that was hit.
         after: Duration,
     },
@@ -156,8 +162,8 @@ pub enum Error {
     Refused {
         /// The host.
         host: String,
-        /// What was refused: "another session", "to run the command", "to forward to db:5432".
-        what: String,
+        /// What was refused.
+        what: ServerRequest,
         /// RFC 4254's reason code, where there is one.
         reason: u32,
         /// The server's words, or empty.
@@ -283,7 +289,7 @@ pub enum Error {
     #[error("{doing}: {}", io_words(.source))]
     Local {
         /// What was being done, with the path.
-        doing: String,
+        doing: Doing,
         /// What the system said.
         source: Arc<io::Error>,
     },
@@ -331,8 +337,10 @@ impl Error {
     pub(crate) fn is_no_way(&self) -> bool {
         match self.root() {
             Self::Lookup { .. } | Self::Authentication { .. } | Self::HostKey(_) => true,
-            Self::Network { doing, .. } | Self::Timeout { doing, .. } => doing.starts_with("connecting to "),
-            Self::ClosedByPeer { during, .. } => !during.is_empty(),
+            Self::Network { doing, .. } | Self::Timeout { doing, .. } => {
+                matches!(doing, Doing::Connect { .. })
+            }
+            Self::ClosedByPeer { during, .. } => during.is_some(),
             _ => false,
         }
     }
@@ -482,6 +490,17 @@ impl Error {
         }
     }
 
+    /// The words of the system that failed, without what was being done. `None` where it was not the system.
+    #[must_use]
+    pub fn system_words(&self) -> Option<String> {
+        match self.root() {
+            Self::Network { source, .. } | Self::Lookup { source, .. } | Self::Local { source, .. } => {
+                Some(io_words(source))
+            }
+            _ => None,
+        }
+    }
+
     /// A session without the terminal that it needs, whose command the server may have begun all the same.
     #[must_use]
     pub fn terminal_refused(host: &str) -> Self {
@@ -493,7 +512,7 @@ impl Error {
         }
     }
 
-    pub(crate) fn network(doing: impl Into<String>, source: io::Error) -> Self {
+    pub(crate) fn network(doing: impl Into<Doing>, source: io::Error) -> Self {
         Self::Network {
             doing: doing.into(),
             address: None,
@@ -516,7 +535,7 @@ impl Error {
     }
 
     /// Something on this machine that failed while `doing` was done.
-    pub fn local(doing: impl Into<String>, source: io::Error) -> Self {
+    pub fn local(doing: impl Into<Doing>, source: io::Error) -> Self {
         Self::Local {
             doing: doing.into(),
             source: Arc::new(source),
@@ -707,12 +726,8 @@ pub(crate) fn io_words(error: &io::Error) -> String {
     }
 }
 
-fn stage(stage: &str) -> String {
-    if stage.is_empty() {
-        String::new()
-    } else {
-        format!(" during {stage}")
-    }
+fn stage(stage: Option<LogInStage>) -> String {
+    stage.map_or_else(String::new, |stage| format!(" during {stage}"))
 }
 
 fn list(reasons: &[crate::config::Reason]) -> String {
@@ -779,7 +794,7 @@ mod tests {
     fn a_lost_connection_says_whether_the_command_may_have_run() {
         let lost = Error::ClosedByPeer {
             host: "db1".into(),
-            during: "",
+            during: None,
             reset: false,
         }
         .with_execution(Execution::MayHaveStarted);

@@ -127,7 +127,7 @@ impl Master {
         let output = tokio::time::timeout(EXIT_LIMIT, running)
             .await
             .map_err(|_| Error::Timeout {
-                doing: format!("telling the master on {} to end", self.path.display()),
+                doing: format!("telling the master on {} to end", self.path.display()).into(),
                 after: EXIT_LIMIT,
             })?
             .map_err(|source| Error::local("running ssh", source))?;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use tokio::sync::Mutex;
 use trunkline::config::{self, Forward, ForwardTarget, HostConfig, Listen, LogLevel};
-use trunkline::{Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
+use trunkline::{Doing, Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
 
 use crate::protocol::{Failure, ForwardKind, ForwardRequest, HostRequest, WordsOfSsh};
 use crate::reports::engine_request;
@@ -200,6 +200,14 @@ impl<'a> Forwards<'a> {
 /// ExitOnForwardFailure.
 fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> String {
     let refused = matches!(error.root(), Error::Refused { .. });
+    // The name to listen on.
+    let has_no_address = matches!(
+        error.root(),
+        Error::Local {
+            doing: Doing::LookUpListener(_),
+            ..
+        }
+    );
     match (kind, listen) {
         (ForwardKind::Remote, listen) if refused => {
             let weight = if fatal { "Error" } else { "Warning" };
@@ -210,14 +218,10 @@ fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> 
             format!("{weight}: remote port forwarding failed for listen {place}")
         }
         (ForwardKind::Remote, _) => format!("Warning: {error}"),
-        // The name to listen on has no address.
-        (_, Listen::Tcp { .. }) if error.to_string().contains("getaddrinfo(") => {
-            format!("{error}\nCould not request local forwarding.")
-        }
-        (_, Listen::Tcp { port, .. }) => format!(
+        (_, Listen::Tcp { port, .. }) if !has_no_address => format!(
             "{error}\nchannel_setup_fwd_listener_tcpip: cannot listen to port: {port}\nCould not request local forwarding."
         ),
-        (_, Listen::Socket(_)) => format!("{error}\nCould not request local forwarding."),
+        _ => format!("{error}\nCould not request local forwarding."),
     }
 }
 

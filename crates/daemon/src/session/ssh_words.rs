@@ -4,9 +4,9 @@ use rustix::io::Errno;
 use trunkline::config::LogLevel;
 use trunkline::config::{ConfigError, HostConfig, Proxy};
 use trunkline::host_key::HostKeyError;
-use trunkline::{Error, Execution};
+use trunkline::{Doing, Error, Execution, LogInStage, ServerRequest};
 
-use crate::protocol::{Failure, Program, WordsOfSsh};
+use crate::protocol::{Program, WordsOfSsh};
 
 /// What is said of a failure: ssh's lines, with what only this side knows in lines of its own before them. `None` where ssh
 /// has no words for it.
@@ -65,12 +65,10 @@ fn of_a_lost_connection(error: &Error, config: &HostConfig, peer: &str) -> Optio
     let host = &config.hostname;
     Some(match error {
         // While it logged in, with the command already on its way.
-        Error::ClosedByPeer { during, .. } if !during.is_empty() => {
-            info(format!("Connection closed by {peer}"))
-        }
+        Error::ClosedByPeer { during: Some(_), .. } => info(format!("Connection closed by {peer}")),
         Error::ClosedByPeer { .. } => unlogged(format!("Connection to {host} closed by remote host.")),
         Error::Network { .. } => {
-            let why = system_words(&Failure::from(error).message)?.to_owned();
+            let why = error.system_words()?;
             unlogged(format!("Read from remote host {host}: {why}"))
         }
         Error::TerminalRefused { .. } => at_error("PTY allocation request failed on channel 0"),
@@ -87,41 +85,46 @@ fn before_the_start(
 ) -> Option<Vec<WordsOfSsh>> {
     Some(match error {
         Error::Lookup { name, .. } => {
-            let message = error.to_string();
-            let why = system_words(&message)?;
+            let why = error.system_words()?;
             vec![at_error(format!("ssh: Could not resolve hostname {name}: {why}"))]
         }
         Error::Network { doing, source, .. } => {
-            let why = system_words(&error.to_string())?.to_owned();
-            vec![match doing.strip_prefix("connecting to ") {
-                Some(to) => at_error(format!("ssh: connect to host {to}: {why}")),
-                None if source.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => {
+            let why = error.system_words()?;
+            vec![match doing {
+                Doing::Connect { host, port } => {
+                    at_error(format!("ssh: connect to host {host} port {port}: {why}"))
+                }
+                _ if source.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => {
                     info(format!("Connection reset by {peer}"))
                 }
-                None => info(format!("ssh_dispatch_run_fatal: Connection to {peer}: {why}")),
+                _ => info(format!("ssh_dispatch_run_fatal: Connection to {peer}: {why}")),
             }]
         }
         Error::Local { .. } => of_this_machine(error, config)?,
-        Error::Timeout { doing, .. } => match doing.strip_prefix("connecting to ") {
-            Some(to) => vec![at_error(format!(
-                "ssh: connect to host {to}: Connection timed out"
-            ))],
-            None => {
-                let why = match doing.starts_with("the exchange of identifications") {
-                    true => "Connection timed out during banner exchange".to_owned(),
-                    false => format!("trunkline: {error}"),
-                };
-                vec![at_error(why), info(format!("Connection to {peer} timed out"))]
-            }
-        },
+        Error::Timeout {
+            doing: Doing::Connect { host, port },
+            ..
+        } => vec![at_error(format!(
+            "ssh: connect to host {host} port {port}: Connection timed out"
+        ))],
+        Error::Timeout { doing, .. } => {
+            let why = match doing {
+                Doing::LogIn {
+                    stage: LogInStage::Identification,
+                    ..
+                } => "Connection timed out during banner exchange".to_owned(),
+                _ => format!("trunkline: {error}"),
+            };
+            vec![at_error(why), info(format!("Connection to {peer} timed out"))]
+        }
         Error::ClosedByPeer { host, during, reset } if *host == config.original_host => {
-            match (during.contains("identification"), reset) {
-                (true, true) => vec![
+            match (during, reset) {
+                (Some(LogInStage::Identification), true) => vec![
                     at_error("kex_exchange_identification: read: Connection reset by peer"),
                     info(format!("Connection reset by {peer}")),
                 ],
-                (true, false) => closed_at_once(peer).to_vec(),
-                (false, _) => vec![info(format!("Connection closed by {peer}"))],
+                (Some(LogInStage::Identification), false) => closed_at_once(peer).to_vec(),
+                _ => vec![info(format!("Connection closed by {peer}"))],
             }
         }
         Error::Authentication {
@@ -174,13 +177,10 @@ fn of_this_machine(error: &Error, config: &HostConfig) -> Option<Vec<WordsOfSsh>
     let Error::Local { doing, source } = error else {
         return None;
     };
-    let why = system_words(&error.to_string())?.to_owned();
-    let (address, interface) = (&config.bind_address, &config.bind_interface);
-    let said = match (address, interface) {
-        (Some(name), _) if doing.starts_with("looking up BindAddress") => {
-            format!("getaddrinfo: {name}: {why}")
-        }
-        (Some(_), _) if doing.starts_with("bind ") => format!("{doing}: {why}"),
+    let why = error.system_words()?;
+    let said = match (doing, &config.bind_interface) {
+        (Doing::LookUpBindAddress(name), _) => format!("getaddrinfo: {name}: {why}"),
+        (Doing::Bind(address), _) => format!("bind {address}: {why}"),
         (_, Some(name)) if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
             format!("getifaddrs: {name}: no suitable addresses")
         }
@@ -211,8 +211,8 @@ fn of_a_refusal(error: &Error, program: &Program) -> Option<Vec<WordsOfSsh>> {
             return Some([failed].into_iter().chain(of_stdio).collect());
         }
         Program::Subsystem(_) => "subsystem",
-        Program::Exec(_) if what == "to run the command" => "exec",
-        Program::Configured if what == "to start a shell" => "shell",
+        Program::Exec(_) if *what == ServerRequest::Exec => "exec",
+        Program::Configured if *what == ServerRequest::Shell => "shell",
         _ => return None,
     };
     Some(vec![fatal(format!("{request} request failed on channel 0"))])
@@ -313,11 +313,6 @@ fn of_a_host_key(error: &HostKeyError) -> Option<String> {
     })
 }
 
-/// What the system said, at the end of a message of ours.
-fn system_words(message: &str) -> Option<&str> {
-    message.rsplit_once(": ").map(|(_, words)| words)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,14 +331,14 @@ mod tests {
             said.into_iter().map(|said| said.text).collect::<Vec<_>>()
         };
         assert_eq!(
-            said("authentication"),
+            said(Some(LogInStage::Authentication)),
             [
                 "trunkline: the command may have started",
                 "Connection closed by db1 port 2222"
             ]
         );
         assert_eq!(
-            said(""),
+            said(None),
             [
                 "trunkline: the command may have started",
                 "Connection to db1 closed by remote host."

@@ -316,7 +316,7 @@ fn unwritten(error: std::io::Error, status: &ExitStatus) -> Error {
         ExitStatus::Exited(_) => Execution::Finished,
         _ => Execution::MayHaveStarted,
     };
-    let doing = "writing the command's output".to_owned();
+    let doing = "writing the command's output".into();
     let cause = Arc::new(Error::Local {
         doing,
         source: Arc::new(error),

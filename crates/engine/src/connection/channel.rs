@@ -20,7 +20,7 @@ use trunkline_proto::{ChannelId, ChannelRequest, Started};
 use super::queue::{self, queue};
 use crate::connection::lease::Lease;
 use crate::connection::timing::idle::Idle;
-use crate::error::{Error, Execution};
+use crate::error::{Error, Execution, ServerRequest};
 
 /// What a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its way to the
 /// socket, the next can be filled.
@@ -40,7 +40,7 @@ pub(crate) enum Op {
     Begin {
         channel: Arc<ChannelShared>,
         requests: Vec<ChannelRequest>,
-        what: String,
+        what: ServerRequest,
         started: oneshot::Sender<Result<(), Error>>,
         lease: Option<Lease>,
         verified_only: bool,
@@ -355,7 +355,7 @@ pub(crate) struct Port {
     /// Whether it runs a command that is sent SIGHUP when this side closes the channel under it.
     pub(crate) hangs_up: bool,
     /// What a refusal is called.
-    pub(crate) what: String,
+    pub(crate) what: ServerRequest,
     /// The place in the pool that the channel takes up, given back with the port.
     pub(crate) lease: Option<Lease>,
     /// Nothing is to begin on a server that was not verified (ExitOnForwardFailure).
@@ -388,7 +388,7 @@ impl Port {
 /// Both ends of a new channel. `starts`: a command's confirmation is part of its start.
 pub(crate) fn channel(
     ops: &Ops,
-    what: impl Into<String>,
+    what: ServerRequest,
     starts: bool,
     lease: Option<Lease>,
 ) -> (Box<Port>, ChannelParts) {
@@ -411,7 +411,7 @@ pub(crate) fn channel(
         starts,
         long_text: None,
         hangs_up: false,
-        what: what.into(),
+        what,
         lease,
         verified_only: false,
         terms: ChannelTerms::default(),

@@ -23,7 +23,7 @@ use crate::config::{AddressFamily, HostConfig, World};
 use crate::connection::socket::Socket;
 use crate::connection::socket::acknowledge::Acknowledging;
 use crate::connection::socket::gather::Gathering;
-use crate::error::{Error, io_words};
+use crate::error::{Doing, Error, io_words};
 use crate::interaction::Interaction;
 
 /// RFC 8305 section 5: the time between two connection attempts.
@@ -52,7 +52,7 @@ pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<
             None => connecting.await,
             Some(limit) => tokio::time::timeout(limit, connecting).await.unwrap_or_else(|_| {
                 Err(Error::Timeout {
-                    doing: format!("connecting to {} port {}", host.hostname, host.port),
+                    doing: connect_to(host),
                     after: limit,
                 })
             }),
@@ -70,7 +70,6 @@ pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<
 const OTHER_FAMILY: &str = "Address family for hostname not supported";
 
 async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed, Error> {
-    let doing = || format!("connecting to {} port {}", host.hostname, host.port);
     let found = tokio::net::lookup_host((host.hostname.as_str(), host.port))
         .await
         .map_err(|source| Error::lookup(&host.hostname, source))?;
@@ -150,7 +149,7 @@ async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed
                 );
                 interaction.log(LogLevel::Debug1, &failed);
                 last_error = Error::Network {
-                    doing: doing(),
+                    doing: connect_to(host),
                     address: Some(address),
                     source: source.into(),
                 };
@@ -159,6 +158,13 @@ async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed
             None => return Err(last_error),
         }
         next = remaining.next();
+    }
+}
+
+fn connect_to(host: &HostConfig) -> Doing {
+    Doing::Connect {
+        host: host.hostname.clone(),
+        port: host.port,
     }
 }
 
@@ -196,7 +202,7 @@ async fn bound_socket(host: &HostConfig, remote: SocketAddr) -> Result<TcpSocket
     let socket = socket(host, remote)?;
     if let Some(local) = local {
         let bound = socket.bind(local);
-        bound.map_err(|source| Error::local(format!("bind {}", local.ip()), source))?;
+        bound.map_err(|source| Error::local(Doing::Bind(local.ip()), source))?;
     }
     Ok(socket)
 }
@@ -221,7 +227,7 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
     let Some(name) = &host.bind_address else {
         return Ok(None);
     };
-    let doing = || format!("looking up BindAddress {name}");
+    let doing = || Doing::LookUpBindAddress(name.clone());
     let mut found = tokio::net::lookup_host((name.as_str(), 0))
         .await
         .map_err(|source| Error::local(doing(), source))?;

@@ -27,7 +27,7 @@ use crate::connection::socket::Socket;
 use crate::connection::timing::idle::Idle;
 use crate::connection::timing::keepalive::{self, KeepAlive, Rule};
 use crate::connection::timing::keystrokes::{Keystrokes, Turn};
-use crate::error::{Error, Execution};
+use crate::error::{Error, Execution, LogInStage, ServerRequest};
 use crate::host_key::HostKeyError;
 use crate::memory::{Learner, Lesson};
 use crate::metrics::ConnectionMetrics;
@@ -40,8 +40,6 @@ const READ_SMALL: usize = 8 * 1024;
 const READ_FIRST: usize = 2 * 1024;
 /// A connection that has been silent for so long gives its buffers back.
 const IDLE_RELEASE: Duration = Duration::from_secs(1);
-/// The stage of a handshake before the server has said who it is.
-pub(crate) const IDENTIFICATION: &str = "the exchange of identifications";
 /// Data smaller than this is gathered before it is queued.
 const CRUMB: usize = 1024;
 /// An answer that came with no more than this was not held up by data in front of it.
@@ -443,7 +441,10 @@ impl Driver {
                     }
                     Rule::Check => format!("checking the connection to {host}"),
                 };
-                Err(Error::Timeout { doing, after: silent })
+                Err(Error::Timeout {
+                    doing: doing.into(),
+                    after: silent,
+                })
             }
         }
     }
@@ -511,7 +512,7 @@ impl Driver {
         for (id, after) in due {
             self.idle.remove(&id);
             let error = Error::Timeout {
-                doing: format!("traffic of a channel to {} (ChannelTimeout)", self.host),
+                doing: format!("traffic of a channel to {} (ChannelTimeout)", self.host).into(),
                 after,
             };
             self.close(id, &error);
@@ -1148,10 +1149,10 @@ impl Driver {
 
     // Ends.
 
-    fn refused(&self, what: &str, reason: u32, description: impl Into<Printable>) -> Error {
+    fn refused(&self, what: &ServerRequest, reason: u32, description: impl Into<Printable>) -> Error {
         Error::Refused {
             host: self.host.clone(),
-            what: what.to_owned(),
+            what: what.clone(),
             reason,
             description: description.into(),
         }
@@ -1202,17 +1203,17 @@ impl Driver {
         let _ = Pin::new(&mut self.io).poll_shutdown(cx);
     }
 
-    /// How far the log-in is; empty once it is done.
-    pub(crate) fn stage(&self) -> &'static str {
+    /// How far the log-in is; `None` once it is done.
+    pub(crate) fn stage(&self) -> Option<LogInStage> {
         match (
             self.proto.server_id(),
             self.proto.host_key(),
             self.proto.is_authenticated(),
         ) {
-            (None, ..) => IDENTIFICATION,
-            (_, None, _) => "key exchange",
-            (_, _, false) => "authentication",
-            _ => "",
+            (None, ..) => Some(LogInStage::Identification),
+            (_, None, _) => Some(LogInStage::KeyExchange),
+            (_, _, false) => Some(LogInStage::Authentication),
+            _ => None,
         }
     }
 }

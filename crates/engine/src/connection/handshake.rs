@@ -29,7 +29,7 @@ use crate::connection::login::Login;
 use crate::connection::offers::{HostKeyUpdates, serve_offers};
 use crate::connection::timing::keepalive::KeepAlive;
 use crate::connection::{ConnectionInfo, State};
-use crate::error::Error;
+use crate::error::{Doing, Error, LogInStage};
 use crate::host_key::{self, Accepted, Decision, Policy, Server, Trust};
 use crate::interaction::Interaction;
 use crate::keys;
@@ -394,7 +394,7 @@ impl Attempt {
         let hung_up = matches!(
             error,
             Error::ClosedByPeer {
-                during: crate::connection::driver::IDENTIFICATION,
+                during: Some(LogInStage::Identification),
                 ..
             }
         );
@@ -779,7 +779,10 @@ async fn next_within(driver: &mut Driver, handshake: &Handshake, most: Duration)
         }
         return question.unwrap_or_else(|_| {
             Err(Error::Timeout {
-                doing: format!("{} with {}", driver.stage(), host.original_host),
+                doing: Doing::LogIn {
+                    stage: driver.stage().unwrap_or(LogInStage::Authentication),
+                    host: host.original_host.clone(),
+                },
                 after: limit,
             })
         });

@@ -11,6 +11,7 @@ use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
 use super::queue;
 use crate::connection::channel::{ChannelStream, Op, Ops, channel};
 use crate::connection::timing::idle::Idle;
+use crate::error::ServerRequest;
 
 /// What the server was asked to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -257,7 +258,7 @@ impl Offered {
     /// Takes it.
     pub(crate) fn accept(mut self, idle: Option<Box<Idle>>) -> ChannelStream {
         self.accepted = true;
-        let (mut port, parts) = channel(&self.ops, "a forwarded connection", false, None);
+        let (mut port, parts) = channel(&self.ops, ServerRequest::Incoming, false, None);
         port.terms.idle = idle;
         port.shared.set_id(self.id);
         let _ = self.ops.send(Op::Accept { port });

@@ -12,7 +12,7 @@ use crate::connection::channel::{
     shut_down,
 };
 use crate::connection::lease::Lease;
-use crate::error::Error;
+use crate::error::{Error, ServerRequest};
 use crate::metrics::{Metrics, Opening};
 
 /// What a session is to do.
@@ -158,12 +158,12 @@ impl Command {
     }
 
     /// What a refusal calls it.
-    pub(crate) fn what(&self) -> String {
+    pub(crate) fn what(&self) -> ServerRequest {
         match &self.program {
-            Program::Exec(_) => "to run the command".into(),
-            Program::Shell => "to start a shell".into(),
-            Program::Subsystem(name) => format!("to start the subsystem {name}"),
-            Program::Later => "another session".into(),
+            Program::Exec(_) => ServerRequest::Exec,
+            Program::Shell => ServerRequest::Shell,
+            Program::Subsystem(name) => ServerRequest::Subsystem(name.clone()),
+            Program::Later => ServerRequest::Session,
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::config::AddressFamily;
 use crate::connection::channel::{ChannelReader, ChannelStream, ChannelWriter};
-use crate::error::Error;
+use crate::error::{Doing, Error};
 use crate::metrics::Counter;
 
 /// Room for one read from a connection that carries little.
@@ -157,7 +157,8 @@ impl LocalStream {
                 Err(error) => last = error,
             }
         }
-        Err(Error::network(format!("connecting to {host} port {port}"), last))
+        let host = host.to_owned();
+        Err(Error::network(Doing::Connect { host, port }, last))
     }
 
     /// Connects to a Unix socket.

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
 use crate::config::{HostConfig, Listen};
 use crate::connection::splice::{LocalStream, is_of};
-use crate::error::Error;
+use crate::error::{Doing, Error};
 
 /// Connections that may wait to be accepted (ssh.h, `SSH_LISTEN_BACKLOG`).
 const BACKLOG: u32 = 128;
@@ -57,11 +57,7 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
             let name = name.unwrap_or_default();
             tokio::net::lookup_host((name, 0))
                 .await
-                // ssh's words, as those below.
-                .map_err(|source| {
-                    let looking_up = format!("channel_setup_fwd_listener_tcpip: getaddrinfo({name})");
-                    Error::local(looking_up, source)
-                })?
+                .map_err(|source| Error::local(Doing::LookUpListener(name.to_owned()), source))?
                 .map(|address| address.ip())
                 .collect()
         }

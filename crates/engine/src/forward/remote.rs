@@ -20,7 +20,7 @@ use crate::connection::lease::Lease;
 use crate::connection::splice::{Ahead, LocalStream, finish, splice};
 use crate::connection::timing::idle::{Activity, Idle};
 use crate::engine::Host;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ServerRequest};
 
 /// Between attempts to have the server listen again: doubled from the first to the second value. A server that lost the
 /// connection keeps the port until it notices.
@@ -325,7 +325,10 @@ impl Request {
                 let granted = connection
                     .global(GlobalRequest::StreamlocalForward { path: path.clone() })
                     .await?;
-                granted.map_or_else(|| Err(refused(connection, path)), |_| Ok(listening.granted()))
+                granted.map_or_else(
+                    || Err(refused(connection, path.clone())),
+                    |_| Ok(listening.granted()),
+                )
             }
             Self::Tcp {
                 asked, name, port, ..
@@ -347,11 +350,11 @@ impl Request {
                     let listening = Listening::new(incoming, key, address(*port));
                     let granted = connection.global(request).await?;
                     return granted
-                        .map_or_else(|| Err(refused(connection, &what)), |_| Ok(listening.granted()));
+                        .map_or_else(|| Err(refused(connection, what)), |_| Ok(listening.granted()));
                 }
                 let unsettled = incoming.expect_port();
                 let Some(granted) = connection.global(request).await? else {
-                    return Err(refused(connection, &what));
+                    return Err(refused(connection, what));
                 };
                 // RFC 4254 section 7.1: the answer carries the port.
                 let port = granted
@@ -382,10 +385,10 @@ fn server_name(host: Option<&str>) -> &str {
     }
 }
 
-fn refused(connection: &Connection, what: &str) -> Error {
+fn refused(connection: &Connection, place: String) -> Error {
     Error::Refused {
         host: connection.host().original_host.clone(),
-        what: format!("to listen on {what}"),
+        what: ServerRequest::Listen(place),
         reason: 0,
         description: "it is in use there, or the server does not allow it (AllowTcpForwarding, PermitListen)"
             .into(),
