@@ -28,9 +28,9 @@ const DISCONNECT_REASONS = [
   'TOO_MANY_CONNECTIONS', 'AUTH_CANCELED_BY_USER', 'NO_MORE_AUTH_METHODS_AVAILABLE', 'ILLEGAL_USER_NAME',
 ];
 
-/** What ssh2 calls the algorithms that the engine finds none of in common, by its words. @type {Record<string, string>} */
+/** What ssh2 calls a kind of algorithm of which the server shares none. */
 const ALGORITHMS = {
-  'key exchange': 'key exchange algorithm', 'host key': 'host key format', cipher: 'C->S cipher', MAC: 'C->S MAC', compression: 'C->S compression',
+  kex: 'key exchange algorithm', host_key: 'host key format', cipher: 'C->S cipher', mac: 'C->S MAC', compression: 'C->S compression',
 };
 
 /** SSH_DISCONNECT_BY_APPLICATION: the other side has closed in good order. */
@@ -46,7 +46,7 @@ const UV_EAI_NONAME = -3008;
  * @returns {import('./index').SshError}
  */
 function toConnectionError(fault, { config, ready }) {
-  const { kind, execution, mayPass, code, disconnect, address, port, errno } = fault;
+  const { kind, execution, mayPass, code, disconnect, lacking, address, port, errno } = fault;
   const told = (/** @type {string} */ message, /** @type {Record<string, unknown>} */ more) =>
     /** @type {import('./index').SshError} */ (
       Object.assign(new Error(message, { cause: new Error(fault.message) }), { level: fault.level, code, kind, execution, mayPass }, more)
@@ -57,7 +57,6 @@ function toConnectionError(fault, { config, ready }) {
   }
   if (kind === 'authentication') return told('All configured authentication methods failed', { level: 'client-authentication' });
   if (kind === 'host_key' && typeof config?.hostVerifier === 'function') return told('Host denied (verification failed)', {});
-  const lacking = /\bno (key exchange|host key|cipher|MAC|compression) in common with the server/.exec(fault.message)?.[1];
   if (lacking !== undefined) return told(`Handshake failed: no matching ${ALGORITHMS[lacking]}`, { level: 'handshake' });
   if (kind === 'timeout' && ready) return told('Keepalive timeout', { level: 'client-timeout' });
   if (kind !== 'network' || !config) return toError(fault);

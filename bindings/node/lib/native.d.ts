@@ -121,6 +121,7 @@ export interface Fault {
   reason?: number;
   words?: string;
   disconnect?: { reason: number; words: string };
+  lacking?: 'kex' | 'host_key' | 'cipher' | 'mac' | 'compression';
   unstarted?: { status: number | null; signal: string | null };
   address?: string;
   port?: number;

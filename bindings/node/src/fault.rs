@@ -111,6 +111,7 @@ impl Fault {
             Cause::File { status, .. } => ("sftp", (*status).into()),
             Cause::Disconnected { .. } => ("protocol", code_of(*kind).into()),
             Cause::Authentication { .. }
+            | Cause::NothingInCommon(_)
             | Cause::Refused { .. }
             | Cause::SftpUnstarted { .. }
             | Cause::Other => (level_of(*kind), system.unwrap_or(code_of(*kind)).into()),
@@ -140,6 +141,7 @@ impl Fault {
             Cause::SftpUnstarted { status, signal } => {
                 value["unstarted"] = json!({ "status": status, "signal": signal });
             }
+            Cause::NothingInCommon(lacking) => value["lacking"] = json!(lacking),
             Cause::Disconnected { reason, words } => {
                 value["disconnect"] = json!({ "reason": reason, "words": words });
             }

@@ -105,7 +105,7 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         Cause::Refused { reason, words: said } => (code, words) = (Some(reason), Some(said)),
         Cause::File { status, .. } => code = Some(status),
         Cause::SftpUnstarted { .. } => name = "sftp_server",
-        Cause::ClosedByPeer | Cause::Disconnected { .. } | Cause::Other => {}
+        Cause::ClosedByPeer | Cause::Disconnected { .. } | Cause::NothingInCommon(_) | Cause::Other => {}
     }
     if is_of_fleet {
         name = "fleet";

@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 use trunkline_text::Printable;
 
 use trunkline_request::connection::Handshake;
-use trunkline_request::failure::{Cause, Failure};
+use trunkline_request::failure::{AlgorithmKind, Cause, Failure};
 use trunkline_request::words_of;
 
 use crate::connection::ConnectionInfo;
@@ -34,6 +34,10 @@ impl From<&Error> for Failure {
                 status: status.code.0,
                 words: status.message.to_string(),
             },
+            Error::Protocol {
+                source: trunkline_proto::Error::NothingInCommon { what, .. },
+                ..
+            } => Cause::NothingInCommon(kind_of(*what)),
             _ => match error.disconnect() {
                 Some((reason, words)) => Cause::Disconnected {
                     reason,
@@ -56,6 +60,17 @@ impl From<&Error> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::from(&error)
+    }
+}
+
+fn kind_of(algorithm: trunkline_proto::AlgorithmKind) -> AlgorithmKind {
+    use trunkline_proto::AlgorithmKind as Proto;
+    match algorithm {
+        Proto::Kex => AlgorithmKind::Kex,
+        Proto::HostKey => AlgorithmKind::HostKey,
+        Proto::Cipher => AlgorithmKind::Cipher,
+        Proto::Mac => AlgorithmKind::Mac,
+        Proto::Compression => AlgorithmKind::Compression,
     }
 }
 

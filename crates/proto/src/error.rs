@@ -1,5 +1,7 @@
 //! What ends a connection, sorted by who is to blame.
 
+use std::fmt;
+
 use trunkline_text::Printable;
 
 use crate::crypto::cipher::CipherError;
@@ -19,8 +21,8 @@ pub enum Error {
     /// No algorithm of a kind is common to both sides.
     #[error("no {what} in common with the server: it offers {theirs}; we allow {ours}")]
     NothingInCommon {
-        /// The kind of algorithm: "key exchange", "host key", "cipher", "MAC", "compression".
-        what: &'static str,
+        /// The kind of algorithm.
+        what: AlgorithmKind,
         /// Our names, comma-separated.
         ours: String,
         /// The server's names, comma-separated.
@@ -58,6 +60,33 @@ impl Error {
             Self::BadHostSignature(_) => Some(DisconnectReason::HOST_KEY_NOT_VERIFIABLE),
             Self::NotSsh(_) | Self::Disconnected { .. } | Self::Local(_) => None,
         }
+    }
+}
+
+/// A kind of algorithm that is negotiated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlgorithmKind {
+    /// How keys are exchanged.
+    Kex,
+    /// What the server's key is.
+    HostKey,
+    /// What encrypts.
+    Cipher,
+    /// What authenticates messages.
+    Mac,
+    /// What compresses.
+    Compression,
+}
+
+impl fmt::Display for AlgorithmKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kex => "key exchange",
+            Self::HostKey => "host key",
+            Self::Cipher => "cipher",
+            Self::Mac => "MAC",
+            Self::Compression => "compression",
+        })
     }
 }
 

@@ -37,7 +37,7 @@ pub use channels::request::{
 pub use channels::window::WindowBudget;
 pub use connection::{Config, Connection};
 pub use crypto::{cipher, kex, mac};
-pub use error::{Error, PeerMisbehaved};
+pub use error::{AlgorithmKind, Error, PeerMisbehaved};
 pub use event::{AuthTurn, Event, KeyboardPrompt};
 pub use host_key::{certificate, signature};
 pub use message::{DisconnectReason, ExtInfo};

@@ -73,6 +73,22 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// A kind of algorithm that client and server agree on (RFC 4253 section 7.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlgorithmKind {
+    /// How keys are exchanged.
+    Kex,
+    /// What the server's key is.
+    HostKey,
+    /// What encrypts.
+    Cipher,
+    /// What authenticates messages.
+    Mac,
+    /// What compresses.
+    Compression,
+}
+
 /// What a failure consists in, with what programs ask about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
@@ -94,6 +110,8 @@ pub enum Cause {
         /// The server's words, or empty.
         words: String,
     },
+    /// The server shares no algorithm of this kind with us.
+    NothingInCommon(AlgorithmKind),
     /// No authentication method led in.
     Authentication {
         /// Methods by which the server would have continued.

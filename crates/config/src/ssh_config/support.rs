@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use trunkline_proto::HOST_KEY_ALGORITHMS;
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
+use trunkline_proto::{AlgorithmKind, HOST_KEY_ALGORITHMS};
 
 use super::directives::OnlySsh;
 use super::values::FingerprintHash;
@@ -36,30 +36,29 @@ const KRL_MAGIC: &[u8] = b"SSHKRL\n\0";
 
 /// A kind of algorithm that is negotiated.
 struct Kind {
-    /// What [`trunkline_proto::Error::NothingInCommon`] calls it.
-    name: &'static str,
+    kind: AlgorithmKind,
     configured: fn(&HostConfig) -> &[String],
     /// Whether the engine has the algorithm.
     has: fn(&str) -> bool,
 }
 
 const KEX: Kind = Kind {
-    name: "key exchange",
+    kind: AlgorithmKind::Kex,
     configured: |host| &host.kex_algorithms,
     has: |name| KexMethod::from_name(name).is_some(),
 };
 const HOST_KEYS: Kind = Kind {
-    name: "host key",
+    kind: AlgorithmKind::HostKey,
     configured: |host| &host.host_key_algorithms,
     has: |name| HOST_KEY_ALGORITHMS.contains(&name),
 };
 const CIPHERS: Kind = Kind {
-    name: "cipher",
+    kind: AlgorithmKind::Cipher,
     configured: |host| &host.ciphers,
     has: |name| Cipher::from_name(name).is_some(),
 };
 const MACS: Kind = Kind {
-    name: "MAC",
+    kind: AlgorithmKind::Mac,
     configured: |host| &host.macs,
     has: |name| Mac::from_name(name).is_some(),
 };
@@ -75,11 +74,11 @@ impl Reason {
 }
 
 impl HostConfig {
-    /// Whether the configuration allows one of these algorithms, which the engine does not have. `kind` is as in
-    /// [`trunkline_proto::Error::NothingInCommon`], `theirs` the server's names with commas between.
-    pub fn only_ssh_could(&self, kind: &str, theirs: &str) -> bool {
+    /// Whether the configuration allows one of these algorithms, which the engine does not have. `theirs`: the
+    /// server's names of this kind, with commas between.
+    pub fn only_ssh_could(&self, kind: AlgorithmKind, theirs: &str) -> bool {
         let kinds = [KEX, HOST_KEYS, CIPHERS, MACS];
-        kinds.iter().filter(|known| known.name == kind).any(|known| {
+        kinds.iter().filter(|known| known.kind == kind).any(|known| {
             (known.configured)(self)
                 .iter()
                 .any(|name| !(known.has)(name) && theirs.split(',').any(|offered| offered == name))

@@ -5,6 +5,7 @@ use trunkline::config::LogLevel;
 use trunkline::config::{ConfigError, HostConfig, Proxy};
 use trunkline::host_key::HostKeyError;
 use trunkline::{Doing, Error, Execution, LogInStage, ServerRequest};
+use trunkline_proto::AlgorithmKind;
 
 use crate::protocol::{Program, WordsOfSsh};
 
@@ -153,10 +154,10 @@ fn before_the_start(
             ..
         } => {
             // ssherr.c; only these two have more than their name.
-            let kind = match *what {
-                "key exchange" | "compression" => format!("{what} method"),
-                "host key" => format!("{what} type"),
-                what => what.to_owned(),
+            let kind = match what {
+                AlgorithmKind::Kex | AlgorithmKind::Compression => format!("{what} method"),
+                AlgorithmKind::HostKey => format!("{what} type"),
+                what => what.to_string(),
             };
             vec![info(format!(
                 "Unable to negotiate with {peer}: no matching {kind} found. Their offer: {theirs}"

@@ -228,7 +228,7 @@ impl Handshake {
             Error::Protocol {
                 source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
                 ..
-            } if self.host.only_ssh_could(what, theirs) => {
+            } if self.host.only_ssh_could(*what, theirs) => {
                 self.memory.update(&self.host_id(), |facts| {
                     facts.lessons.learn(Lesson::OnlyOtherAlgorithms, 1);
                 });

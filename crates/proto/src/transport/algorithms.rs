@@ -3,7 +3,7 @@
 use crate::crypto::cipher::Cipher;
 use crate::crypto::kex::KexMethod;
 use crate::crypto::mac::Mac;
-use crate::error::Error;
+use crate::error::{AlgorithmKind, Error};
 use crate::message::KexInit;
 
 /// Compression of payloads (RFC 4253 section 6.2).
@@ -204,10 +204,13 @@ impl ServerOffer {
 
 /// Chooses for each kind the first of ours that the server has too.
 pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, Error> {
-    let kex = choose("key exchange", &ours.kex, &theirs.kex, KexMethod::from_name)?;
-    let host_key = choose("host key", &ours.host_keys, &theirs.host_keys, |name| {
-        Some(name.to_owned())
-    })?;
+    let kex = choose(AlgorithmKind::Kex, &ours.kex, &theirs.kex, KexMethod::from_name)?;
+    let host_key = choose(
+        AlgorithmKind::HostKey,
+        &ours.host_keys,
+        &theirs.host_keys,
+        |name| Some(name.to_owned()),
+    )?;
     let direction = |[
         ciphers,
         their_ciphers,
@@ -216,16 +219,16 @@ pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, 
         compression,
         their_compression,
     ]: [&[String]; 6]| {
-        let cipher = choose("cipher", ciphers, their_ciphers, Cipher::from_name)?;
+        let cipher = choose(AlgorithmKind::Cipher, ciphers, their_ciphers, Cipher::from_name)?;
         Ok::<_, Error>(Direction {
             cipher,
             mac: if cipher.is_aead() {
                 None
             } else {
-                Some(choose("MAC", macs, their_macs, Mac::from_name)?)
+                Some(choose(AlgorithmKind::Mac, macs, their_macs, Mac::from_name)?)
             },
             compression: choose(
-                "compression",
+                AlgorithmKind::Compression,
                 compression,
                 their_compression,
                 Compression::from_name,
@@ -259,7 +262,7 @@ pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, 
 }
 
 fn choose<T>(
-    what: &'static str,
+    what: AlgorithmKind,
     ours: &[String],
     theirs: &[String],
     known: impl Fn(&str) -> Option<T>,
@@ -318,7 +321,7 @@ mod tests {
         assert!(matches!(
             negotiate(&ours, &theirs),
             Err(Error::NothingInCommon {
-                what: "key exchange",
+                what: AlgorithmKind::Kex,
                 ..
             })
         ));
