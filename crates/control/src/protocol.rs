@@ -24,7 +24,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -223,7 +223,7 @@ pub struct SessionRequest {
     /// What.
     pub program: Program,
     /// Variables for the session, beside those that SendEnv and SetEnv name. Nothing on this side sees them.
-    #[serde(with = "trunkline_request::os_bytes::map", default)]
+    #[serde(with = "trunkline_request::os_bytes::map")]
     pub env: BTreeMap<OsString, OsString>,
     /// `-t` and `-T`.
     pub tty: Tty,
@@ -234,15 +234,12 @@ pub struct SessionRequest {
     /// Whether the client can be asked questions.
     pub answers: bool,
     /// What the client does as ssh(1) does it, where it stands for that.
-    #[serde(default)]
     pub ssh: Option<SshClient>,
     /// How long it may take, connecting included. The daemon keeps the time, because it knows how far the command came.
     pub limit: Option<Duration>,
     /// Whom the client works for, where that is not its own user.
-    #[serde(default)]
     pub on_behalf: Option<OnBehalf>,
     /// Whether [`Reply::Exited`] is wanted.
-    #[serde(default)]
     pub tell_exit: bool,
 }
 
@@ -461,8 +458,7 @@ pub enum Reply {
         /// Its process.
         pid: u32,
         /// Where in the system it stands. A client that stands elsewhere would have it reach other hosts and read other
-        /// files; `None` from a daemon of an earlier protocol.
-        #[serde(default)]
+        /// files.
         vantage: Option<Vantage>,
     },
     /// Something for the user's eyes: a warning, the server's banner.
@@ -492,7 +488,6 @@ pub enum Reply {
         /// What the answer is for.
         kind: PromptKind,
         /// Whom it is about, as `user@host`: a client that asks about several hosts shows it. Empty for none.
-        #[serde(default)]
         host: String,
     },
     /// The session has begun.
@@ -504,10 +499,8 @@ pub enum Reply {
         /// Whether the connection was there before.
         warm: bool,
         /// The name connected to (HostName).
-        #[serde(default)]
         hostname: String,
         /// On a terminal: how typed keys may be shown before their echo. `None`: not at all.
-        #[serde(default)]
         predict: Option<Predict>,
     },
     /// What the session listens on stands, after [`Reply::Begun`].
@@ -626,8 +619,24 @@ pub struct CopyEnd {
     pub progress: CopyProgress,
     /// How long it took, connecting included.
     pub elapsed: Duration,
-    /// The ciphers of the connections that it may have gone over, "with zlib" where they compress.
-    pub ciphers: Vec<String>,
+    /// The ciphers of the connections that it may have gone over.
+    pub ciphers: Vec<CopyCipher>,
+}
+
+/// How connections protect what a copy moves.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CopyCipher {
+    /// By SSH's name.
+    pub name: String,
+    /// Whether they compress.
+    pub compressed: bool,
+}
+
+impl std::fmt::Display for CopyCipher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, compressed } = self;
+        write!(f, "{name}{}", if *compressed { " with zlib" } else { "" })
+    }
 }
 
 /// How a session ended.
@@ -849,7 +858,6 @@ pub struct Explanation {
     /// Its connections, if there are any.
     pub connections: Vec<ConnectionReport>,
     /// The master of the system's ssh that carries its connections, if there is one.
-    #[serde(default)]
     pub master: Option<MasterReport>,
 }
 

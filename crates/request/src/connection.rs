@@ -21,7 +21,6 @@ pub struct ConnectionReport {
     /// Whether its traffic keeps new sessions away.
     pub busy: bool,
     /// Whether its server has not answered for so long that new sessions go to another connection, where there may be one.
-    #[serde(default)]
     pub silent: bool,
     /// Its traffic as last measured, in bits a second.
     pub rate: u64,

@@ -234,7 +234,6 @@ pub enum CopyEvent {
         /// Its length; 0 for what is not a file.
         length: u64,
         /// Why; nothing where that was not looked at.
-        #[serde(default)]
         changes: Changes,
     },
     /// The target has it already; its time or permissions were set, or would be.
@@ -270,10 +269,8 @@ pub enum CopyEvent {
         /// Why not, in a sentence that names it.
         message: String,
         /// The same as an errno of this machine; `None` where there is none that says it, or the server did not say.
-        #[serde(default)]
         errno: Option<i32>,
         /// The reason was told before, of another name: its directory is not there, or nothing more can be written.
-        #[serde(default)]
         below: bool,
     },
 }
@@ -328,10 +325,8 @@ pub struct Snapshot {
     /// Names left out because the target has them.
     pub skipped: u64,
     /// Names that the target has, of which the time or permissions were set.
-    #[serde(default)]
     pub adjusted: u64,
     /// Bytes of all files that were found, whether they are to be moved or not.
-    #[serde(default)]
     pub found_bytes: u64,
     /// Names that failed.
     pub failed: u64,
@@ -349,7 +344,6 @@ pub struct Snapshot {
     #[serde(with = "path")]
     pub current: Bytes,
     /// What it waits for, where nothing moves because of that.
-    #[serde(default)]
     pub waiting: Option<Waiting>,
 }
 

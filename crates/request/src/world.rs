@@ -31,7 +31,6 @@ pub struct World {
     /// Where in the system: what does not stand there would mean other hosts and files by the same words.
     pub vantage: Vantage,
     /// Its limits.
-    #[serde(default)]
     pub limits: Limits,
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use trunkline::transfer::{self, Location, Progress, Rate, Stream};
 use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 
-use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
+use crate::protocol::{CopyCipher, CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
 use trunkline_audit::Entry;
 
 /// How often a client is told of a copy's progress.
@@ -121,7 +121,7 @@ pub(crate) async fn run(
         told.recv_many(&mut names, NAMES).await;
         let _ = replies.send(Reply::Names(names)).await;
     }
-    let ciphers: BTreeSet<String> = sources.iter().chain([&target]).flat_map(ciphers).collect();
+    let ciphers: BTreeSet<CopyCipher> = sources.iter().chain([&target]).flat_map(ciphers).collect();
     Ok(Reply::Copied(CopyEnd {
         progress: result?,
         elapsed: begun.elapsed(),
@@ -184,16 +184,16 @@ fn unusable(path: &Path, error: std::io::Error) -> Error {
     Error::local(format!("opening {}", path.display()), error)
 }
 
-fn ciphers(location: &Location) -> Vec<String> {
+fn ciphers(location: &Location) -> Vec<CopyCipher> {
     let Location::Host(host, _) = location else {
         return Vec::new();
     };
     let infos = host.lanes().into_iter().filter_map(|lane| lane.info);
-    let name = |info: ConnectionInfo| match info.compressed {
-        true => format!("{} with zlib", info.cipher),
-        false => info.cipher.to_owned(),
+    let cipher = |info: ConnectionInfo| CopyCipher {
+        name: info.cipher.to_owned(),
+        compressed: info.compressed,
     };
-    infos.map(name).collect()
+    infos.map(cipher).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ pub struct Vantage {
     uts: Option<Inode>,
     root: Option<Inode>,
     /// As [`routing`] has it.
-    #[serde(default)]
     routing: Option<Box<str>>,
 }
 

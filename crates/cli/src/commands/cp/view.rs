@@ -522,7 +522,7 @@ fn summary(ended: &CopyEnd, shows: Shows) -> String {
     }
     if !dry_run {
         parts.push(counted(progress.streams, "session"));
-        parts.extend(ciphers.iter().cloned());
+        parts.extend(ciphers.iter().map(ToString::to_string));
     }
     if progress.compressed {
         parts.push("compressed".into());
@@ -662,7 +662,7 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
         "failed": progress.failed,
         "sessions": progress.streams,
         "compressed": progress.compressed,
-        "ciphers": ended.ciphers,
+        "ciphers": ended.ciphers.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "seconds": ended.elapsed.as_secs_f64(),
         "bytes_per_second": rate(moved(progress), ended.elapsed),
     })
@@ -670,6 +670,8 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_control::protocol::CopyCipher;
+
     use super::*;
     use crate::report::forms::forms;
 
@@ -699,7 +701,10 @@ mod tests {
                 ..CopyProgress::default()
             },
             elapsed: Duration::from_millis(2100),
-            ciphers: vec!["aes128-gcm@openssh.com".into()],
+            ciphers: vec![CopyCipher {
+                name: "aes128-gcm@openssh.com".into(),
+                compressed: false,
+            }],
         }
     }
 
