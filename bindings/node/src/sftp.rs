@@ -26,11 +26,48 @@ use crate::client::Client;
 use crate::fault::Fault;
 use crate::outbox::{Kind, Outbox, Payload};
 
-/// One operation of `lib/sftp.js`.
+/// An operation of `lib/streams/sftp.js`, where it has the same name.
+#[napi(string_enum = "camelCase")]
+#[derive(Debug, Clone, Copy)]
+pub enum SftpOperation {
+    Open,
+    Close,
+    Read,
+    Write,
+    Fstat,
+    Fsetstat,
+    Fsync,
+    Fstatvfs,
+    CopyData,
+    CheckEnd,
+    HomeDirectory,
+    UsersGroups,
+    ReadFile,
+    Readdir,
+    Stat,
+    Lstat,
+    Setstat,
+    Lsetstat,
+    Mkdir,
+    Rmdir,
+    Unlink,
+    Rename,
+    PosixRename,
+    Hardlink,
+    Symlink,
+    Readlink,
+    Realpath,
+    ExpandPath,
+    Statvfs,
+    Get,
+    Put,
+}
+
+/// One operation of `lib/streams/sftp.js`.
 #[napi(object)]
 pub struct SftpCall {
-    /// Its name, as in [`SftpSession::answer`].
-    pub op: String,
+    /// Which.
+    pub op: SftpOperation,
     /// The path on the server.
     pub path: Option<String>,
     /// The second path: a new name, what a link says, a file on this machine.
@@ -219,15 +256,15 @@ impl SftpSession {
                 .ok_or_else(|| Fault::usage("a second path is missing"))
         };
         let attributes = || attributes(call.attributes.as_ref());
-        let value = match call.op.as_str() {
-            "open" => {
+        let value = match call.op {
+            SftpOperation::Open => {
                 let flags = OpenFlags(call.flags.unwrap_or_default());
                 let file = sftp.open(path()?, flags, attributes()).await?;
                 let number = self.next_file.fetch_add(1, Ordering::Relaxed);
                 self.files().insert(number, Arc::new(file));
                 number.into()
             }
-            "close" => {
+            SftpOperation::Close => {
                 let file = call.handle.and_then(|handle| self.files().remove(&handle));
                 let file = file.ok_or_else(|| not_open(StatusCode::NO_SUCH_FILE))?;
                 // Where reads are still under way, the last of them closes it.
@@ -236,62 +273,66 @@ impl SftpSession {
                 }
                 Value::Null
             }
-            "read" | "write" | "fstat" | "fsetstat" | "fsync" | "fstatvfs" | "copyData" => {
-                return self.of_file(&call).await;
-            }
-            "homeDirectory" => text(&sftp.home_directory(path()?).await?),
-            "usersGroups" => {
+            SftpOperation::Read
+            | SftpOperation::Write
+            | SftpOperation::Fstat
+            | SftpOperation::Fsetstat
+            | SftpOperation::Fsync
+            | SftpOperation::Fstatvfs
+            | SftpOperation::CopyData
+            | SftpOperation::CheckEnd => return self.of_file(&call).await,
+            SftpOperation::HomeDirectory => text(&sftp.home_directory(path()?).await?),
+            SftpOperation::UsersGroups => {
                 let (uids, gids) = (call.uids.unwrap_or_default(), call.gids.unwrap_or_default());
                 let names = sftp.users_groups(uids, gids).await?;
                 json!({ "users": names.users, "groups": names.groups })
             }
-            "readFile" => return Ok(Outcome::Bytes(sftp.read(path()?).await?)),
-            "readdir" => list(&sftp, path()?, call.full == Some(true)).await?,
-            "stat" => shown(&sftp.stat(path()?).await?),
-            "lstat" => shown(&sftp.lstat(path()?).await?),
-            "setstat" => {
+            SftpOperation::ReadFile => return Ok(Outcome::Bytes(sftp.read(path()?).await?)),
+            SftpOperation::Readdir => list(&sftp, path()?, call.full == Some(true)).await?,
+            SftpOperation::Stat => shown(&sftp.stat(path()?).await?),
+            SftpOperation::Lstat => shown(&sftp.lstat(path()?).await?),
+            SftpOperation::Setstat => {
                 sftp.setstat(path()?, attributes()).await?;
                 Value::Null
             }
-            "lsetstat" => {
+            SftpOperation::Lsetstat => {
                 sftp.lsetstat(path()?, attributes()).await?;
                 Value::Null
             }
-            "mkdir" => {
+            SftpOperation::Mkdir => {
                 sftp.mkdir(path()?, attributes()).await?;
                 Value::Null
             }
-            "rmdir" => {
+            SftpOperation::Rmdir => {
                 sftp.rmdir(path()?).await?;
                 Value::Null
             }
-            "unlink" => {
+            SftpOperation::Unlink => {
                 sftp.remove(path()?).await?;
                 Value::Null
             }
-            "rename" => {
+            SftpOperation::Rename => {
                 sftp.rename_new(path()?, target()?).await?;
                 Value::Null
             }
-            "posixRename" => {
+            SftpOperation::PosixRename => {
                 sftp.rename_posix(path()?, target()?).await?;
                 Value::Null
             }
-            "hardlink" => {
+            SftpOperation::Hardlink => {
                 sftp.hardlink(path()?, target()?).await?;
                 Value::Null
             }
-            "symlink" => {
+            SftpOperation::Symlink => {
                 sftp.symlink(target()?, path()?).await?;
                 Value::Null
             }
-            "readlink" => text(&sftp.readlink(path()?).await?),
-            "realpath" => text(&sftp.realpath(path()?).await?),
-            "expandPath" => text(&sftp.expand_path(path()?).await?),
-            "statvfs" => volume(&sftp.statvfs(path()?).await?),
-            "get" => self.get(request, &sftp, path()?, target()?, attributes()).await?,
-            "put" => self.put(request, &sftp, path()?, target()?, attributes()).await?,
-            other => return Err(Fault::usage(&format!("unknown operation {other}"))),
+            SftpOperation::Readlink => text(&sftp.readlink(path()?).await?),
+            SftpOperation::Realpath => text(&sftp.realpath(path()?).await?),
+            SftpOperation::ExpandPath => text(&sftp.expand_path(path()?).await?),
+            SftpOperation::Statvfs => volume(&sftp.statvfs(path()?).await?),
+            SftpOperation::Get => self.get(request, &sftp, path()?, target()?, attributes()).await?,
+            SftpOperation::Put => self.put(request, &sftp, path()?, target()?, attributes()).await?,
         };
         Ok(Outcome::Value(value))
     }
@@ -300,43 +341,43 @@ impl SftpSession {
     async fn of_file(&self, call: &SftpCall) -> Result<Outcome, Fault> {
         let offset = call.offset.unwrap_or_default() as u64;
         let length = call.length.unwrap_or_default() as u64;
-        let value = match call.op.as_str() {
-            "read" => {
+        let value = match call.op {
+            SftpOperation::Read => {
                 let length = length as usize;
                 let file = self.file(call.handle)?;
                 return Ok(Outcome::Bytes(file.read_at(offset, length).await?));
             }
-            "write" => {
+            SftpOperation::Write => {
                 let data = call.data.as_deref().unwrap_or_default();
                 let file = self.file(call.handle)?;
                 file.write_at(offset, Bytes::copy_from_slice(data)).await?;
                 Value::Null
             }
-            "fstat" => shown(&self.file(call.handle)?.stat().await?),
-            "checkEnd" => {
+            SftpOperation::Fstat => shown(&self.file(call.handle)?.stat().await?),
+            SftpOperation::CheckEnd => {
                 self.file(call.handle)?.check_end(offset, length).await?;
                 Value::Null
             }
-            "fsetstat" => {
+            SftpOperation::Fsetstat => {
                 self.file(call.handle)?
                     .setstat(attributes(call.attributes.as_ref()))
                     .await?;
                 Value::Null
             }
-            "fsync" => {
+            SftpOperation::Fsync => {
                 let file = self.file(call.handle);
                 let file = file.map_err(|_| not_open(StatusCode::NO_SUCH_FILE))?;
                 file.sync().await?;
                 Value::Null
             }
-            "fstatvfs" => volume(&self.file(call.handle)?.statvfs().await?),
-            "copyData" => {
+            SftpOperation::Fstatvfs => volume(&self.file(call.handle)?.statvfs().await?),
+            SftpOperation::CopyData => {
                 let (from, to) = (self.file(call.handle)?, self.file(call.target_handle)?);
                 let to_offset = call.target_offset.unwrap_or_default() as u64;
                 from.copy_data(offset, length, &to, to_offset).await?;
                 Value::Null
             }
-            other => return Err(Fault::usage(&format!("unknown operation {other}"))),
+            _ => return Err(Fault::usage("this is not done with an open file")),
         };
         Ok(Outcome::Value(value))
     }
