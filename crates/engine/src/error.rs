@@ -204,7 +204,7 @@ pub enum Error {
         cause: Arc<Error>,
     },
     /// The connection was lost while a command was under way.
-    #[error("{cause}; the command {}", .execution.as_str())]
+    #[error("{cause}{}", .execution.clause())]
     Lost {
         /// Whether it may have run.
         execution: Execution,

@@ -156,6 +156,12 @@ pub enum Execution {
 }
 
 impl Execution {
+    /// What the message of a lost connection ends in.
+    #[must_use]
+    pub fn clause(self) -> String {
+        format!("; the command {self}")
+    }
+
     /// The words that messages and JSON use.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -610,7 +610,7 @@ impl Talk<'_> {
                 let advice = match execution {
                     Execution::DidNotStart => String::new(),
                     // An error of a lost connection says so itself.
-                    _ if failure.message.contains(execution.as_str()) => String::new(),
+                    _ if failure.message.ends_with(&execution.clause()) => String::new(),
                     execution => format!(" (the command {execution})"),
                 };
                 let ours = || format!("trunkline: {}{advice}", failure.message);

@@ -25,7 +25,7 @@ pub(crate) fn failures(results: &[HostResult], width: Option<u16>) -> String {
             } => {
                 let command = execution.to_string();
                 // The column before says it.
-                let error = message.strip_suffix(&format!("; the command {command}"));
+                let error = message.strip_suffix(&execution.clause());
                 let error = printable(error.unwrap_or(message));
                 (command, error)
             }

@@ -301,9 +301,10 @@ impl Client<'_> {
     async fn deny(&mut self, id: u32, request: &Request) -> Result<ControlFlow<()>, Dropped> {
         self.door.declined(asked(request), Decline::NotAllowed);
         if matches!(request, Request::NewSession(_)) && self.must_share() {
-            let host = self.door.socket.name();
-            let why = format!("the user does not allow the use of the connection to {host}");
-            self.shut_out = Some(Error::Invalid(why));
+            self.shut_out = Some(Error::Denied {
+                host: self.door.socket.name(),
+                why: "was not allowed",
+            });
             return self.shut_out(id).await;
         }
         // The descriptors are on their way; without them, the next request would begin in the wrong place.

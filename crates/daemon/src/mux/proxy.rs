@@ -18,7 +18,7 @@ use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline::config::{ForwardAgent, Listen};
-use trunkline::{ChannelStream, Error, Host};
+use trunkline::{ChannelStream, Error, ErrorKind, Host};
 use trunkline_proto::OpenFailure;
 
 use crate::observed::metrics::Stock;
@@ -374,11 +374,16 @@ async fn connect(host: &Host, target: &Target) -> Result<ChannelStream, Error> {
 
 /// The server's words where it was the one that refused.
 fn refusal(error: &Error) -> (OpenFailure, String) {
-    match error.root() {
-        Error::Refused {
-            reason, description, ..
-        } if *reason != 0 => (OpenFailure(*reason), description.to_string()),
-        Error::Invalid(_) | Error::Configuration { .. } | Error::Denied { .. } | Error::HostKey(_) => {
+    match (error.root(), error.kind()) {
+        (
+            Error::Refused {
+                reason: reason @ 1..,
+                description,
+                ..
+            },
+            _,
+        ) => (OpenFailure(*reason), description.to_string()),
+        (_, ErrorKind::Configuration | ErrorKind::HostKey) => {
             (OpenFailure::ADMINISTRATIVELY_PROHIBITED, error.to_string())
         }
         _ => (OpenFailure::CONNECT_FAILED, error.to_string()),

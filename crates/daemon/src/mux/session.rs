@@ -188,7 +188,9 @@ impl Client<'_> {
         stderr: OwnedFd,
     ) -> Result<ControlFlow<()>, Dropped> {
         self.opened(id).await?;
-        self.complain(&Error::Invalid(not_shared(error)), stderr).await
+        self.tell(stderr, &format!("trunkline: {}", not_shared(error)))
+            .await;
+        Ok(ControlFlow::Break(()))
     }
 
     /// What is recorded of a session, before it is known what the socket's host means.

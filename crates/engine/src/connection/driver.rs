@@ -2,6 +2,7 @@
 //! it, and events out of it to the channels' consumers. One task, no lock.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -756,7 +757,7 @@ impl Driver {
         let texts: Vec<Text> = match op {
             Op::Open { kind, requests, .. } => {
                 let target = Text {
-                    what: "the target",
+                    what: Part::Target,
                     len: kind.text_len(),
                     is_malformed: kind.is_malformed(),
                 };
@@ -765,22 +766,22 @@ impl Driver {
             Op::Begin { requests, .. } => requests.iter().map(Text::of).collect(),
             Op::Request { request, .. } => vec![Text::of(request)],
             Op::Global { request, .. } => vec![Text {
-                what: REQUEST,
+                what: Part::Request,
                 len: request.text_len(),
                 is_malformed: request.is_malformed(),
             }],
             _ => return None,
         };
-        let host = &self.host;
         if let Some(Text { what, .. }) = texts.iter().find(|text| text.is_malformed) {
-            let why = match *what {
-                TERMINAL => "have a NUL byte in them, or stop in the middle (RFC 4254, section 8)",
-                REQUEST => "has a NUL byte in it, or does not end where it should",
+            let why = match what {
+                Part::Terminal => "have a NUL byte in them, or stop in the middle (RFC 4254, section 8)",
+                Part::Request => "has a NUL byte in it, or does not end where it should",
                 _ => "has a NUL byte in it",
             };
-            return Some(Error::Invalid(format!(
-                "{host}: {what} {why}, for which servers end the connection"
-            )));
+            return Some(Error::Configuration {
+                host: self.host.clone(),
+                problem: format!("{what} {why}, for which servers end the connection"),
+            });
         }
         let longest = texts.iter().map(|text| text.len).max().unwrap_or(0);
         let limit = match op {
@@ -790,13 +791,14 @@ impl Driver {
             _ => self.longest_text(),
         };
         let Text { what, len, .. } = texts.iter().find(|text| text.len > limit)?;
-        let advice = match *what {
-            COMMAND => "; a shell reads a longer one from its input (ssh HOST sh < FILE)",
+        let advice = match what {
+            Part::Command => "; a shell reads a longer one from its input (ssh HOST sh < FILE)",
             _ => "",
         };
-        Some(Error::Invalid(format!(
-            "{host}: {what} has {len} bytes, and this server takes at most {limit}{advice}"
-        )))
+        Some(Error::Configuration {
+            host: self.host.clone(),
+            problem: format!("{what} has {len} bytes, and this server takes at most {limit}{advice}"),
+        })
     }
 
     /// The most bytes of text that the server takes in one request, as far as is known.
@@ -1226,15 +1228,31 @@ pub(crate) const SURE_TEXT: usize = 8 * 1024;
 /// what cannot be compressed grows by 6 bytes in 16 KiB.
 const LONGEST_TEXT: usize = 255 * 1024;
 
-const COMMAND: &str = "the command";
+/// Which part of an operation has text for the server.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Target,
+    Command,
+    Variable,
+    Terminal,
+    Request,
+}
 
-const TERMINAL: &str = "the terminal's type and modes";
-
-const REQUEST: &str = "the request";
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Target => "the target",
+            Self::Command => "the command",
+            Self::Variable => "a variable of its environment",
+            Self::Terminal => "the terminal's type and modes",
+            Self::Request => "the request",
+        })
+    }
+}
 
 /// The text that goes to a server with an operation.
 struct Text {
-    what: &'static str,
+    what: Part,
     len: usize,
     is_malformed: bool,
 }
@@ -1242,10 +1260,10 @@ struct Text {
 impl Text {
     fn of(request: &ChannelRequest) -> Self {
         let what = match request {
-            ChannelRequest::Exec(_) => COMMAND,
-            ChannelRequest::Env { .. } => "a variable of its environment",
-            ChannelRequest::Pty { .. } => TERMINAL,
-            _ => REQUEST,
+            ChannelRequest::Exec(_) => Part::Command,
+            ChannelRequest::Env { .. } => Part::Variable,
+            ChannelRequest::Pty { .. } => Part::Terminal,
+            _ => Part::Request,
         };
         Self {
             what,
