@@ -807,6 +807,17 @@ mod tests {
     }
 
     #[test]
+    fn there_is_no_way_where_connecting_failed_whatever_it_is_called() {
+        let refused = || io::Error::from_raw_os_error(111);
+        let connect = Doing::Connect {
+            host: "db1".into(),
+            port: 22,
+        };
+        assert!(Error::network(connect.clone(), refused()).is_no_way());
+        assert!(!Error::network(connect.to_string(), refused()).is_no_way());
+    }
+
+    #[test]
     fn system_errors_are_told_without_numbers() {
         let refused = Error::network(
             "connecting to 127.0.0.1 port 9",

@@ -96,3 +96,31 @@ impl From<&ConnectionInfo> for Handshake {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trunkline_proto::AlgorithmKind as Proto;
+
+    use super::*;
+
+    #[test]
+    fn an_algorithm_that_is_lacking_is_told_by_its_kind() {
+        for (what, kind) in [
+            (Proto::Kex, AlgorithmKind::Kex),
+            (Proto::HostKey, AlgorithmKind::HostKey),
+            (Proto::Cipher, AlgorithmKind::Cipher),
+            (Proto::Mac, AlgorithmKind::Mac),
+            (Proto::Compression, AlgorithmKind::Compression),
+        ] {
+            let error = Error::Protocol {
+                host: "db1".into(),
+                source: trunkline_proto::Error::NothingInCommon {
+                    what,
+                    ours: "a".into(),
+                    theirs: "b".to_owned().into(),
+                },
+            };
+            assert_eq!(Failure::from(error).cause, Cause::NothingInCommon(kind));
+        }
+    }
+}

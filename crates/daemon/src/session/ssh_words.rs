@@ -316,7 +316,60 @@ fn of_a_host_key(error: &HostKeyError) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn what_was_being_done_decides_and_not_what_it_is_called() {
+        let config = HostConfig::explicit("db1", 2222, "me").unwrap();
+        let connect = Doing::Connect {
+            host: "db1".into(),
+            port: 2222,
+        };
+        let log_in = |stage| Doing::LogIn {
+            stage,
+            host: "db1".into(),
+        };
+        let time_out = "Connection to db1 port 2222 timed out";
+        let refused = "ssh: connect to host db1 port 2222: Connection refused";
+        let dispatch = "ssh_dispatch_run_fatal: Connection to db1 port 2222: Connection refused";
+        let network = |doing| Error::Network {
+            doing,
+            address: None,
+            source: Arc::new(std::io::Error::from_raw_os_error(
+                Errno::CONNREFUSED.raw_os_error(),
+            )),
+        };
+        let timeout = |doing| Error::Timeout {
+            doing,
+            after: Duration::from_secs(1),
+        };
+        for (error, words) in [
+            (network(connect.clone()), vec![refused]),
+            (network(connect.to_string().into()), vec![dispatch]),
+            (
+                timeout(connect),
+                vec!["ssh: connect to host db1 port 2222: Connection timed out"],
+            ),
+            (
+                timeout(log_in(LogInStage::Identification)),
+                vec!["Connection timed out during banner exchange", time_out],
+            ),
+            (
+                timeout(log_in(LogInStage::Authentication)),
+                vec![
+                    "trunkline: authentication with db1: no answer within 1 s",
+                    time_out,
+                ],
+            ),
+        ] {
+            let said = of(&error, Some(&config), &Program::Configured).unwrap();
+            let said: Vec<&str> = said.iter().map(|said| said.text.as_str()).collect();
+            assert_eq!(said, words, "{error:?}");
+        }
+    }
 
     #[test]
     fn a_server_that_closes_before_the_login_is_done_has_closed_no_session() {
