@@ -13,10 +13,12 @@ import {
   readFileSync,
   rmSync,
   statSync,
+  truncateSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { test } from 'node:test';
 
@@ -116,6 +118,20 @@ test('streams carry large files both ways', async (t) => {
   const part = await all(sftp.createReadStream(remote, { start: 1_000_000, end: 3_999_999 }));
   assert.ok(part.equals(content.subarray(1_000_000, 4_000_000)));
   assert.equal((await all(sftp.createReadStream(local, { start: content.length }))).length, 0);
+});
+
+test('a read stream whose file became shorter ends with what happened', async (t) => {
+  const { sftp, folder } = await session(t);
+  const path = join(folder, 'shrinks');
+  writeFileSync(path, '');
+  // Longer than what is asked for ahead.
+  truncateSync(path, 256 * 1024 * 1024);
+  const stream = sftp.createReadStream(path);
+  stream.once('data', () => truncateSync(path, 0));
+  await assert.rejects(pipeline(stream, new Writable({ write: (_piece, _encoding, done) => done() })), {
+    code: 4,
+    message: /^it changed while it was read: \d+ of its 268435456 bytes came$/,
+  });
 });
 
 test('long pieces are appended in their order', async (t) => {
