@@ -498,8 +498,9 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
             }
         };
         let copying = async {
+            let names = async { tokio::join!(names, pacing).0 };
             tokio::select! {
-                done = async { tokio::try_join!(names, work, async { Ok(pacing.await) }) } => done.map(|_| ()),
+                done = async { tokio::try_join!(names, work) } => done.map(|_| ()),
                 never = adapting => match never {},
             }
         };
