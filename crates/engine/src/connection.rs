@@ -75,8 +75,6 @@ pub struct ConnectionInfo {
     pub server_ciphers: Vec<&'static str>,
     /// Whether the server takes compression.
     pub server_compresses: bool,
-    /// The round-trip time, as far as measured.
-    pub rtt: Option<Duration>,
     /// When authentication succeeded.
     pub since: SystemTime,
     /// From the first byte to authentication.
@@ -585,12 +583,14 @@ impl Connection {
         }
     }
 
-    /// The round-trip time: as the server's answers have shown it, else as TCP's handshake did, which may have ended at a
-    /// proxy.
+    /// The round-trip time, as the server's answers have shown it: those to the log-in first. TCP's may be that of a relay.
     pub fn rtt(&self) -> Option<Duration> {
-        self.metrics()
-            .rtt()
-            .or_else(|| self.info().and_then(|info| info.rtt))
+        self.metrics().rtt()
+    }
+
+    /// Measures the round trip, where the server answers what it does not know.
+    pub(crate) fn measure(&self) {
+        self.send(Op::Measure);
     }
 
     /// Exchanges keys anew.

@@ -4,7 +4,7 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ impl Drop for Waiting<'_> {
 pub struct ConnectionMetrics {
     /// The round-trip time in nanoseconds; 0: not known.
     rtt: AtomicU64,
+    /// How many answers have shown it for which the server had nothing to do.
+    rtt_measurements: AtomicU32,
     /// When its server was last heard, in milliseconds of a clock that goes on while the machine sleeps.
     heard: AtomicU64,
     /// Bytes that left through its socket.
@@ -81,8 +83,9 @@ pub struct ConnectionMetrics {
 }
 
 impl ConnectionMetrics {
-    /// The round-trip time has been measured.
-    pub(crate) fn set_rtt(&self, rtt: Option<Duration>) {
+    /// What is known of the round-trip time.
+    pub(crate) fn set_rtt(&self, rtt: Option<Duration>, measurements: u32) {
+        self.rtt_measurements.store(measurements, Ordering::Relaxed);
         let nanos = rtt.map_or(0, |rtt| u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX));
         self.rtt.store(nanos, Ordering::Relaxed);
     }
@@ -95,6 +98,11 @@ impl ConnectionMetrics {
     /// For how long the server has said nothing, also while the machine slept.
     pub(crate) fn silence(&self) -> Duration {
         Duration::from_millis(since_boot().saturating_sub(self.heard.load(Ordering::Relaxed)))
+    }
+
+    /// How many answers have shown the round-trip time for which the server had nothing to do.
+    pub(crate) fn rtt_measurements(&self) -> u32 {
+        self.rtt_measurements.load(Ordering::Relaxed)
     }
 
     /// The round-trip time of a connection, where an answer of its server has shown it.

@@ -175,10 +175,21 @@ impl Channels {
         self.rtt.measured(time, now);
     }
 
-    /// The shortest round trip of the last 10 to 20 seconds with measurements; `None` until something was measured:
+    /// The server has answered something within so long, and may have worked or waited meanwhile: the round trip takes at
+    /// most that.
+    pub fn answered_within(&mut self, time: Duration) {
+        self.rtt.at_most(time);
+    }
+
+    /// The shortest round trip of the last 10 to 20 seconds with measurements; `None` until something was answered:
     /// what was assumed may be that of a proxy.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt.shortest()
+    }
+
+    /// How often it was measured. Before that, it is only known to be no longer.
+    pub fn rtt_measurements(&self) -> u32 {
+        self.rtt.measurements()
     }
 
     /// What was received is handled next.

@@ -378,7 +378,10 @@ impl Connection {
             self.answers_owed.and(self.channels.owed()).check()?;
             match inbound {
                 Inbound::Payload(payload) => self.handle_payload(&payload, now)?,
-                Inbound::HostKey(key) => self.events.push_back(Event::HostKey(key)),
+                Inbound::HostKey(key) => {
+                    self.time_exchange(now);
+                    self.events.push_back(Event::HostKey(key));
+                }
                 Inbound::Ready => self.events.push_back(Event::Authenticate(AuthTurn::default())),
                 Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence)?,
                 Inbound::Ping(data) => self.answer(Writer::message(message::PONG).string(data).finish()),
@@ -413,7 +416,13 @@ impl Connection {
 
     fn handle_payload(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
         match payload.first().copied().unwrap_or_default() {
-            message::SERVICE_ACCEPT | 50..=79 => self.handle_auth(payload, now),
+            message::SERVICE_ACCEPT | 50..=79 => {
+                // A banner is no answer: it may come at any time.
+                if payload.first() != Some(&message::USERAUTH_BANNER) {
+                    self.time_exchange(now);
+                }
+                self.handle_auth(payload, now)
+            }
             // RFC 4250 section 4.1.2 has 80 to 127; these are in use.
             80..=82 | 90..=100 if self.authenticated => {
                 self.channels.handle(payload)?;
@@ -426,6 +435,14 @@ impl Connection {
                 self.answer(Writer::message(message::UNIMPLEMENTED).u32(sequence.0).finish());
                 Ok(())
             }
+        }
+    }
+
+    /// What was asked while the connection is made is answered. The server has signed for it, looked for a key or waited for
+    /// PAM.
+    fn time_exchange(&mut self, now: Instant) {
+        if let Some(time) = self.transport.exchange().answer(now) {
+            self.channels.answered_within(time);
         }
     }
 
@@ -765,6 +782,11 @@ impl Connection {
         self.channels.answered_after(time, now);
     }
 
+    /// An answer of the server has taken so long, for which it may have worked or waited: the round trip takes at most that.
+    pub fn answered_within(&mut self, time: Duration) {
+        self.channels.answered_within(time);
+    }
+
     /// There is nothing to receive for now: what comes next was not waiting in the socket. It tells a server that waits for
     /// credit from one that this side has not kept up with.
     pub fn input_drained(&mut self) {
@@ -776,9 +798,16 @@ impl Connection {
         self.channels.take_starved()
     }
 
-    /// The round-trip time that the server's answers have shown; `None` until one has been timed.
+    /// The round-trip time that the server's answers have shown, those of the key exchange and the log-in among them; `None`
+    /// until one has been timed.
     pub fn rtt(&self) -> Option<Duration> {
         self.channels.rtt()
+    }
+
+    /// How many answers were timed that the server had nothing to do for. Before that, the round trip is known to be no longer
+    /// than [`Self::rtt`].
+    pub fn rtt_measurements(&self) -> u32 {
+        self.channels.rtt_measurements()
     }
 
     /// Exchanges keys anew as soon as possible.
@@ -821,6 +850,7 @@ impl Connection {
                 break;
             }
         }
+        self.transport.exchange().sent(now);
         Ok(self.transport.outgoing())
     }
 
@@ -862,6 +892,7 @@ impl Connection {
                 return Ok(false);
             }
             self.auth_is_ahead |= is_ahead;
+            self.transport.exchange().ask_next();
             self.transport.send(&[&message])?;
             // It may have held a password.
             if let Ok(mut message) = message.try_into_mut() {

@@ -61,6 +61,45 @@ pub(crate) enum Inbound {
     Pong(Bytes),
 }
 
+/// Times a question and its answer while the connection is made, from when the question leaves.
+#[derive(Debug, Default)]
+pub(crate) enum Exchange {
+    /// Nothing is timed.
+    #[default]
+    None,
+    /// The question waits to be sent.
+    Asked,
+    Sent(Instant),
+}
+
+impl Exchange {
+    /// A question leaves with the next bytes, and nothing that was asked before is timed any more.
+    pub(crate) fn ask(&mut self) {
+        *self = Self::Asked;
+    }
+
+    /// The same, where nothing is being timed.
+    pub(crate) fn ask_next(&mut self) {
+        if matches!(self, Self::None) {
+            self.ask();
+        }
+    }
+
+    pub(crate) fn sent(&mut self, now: Instant) {
+        if matches!(self, Self::Asked) {
+            *self = Self::Sent(now);
+        }
+    }
+
+    /// The answer is here: how long it took.
+    pub(crate) fn answer(&mut self, now: Instant) -> Option<Duration> {
+        match std::mem::take(self) {
+            Self::Sent(at) => Some(now.saturating_duration_since(at)),
+            Self::None | Self::Asked => None,
+        }
+    }
+}
+
 enum Kex {
     /// Nothing under way.
     Idle,
@@ -128,6 +167,8 @@ pub(crate) struct Transport {
     server_offer: Option<ServerOffer>,
     /// A guess has left.
     guessed: bool,
+    /// What is asked of the server until it has let the user in.
+    exchange: Exchange,
     ext_info: ExtInfo,
     /// How many SSH_MSG_EXT_INFO have come.
     ext_infos: u8,
@@ -180,6 +221,7 @@ impl Transport {
             negotiated: None,
             server_offer: None,
             guessed: false,
+            exchange: Exchange::None,
             ext_info: ExtInfo::default(),
             ext_infos: 0,
             strict: false,
@@ -278,6 +320,11 @@ impl Transport {
     /// Bytes received that are not yet a whole packet.
     pub(crate) fn unread(&self) -> usize {
         self.incoming.unread.len()
+    }
+
+    /// The question whose answer is timed while the connection is made.
+    pub(crate) fn exchange(&mut self) -> &mut Exchange {
+        &mut self.exchange
     }
 
     // Input.
@@ -573,7 +620,7 @@ impl Transport {
             // The server drops a wrong guess; what it agreed to is sent now. The ephemeral key was never used.
             Some(ephemeral) if ephemeral.method() == negotiated.kex => {
                 let ephemeral = ephemeral.for_strength(strength);
-                self.seal(&[&ephemeral.init_message()])?;
+                self.begin_method(&ephemeral.init_message())?;
                 ephemeral
             }
             _ => {
@@ -585,7 +632,7 @@ impl Transport {
                     .map_or_else(|| negotiated.kex.generate(), Ok)
                     .map_err(|error| Error::Local(error.to_string()))?
                     .for_strength(strength);
-                self.seal(&[&ephemeral.init_message()])?;
+                self.begin_method(&ephemeral.init_message())?;
                 ephemeral
             }
         };
@@ -600,6 +647,15 @@ impl Transport {
         Ok(())
     }
 
+    /// Sends a message of the key exchange method that the server answers at once, whatever came before: a guess, which may
+    /// have left before there was a way to the server, is none.
+    fn begin_method(&mut self, message: &[u8]) -> Result<(), Error> {
+        if !self.established {
+            self.exchange.ask();
+        }
+        self.seal(&[message]).map(drop)
+    }
+
     fn handle_kex_method(&mut self, payload: &Bytes) -> Result<Option<Inbound>, Error> {
         let Kex::Running(mut method) = std::mem::replace(&mut self.kex, Kex::Idle) else {
             return Err(PeerMisbehaved::UnrequestedKexReply.into());
@@ -612,7 +668,7 @@ impl Transport {
             Step::Send { payload, next } => {
                 method.ephemeral = next;
                 self.kex = Kex::Running(method);
-                self.seal(&[&payload])?;
+                self.begin_method(&payload)?;
                 return Ok(None);
             }
             Step::Done(agreed) => *agreed,

@@ -88,6 +88,8 @@ pub(crate) enum Op {
     Doubt,
     /// One more, or one less, comes no further without the server's answers.
     Awaited(bool),
+    /// Times an answer. The server owes none.
+    Measure,
     Rekey,
     /// The server's list of its host keys is dealt with.
     HostKeysLearned,
@@ -346,7 +348,7 @@ pub(crate) struct Port {
     pub(crate) exited: Option<oneshot::Sender<ExitStatus>>,
     /// Answers awaited, in order.
     pub(crate) replies: VecDeque<Waiter>,
-    /// When it was asked for, until it is open.
+    /// Its opening, or a request in it, until the server has answered.
     pub(crate) asked: Option<RttProbe>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,

@@ -550,6 +550,13 @@ impl Driver {
         }
     }
 
+    /// The same of an answer that the server has to do something for.
+    fn time_at_most(&mut self, asked: Option<RttProbe>) {
+        if let Some(asked) = asked.filter(|asked| self.received - asked.received <= QUIET) {
+            self.proto.answered_within(asked.at.elapsed());
+        }
+    }
+
     // Operations.
 
     fn handle_op(&mut self, cx: &mut Context<'_>, op: Op) -> Result<(), Error> {
@@ -638,6 +645,7 @@ impl Driver {
                 self.pings.push(reply);
                 self.ping();
             }
+            Op::Measure => self.ping(),
             Op::Rekey => self.proto.rekey(),
             Op::HostKeysLearned => self.learns_host_keys = false,
             Op::Doubt => self.metrics.doubted.cancel(),
@@ -886,6 +894,9 @@ impl Driver {
             self.keystrokes.insert(id, Keystrokes::new(interval));
         }
         if request.wants_reply() {
+            if port.asked.is_none() && port.replies.is_empty() && self.proto.is_authenticated() {
+                port.asked = Some(self.asked());
+            }
             port.replies.push_back(match (reply, request) {
                 (Some(reply), _) => Waiter::Caller(reply),
                 (None, ChannelRequest::Pty { .. }) => Waiter::Terminal,
@@ -935,7 +946,8 @@ impl Driver {
         }
         self.deliver_crumbs(crumbs.take());
         // Before anybody is told of a round trip. Credit that the server waited for has told one, too.
-        self.metrics.set_rtt(self.proto.rtt());
+        self.metrics
+            .set_rtt(self.proto.rtt(), self.proto.rtt_measurements());
         for ping in answered {
             let _ = ping.send(());
         }
@@ -1122,9 +1134,11 @@ impl Driver {
             Some(Waiter::Terminal) if !success => port.shared.refuse_terminal(),
             _ => {}
         }
-        if !started {
+        let asked = port.asked.take();
+        self.time_at_most(asked);
+        let Some(port) = self.ports.get_mut(&id).filter(|_| started) else {
             return;
-        }
+        };
         let what = port.what.clone();
         if let Some(length) = port.long_text.take() {
             self.learn_of_taken_text(length);

@@ -271,7 +271,6 @@ impl Handshake {
         attempt: Attempt,
         proto: &trunkline_proto::Connection,
         (key, early_session): (Option<[u8; 32]>, Option<bool>),
-        rtt: Option<Duration>,
     ) {
         let server_id = proto.server_id().map(|id| id.as_str().to_owned());
         let first = proto
@@ -284,7 +283,7 @@ impl Handshake {
             facts.banner = server_id;
             (facts.kex_first, facts.host_key_first) = first.unzip();
             facts.key = key.or(facts.key);
-            facts.rtt = rtt.or(facts.rtt);
+            facts.rtt = proto.rtt().or(facts.rtt);
             if !attempt.early_kexinit {
                 facts.lessons.learn(Lesson::NoEarlyKexinit, 1);
             }
@@ -555,11 +554,10 @@ async fn establish(
     };
     handshake.engine_metrics.connections_authenticated.add(1);
     let learnt = (logged_in.key, logged_in.early_session);
-    handshake.learn(attempt, &driver.proto, learnt, dialed.rtt);
+    handshake.learn(attempt, &driver.proto, learnt);
     let wants_updates = logged_in.accepted.may_update || handshake.login.verifier().is_some();
     let updates = wants_updates.then(|| handshake.updates(policy, trust, address, &driver.proto));
-    let way = (dialed.address, dialed.rtt);
-    if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, way, begun) {
+    if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, dialed.address, begun) {
         tracing::debug!(server = %Printable::line(&known.server), "logged in");
         let _ = info.set(known);
     }
@@ -674,7 +672,7 @@ impl LoggedIn {
         self,
         proto: &trunkline_proto::Connection,
         interaction: &Interaction,
-        (address, rtt): (Option<SocketAddr>, Option<Duration>),
+        address: Option<SocketAddr>,
         begun: Instant,
     ) -> Option<ConnectionInfo> {
         let negotiated = proto.negotiated()?;
@@ -696,7 +694,6 @@ impl LoggedIn {
                 .map(|cipher| cipher.name())
                 .collect(),
             server_compresses: proto.server_compression().contains(&Compression::Zlib),
-            rtt,
             since: SystemTime::now(),
             handshake: begun.elapsed(),
             is_sshd: proto.is_sshd(),

@@ -95,9 +95,18 @@ impl Host {
             .collect()
     }
 
-    /// The shortest round-trip time of its connections, as far as it is known.
+    /// The shortest round-trip time that the server's answers on its connections have shown.
     pub fn round_trip(&self) -> Option<Duration> {
         self.pool().connections().iter().filter_map(Connection::rtt).min()
+    }
+
+    /// The same, where the server had nothing to do for the answer.
+    pub(crate) fn measured_round_trip(&self) -> Option<Duration> {
+        let connections = self.pool().connections();
+        let measured = connections
+            .iter()
+            .filter(|connection| connection.metrics().rtt_measurements() > 0);
+        measured.filter_map(Connection::rtt).min()
     }
 
     /// What was carried by its channels last.
@@ -349,15 +358,6 @@ impl Host {
             silence: Some(self.pool().sftp_silence()),
             names: self.pool().names().clone(),
         }
-    }
-
-    /// The shortest round trip that an answer on one of its connections has shown.
-    pub(crate) fn rtt(&self) -> Option<Duration> {
-        let connections = self.pool().connections();
-        connections
-            .iter()
-            .filter_map(|connection| connection.metrics().rtt())
-            .min()
     }
 
     /// Opens a TCP connection from the server to `host`:`port`.

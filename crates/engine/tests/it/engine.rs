@@ -12,7 +12,7 @@ use trunkline::{
 use trunkline_testkit::hostile::{Misbehaviour, RawServer};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-use crate::site::{engine, host_of, request};
+use crate::site::{self, engine, host_of, request};
 
 #[tokio::test]
 async fn a_command_runs_and_says_how_it_ended() {
@@ -369,4 +369,32 @@ async fn hosts_on_their_way_through_a_jump_host_leave_it_its_handshake() {
         output.expect("neither waits for the other").unwrap().stdout,
         b"there\n"
     );
+}
+
+#[tokio::test]
+async fn a_host_behind_a_relay_next_door_is_as_far_as_it_is_once_it_is_connected() {
+    let sshd = Sshd::start_default().unwrap();
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let rtt = Duration::from_millis(100);
+    relay.set_rtt(rtt);
+    relay.set_handshake(false);
+    let engine = engine();
+    let config = sshd.ssh_config_via("far", relay.addr()).unwrap();
+    let host = site::host_with(&engine, &config, "far", &[]).await;
+    assert_eq!(host.round_trip(), None);
+    host.connect().await.unwrap();
+    // The kernel's own connection ends at the relay, and takes microseconds.
+    assert!(host.round_trip() >= Some(rtt), "{:?}", host.round_trip());
+    let facts = engine.memory().facts(&HostId::of(host.config()));
+    let remembered = facts.and_then(|facts| facts.rtt);
+    assert!(remembered >= Some(rtt), "{remembered:?}");
+    // It was the log-in's: a way that is shorter than that is found to be, without anything that is asked of the host.
+    relay.set_rtt(Duration::ZERO);
+    let settled = async {
+        while host.round_trip() >= Some(rtt) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let settled = tokio::time::timeout(Duration::from_secs(60), settled).await;
+    assert!(settled.is_ok(), "{:?}", host.round_trip());
 }

@@ -78,8 +78,10 @@ pub(crate) struct RoundTrip {
     assumed: Option<Duration>,
     /// How many were measured.
     measured: u32,
-    /// The shortest and the longest of this interval, and of the one before.
-    extremes: [Option<(Duration, Duration)>; 2],
+    /// The shortest answer of this interval, and of the one before.
+    shortest: [Option<Duration>; 2],
+    /// The longest that was measured in each of them.
+    longest: [Option<Duration>; 2],
     interval: Option<(Instant, u32)>,
 }
 
@@ -99,36 +101,40 @@ impl RoundTrip {
         let (since, measurements) = self.interval.get_or_insert((now, 0));
         if *measurements >= Self::MEASUREMENTS && now.saturating_duration_since(*since) >= Self::INTERVAL {
             (*since, *measurements) = (now, 0);
-            self.extremes = [None, self.extremes[0]];
+            self.shortest = [None, self.shortest[0]];
+            self.longest = [None, self.longest[0]];
         }
         *measurements += 1;
         self.measured = self.measured.saturating_add(1);
-        let (shortest, longest) = self.extremes[0].unwrap_or((time, time));
-        self.extremes[0] = Some((shortest.min(time), longest.max(time)));
+        self.longest[0] = self.longest[0].max(Some(time));
+        self.at_most(time);
     }
 
-    /// The shortest that was measured.
+    /// The server has answered within `time`, and may have worked or waited meanwhile. Such an answer bounds the round
+    /// trip from above: it says nothing of whether answers take equally long, and ends no interval.
+    pub(crate) fn at_most(&mut self, time: Duration) {
+        let shortest = self.shortest[0].map_or(time, |shortest| shortest.min(time));
+        self.shortest[0] = Some(shortest);
+    }
+
+    /// The shortest answer.
     pub(crate) fn shortest(&self) -> Option<Duration> {
-        self.extremes
-            .into_iter()
-            .flatten()
-            .map(|(shortest, _)| shortest)
-            .min()
+        self.shortest.into_iter().flatten().min()
+    }
+
+    /// How many answers were measured that the server had nothing to do for.
+    pub(crate) fn measurements(&self) -> u32 {
+        self.measured
     }
 
     /// Whether what was measured differs so little that it is the path's.
     fn is_steady(&self) -> bool {
-        let longest = self
-            .extremes
-            .into_iter()
-            .flatten()
-            .map(|(_, longest)| longest)
-            .max();
+        let longest = self.longest.into_iter().flatten().max();
         let close = |(shortest, longest): (Duration, Duration)| longest * 2 <= shortest * 3;
         self.measured >= Self::ENOUGH && self.shortest().zip(longest).is_some_and(close)
     }
 
-    /// The same; until something was measured what was assumed.
+    /// The same; until something was answered what was assumed.
     pub(crate) fn get(&self) -> Option<Duration> {
         self.shortest().or(self.assumed)
     }
@@ -560,5 +566,29 @@ mod tests {
         assert_eq!(trip.get(), Some(long));
         trip.measured(short, later + Duration::from_secs(41));
         assert_eq!(trip.get(), Some(short));
+    }
+
+    #[test]
+    fn an_answer_that_the_server_worked_for_bounds_the_round_trip_and_makes_it_neither_longer_nor_unsteady() {
+        let (path, worked) = (Duration::from_millis(100), Duration::from_millis(900));
+        let mut trip = RoundTrip::default();
+        trip.assume(Duration::from_micros(30));
+        trip.at_most(worked);
+        assert_eq!(trip.shortest(), Some(worked), "nothing better is known yet");
+        trip.at_most(path);
+        trip.at_most(worked);
+        assert_eq!(trip.shortest(), Some(path));
+        assert_eq!(trip.measurements(), 0);
+        let begin = Instant::now();
+        for _ in 0..RoundTrip::ENOUGH {
+            trip.measured(path, begin);
+        }
+        assert!(trip.is_steady());
+        // However many come: the path was measured as shorter.
+        for _ in 0..10 * RoundTrip::MEASUREMENTS {
+            trip.at_most(worked);
+        }
+        trip.measured(path, begin + Duration::from_secs(3600));
+        assert_eq!(trip.shortest(), Some(path));
     }
 }

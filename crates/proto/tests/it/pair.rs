@@ -958,6 +958,23 @@ fn the_servers_host_keys_are_told_and_can_be_proven() {
 }
 
 #[test]
+fn the_round_trip_is_known_when_the_log_in_is_done() {
+    let patient = || {
+        let mut config = Config::new("jo");
+        (config.early_kexinit, config.early_flights) = (false, false);
+        config
+    };
+    for config in [Config::new("jo"), guessing(), patient()] {
+        let mut pair = Pair::new(config, Behaviour::default());
+        assert_eq!(pair.client.rtt(), None);
+        // As a relay next door answers, however far the server is.
+        pair.client.assume_rtt(Duration::from_micros(30));
+        pair.log_in().unwrap();
+        assert_eq!(pair.client.rtt(), Some(RTT));
+    }
+}
+
+#[test]
 fn a_window_grows_where_rate_and_round_trip_ask_for_it() {
     let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
     pair.client.answered_after(RTT, pair.now);
