@@ -33,7 +33,8 @@ use crate::observed::subscription::{self, ClientView};
 use crate::openssh::Masters;
 use crate::place::Place;
 use crate::protocol::{
-    Departure, Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, Transport, VERSION,
+    Departure, Explanation, Failure, HostReport, HostRequest, Reply, Request, SessionRequest, Transport,
+    VERSION,
 };
 use crate::reports::{address, engine_request};
 use crate::requests::completing;
@@ -540,7 +541,7 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
             let status = status::of_this_process(engine, place, mux.as_deref(), service.since);
             Reply::Status(Box::new(status))
         }
-        Request::Check(host) => outcome(check(engine, masters, &host).await),
+        Request::Check(host) => outcome(check(engine, masters, &host, &service.activities).await),
         Request::Explain(host) => outcome(explain(engine, masters, &host).await),
         Request::Forget(host) => outcome(forget(engine, &host).await),
         Request::CloseShared { sharing, at_once } => close_shared(engine, masters, &sharing, at_once).await,
@@ -847,7 +848,12 @@ async fn for_openssh(
     Ok((!engine.reasons_for_system_ssh(&config).is_empty()).then_some(config))
 }
 
-async fn check(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -> Result<Reply, Error> {
+async fn check(
+    engine: &Engine,
+    masters: Option<&Masters>,
+    host: &HostRequest,
+    activities: &Activities,
+) -> Result<Reply, Error> {
     let asked = engine_request(host);
     if let (Some(masters), Some(config)) = (masters, for_openssh(engine, &asked).await?) {
         masters.check(&config, &asked.world).await?;
@@ -855,6 +861,11 @@ async fn check(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -
     }
     let config = engine.resolve(&asked).await?;
     if engine.connected(&config).is_none() {
+        if let Some(last) = activities.last_failure_to_reach(&host.destination.host) {
+            let host = &host.destination.host;
+            let message = format!("{host}: no connection; the last attempt failed: {}", last.message);
+            return Ok(Reply::Failed(Failure::new(last.kind, message)));
+        }
         return Err(Error::NotConnected {
             host: config.original_host.clone(),
             why: "no connection; run `trunkline warm` to make one",

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::net::UnixStream;
-use trunkline::{Error, ErrorKind, Printable};
+use trunkline::{Error, ErrorKind, Execution, Printable};
 
 use crate::protocol::{
     Activity, ActivityKind, Asker, CopyPlace, CopyProgress, CopyRequest, Failure, FailureReport, HostRequest,
@@ -77,6 +77,18 @@ impl Activities {
             failed: known.failed,
             starts: known.starts.clone(),
         }
+    }
+
+    /// The last attempt of those that are kept to reach a host, by the name that clients gave it, where it failed before anything
+    /// ran there.
+    pub(crate) fn last_failure_to_reach(&self, host: &str) -> Option<FailureReport> {
+        let host = line(host);
+        let of_host = |report: &&FailureReport| {
+            report.host == host
+                && report.execution == Execution::DidNotStart
+                && !matches!(report.kind, ErrorKind::File | ErrorKind::Limit | ErrorKind::Local)
+        };
+        self.known().failures.iter().rev().find(of_host).cloned()
     }
 
     /// Whether anything is under way.
@@ -406,6 +418,9 @@ mod tests {
             "it needs the system's ssh",
         )));
         assert!(all.present(present.failed).failures.is_empty());
+        let last = all.last_failure_to_reach("web1").unwrap();
+        assert_eq!(last, present.failures[FAILURES - 1]);
+        assert_eq!(all.last_failure_to_reach("web2"), None);
         assert_eq!(
             all.present(present.failed - 2).failures,
             present.failures[FAILURES - 2..]
