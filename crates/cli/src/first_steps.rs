@@ -32,7 +32,12 @@ pub(crate) fn explain(mut error: clap::Error) -> ! {
         let tip = format!("to connect to a host of that name: trunkline ssh {host}");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
-    if lacks_hosts(&error) {
+    if lacks_a_host(&error) {
+        error.insert(
+            ContextKind::InvalidArg,
+            ContextValue::Strings(vec!["<HOST>...".to_owned()]),
+        );
+    } else if lacks_hosts(&error) {
         let which = "-H HOSTS, -g GROUP or -i FILE".to_owned();
         error.insert(ContextKind::InvalidArg, ContextValue::Strings(vec![which]));
         let tip =
@@ -45,6 +50,13 @@ pub(crate) fn explain(mut error: clap::Error) -> ! {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error.exit()
+}
+
+/// Whether a command that takes hosts as its arguments was given none: clap names all that could say so.
+fn lacks_a_host(error: &clap::Error) -> bool {
+    error.kind() == ErrorKind::MissingRequiredArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(names))
+            if names.iter().any(|name| name.contains("<HOST|--hosts <HOSTS>") || name.contains("|HOST|--hosts <HOSTS>")))
 }
 
 /// Whether `trunkline run` was not told where: clap names all that could say so, with what only fleets need.

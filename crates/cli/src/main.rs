@@ -43,7 +43,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::backend::Backend;
 use trunkline_control::client::ClientError;
@@ -62,7 +62,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Log in to a host, or run a command on it: ssh(1) with its own options, over a shared connection.
+    /// Log in to a host, or run a command on it, with ssh's own options.
     #[command(disable_help_flag = true)]
     Ssh {
         /// As for ssh(1).
@@ -70,22 +70,23 @@ enum Command {
         arguments: Vec<OsString>,
     },
     /// Let ssh use a shared connection; run by the lines that `setup ssh` adds to ssh_config.
+    #[command(hide = true)]
     Up,
-    /// Have other programs use the shared connections: ssh and everything that runs it, git, rsync, Ansible.
+    /// Have ssh, git, rsync and Ansible use the shared connections.
     Setup(commands::setup::Args),
     /// Run one command on many hosts.
     Run(commands::run::Args),
-    /// Spread commands over several control machines: make a fleet, be a node of it, see its nodes and jobs.
+    /// Spread commands over several control machines.
     Fleet(commands::fleet::Args),
-    /// Write the output of long-running commands to FIFOs, sockets or files, and reconnect when a connection is lost.
+    /// Write what long-running commands print to FIFOs, sockets or files.
     Stream(commands::stream::Args),
     /// Copy files and trees to, from and between hosts.
     Cp(commands::cp::Args),
-    /// Measure which settings move data to and from a host fastest, and have `cp` use them.
+    /// Measure what moves data to and from a host fastest, for `cp`.
     Tune(commands::tune::Args),
     /// List the open connections.
     Ls(commands::hosts::ls::Args),
-    /// Show hosts, sessions, copies and failures in the terminal, as they are now.
+    /// Show hosts, sessions, copies and failures as they change.
     Top(commands::watch::TopArgs),
     /// Show the same on a page, for a browser on this machine.
     ServeUi(commands::watch::ServeUiArgs),
@@ -93,17 +94,17 @@ enum Command {
     Status(commands::daemon::status::Args),
     /// Print the daemon's metrics for Prometheus.
     Metrics(commands::daemon::metrics::Args),
-    /// Check that the connection to a host is alive, and measure the round trip.
-    Check(commands::hosts::HostArgs),
-    /// Close connections once running sessions have ended, or at once with --now.
+    /// Check that connections are alive, and measure the round trip.
+    Check(commands::hosts::CheckArgs),
+    /// Close connections once running sessions have ended.
     Close(commands::hosts::CloseArgs),
     /// Connect to hosts ahead of time.
     Warm(commands::hosts::WarmArgs),
-    /// Show what a host resolves to, how it is reached and why, its connections, and what may share them.
+    /// Show how a host resolves, its settings and its connections.
     Explain(commands::hosts::explain::Args),
-    /// Stop the daemon once running sessions have ended, or at once with --now.
+    /// Stop the daemon once running sessions have ended.
     Stop(commands::hosts::StopArgs),
-    /// Run the daemon. It starts by itself when first needed; this is for service managers.
+    /// Run the daemon, for service managers: it starts by itself.
     Daemon(commands::daemon::Args),
     /// Print completions for a shell.
     Completions {
@@ -120,8 +121,90 @@ enum Command {
     },
     /// Check the audit trail, the record of what was run on hosts.
     Audit(commands::audit::Args),
-    /// Print every setting of config.toml with its value, its default and its meaning.
+    /// Print every setting with its value, default and meaning.
     Settings(commands::daemon::settings::Args),
+}
+
+/// The commands, as `--help` groups them.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Connect", &["ssh", "warm", "check", "close"]),
+    ("Many hosts", &["run", "stream", "fleet"]),
+    ("Copy", &["cp", "tune"]),
+    (
+        "Look",
+        &["ls", "top", "serve-ui", "explain", "status", "metrics", "audit"],
+    ),
+    (
+        "Set up",
+        &["setup", "settings", "daemon", "stop", "completions", "man"],
+    ),
+];
+
+/// The commands that make connections of their own with `--no-daemon`.
+const WITHOUT_DAEMON: [&str; 6] = ["ssh", "warm", "run", "stream", "cp", "explain"];
+
+/// The arguments, with what `--help` says beside their own words: the commands in groups, and examples of each.
+pub(crate) fn arguments() -> clap::Command {
+    let mut command = Cli::command();
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|below| below.get_name().to_owned())
+        .collect();
+    for name in names {
+        command = command.mut_subcommand(&name, |below| {
+            let below = with_examples(below, &format!("trunkline {name}"));
+            if WITHOUT_DAEMON.contains(&&*name) {
+                return below;
+            }
+            // It is taken everywhere, as before the command, and shown where it means something.
+            let hidden = clap::Arg::new("no_daemon").long("no-daemon").hide(true);
+            below.arg(hidden.action(clap::ArgAction::SetTrue))
+        });
+    }
+    let header = *command.get_styles().get_header();
+    let mut template = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (title, names) in GROUPS {
+        template += &format!("\n{header}{title}:{header:#}\n");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            template += &format!("  {name:<13}{}\n", about.cloned().unwrap_or_default());
+        }
+    }
+    template += &format!("\n{header}Options:{header:#}\n{{options}}{{after-help}}");
+    with_examples(command, "trunkline").help_template(template)
+}
+
+/// The same, and all below it, with the first two examples of its man page.
+fn with_examples(mut command: clap::Command, typed: &str) -> clap::Command {
+    let below: Vec<String> = command
+        .get_subcommands()
+        .filter(|_| typed != "trunkline")
+        .map(|below| below.get_name().to_owned())
+        .collect();
+    for name in below {
+        let typed = format!("{typed} {name}");
+        command = command.mut_subcommand(name, |below| with_examples(below, &typed));
+    }
+    let header = *command.get_styles().get_header();
+    let mut text = String::new();
+    for (what, words) in commands::generate::examples(typed).iter().take(2) {
+        if text.is_empty() {
+            text += &format!("{header}Examples:{header:#}");
+        }
+        text += &format!("\n  {what}\n      {}", words.replace('\n', "\n      "));
+    }
+    match text.is_empty() {
+        true => command,
+        false => command.after_help(text),
+    }
+}
+
+/// What was typed.
+fn parse(typed: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Cli {
+    let parsed = arguments()
+        .try_get_matches_from(typed)
+        .and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut arguments())));
+    parsed.unwrap_or_else(|error| first_steps::explain(error))
 }
 
 fn main() -> ExitCode {
@@ -168,10 +251,10 @@ fn main() -> ExitCode {
 
 /// All but `ssh` and `up` for ssh, whose arguments are not clap's.
 fn as_typed() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| first_steps::explain(error));
+    let cli = parse(std::env::args_os());
     let cli = match &cli.command {
         Command::Fleet(args) => match args.attached() {
-            Some(run) => Cli::try_parse_from(run).unwrap_or_else(|error| first_steps::explain(error)),
+            Some(run) => parse(run),
             None => cli,
         },
         _ => cli,
@@ -185,16 +268,16 @@ fn as_typed() -> ExitCode {
         Command::Fleet(args) => commands::fleet::main(&args, &backend),
         Command::Stream(args) => commands::stream::main(args, &backend),
         Command::Cp(args) => commands::cp::main(args, &backend),
-        Command::Tune(args) => commands::tune::main(&args, &backend),
-        Command::Ls(args) => commands::hosts::ls::main(&args, &backend),
+        Command::Tune(args) => commands::tune::main(args, &backend),
+        Command::Ls(args) => commands::hosts::ls::main(args, &backend),
         Command::Top(args) => commands::watch::top(&args, &backend),
         Command::ServeUi(args) => commands::watch::serve_ui(&args, &backend),
         Command::Status(args) => commands::daemon::status::main(&args, &backend),
         Command::Metrics(args) => commands::daemon::metrics::main(&args, &backend),
-        Command::Check(args) => commands::hosts::check(&args, &backend),
-        Command::Close(args) => commands::hosts::close(&args, &backend),
-        Command::Warm(args) => commands::hosts::warm(&args, &backend),
-        Command::Explain(args) => commands::hosts::explain::main(&args, &backend),
+        Command::Check(args) => commands::hosts::check(args, &backend),
+        Command::Close(args) => commands::hosts::close(args, &backend),
+        Command::Warm(args) => commands::hosts::warm(args, &backend),
+        Command::Explain(args) => commands::hosts::explain::main(args, &backend),
         Command::Stop(args) => commands::hosts::stop(&args, &backend),
         Command::Daemon(args) => commands::daemon::main(&args),
         Command::Completions { shell } => commands::generate::completions(shell),
@@ -276,7 +359,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command, CommandFactory as _};
+    use clap::Command;
 
     use super::*;
 
@@ -292,18 +375,28 @@ mod tests {
 
     #[test]
     fn each_command_has_help_that_fits_the_terminal() {
-        let mut cli = Cli::command().disable_help_subcommand(true);
+        let mut cli = arguments().disable_help_subcommand(true);
         cli.build();
-        for width in [80, 110] {
-            helps(&cli, width, &mut |name, help| {
-                for line in help.lines() {
-                    assert!(line.chars().count() <= width, "{name}: {line}");
-                }
-                // The words are the same in each width.
-                if width == 80 {
-                    insta::assert_snapshot!(format!("help_{}_80", name.replace(' ', "_")), help);
-                }
-            });
+        helps(&cli, 80, &mut |name, help| {
+            for line in help.lines() {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+            insta::assert_snapshot!(format!("help_{}_80", name.replace(' ', "_")), help);
+        });
+    }
+
+    #[test]
+    fn each_command_is_in_one_group_and_has_two_examples() {
+        let command = arguments();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let shown = command.get_subcommands().filter(|below| !below.is_hide_set());
+        let mut shown: Vec<&str> = shown.map(Command::get_name).collect();
+        grouped.sort_unstable();
+        shown.sort_unstable();
+        assert_eq!(grouped, shown);
+        for name in shown {
+            let examples = commands::generate::examples(&format!("trunkline {name}"));
+            assert!(examples.len() >= 2, "{name}");
         }
     }
 }

@@ -7,6 +7,9 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use rustix::fs::makedev;
 use trunkline_request::ssh_options::NO_FORWARDINGS;
 
+/// What `--help` calls the options that name hosts and say how to reach them.
+pub(crate) const HOSTS: &str = "Hosts";
+
 /// Whether a configuration is a pipe or the like, of which a second reader sees nothing: it is read by more than one
 /// process. An alias that nobody finds in it would be taken for a host's own name.
 pub(crate) fn can_be_read_once_only(config: &OsStr) -> bool {
@@ -28,13 +31,13 @@ fn config_file(typed: OsString) -> Result<OsString, &'static str> {
 #[derive(Debug, clap::Args)]
 pub(crate) struct HostOptions {
     /// Use this ssh_config file instead of the user's and the system's.
-    #[arg(short = 'F', value_name = "FILE", value_parser = OsStringValueParser::new().try_map(config_file))]
+    #[arg(help_heading = HOSTS, short = 'F', value_name = "FILE", value_parser = OsStringValueParser::new().try_map(config_file))]
     config: Option<OsString>,
     /// The port.
-    #[arg(short = 'p', value_name = "PORT")]
+    #[arg(help_heading = HOSTS, short = 'p', value_name = "PORT")]
     port: Option<OsString>,
     /// An option of ssh_config.
-    #[arg(short = 'o', value_name = "KEY=VALUE")]
+    #[arg(help_heading = HOSTS, short = 'o', value_name = "KEY=VALUE")]
     option: Vec<OsString>,
 }
 
@@ -64,7 +67,7 @@ pub(crate) struct SshOptions {
     #[command(flatten)]
     host: HostOptions,
     /// The user to log in as.
-    #[arg(short = 'l', value_name = "USER")]
+    #[arg(help_heading = HOSTS, short = 'l', value_name = "USER")]
     user: Option<OsString>,
 }
 

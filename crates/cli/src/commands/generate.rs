@@ -24,6 +24,11 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
+/// Examples of a command, as it is typed: what each does, and the words.
+pub(crate) fn examples(typed: &str) -> &'static [(&'static str, &'static str)] {
+    sections::of(typed).map_or(&[], |sections| sections.examples)
+}
+
 /// `trunkline man FOLDER`.
 pub(crate) fn man_pages(folder: &Path) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;

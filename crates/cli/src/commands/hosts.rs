@@ -1,47 +1,50 @@
 //! The commands about connections: `ls`, `check`, `close`, `warm`, `explain`, `stop`.
 
+mod each;
 pub(crate) mod explain;
 pub(crate) mod ls;
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{anyhow, bail};
 use trunkline_control::client::Client;
 use trunkline_control::protocol::{
     HostRequest, MasterAction, MasterFound, MasterState, MastersOf, Reply, Request,
 };
 use trunkline_request::World;
+use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
-use crate::backend::{Backend, host_request, runtime};
+use crate::backend::{Backend, runtime};
 use crate::questions::Conversation;
 use crate::report::connections::milliseconds;
-use crate::ssh_options::SshOptions;
 
-/// Arguments of commands on one or more hosts.
+pub(crate) use each::{HostArgs, Refused};
+
+/// Arguments of `trunkline check`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct HostArgs {
+#[command(override_usage = "trunkline check [OPTIONS] <HOST>...")]
+#[command(group(which_hosts()))]
+pub(crate) struct CheckArgs {
     #[command(flatten)]
-    ssh: SshOptions,
-    /// Hosts, as for ssh(1).
-    #[arg(required = true)]
-    destinations: Vec<String>,
+    hosts: HostArgs,
 }
 
 /// Arguments of `trunkline close`.
 #[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "trunkline close [OPTIONS] <HOST>...\n       trunkline close [OPTIONS] --all\n       trunkline close [OPTIONS] --stale"
+)]
+#[command(group(which_hosts().args(["all", "stale"])))]
 pub(crate) struct CloseArgs {
     #[command(flatten)]
-    ssh: SshOptions,
-    /// Hosts, as for ssh(1).
-    #[arg(required_unless_present_any = ["all", "stale"], conflicts_with_all = ["all", "stale"])]
-    destinations: Vec<String>,
+    hosts: HostArgs,
     /// Close every connection, and every ControlMaster of ssh's own that a ControlPath names.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = NAMING_HOSTS)]
     all: bool,
     /// Remove stale sockets of ssh's own ControlMasters.
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long, conflicts_with_all = NAMING_HOSTS, conflicts_with = "all")]
     stale: bool,
     /// Do not wait for running sessions.
     #[arg(long)]
@@ -50,12 +53,23 @@ pub(crate) struct CloseArgs {
 
 /// Arguments of `trunkline warm`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "trunkline warm [OPTIONS] <HOST>...")]
+#[command(group(which_hosts()))]
 pub(crate) struct WarmArgs {
     #[command(flatten)]
     hosts: HostArgs,
     /// Keep the connections until you close them.
     #[arg(long)]
     pin: bool,
+}
+
+/// The arguments that name hosts.
+pub(crate) const NAMING_HOSTS: [&str; 4] = ["destinations", "hosts", "group", "inventory"];
+
+/// At least one of them is to be given.
+pub(crate) fn which_hosts() -> clap::ArgGroup {
+    let group = clap::ArgGroup::new("which").required(true).multiple(true);
+    group.args(NAMING_HOSTS)
 }
 
 /// Arguments of `trunkline stop`.
@@ -67,36 +81,30 @@ pub(crate) struct StopArgs {
 }
 
 /// `trunkline check`.
-pub(crate) fn check(args: &HostArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let mut code = ExitCode::SUCCESS;
+pub(crate) fn check(args: CheckArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
-        let answers = args
-            .destinations
-            .iter()
-            .map(|name| check_one(name, &args.ssh, backend));
-        for answer in futures_util::future::join_all(answers).await {
-            code = told(answer, code);
-        }
-    });
-    Ok(code)
+        let hosts = &args.hosts.find(true, backend).await?;
+        let check = async |_, target: &Target| {
+            let found = check_one(hosts.request(target), backend).await?;
+            Ok(format!("{}: {found}\n", Printable::line(&target.name)))
+        };
+        hosts.each(backend, usize::MAX, check).await
+    })
 }
 
 /// A connection of the daemon's first; else a master of ssh's own.
-async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::Result<String> {
-    let request = host_request(name, ssh.to_args())?;
+async fn check_one(request: HostRequest, backend: &Backend) -> anyhow::Result<String> {
     let checked = match backend.connect_if_running().await? {
         Some(mut client) => ask(&mut client, Request::Check(request.clone()), backend).await,
         None => {
             let why = backend.apart();
             let why = why.as_deref().unwrap_or("the daemon is not running");
-            Err(anyhow!("{name}: no connection: {why}"))
+            Err(anyhow!("no connection: {why}"))
         }
     };
     match checked {
-        Ok(Reply::Checked { rtt: Some(rtt) }) => {
-            Ok(format!("{name}: alive, round trip {}", milliseconds(rtt)))
-        }
-        Ok(Reply::Checked { rtt: None }) => Ok(format!("{name}: alive, through the system's ssh")),
+        Ok(Reply::Checked { rtt: Some(rtt) }) => Ok(format!("alive, round trip {}", milliseconds(rtt))),
+        Ok(Reply::Checked { rtt: None }) => Ok("alive, through the system's ssh".into()),
         Ok(other) => Err(unexpected(&other)),
         Err(error) => {
             let of = MastersOf::Host(Box::new(request));
@@ -107,12 +115,12 @@ async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::R
             let path = master.socket.display();
             match (master.state, master.pid) {
                 (MasterState::Alive, Some(pid)) => {
-                    Ok(format!("{name}: alive, through ssh's own master (process {pid})"))
+                    Ok(format!("alive, through ssh's own master (process {pid})"))
                 }
-                (MasterState::Stale, _) => Err(anyhow!(
-                    "{name}: {path} is stale: `trunkline close --stale` removes it"
-                )),
-                _ => Err(anyhow!("{name}: the master on {path} does not answer")),
+                (MasterState::Stale, _) => {
+                    Err(anyhow!("{path} is stale: `trunkline close --stale` removes it"))
+                }
+                _ => Err(anyhow!("the master on {path} does not answer")),
             }
         }
     }
@@ -132,141 +140,124 @@ fn all_masters(config_file: Option<OsString>) -> anyhow::Result<MastersOf> {
     Ok(MastersOf::All { world, config_file })
 }
 
-/// Prints a line or an error.
-fn told(answer: anyhow::Result<String>, code: ExitCode) -> ExitCode {
-    match answer {
-        Ok(text) => {
-            println!("{text}");
-            code
-        }
-        Err(error) => {
-            crate::report::tell(format_args!("{error:#}"));
-            ExitCode::from(crate::OWN_ERROR)
-        }
-    }
-}
-
-/// `trunkline warm`.
-pub(crate) fn warm(args: &WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+/// `trunkline warm`. The connections are to last: only the shared daemon can make them, unless the user wants none.
+pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let pin = args.pin;
-    each(
-        &args.hosts,
-        backend,
-        |host| Request::Warm { host, pin },
-        |name, reply| match reply {
-            Reply::Done => Ok(match backend.is_private() {
-                true => format!("{name}: connected, and closed again (--no-daemon)"),
-                false if pin => format!("{name}: connected, kept until closed"),
-                false => format!("{name}: connected"),
-            }),
-            other => Err(unexpected(&other)),
-        },
-    )
-}
-
-/// Does a request for each host, all at once, and prints a line for each in order. It is to last: only the shared daemon can
-/// do it, unless the user wants none.
-fn each(
-    args: &HostArgs,
-    backend: &Backend,
-    request: impl Fn(HostRequest) -> Request,
-    line: impl Fn(&str, Reply) -> anyhow::Result<String>,
-) -> anyhow::Result<ExitCode> {
-    let mut code = ExitCode::SUCCESS;
+    let connect = async || match backend.is_told_to_be_private() {
+        true => backend.connect().await,
+        false => backend.connect_to_shared().await,
+    };
     runtime()?.block_on(async {
-        let hosts = args.destinations.iter().filter_map(|name| {
-            let destination: trunkline_request::destination::Destination = name.parse().ok()?;
-            Some((name.clone(), destination.host))
-        });
-        backend.questions().name_hosts(hosts.collect()).await;
-        let answers = args.destinations.iter().enumerate().map(async |(place, name)| {
-            let host = host_request(name, args.ssh.to_args())?;
-            let client = match backend.is_told_to_be_private() {
-                true => backend.connect().await,
-                false => backend.connect_to_shared().await,
-            };
-            let mut client = client.with_context(|| name.clone())?;
+        let hosts = &args.hosts.find(false, backend).await?;
+        // What is wrong on this machine is told once, and not of each host.
+        drop(connect().await?);
+        let warm = async |place, target: &Target| {
+            let mut client = connect().await?;
             let talk = Conversation::new(&mut client, backend.questions()).at(place);
-            line(name, answer(talk, request(host)).await?)
-        });
-        for answer in futures_util::future::join_all(answers).await {
-            code = told(answer, code);
-        }
-        anyhow::Ok(())
-    })?;
-    Ok(code)
+            let host = hosts.request(target);
+            match answer(talk, Request::Warm { host, pin }).await? {
+                Reply::Done => {}
+                other => return Err(unexpected(&other)),
+            }
+            let name = Printable::line(&target.name);
+            Ok(match backend.is_private() {
+                true => format!("{name}: connected, and closed again (--no-daemon)\n"),
+                false if pin => format!("{name}: connected, kept until closed\n"),
+                false => format!("{name}: connected\n"),
+            })
+        };
+        hosts.each(backend, usize::MAX, warm).await
+    })
 }
 
 /// `trunkline close`.
-pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     if args.stale {
-        let removed = runtime.block_on(remove_stale(args, backend))?;
+        let config_file = args.hosts.ssh.config_file().map(OsStr::to_owned);
+        let removed = runtime.block_on(remove_stale(config_file, backend))?;
         println!("removed {}", counted(removed, "socket"));
         return Ok(ExitCode::SUCCESS);
     }
-    let closed = runtime.block_on(async {
-        let hosts: Vec<Option<HostRequest>> = match args.all {
-            true => vec![None],
-            false => args
-                .destinations
-                .iter()
-                .map(|name| host_request(name, args.ssh.to_args()).map(Some))
-                .collect::<Result<_, _>>()?,
+    let at_once = args.now;
+    runtime.block_on(async {
+        if args.all {
+            let of = all_masters(args.hosts.ssh.config_file().map(OsStr::to_owned))?;
+            let Closed { count, busy } = close_one(None, of, at_once, backend).await?;
+            for text in busy {
+                crate::report::tell(text);
+            }
+            println!("closed {}", counted(count, "connection"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let hosts = &args.hosts.find(true, backend).await?;
+        let close = async |_, target: &Target| {
+            let host = hosts.request(target);
+            let of = MastersOf::Host(Box::new(host.clone()));
+            let Closed { count, busy } = close_one(Some(host), of, at_once, backend).await?;
+            let busy = busy.join("; ");
+            match count {
+                // As `ssh -O exit`: closing what is not there is an error for whoever named it.
+                0 if busy.is_empty() => bail!("no connection to close"),
+                0 => bail!(busy),
+                _ => {}
+            }
+            let mut text = format!("closed {}\n", counted(count, "connection"));
+            if !busy.is_empty() {
+                text = format!("{busy}\n{text}");
+            }
+            Ok(match hosts.is_one() {
+                true => text,
+                false => format!("{}: {text}", Printable::line(&target.name)),
+            })
         };
-        // Of each host: how many were closed, and whether one stays open for a while.
-        let mut closed = vec![(0, false); hosts.len()];
-        if let Some(mut client) = backend.connect_to_look().await? {
-            for ((closed, _), host) in closed.iter_mut().zip(hosts.iter().cloned()) {
-                let at_once = args.now;
-                match ask(&mut client, Request::Close { host, at_once }, backend).await? {
-                    Reply::Closed(count) => *closed += count,
-                    other => return Err(unexpected(&other)),
-                }
-            }
-        }
-        for ((closed, stays), host) in closed.iter_mut().zip(hosts) {
-            let of = match host {
-                None => all_masters(args.ssh.config_file().map(OsStr::to_owned))?,
-                Some(host) => MastersOf::Host(Box::new(host)),
-            };
-            let at_once = args.now;
-            let found = masters(of, MasterAction::Close { at_once }, backend).await?;
-            for MasterFound { report, acted } in found {
-                *closed += usize::from(acted);
-                let busy = report.master.filter(|master| master.state == MasterState::Alive && !acted);
-                if let Some(master) = busy
-                    && let Some(sessions @ 1..) = master.sessions
-                {
-                    *stays = true;
-                    eprintln!(
-                        "trunkline: {} stays open until its {sessions} sessions end; use --now to end them at once",
-                        master.socket.display()
-                    );
-                }
-            }
-        }
-        anyhow::Ok(closed)
-    })?;
-    let count: usize = closed.iter().map(|(closed, _)| closed).sum();
-    println!("closed {}", counted(count, "connection"));
-    // As `ssh -O exit`: closing what is not there is an error for whoever named it.
-    let mut code = ExitCode::SUCCESS;
-    if !args.all {
-        for (name, (closed, stays)) in args.destinations.iter().zip(closed) {
-            if closed == 0 && !stays {
-                eprintln!("trunkline: {}: no connection to close", Printable::line(name));
-            }
-            if closed == 0 {
-                code = ExitCode::from(crate::OWN_ERROR);
-            }
-        }
-    }
-    Ok(code)
+        hosts.each(backend, usize::MAX, close).await
+    })
 }
 
-async fn remove_stale(args: &CloseArgs, backend: &Backend) -> anyhow::Result<usize> {
-    let of = all_masters(args.ssh.config_file().map(OsStr::to_owned))?;
+/// What became of connections that were to be closed.
+struct Closed {
+    count: usize,
+    /// Of ssh's own masters that stay open for a while.
+    busy: Vec<String>,
+}
+
+/// Closes the daemon's connections to a host, or all of them, and ssh's own masters.
+async fn close_one(
+    host: Option<HostRequest>,
+    of: MastersOf,
+    at_once: bool,
+    backend: &Backend,
+) -> anyhow::Result<Closed> {
+    let mut closed = Closed {
+        count: 0,
+        busy: Vec::new(),
+    };
+    if let Some(mut client) = backend.connect_to_look().await? {
+        match ask(&mut client, Request::Close { host, at_once }, backend).await? {
+            Reply::Closed(count) => closed.count += count,
+            other => return Err(unexpected(&other)),
+        }
+    }
+    for MasterFound { report, acted } in masters(of, MasterAction::Close { at_once }, backend).await? {
+        closed.count += usize::from(acted);
+        let busy = report
+            .master
+            .filter(|master| master.state == MasterState::Alive && !acted);
+        if let Some(master) = busy
+            && let Some(sessions @ 1..) = master.sessions
+        {
+            closed.busy.push(format!(
+                "{} stays open until its {sessions} sessions end; use --now to end them at once",
+                Printable::line(master.socket.as_os_str().as_encoded_bytes())
+            ));
+        }
+    }
+    Ok(closed)
+}
+
+async fn remove_stale(config_file: Option<OsString>, backend: &Backend) -> anyhow::Result<usize> {
+    let of = all_masters(config_file)?;
     let found = masters(of, MasterAction::RemoveStale, backend).await?;
     Ok(found.iter().filter(|found| found.acted).count())
 }
@@ -299,7 +290,7 @@ async fn answer(mut talk: Conversation<'_, &mut Client>, request: Request) -> an
                 let _quiet = talk.quiet().await?;
                 eprintln!("{}", Printable::text(text.trim_end()));
             }
-            Reply::Failed(failure) => bail!(failure.message),
+            Reply::Failed(failure) => return Err(Refused(failure).into()),
             reply => return Ok(reply),
         }
     }

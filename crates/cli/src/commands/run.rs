@@ -47,7 +47,8 @@ use prompt::Prompt;
 use rolling::Rolling;
 use sudo::{SharedPassword, Tokens};
 
-pub(crate) use hosts::{ManyHosts, warn_of};
+pub(crate) use hosts::{ManyHosts, misspelt, warn_of};
+pub(crate) use job::trouble;
 
 /// Arguments of `trunkline run`.
 #[derive(Debug, clap::Args)]
@@ -63,26 +64,26 @@ pub(crate) struct Args {
     #[command(flatten)]
     many: ManyHosts,
     /// Hosts to leave out, written as for --hosts; the same as '!HOSTS' there.
-    #[arg(short = 'x', long, value_name = "HOSTS")]
+    #[arg(help_heading = "Hosts", short = 'x', long, value_name = "HOSTS")]
     exclude: Vec<String>,
     /// Hosts to run on at the same time.
-    #[arg(short, visible_short_alias = 'f', long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(help_heading = "Running", short, visible_short_alias = 'f', long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
     /// Time for each host, including connecting: seconds, or a time such as 5m or 1h30m. When it is over, its command is sent
     /// SIGTERM.
-    #[arg(short, visible_short_alias = 'u', long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(help_heading = "Running", short, visible_short_alias = 'u', long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
     #[command(flatten)]
     rolling: Rolling,
     /// Try again this many times where nothing may have run: a host that is down, or refuses for a while.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(help_heading = "Running", long, value_name = "N", default_value_t = 0)]
     retry: u32,
     /// Have the nodes of the fleet run it (`trunkline fleet`), each on its share of the hosts. -j, --serial, --fail-fast and
     /// --timeout hold for the whole fleet. Standard input is read to its end before anything starts, and has at most 64 MiB.
-    #[arg(long)]
+    #[arg(help_heading = "Running", long)]
     fleet: bool,
     /// Run this job of the fleet again on the hosts where it may have started, and on no others, with that job's limits.
-    #[arg(long, value_name = "JOB", requires = "fleet", conflicts_with_all = [
+    #[arg(help_heading = "Running", long, value_name = "JOB", requires = "fleet", conflicts_with_all = [
         "hosts", "group", "inventory", "command", "dry_run", "jobs", "timeout", "serial", "fail_fast", "max_fail", "script",
         "become", "retry", "env",
     ])]
@@ -93,60 +94,65 @@ pub(crate) struct Args {
     ])]
     attach: Option<String>,
     /// Write the names of the hosts that did not succeed to this file, one a line; `-H @FILE` takes them.
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Output", long, value_name = "FILE")]
     failed: Option<PathBuf>,
     /// Print what would run on each host, and connect to none.
-    #[arg(long)]
+    #[arg(help_heading = "Running", long)]
     dry_run: bool,
     /// Run this script of this machine; the words behind it are its arguments.
     ///
     /// It is sent before the command's input, and its file on the server loses its name before it runs, so that nothing is
     /// left behind. The first line says what runs it (#!); sh does without one.
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Running", long, value_name = "FILE")]
     script: Option<PathBuf>,
     /// Set a variable for the command. The value can be seen among the server's processes for a moment.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = Variable::parse)]
+    #[arg(help_heading = "Running", long, value_name = "NAME=VALUE", value_parser = Variable::parse)]
     env: Vec<Variable>,
     /// Run the command as this user (root if none is named), by sudo. Its password is asked for once, where sudo needs one;
     /// with --fleet it must not need one.
-    #[arg(long, value_name = "USER", num_args = 0..=1, require_equals = true, default_missing_value = "root")]
+    #[arg(help_heading = "Running", long, value_name = "USER", num_args = 0..=1, require_equals = true, default_missing_value = "root")]
     r#become: Option<String>,
     /// Print one JSON object for each host as it finishes.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     json: bool,
     /// Group hosts with identical output when all have finished.
-    #[arg(short = 'b', visible_short_alias = 'B', long)]
+    #[arg(help_heading = "Output", short = 'b', visible_short_alias = 'B', long)]
     collate: bool,
     /// Print the lines when all have finished, host by host in the order of the list. With --collate: each line behind the
     /// hosts that printed it, without headings.
-    #[arg(short = 'L', long, conflicts_with_all = ["json", "table", "csv"])]
+    #[arg(help_heading = "Output", short = 'L', long, conflicts_with_all = ["json", "table", "csv"])]
     by_host: bool,
     /// Print lines without the host's name before them.
-    #[arg(short = 'N', long)]
+    #[arg(help_heading = "Output", short = 'N', long)]
     no_names: bool,
     /// Print a row for each host when all have finished: status, time, and the beginning of the output.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     table: bool,
     /// Print a CSV record for each host when all have finished, for spreadsheets, with the fields of --json.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     csv: bool,
     /// Return the largest exit status that a command returned, and 255 where one did not run to its end.
-    #[arg(short = 'S', long)]
+    #[arg(help_heading = "Output", short = 'S', long)]
     maxrc: bool,
     /// Print what commands print and what went wrong, and nothing else.
-    #[arg(short, long)]
+    #[arg(help_heading = "Output", short, long)]
     quiet: bool,
     /// Give the command no input. Otherwise every host gets all of standard input, unless that is a terminal or /dev/null.
     ///
     /// In a loop that reads from standard input itself (while read …), the rest of the list would be the command's input
     /// without this option, as with ssh. A host that runs but does not read holds up the others' input when they are
     /// 64 MiB ahead of it, for ten seconds.
-    #[arg(short = 'n', long = "no-input", visible_alias = "nostdin")]
+    #[arg(
+        help_heading = "Input",
+        short = 'n',
+        long = "no-input",
+        visible_alias = "nostdin"
+    )]
     no_input: bool,
     // clap takes the n in braces for a line break.
     /// Also write each host's output to files in this folder, HOST.stdout and HOST.stderr. With {host} in it, or n in braces
     /// for the host's number in the list, it is the beginning of the files' names: logs/{host}/run.
-    #[arg(short = 'O', long = "output", value_name = "FOLDER")]
+    #[arg(help_heading = "Output", short = 'O', long = "output", value_name = "FOLDER")]
     output: Option<PathBuf>,
     /// The command, whose words are joined with spaces, as ssh does. {host} in it is the host's name, and n in braces its
     /// number in the list. Without a command, a prompt on the terminal takes commands for all hosts.

@@ -46,10 +46,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     many: ManyHosts,
     /// Have the nodes of a fleet run the command, until it is cancelled: see trunkline fleet.
-    #[arg(long)]
+    #[arg(help_heading = "Running", long)]
     fleet: bool,
     /// With --fleet: leave when the stream is handed over. `trunkline fleet attach STREAM --to TARGET` follows it.
-    #[arg(long, requires = "fleet")]
+    #[arg(help_heading = "Running", long, requires = "fleet")]
     detach: bool,
     /// What `trunkline fleet attach STREAM` stands for.
     #[arg(long, hide = true, value_name = "STREAM", requires = "fleet", conflicts_with_all = ["destinations", "hosts", "inventory", "command", "detach"])]
@@ -59,22 +59,22 @@ pub(crate) struct Args {
     ///
     /// Missing FIFOs and files are created with mode 0600. On a Unix socket trunkline listens, and serves one reader at a
     /// time. This option may also come at the very end, after the command.
-    #[arg(long, value_name = "TARGET")]
+    #[arg(help_heading = "Output", long, value_name = "TARGET")]
     to: Option<To>,
     /// When a command is started again.
-    #[arg(long, value_enum, default_value_t = Restart::Lost)]
+    #[arg(help_heading = "Running", long, value_enum, default_value_t = Restart::Lost)]
     restart: Restart,
     /// How long to wait before the first new attempt. Each further one waits twice as long, less a random part of up to half.
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::parse)]
+    #[arg(help_heading = "Running", long, value_name = "TIME", default_value = "1", value_parser = duration::parse)]
     retry_min: Duration,
     /// The longest wait between attempts.
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration::parse)]
+    #[arg(help_heading = "Running", long, value_name = "TIME", default_value = "1m", value_parser = duration::parse)]
     retry_max: Duration,
     /// Write a line to the stream where output may be missing. {host}, {time} and {reason} in it are replaced.
-    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = MARK)]
+    #[arg(help_heading = "Output", long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = MARK)]
     mark_gaps: Option<String>,
     /// Report events on standard error as JSON, one object a line.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     json: bool,
     /// Hosts, as for ssh(1).
     #[arg(value_name = "DEST")]

@@ -3,36 +3,49 @@
 mod chart;
 mod page;
 
+use std::cell::Cell;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use trunkline_control::protocol::{HostRequest, Reply, Request, TuneRequest};
+use trunkline_request::hosts::Target;
 use trunkline_request::tuning::{
     Advice, Choice, CipherRow, LocalReport, LocalRow, Rates, Report, RequestRow, SIZES, Step, StreamsRow,
     TuneOptions,
 };
 use trunkline_text::Printable;
 
-use crate::backend::{Backend, host_request, runtime};
+use crate::backend::{Backend, runtime};
 use crate::commands::cp::size;
-use crate::commands::hosts::{ask, unexpected};
+use crate::commands::hosts::{HostArgs, NAMING_HOSTS, Refused, ask, unexpected, which_hosts};
 use crate::duration;
 use crate::questions::Conversation;
 use crate::report::grid::{Grid, wrapped};
-use crate::ssh_options::SshOptions;
 use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, status_of};
 use crate::terminal::live;
 
 /// Arguments of `trunkline tune`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "trunkline tune [OPTIONS] <HOST>...\n       trunkline tune --local")]
+#[command(group(which_hosts().args(["local"])))]
 pub(crate) struct Args {
     #[command(flatten)]
-    ssh: SshOptions,
+    hosts: HostArgs,
+    #[command(flatten)]
+    plan: Plan,
+    /// Measure this machine alone: ciphers, MACs and signatures on one core.
+    #[arg(long, conflicts_with_all = NAMING_HOSTS, conflicts_with_all = ["full", "time", "size", "folder", "report", "forget"])]
+    local: bool,
+}
+
+/// What is measured of a host, and what becomes of the figures.
+#[derive(Debug, clap::Args)]
+struct Plan {
     /// Measure more sizes, depths and numbers of sessions, each three times; up to 4 minutes and 64 GiB.
     #[arg(long)]
     full: bool,
@@ -48,68 +61,62 @@ pub(crate) struct Args {
     /// Write the figures with charts to one self-contained HTML file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Print one JSON document.
+    /// Print one JSON document; of several hosts, one on each line.
     #[arg(long)]
     json: bool,
     /// Forget earlier results, and measure nothing.
     #[arg(long, conflicts_with_all = ["full", "time", "size", "folder", "report", "json"])]
     forget: bool,
-    /// Measure this machine alone: ciphers, MACs and signatures on one core.
-    #[arg(long, conflicts_with_all = ["destination", "full", "time", "size", "folder", "report", "forget"])]
-    local: bool,
-    /// A host, as for ssh(1).
-    #[arg(required_unless_present = "local")]
-    destination: Option<String>,
 }
 
-impl Args {
-    fn host(&self) -> anyhow::Result<HostRequest> {
-        let destination = self.destination.as_deref().context("tune needs a host")?;
-        host_request(destination, self.ssh.to_args())
+pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let Args { hosts, plan, local } = args;
+    if local {
+        return measure_machine(plan.json, backend);
     }
-}
-
-pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    if args.local {
-        return local(args.json, backend);
-    }
-    if args.forget {
-        return forget(args, backend);
-    }
-    let measured = runtime()?.block_on(async {
-        let measured = measure(args, backend).await?;
-        if let Measured::All(report) = &measured {
-            remember(args, backend, Some(report.choice.clone())).await?;
-        }
-        anyhow::Ok(measured)
-    })?;
-    let report = match measured {
-        Measured::All(report) => *report,
-        Measured::Interrupted(signal) => return Ok(ExitCode::from(status_of(signal))),
-    };
-    if let Some(file) = &args.report {
-        std::fs::write(file, page::page(&report)?).with_context(|| format!("writing {}", file.display()))?;
-    }
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
-    } else {
-        print(&mut out, &report, terminal::width(std::io::stdout()))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn forget(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    runtime()?.block_on(remember(args, backend, None))?;
-    println!("forgotten");
-    Ok(ExitCode::SUCCESS)
+    runtime()?.block_on(async {
+        let hosts = &hosts.find(false, backend).await?;
+        let plan = &plan;
+        ensure!(
+            hosts.is_one() || plan.report.is_none(),
+            "--report writes about one host, and there are {}",
+            hosts.targets.len()
+        );
+        let interrupted = Cell::new(None);
+        let tune = async |_, target: &Target| {
+            let host = hosts.request(target);
+            if plan.forget {
+                remember(host, backend, None).await?;
+                return Ok(match hosts.is_one() {
+                    true => "forgotten\n".to_owned(),
+                    false => format!("{}: forgotten\n", Printable::line(&target.name)),
+                });
+            }
+            ensure!(interrupted.get().is_none(), "not measured: interrupted");
+            match measure(&target.name, host.clone(), plan, backend).await? {
+                Measured::All(report) => {
+                    remember(host, backend, Some(report.choice.clone())).await?;
+                    plan.shown(&report, (!hosts.is_one()).then_some(&*target.name))
+                }
+                Measured::Interrupted(signal) => {
+                    interrupted.set(Some(signal));
+                    ensure!(hosts.is_one(), "interrupted");
+                    Ok(String::new())
+                }
+            }
+        };
+        // Two measurements at once would measure each other.
+        let code = hosts.each(backend, 1, tune).await?;
+        Ok(interrupted
+            .get()
+            .map_or(code, |signal| ExitCode::from(status_of(signal))))
+    })
 }
 
 /// How long each algorithm is measured at each size.
 const EACH: Duration = Duration::from_millis(50);
 
-fn local(json: bool, backend: &Backend) -> anyhow::Result<ExitCode> {
+fn measure_machine(json: bool, backend: &Backend) -> anyhow::Result<ExitCode> {
     let report = runtime()?.block_on(async {
         let mut client = backend.connect_privately().await?;
         match ask(&mut client, Request::MeasureMachine { each: EACH }, backend).await? {
@@ -161,14 +168,14 @@ enum Measured {
 }
 
 /// Has a private daemon measure, so that nothing of it meets what others do over the daemon's connections.
-async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Measured> {
-    let host = args.host()?;
-    let mut options = TuneOptions::new(args.full);
-    options.time = args.time.unwrap_or(options.time);
-    options.bytes = args.size.unwrap_or(options.bytes);
-    options.folder.clone_from(&args.folder);
+async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) -> anyhow::Result<Measured> {
+    let mut options = TuneOptions::new(plan.full);
+    options.time = plan.time.unwrap_or(options.time);
+    options.bytes = plan.size.unwrap_or(options.bytes);
+    options.folder.clone_from(&plan.folder);
     eprintln!(
-        "measuring for up to {} s and {}",
+        "measuring {} for up to {} s and {}",
+        Printable::line(name),
         options.time.as_secs(),
         BinaryBytes(options.bytes)
     );
@@ -207,7 +214,7 @@ async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Measured> {
                         bar.suspend(|| eprintln!("trunkline: {}", Printable::text(&failure.message)));
                         Ok(Measured::Interrupted(signal))
                     }
-                    None => Err(anyhow::anyhow!(failure.message)),
+                    None => Err(Refused(failure).into()),
                 };
             }
             other => break Err(unexpected(&other)),
@@ -215,6 +222,35 @@ async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Measured> {
     };
     bar.finish_and_clear();
     outcome
+}
+
+impl Plan {
+    /// What is printed of the figures. `name`: that of one of several hosts.
+    fn shown(&self, report: &Report, name: Option<&str>) -> anyhow::Result<String> {
+        if let Some(file) = &self.report {
+            std::fs::write(file, page::page(report)?)
+                .with_context(|| format!("writing {}", file.display()))?;
+        }
+        let mut out = Vec::new();
+        match (self.json, name) {
+            (true, None) => serde_json::to_writer_pretty(&mut out, report)?,
+            (true, Some(name)) => {
+                let mut document = serde_json::to_value(report)?;
+                document["host"] = name.into();
+                serde_json::to_writer(&mut out, &document)?;
+            }
+            (false, _) => {
+                if let Some(name) = name {
+                    writeln!(out, "{}:", Printable::line(name))?;
+                }
+                print(&mut out, report, terminal::width(std::io::stdout()))?;
+            }
+        }
+        if self.json || name.is_some() {
+            writeln!(out)?;
+        }
+        Ok(String::from_utf8_lossy(&out).into_owned())
+    }
 }
 
 fn show(bar: &ProgressBar, step: Step) {
@@ -225,8 +261,7 @@ fn show(bar: &ProgressBar, step: Step) {
 }
 
 /// Hands the choice to whoever copies: the daemon that runs, else the memory that the next one reads.
-async fn remember(args: &Args, backend: &Backend, choice: Option<Choice>) -> anyhow::Result<()> {
-    let host = args.host()?;
+async fn remember(host: HostRequest, backend: &Backend, choice: Option<Choice>) -> anyhow::Result<()> {
     let mut client = match backend.connect_if_running().await? {
         Some(client) => client,
         None => backend.connect_privately().await?,

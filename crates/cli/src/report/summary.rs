@@ -13,11 +13,24 @@ use trunkline_text::counted;
 ///
 /// `width` is the terminal's in columns, or `None` not to wrap. Ends in a newline.
 pub(crate) fn failures(results: &[HostResult], width: Option<u16>) -> String {
+    table(results, width, true)
+}
+
+/// The same of what runs no commands.
+pub(crate) fn failures_without_commands(results: &[HostResult], width: Option<u16>) -> String {
+    table(results, width, false)
+}
+
+fn table(results: &[HostResult], width: Option<u16>, commands: bool) -> String {
     let failures = alike(results);
     if failures.is_empty() {
         return String::new();
     }
-    let mut table = Grid::new(["HOSTS", "OUTCOME", "COMMAND", "ERROR"]);
+    let shown = |cells: [String; 4]| {
+        let cells = cells.into_iter().enumerate();
+        cells.filter_map(move |(column, cell)| (commands || column != 2).then_some(cell))
+    };
+    let mut table = Grid::new(shown(["HOSTS", "OUTCOME", "COMMAND", "ERROR"].map(str::to_owned)));
     for (outcome, names) in failures {
         let (command, error) = match &outcome {
             Outcome::Failed {
@@ -31,7 +44,12 @@ pub(crate) fn failures(results: &[HostResult], width: Option<u16>) -> String {
             }
             Outcome::Exited(_) | Outcome::Signaled { .. } => ("finished".to_owned(), String::new()),
         };
-        table.row([fold::fold(names), printable(&outcome.to_string()), command, error]);
+        table.row(shown([
+            fold::fold(names),
+            printable(&outcome.to_string()),
+            command,
+            error,
+        ]));
     }
     table.drawn(width)
 }

@@ -8,6 +8,7 @@ mod first_steps;
 mod fleet;
 mod generate;
 mod hosts;
+mod many_hosts;
 mod questions;
 mod run;
 mod ssh;

@@ -1,12 +1,11 @@
 //! The man pages: synopsis and options from the arguments, everything else from [`sections`].
 
+use clap::Command;
 use clap::builder::StyledStr;
-use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 use roff::{Roff, bold, italic, roman};
 
 use super::sections::{self, Row, Sections};
-use crate::Cli;
 
 /// When what [`sections`] says last changed.
 const DATE: &str = "2026-11-29";
@@ -16,7 +15,7 @@ const DATE: &str = "2026-11-29";
 /// # Errors
 /// A command has no entry in [`sections`].
 pub(super) fn pages() -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-    let mut root = Cli::command().disable_help_subcommand(true);
+    let mut root = crate::arguments().disable_help_subcommand(true);
     root.build();
     let mut pages = Vec::new();
     add(&root, &mut pages)?;

@@ -593,7 +593,9 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             synopsis: "",
             description: "Lists the connections that are open: the daemon's own, and the ControlMasters of your own ssh that its \
                           ControlPath leads to. They are sorted by name. UP is the time since the log-in; CLOSES IN is the time \
-                          after which a connection that nothing uses is closed; RATE is shown while there is traffic. A narrow \
+                          after which a connection that nothing uses is closed; RTT is the shortest round trip that the server's \
+                          answers have shown, those of the log-in first; RATE is shown while there is traffic. With hosts it lists \
+                          those alone, and names the ones that have no connection. A narrow \
                           terminal shows fewer columns.\n\n\
                           With --json, times are in seconds: since counts from 1970, rtt and closes_in are durations. rate is \
                           in bits a second, sent and received in bytes.",
@@ -736,7 +738,11 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline check",
         Sections {
             synopsis: "",
-            description: "Checks that the connection to each host is alive, and measures its round trip. It does not connect.",
+            description: "Checks that the connection to each host is alive, and measures its round trip. It does not connect; of a \
+                          host without a connection it says why the last attempt to make one failed, where one did. A pattern \
+                          stands for the hosts with connections that it matches, and for aliases of ssh_config where it matches \
+                          none. Of several hosts, each is told as it answers; what failed is summed up in a table, where hosts \
+                          that failed alike share a row.",
             exit_status: &[
                 ("0", "Every host answered."),
                 ("2", "The arguments are wrong."),
@@ -744,7 +750,11 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             ],
             environment: ENVIRONMENT,
             files: HOST_FILES,
-            examples: &[("Is it alive?", "trunkline check web1")],
+            examples: &[
+                ("Is it alive?", "trunkline check web1"),
+                ("Are these?", "trunkline check 'web[01-20]' 'db*'"),
+                ("All of an inventory:", "trunkline check -i inventory.ini"),
+            ],
             see_also: &["trunkline-ls(1)", "trunkline-close(1)", "trunkline(1)"],
         },
     ),
@@ -753,7 +763,8 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         Sections {
             synopsis: "",
             description: "Closes connections. A connection takes no new sessions and closes when those that are running have ended; \
-                          with --now it closes at once, which ends them. ControlMasters of your own ssh are closed too.",
+                          with --now it closes at once, which ends them. ControlMasters of your own ssh are closed too. A \
+                          pattern stands for the hosts with connections that it matches.",
             exit_status: &[
                 ("0", "It was done."),
                 ("2", "The arguments are wrong."),
@@ -777,7 +788,8 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         Sections {
             synopsis: "",
             description: "Connects to hosts ahead of time, asking what has to be asked, so that later commands need no log-in. With \
-                          --pin the connections stay until you close them.",
+                          --pin the connections stay until you close them. Hosts are named as for trunkline run. Each is told as \
+                          it is connected; what failed is summed up in a table, where hosts that failed alike share a row.",
             exit_status: &[
                 ("0", "Every host is connected."),
                 ("2", "The arguments are wrong."),
@@ -787,6 +799,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             files: HOST_FILES,
             examples: &[
                 ("Two hosts:", "trunkline warm web1 web2"),
+                ("Three hundred:", "trunkline warm 'web[001-300]'"),
                 ("For the whole day:", "trunkline warm --pin db1"),
             ],
             see_also: &["trunkline-close(1)", "trunkline-ls(1)", "trunkline(1)"],
@@ -830,7 +843,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             exit_status: DONE_OR_NOT,
             environment: ENVIRONMENT,
             files: DAEMON_FILES,
-            examples: &[("After an update of the program:", "trunkline stop")],
+            examples: &[
+                ("After an update of the program:", "trunkline stop"),
+                ("At once, which ends what is running:", "trunkline stop --now"),
+            ],
             see_also: &["trunkline-close(1)", "trunkline-daemon(1)", "trunkline(1)"],
         },
     ),
@@ -847,7 +863,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             ],
             environment: &[DIR, DAEMON, SSH, LOG],
             files: DAEMON_FILES,
-            examples: &[("With more in the log:", "TRUNKLINE_LOG=debug trunkline daemon")],
+            examples: &[
+                ("By hand:", "trunkline daemon"),
+                ("With more in the log:", "TRUNKLINE_LOG=debug trunkline daemon"),
+            ],
             see_also: &["systemd.service(5)", "trunkline-stop(1)", "trunkline(1)"],
         },
     ),
@@ -902,10 +921,13 @@ trunkline completions fish > trunkline.fish",
             exit_status: DONE_OR_NOT,
             environment: &[("MANPATH", "Where man(1) looks for pages.")],
             files: &[("~/.local/share/man/man1/", "Where man(1) looks for your own.")],
-            examples: &[(
-                "For yourself:",
-                "trunkline man ~/.local/share/man/man1 && man trunkline-run",
-            )],
+            examples: &[
+                (
+                    "For yourself:",
+                    "trunkline man ~/.local/share/man/man1 && man trunkline-run",
+                ),
+                ("For everybody:", "sudo trunkline man /usr/local/share/man/man1"),
+            ],
             see_also: &["man(1)", "trunkline(1)"],
         },
     ),
@@ -918,7 +940,10 @@ trunkline completions fish > trunkline.fish",
             exit_status: AUDIT_STATUS,
             environment: ENVIRONMENT,
             files: AUDIT_FILES,
-            examples: &[("Was anything changed?", "trunkline audit verify")],
+            examples: &[
+                ("Was anything changed?", "trunkline audit verify"),
+                ("For a program:", "trunkline audit verify --json | jq .problems"),
+            ],
             see_also: &[
                 "trunkline-audit-verify(1)",
                 "trunkline-settings(1)",

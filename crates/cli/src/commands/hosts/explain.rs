@@ -1,74 +1,86 @@
 //! `trunkline explain`: what a host resolves to, and what there is of it.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 
 use serde_json::json;
 use trunkline_control::protocol::{
     Departure, Explanation, Handshake, MasterReport, MasterState, Reply, Request, Transport,
 };
+use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
-use super::{ask, unexpected};
-use crate::backend::{Backend, host_request, runtime};
+use super::{HostArgs, ask, unexpected, which_hosts};
+use crate::backend::{Backend, runtime};
 use crate::report::connections::{age, bytes, milliseconds, span, state};
 use crate::report::grid::wrapped_list;
-use crate::ssh_options::SshOptions;
 use crate::terminal;
 
 /// Arguments of `trunkline explain`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "trunkline explain [OPTIONS] <HOST>...")]
+#[command(group(which_hosts()))]
 pub(crate) struct Args {
     #[command(flatten)]
-    ssh: SshOptions,
+    hosts: HostArgs,
     /// Show also what a request must have in common with this one to share its connections, and lists in full.
     #[arg(long)]
     all: bool,
-    /// Print one JSON document, which has everything.
+    /// Print one JSON document, which has everything; of several hosts, one on each line.
     #[arg(long)]
     json: bool,
     /// Forget what earlier connections to the host have shown.
     #[arg(long, conflicts_with_all = ["all", "json"])]
     forget: bool,
-    /// A host, as for ssh(1).
-    destination: String,
 }
 
 /// `trunkline explain`.
-pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    if args.forget {
-        return forget(args, backend);
-    }
-    let explained = runtime()?.block_on(async {
-        let host = host_request(&args.destination, args.ssh.to_args())?;
-        match ask(&mut backend.connect().await?, Request::Explain(host), backend).await? {
-            Reply::Explained(explained) => Ok(explained),
-            other => Err(unexpected(&other)),
-        }
-    })?;
-    let mut out = io::stdout();
-    let apart = backend.apart();
-    let apart = apart.as_deref();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &document(&explained, apart))?;
-        writeln!(out)?;
-    } else {
-        let width = terminal::width(&out);
-        out.write_all(text(&explained, apart, args.all, width).as_bytes())?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn forget(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let Args {
+        hosts,
+        all,
+        json,
+        forget,
+    } = args;
+    let width = terminal::width(io::stdout());
     runtime()?.block_on(async {
-        let host = host_request(&args.destination, args.ssh.to_args())?;
-        match ask(&mut backend.connect().await?, Request::Forget(host), backend).await? {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    })?;
-    writeln!(io::stdout(), "forgot what was learnt of {}", args.destination)?;
-    Ok(ExitCode::SUCCESS)
+        let hosts = &hosts.find(false, backend).await?;
+        // What is wrong on this machine is told once, and not of each host.
+        drop(backend.connect().await?);
+        let explain = async |_, target: &Target| {
+            let request = hosts.request(target);
+            let mut client = backend.connect().await?;
+            if forget {
+                return match ask(&mut client, Request::Forget(request), backend).await? {
+                    Reply::Done => Ok(format!(
+                        "forgot what was learnt of {}\n",
+                        Printable::line(&target.name)
+                    )),
+                    other => Err(unexpected(&other)),
+                };
+            }
+            let explained = match ask(&mut client, Request::Explain(request), backend).await? {
+                Reply::Explained(explained) => explained,
+                other => return Err(unexpected(&other)),
+            };
+            let apart = backend.apart();
+            let apart = apart.as_deref();
+            Ok(match (json, hosts.is_one()) {
+                (true, true) => serde_json::to_string_pretty(&document(&explained, apart))? + "\n",
+                (true, false) => {
+                    let mut document = document(&explained, apart);
+                    document["host"] = json!(target.name);
+                    document.to_string() + "\n"
+                }
+                (false, true) => text(&explained, apart, all, width),
+                (false, false) => {
+                    let text = text(&explained, apart, all, width);
+                    format!("{}: {text}\n", Printable::line(&target.name))
+                }
+            })
+        };
+        hosts.each(backend, usize::MAX, explain).await
+    })
 }
 
 /// What is shown of a value without --all.

@@ -6,9 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use trunkline_control::protocol::{HostReport, MasterAction, Reply, Request};
+use trunkline_request::World;
+use trunkline_request::hosts::Target;
 
 use super::{all_masters, ask, masters, unexpected};
 use crate::backend::{Backend, runtime};
+use crate::commands::run::ManyHosts;
 use crate::duration;
 use crate::report::connections;
 use crate::report::fold;
@@ -17,7 +20,14 @@ use crate::terminal::{can_be_drawn_on, size};
 
 /// Arguments of `trunkline ls`.
 #[derive(Debug, clap::Args)]
+// -w is --watch here.
+#[command(mut_arg("hosts", |hosts| hosts.visible_short_alias(None)))]
 pub(crate) struct Args {
+    /// List only these hosts, written as for -H.
+    #[arg(value_name = "HOST")]
+    destinations: Vec<String>,
+    #[command(flatten)]
+    many: ManyHosts,
     /// Find ssh's own ControlMasters by the ControlPaths of this ssh_config file instead of the user's and the system's.
     #[arg(short = 'F', value_name = "FILE")]
     config: Option<OsString>,
@@ -31,12 +41,14 @@ pub(crate) struct Args {
 }
 
 /// `trunkline ls`.
-pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    args.many.add(std::mem::take(&mut args.destinations));
+    let args = &args;
     runtime()?.block_on(async {
         match args.watch {
             Some(pause) => watch(args, pause, backend).await?,
             None => {
-                let hosts = hosts(args, backend).await?;
+                let (hosts, missing) = hosts(args, backend).await?;
                 let mut out = io::stdout();
                 if args.json {
                     serde_json::to_writer_pretty(&mut out, &hosts)?;
@@ -44,14 +56,18 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                 } else {
                     write!(out, "{}", table(&hosts))?;
                 }
+                if !missing.is_empty() {
+                    crate::report::tell(format_args!("{}: no connection", fold::fold(missing)));
+                    return Ok(ExitCode::from(crate::OWN_ERROR));
+                }
             }
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// What has connections, sorted by name as people sort.
-async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<Vec<HostReport>> {
+/// What has connections, sorted by name as people sort, and the names of hosts that were asked for and have none.
+async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<(Vec<HostReport>, Vec<String>)> {
     let mut hosts = match backend.connect_to_look().await? {
         None => Vec::new(),
         Some(mut client) => match ask(&mut client, Request::List, backend).await? {
@@ -72,7 +88,22 @@ async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<Vec<HostReport>
         }
     }
     hosts.sort_by_cached_key(|host| (fold::natural(&host.name), host.address.clone()));
-    Ok(hosts)
+    if !args.many.are_given() {
+        return Ok((hosts, Vec::new()));
+    }
+    let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
+    let config_file = args.config.as_deref();
+    let world = World::current()?;
+    let selection = args
+        .many
+        .selection_among(&names, config_file, &world, backend)
+        .await?;
+    let is =
+        |target: &Target, host: &HostReport| host.name == target.name || host.name == target.destination.host;
+    let mut missing = selection.targets.clone();
+    missing.retain(|target| !hosts.iter().any(|host| is(target, host)));
+    hosts.retain(|host| selection.targets.iter().any(|target| is(target, host)));
+    Ok((hosts, missing.into_iter().map(|target| target.name).collect()))
 }
 
 fn table(hosts: &[HostReport]) -> String {
@@ -96,7 +127,7 @@ async fn watch(args: &Args, pause: Duration, backend: &Backend) -> anyhow::Resul
         let Ok(hosts) = interrupts.or(hosts(args, backend)).await else {
             return screen.close();
         };
-        let hosts = hosts?;
+        let (hosts, _) = hosts?;
         if args.json {
             let mut out = io::stdout();
             serde_json::to_writer(&mut out, &hosts)?;

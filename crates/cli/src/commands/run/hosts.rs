@@ -10,28 +10,31 @@ use anyhow::{Context as _, bail};
 use trunkline_control::protocol::{InventoryRequest, Reply, Request};
 use trunkline_request::World;
 use trunkline_request::copy::is_descriptor;
-use trunkline_request::hosts::{HostList, Selection, Skipped, Target, exclusions, is_pattern, nearest};
+use trunkline_request::hosts::{
+    HostList, Selection, Skipped, Target, exclusions, is_pattern, matches, nearest,
+};
 use trunkline_text::Printable;
 
 use crate::backend::Backend;
 use crate::commands::hosts::{ask, unexpected};
 use crate::report::fold::fold;
+use crate::ssh_options::HOSTS;
 
 /// Hosts by the dozen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManyHosts {
     /// Hosts: names, ranges and lists such as 'db[01-20],web1' or 'me@web[1-3]:2222', patterns of ssh_config's Host aliases
     /// such as 'web*', exclusions such as '!web3', files of names as '@FILE'.
-    #[arg(short = 'H', visible_short_alias = 'w', long, value_name = "HOSTS")]
+    #[arg(help_heading = HOSTS, short = 'H', visible_short_alias = 'w', long, value_name = "HOSTS")]
     hosts: Vec<String>,
     /// A group of hosts that ClusterShell's nodeset knows, as for clush; '*' is all of them.
-    #[arg(short, long, value_name = "GROUP", conflicts_with = "inventory")]
+    #[arg(help_heading = HOSTS, short, long, value_name = "GROUP", conflicts_with = "inventory")]
     group: Vec<String>,
     /// Ansible inventory: a file, a folder, or a script. With -H, the hosts are patterns in it.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(help_heading = HOSTS, short, long, value_name = "FILE")]
     inventory: Vec<PathBuf>,
     /// Limit the inventory's hosts, as for ansible; '@FILE' is a file of names.
-    #[arg(long, requires = "inventory")]
+    #[arg(help_heading = HOSTS, long, requires = "inventory")]
     limit: Option<String>,
 }
 
@@ -39,6 +42,18 @@ impl ManyHosts {
     /// Whether there are any options that name hosts.
     pub(crate) fn are_given(&self) -> bool {
         !self.hosts.is_empty() || !self.inventory.is_empty() || !self.group.is_empty()
+    }
+
+    /// Names more of them, as -H does.
+    pub(crate) fn add(&mut self, names: Vec<String>) {
+        self.hosts.extend(names);
+    }
+
+    /// Whether patterns may be among them.
+    pub(crate) fn has_patterns(&self) -> bool {
+        self.hosts
+            .iter()
+            .any(|list| is_pattern(list) || list.contains('@'))
     }
 
     /// Takes hosts away, as `!` does in a list.
@@ -62,9 +77,20 @@ impl ManyHosts {
         world: &World,
         backend: &Backend,
     ) -> anyhow::Result<Selection> {
+        self.selection_among(&[], config_file, world, backend).await
+    }
+
+    /// The same, where a pattern stands for what it matches of these names, and for aliases of ssh_config if it matches none.
+    pub(crate) async fn selection_among(
+        &self,
+        names: &[String],
+        config_file: Option<&OsStr>,
+        world: &World,
+        backend: &Backend,
+    ) -> anyhow::Result<Selection> {
         let mut selection = if self.inventory.is_empty() {
             Selection {
-                targets: self.listed(config_file, world, backend).await?,
+                targets: self.listed(names, config_file, world, backend).await?,
                 ..Selection::default()
             }
         } else {
@@ -79,6 +105,7 @@ impl ManyHosts {
 
     async fn listed(
         &self,
+        known: &[String],
         config_file: Option<&OsStr>,
         world: &World,
         backend: &Backend,
@@ -90,7 +117,11 @@ impl ManyHosts {
                 names.push(name);
                 continue;
             }
-            let matching = aliases(&name, config_file, world, backend).await?;
+            let mut matching = known.to_vec();
+            matching.retain(|known| matches(known.as_bytes(), name.as_bytes()));
+            if matching.is_empty() {
+                matching = aliases(&name, config_file, world, backend).await?;
+            }
             if matching.is_empty() {
                 let known = aliases("*", config_file, world, backend).await?;
                 let near = nearest(&name, known.iter().map(String::as_str));
@@ -165,7 +196,7 @@ pub(super) fn meant(near: Option<&str>) -> String {
 }
 
 /// For hosts that have no address: a sentence with the aliases of ssh_config that they were most likely meant to be.
-pub(super) async fn misspelt(
+pub(crate) async fn misspelt(
     names: &[&str],
     config_file: Option<&OsStr>,
     world: &World,

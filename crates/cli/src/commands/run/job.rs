@@ -656,7 +656,7 @@ pub(super) fn failed(failure: Failure, unanswered: Option<&str>, stopping: Optio
 }
 
 /// What a failure is, besides the host's own.
-fn trouble(failure: &Failure) -> Option<Trouble> {
+pub(crate) fn trouble(failure: &Failure) -> Option<Trouble> {
     match failure.kind {
         _ if failure.cause == Cause::Lookup => Some(Trouble::UnknownName),
         ErrorKind::Configuration | ErrorKind::Local if failure.execution == Execution::DidNotStart => {

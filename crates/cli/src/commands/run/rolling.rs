@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug, clap::Args)]
 pub(super) struct Rolling {
     /// Run on this many hosts, or this part of them, and begin with the next ones when all of these have finished.
-    #[arg(long, value_name = "N|P%")]
+    #[arg(help_heading = "Running", long, value_name = "N|P%")]
     serial: Option<Share>,
     /// Start no more hosts once one has failed; those that are running finish.
-    #[arg(long, conflicts_with = "max_fail")]
+    #[arg(help_heading = "Running", long, conflicts_with = "max_fail")]
     fail_fast: bool,
     /// Start no more hosts once more than this many of them, or more than this part, have failed.
-    #[arg(long, value_name = "N|P%")]
+    #[arg(help_heading = "Running", long, value_name = "N|P%")]
     max_fail: Option<Share>,
 }
 
