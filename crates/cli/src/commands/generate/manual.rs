@@ -194,7 +194,7 @@ mod tests {
                     if words.get(1).is_some_and(|word| word == "ssh") {
                         continue;
                     }
-                    if let Err(error) = Cli::command().try_get_matches_from(&words) {
+                    if let Err(error) = crate::arguments().try_get_matches_from(&words) {
                         panic!("{name}: {words:?}: {error}");
                     }
                 }
