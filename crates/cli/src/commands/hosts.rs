@@ -160,7 +160,7 @@ pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode
                 other => return Err(unexpected(&other)),
             }
             let name = Printable::line(&target.name);
-            Ok(match backend.is_private() {
+            Ok(match backend.is_told_to_be_private() {
                 true => format!("{name}: connected, and closed again (--no-daemon)\n"),
                 false if pin => format!("{name}: connected, kept until closed\n"),
                 false => format!("{name}: connected\n"),

@@ -225,8 +225,7 @@ fn result(target: &Target, number: usize, error: Option<&anyhow::Error>) -> Host
         None => Outcome::Exited(0),
         Some(error) => Outcome::Failed {
             kind: failure
-                .map_or(ErrorKind::Local, |failure| failure.kind)
-                .as_str()
+                .map_or("failed", |failure| failure.kind.as_str())
                 .to_owned(),
             message: unnamed(target, &format!("{error:#}")).to_owned(),
             execution: Execution::DidNotStart,
