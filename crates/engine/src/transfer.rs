@@ -10,6 +10,7 @@
 //! | `filter` | which names are left out |
 //! | `compare`, `there` | whether the target has what the source has; what a server's directories have |
 //! | `content` | whether files' contents are the same, by hash |
+//! | `exposed` | which of a server's directories others can rename or fill |
 //! | `delete` | what the target has and the source has not |
 //! | `part` | the names that files have until they are whole |
 //! | `reason` | why something was not copied |
@@ -26,6 +27,7 @@ mod compression;
 mod content;
 mod delete;
 mod down;
+mod exposed;
 mod filter;
 mod finish;
 mod folder;

@@ -46,9 +46,19 @@ fn plain(path: &[u8]) -> Vec<u8> {
 
 /// A name that nobody else can know before the file is there.
 pub(super) fn random(target: &[u8]) -> Bytes {
+    beside(target, unguessable())
+}
+
+/// A time that nobody else can know before a file has it; before 2038, which is as far as some file systems count.
+pub(super) fn mark() -> u32 {
+    let [a, b, c, d, ..] = unguessable();
+    u32::from_be_bytes([a & 0x7f, b, c, d])
+}
+
+fn unguessable() -> [u8; 8] {
     let mut random = [0; 8];
     aws_lc_rs::rand::fill(&mut random).expect("the kernel's random generator answers once it is seeded");
-    beside(target, random)
+    random
 }
 
 /// `.NAME.0123456789abcdef.part`

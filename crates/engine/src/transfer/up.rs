@@ -16,6 +16,7 @@ use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent,
 
 use super::compare::{Verdict, verdict};
 use super::content::{Checks, Compared, Side};
+use super::exposed::Exposure;
 use super::part::{self, Claim, Tag};
 use super::path::{self, os};
 use super::reason::{MKDIR, Size, named, no_space, read_only};
@@ -43,6 +44,7 @@ pub(super) struct Up<'a> {
     ids: [Vec<u8>; 2],
     /// What small files were called while they were written on sessions that were lost: the server may have them still.
     lost_parts: Mutex<Vec<Bytes>>,
+    exposure: Exposure,
     /// Turns to list a directory, and to ask something of a single name.
     listing: Semaphore,
     asking: Semaphore,
@@ -101,6 +103,7 @@ impl<'a> Up<'a> {
             root,
             ids: [from.id(), Place::Server(sessions.clone()).id()],
             lost_parts: Mutex::default(),
+            exposure: Exposure::default(),
             listing: Semaphore::new(LISTINGS),
             asking: Semaphore::new(AT_ONCE),
         }
@@ -818,6 +821,8 @@ impl<'a> Up<'a> {
             Err(error) => return Err(error),
         };
         let exclusive = options.opening == Opening::Exclusive;
+        // Another attempt has another name.
+        let is_marked = options.mark.is_some();
         let empties = in_place && options.opening == Opening::Truncate && item.there.existing.is_some();
         let wanted = match alone {
             true => 1,
@@ -841,7 +846,7 @@ impl<'a> Up<'a> {
                 wants,
                 ended,
                 may_be_full,
-            } = self.news(item, &striped, exclusive, &mut counted);
+            } = self.news(item, &striped, (exclusive, is_marked), &mut counted);
             *sent |= empties && striped.shared.plan().has_opened();
             if let Some(ended) = ended {
                 striped.drive();
@@ -943,11 +948,21 @@ impl<'a> Up<'a> {
             .and_then(|existing| existing.owner)
             .filter(|_| !there.adopted);
         options.rename_to = Some(path.clone());
-        Ok((options, alone || there.exposed))
+        if there.exposed && self.sessions.first().is_sftp_server().await? {
+            options.mark = Some(part::mark());
+        }
+        let alone = alone || there.exposed && options.mark.is_none();
+        Ok((options, alone))
     }
 
     /// Takes what a plan has to say, and counts what it has written beyond `counted`.
-    fn news(&self, item: &Item, striped: &Striped<Upload>, exclusive: bool, counted: &mut u64) -> News {
+    fn news(
+        &self,
+        item: &Item,
+        striped: &Striped<Upload>,
+        (exclusive, is_marked): (bool, bool),
+        counted: &mut u64,
+    ) -> News {
         let (events, done) = {
             let mut plan = striped.shared.plan();
             let events: Vec<_> = std::iter::from_fn(|| plan.poll_event()).collect();
@@ -973,7 +988,7 @@ impl<'a> Up<'a> {
                     news.ended = Some(self.not_replaced(item, refused, &status));
                 }
                 // What an earlier attempt has left is worth nothing to such a server: it is begun anew.
-                UploadEvent::Damaged(status) if !exclusive && !item.there.in_place => {
+                UploadEvent::Damaged(status) if (!exclusive || is_marked) && !item.there.in_place => {
                     news.ended = Some(Ended::Again(self.refused(item, status)));
                 }
                 UploadEvent::Damaged(status) => {
@@ -996,6 +1011,10 @@ impl<'a> Up<'a> {
     /// A file that cannot get its name by renaming is written where it is to be.
     fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Ended {
         if item.there.in_place {
+            return Ended::Failed(self.refused(item, status.clone()));
+        }
+        if status.code == sftp::StatusCode::NO_SUCH_FILE {
+            // Somebody has moved what was written, and may have put something else where it was to be.
             return Ended::Failed(self.refused(item, status.clone()));
         }
         if refused == Refused::Renaming {
@@ -1178,26 +1197,14 @@ impl<'a> Up<'a> {
         kept: bool,
     ) -> Result<Part, Error> {
         let folder = path::folder_and_name(part).0;
-        let home = Bytes::from_static(b".");
-        let stat = |path: Bytes| {
-            let stat = move |sftp: Sftp| {
-                let path = path.clone();
-                async move { sftp.stat(path).await }
-            };
-            async move { self.sessions.with(stat).await }
-        };
         let left = async {
             match kept {
                 true => self.look(part).await,
                 false => Ok(None),
             }
         };
-        let (left, folder, home) = tokio::join!(left, stat(folder), stat(home));
+        let (left, exposed) = tokio::join!(left, self.exposure.is_exposed(self.sessions, &folder));
         let left = left?;
-        let exposed = match (folder, home) {
-            (Ok(folder), Ok(home)) => is_exposed(&folder, &home),
-            _ => true,
-        };
         if let Some(left) = &left
             && left.size.is_some_and(|size| size > 0)
             // A longer one would have to be cut, which is not done alike by all servers.
@@ -1339,20 +1346,6 @@ pub(super) async fn set_looks(
 
 fn times((accessed, modified): (u32, u32)) -> Times {
     Times { accessed, modified }
-}
-
-/// Whether others than the user and root may give names in a folder to other files. `home` is where a session begins,
-/// which shows who the user is.
-fn is_exposed(folder: &FileAttributes, home: &FileAttributes) -> bool {
-    let (Some(mode), Some(owner)) = (folder.permissions.map(Permissions::bits), folder.owner) else {
-        return true;
-    };
-    let Some(user) = home.owner else { return true };
-    let theirs = owner.uid != 0 && owner.uid != user.uid;
-    // A group that is the user's own, as most systems make one for each user, holds nobody else.
-    let shared_group = mode & 0o020 != 0 && (mode & 0o2000 != 0 || owner.gid != user.gid);
-    let sticky = mode & 0o1000 != 0;
-    theirs || !sticky && (mode & 0o002 != 0 || shared_group)
 }
 
 /// Bytes that a file system has left for a file.

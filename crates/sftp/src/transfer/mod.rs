@@ -40,6 +40,7 @@ mod budget;
 mod download;
 mod many_download;
 mod many_upload;
+mod mark;
 mod pace;
 mod ranges;
 mod renaming;

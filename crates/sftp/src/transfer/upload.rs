@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::mark::Mark;
 use super::pace::SendMark;
 use super::ranges::Ranges;
 use super::renaming::Renaming;
@@ -40,6 +41,10 @@ pub struct UploadOptions {
     pub owner: Option<Owner>,
     /// The attributes are those of a file that this one replaces: where the server refuses them, it does not.
     pub needs_attributes: bool,
+    /// With [`Opening::Exclusive`] on a server that keeps the order: a random time of last access for the new file, where
+    /// somebody else may be able to give its name to another file. No other worker writes before FSTAT has shown it this time
+    /// and the owner of what the first one has made.
+    pub mark: Option<u32>,
     /// Have the server write the file to its disk before it is closed, where it can.
     pub sync: bool,
     /// Rename the file to this, over what is there where the server can, when all of it has been written.
@@ -61,6 +66,7 @@ impl UploadOptions {
             opening: Opening::Truncate,
             owner: None,
             needs_attributes: false,
+            mark: None,
             sync: false,
             rename_to: None,
             memory: DEFAULT_MEMORY,
@@ -135,6 +141,7 @@ pub enum UploadEvent {
 pub struct Upload {
     options: UploadOptions,
     ranges: Ranges,
+    mark: Option<Mark>,
     workers: Workers<Purpose, Writing>,
     /// A worker made or opened the file; the others may.
     created: bool,
@@ -167,6 +174,8 @@ struct Writing {
     came_early: bool,
     /// The file may not be read, only written.
     only_writes: bool,
+    /// What it has opened has not been seen to be the file.
+    is_unseen: bool,
 }
 
 enum Purpose {
@@ -178,6 +187,13 @@ enum Purpose {
     /// The same: what was written is still there.
     StillThere,
     Owner,
+    /// What the new file looks like before it is marked.
+    Made,
+    Mark,
+    /// The same when it is.
+    Marked,
+    /// Whether what a further worker has opened has the mark.
+    Seen,
     Write {
         range: Range<u64>,
         sent: SendMark,
@@ -247,6 +263,7 @@ impl Upload {
         }
         Self {
             workers: Workers::new(options.memory),
+            mark: options.mark.map(Mark::new),
             options,
             ranges,
             created: false,
@@ -337,7 +354,9 @@ impl Plan for Upload {
             WorkerState::Idle if worker.retired => return self.remove_worker(id, client),
             WorkerState::Idle => self.open(id, client),
             // Before it is known who made the file, it may be anybody's.
-            WorkerState::Open(handle) if self.created && self.finish.worker != Some(id) => {
+            WorkerState::Open(handle)
+                if self.created && !worker.work.is_unseen && self.finish.worker != Some(id) =>
+            {
                 let handle = handle.clone();
                 self.write_ready(id, &handle, client, now);
             }
@@ -349,7 +368,7 @@ impl Plan for Upload {
         if ready && !worker.retired && !matches!(worker.state, WorkerState::Gone) {
             self.want(id, piece(client.limits().max_write), client.has_room());
         }
-        self.finish_if_written(id, client);
+        self.finish_if_written(id, client, now);
         let worker = &self.workers[id];
         if worker.retired && worker.is_idle() && self.finish.worker != Some(id) {
             self.remove_worker(id, client);
@@ -380,12 +399,17 @@ impl Plan for Upload {
                 }
             }
             Purpose::Owner => match outcome {
+                Ok(_) if self.mark.is_some() => {}
                 Ok(_) => self.has_created(),
                 Err(status) if !self.over => {
                     self.not_replaced(Refused::Owner, status);
                 }
                 Err(_) => {}
             },
+            Purpose::Made | Purpose::Marked | Purpose::Seen => {
+                self.handle_look(id, &asked, client, &outcome, now);
+            }
+            Purpose::Mark => {}
             Purpose::Write { range, sent } => {
                 self.held -= (range.end - range.start) as usize;
                 self.workers[id].pace.done(sent, now);
@@ -459,7 +483,7 @@ impl Plan for Upload {
                 }
             }
         }
-        self.continue_finish(id, client);
+        self.continue_finish(id, client, now);
         None
     }
 
@@ -481,7 +505,12 @@ impl Plan for Upload {
         let unknown = self.options.opening == Opening::Exclusive
             && !self.created
             && self.workers.get_mut(id).is_some_and(|worker| {
-                let makes = |asked: &Purpose| matches!(asked, Purpose::Open(Role::First) | Purpose::Owner);
+                let makes = |asked: &Purpose| {
+                    matches!(
+                        asked,
+                        Purpose::Open(Role::First) | Purpose::Owner | Purpose::Marked
+                    )
+                };
                 worker.asked.values().any(makes)
             });
         if unknown {
@@ -515,15 +544,20 @@ impl Upload {
             true => OpenFlags::WRITE,
             false => OpenFlags::READ | OpenFlags::WRITE,
         };
+        let is_marked = self.mark.as_ref().is_none_or(Mark::is_kept);
         let (role, flags) = match self.options.opening {
-            _ if self.created => (Role::Further, both),
+            _ if self.created && is_marked => (Role::Further, both),
+            // Whose file this would be could not be seen.
+            _ if self.created => return self.refuse_unmarked(id, client),
             Opening::Existing => (Role::First, both),
             Opening::Exclusive if !opening => (
                 Role::First,
                 OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
             ),
             // Most likely it is there by the time the server reads this; nothing is written before that is known.
-            Opening::Exclusive if !self.workers[id].work.came_early => (Role::Early, both),
+            Opening::Exclusive if self.mark.is_none() && !self.workers[id].work.came_early => {
+                (Role::Early, both)
+            }
             Opening::Truncate if !opening => {
                 let flags = OpenFlags::WRITE | OpenFlags::CREATE;
                 let empty = if self.is_fresh() {
@@ -617,8 +651,30 @@ impl Upload {
                         attributes,
                     };
                     worker.asked.insert(client.request(set), Purpose::Owner);
-                } else if role != Role::Early {
-                    self.has_created();
+                }
+                match &self.mark {
+                    Some(mark) => {
+                        let handle = || handle.clone();
+                        let look = || Request::Fstat { handle: handle() };
+                        let set = Request::Fsetstat {
+                            handle: handle(),
+                            attributes: mark.times(),
+                        };
+                        worker.work.is_unseen = role != Role::First;
+                        let asks = match role {
+                            Role::First => vec![
+                                (look(), Purpose::Made),
+                                (set, Purpose::Mark),
+                                (look(), Purpose::Marked),
+                            ],
+                            _ => vec![(look(), Purpose::Seen)],
+                        };
+                        for (request, purpose) in asks {
+                            worker.asked.insert(client.request(request), purpose);
+                        }
+                    }
+                    None if owner.is_none() && role != Role::Early => self.has_created(),
+                    None => {}
                 }
                 let done = self.options.done.iter().map(|range| range.end).max();
                 let worker = &mut self.workers[id];
@@ -629,7 +685,8 @@ impl Upload {
                         worker.asked.insert(fstat, Purpose::Intact { least });
                     }
                     (Role::Further, _, Some((offset, sample)))
-                        if self.sample_is_there && !worker.work.only_writes =>
+                        // Reading would change the mark.
+                        if self.sample_is_there && !worker.work.only_writes && self.mark.is_none() =>
                     {
                         let read = client.request(read(&handle, *offset, sample.len() as u64));
                         worker.asked.insert(read, Purpose::StillThere);
@@ -675,6 +732,57 @@ impl Upload {
         self.workers.stir();
     }
 
+    /// What FSTAT told of a file that is marked, or should be.
+    fn handle_look(
+        &mut self,
+        id: WorkerId,
+        asked: &Purpose,
+        client: &mut Client,
+        outcome: &Outcome,
+        now: Instant,
+    ) {
+        let none = FileAttributes::default();
+        let found = match outcome {
+            Ok(Reply::Attributes(found)) => found,
+            _ => &none,
+        };
+        let Some(mark) = &mut self.mark else { return };
+        match asked {
+            Purpose::Made => mark.is_made(found, now),
+            Purpose::Marked => {
+                mark.is_set(found);
+                self.has_created();
+            }
+            _ if mark.is_on(found) => self.workers[id].work.is_unseen = false,
+            _ => self.refuse_unmarked(id, client),
+        }
+    }
+
+    /// A worker's session does not reach the file that was made.
+    fn refuse_unmarked(&mut self, id: WorkerId, client: &mut Client) {
+        let (handle, requests) = self.abandon(id);
+        requests.into_iter().for_each(|request| client.cancel(request));
+        if let Some(handle) = handle {
+            client.close(handle);
+        }
+        let message = "what has the name of the file that is being written is not that file";
+        if self.workers.taking_part() > 0 {
+            let status = Status::local(StatusCode::FAILURE, message);
+            self.events
+                .push_back(UploadEvent::WorkerLost(id, WorkerLoss::Refused(status)));
+        } else {
+            self.damaged(message);
+        }
+    }
+
+    /// What the file is to look like at last.
+    fn last_attributes(&self, now: Instant) -> FileAttributes {
+        let mut attributes = self.options.attributes.clone();
+        let usual = self.mark.as_ref().and_then(|mark| mark.usual_times(now));
+        attributes.times = attributes.times.or(usual);
+        attributes
+    }
+
     /// A server that empties a file as it opens it has lost what was there.
     fn handle_intact(&mut self, least: u64, outcome: &Outcome) {
         if let Ok(Reply::Attributes(FileAttributes { size: Some(size), .. })) = outcome
@@ -687,7 +795,7 @@ impl Upload {
     }
 
     /// Ends the file on this worker, when everything is written or is being written on this worker alone.
-    fn finish_if_written(&mut self, id: WorkerId, client: &mut Client) {
+    fn finish_if_written(&mut self, id: WorkerId, client: &mut Client, now: Instant) {
         let WorkerState::Open(handle) = &self.workers[id].state else {
             return;
         };
@@ -702,7 +810,7 @@ impl Upload {
                 .all(|(_, worker)| worker.work.ready.is_empty())
             && self.created
             && !self.workers.iter().any(waits_for);
-        if self.over || !written || self.finish.worker.is_some() {
+        if self.over || !written || self.finish.worker.is_some() || self.workers[id].work.is_unseen {
             return;
         }
         let handle = handle.clone();
@@ -716,7 +824,7 @@ impl Upload {
             || self.ranges.end() != self.options.size;
         let attributes = FileAttributes {
             size: self.ranges.end().filter(|_| cut),
-            ..self.options.attributes.clone()
+            ..self.last_attributes(now)
         };
         self.set(id, &handle, attributes, client);
         self.measure(id, client);
@@ -842,7 +950,7 @@ impl Upload {
     }
 
     /// The next step, when all answers to the last one are here.
-    fn continue_finish(&mut self, id: WorkerId, client: &mut Client) {
+    fn continue_finish(&mut self, id: WorkerId, client: &mut Client, now: Instant) {
         if self.over
             || self.finish.worker != Some(id)
             || self.finish.awaited > 0
@@ -854,8 +962,8 @@ impl Upload {
         match (self.finish.step, handle) {
             (Step::Measuring, Some(handle)) => {
                 self.finish.step = Step::Setting;
-                self.set(id, &handle, self.options.attributes.clone(), client);
-                self.continue_finish(id, client);
+                self.set(id, &handle, self.last_attributes(now), client);
+                self.continue_finish(id, client, now);
             }
             (Step::Setting, Some(handle)) => self.close(id, handle, client),
             (Step::Measuring | Step::Setting, None) => {}

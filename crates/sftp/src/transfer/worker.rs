@@ -123,8 +123,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
 
     /// How many take part, or may yet.
     pub(super) fn taking_part(&self) -> usize {
-        let gone = |worker: &&Worker<Purpose, Work>| matches!(worker.state, WorkerState::Gone);
-        self.workers.len() - self.workers.iter().filter(gone).count()
+        self.workers.iter().filter(|worker| worker.takes_part()).count()
     }
 
     pub(super) fn is_gone(&self, id: WorkerId) -> bool {

@@ -11,8 +11,8 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, Many, ManyDownload, ManyDownloadEvent, ManyUpload,
-    ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent,
-    WalkOptions,
+    ManyUploadEvent, Opening, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent,
+    WalkOptions, WorkerId,
 };
 use trunkline_sftp::{
     Client, Config, FileAttributes, FileType, Handle, OpenFlags, Outcome, Permissions, Reply, Request,
@@ -456,6 +456,104 @@ fn one_large_file_comes_and_goes_whole() {
         }
     }
     assert!(local == whole);
+}
+
+/// Provides what a worker wants, and gives it what its session answers; what else the upload has to say.
+fn step(upload: &mut Upload, worker: WorkerId, session: &mut Session, whole: &Bytes) -> Vec<UploadEvent> {
+    let mut events = Vec::new();
+    upload.drive(worker, &mut session.client, Instant::now());
+    while let Some(event) = upload.poll_event() {
+        match event {
+            UploadEvent::Read { id, offset, length } => {
+                let from = whole.len().min(offset as usize);
+                upload.provide(id, whole.slice(from..whole.len().min(from + length)));
+            }
+            event => events.push(event),
+        }
+    }
+    upload.drive(worker, &mut session.client, Instant::now());
+    if !upload.is_over() && !upload.is_gone(worker) {
+        for (id, outcome) in session.turn() {
+            upload.handle_reply(worker, &mut session.client, id, outcome, Instant::now());
+        }
+    }
+    events
+}
+
+#[test]
+fn where_names_can_be_exchanged_a_further_session_writes_to_the_same_file_or_to_none() {
+    let whole = Bytes::from(content(20_000_000));
+    for trap in ["none", "link", "another file", "nothing"] {
+        let folder = Folder::new();
+        let [part, away, victim] = ["f.part", "away", "victim"].map(|name| folder.0.join(name));
+        fs::write(&victim, "the user's own").unwrap();
+        let mut sessions = [(); 2].map(|()| Session::new(&Config::default()));
+        let [first, second] = &mut sessions;
+        let mut options = UploadOptions::new(folder.path("f.part"));
+        options.size = Some(whole.len() as u64);
+        options.opening = Opening::Exclusive;
+        options.mark = Some(1_234_567_890);
+        options.rename_to = Some(folder.path("f"));
+        let mut upload = Upload::new(options);
+        let worker = upload.add_worker();
+        while !upload.has_opened() {
+            step(&mut upload, worker, first, &whole);
+        }
+        if trap != "none" {
+            fs::rename(&part, &away).unwrap();
+        }
+        match trap {
+            "link" => std::os::unix::fs::symlink(&victim, &part).unwrap(),
+            "another file" => fs::write(&part, "somebody else's").unwrap(),
+            _ => {}
+        }
+        let further = upload.add_worker();
+        let done = upload.ranges().done_bytes();
+        let mut events = Vec::new();
+        // The first one's answers wait: what is confirmed is the second one's.
+        while !upload.is_gone(further) && upload.ranges().done_bytes() == done {
+            events.extend(step(&mut upload, further, second, &whole));
+        }
+        assert_eq!(upload.is_gone(further), trap != "none", "{trap}: {events:?}");
+        let untouched = fs::read(&victim).unwrap() == b"the user's own";
+        assert!(untouched, "{trap}");
+        if trap == "another file" {
+            assert_eq!(fs::read(&part).unwrap(), b"somebody else's");
+        }
+        upload.retire_worker(further);
+        while !upload.is_gone(further) {
+            step(&mut upload, further, second, &whole);
+        }
+        if trap != "none" {
+            fs::rename(&away, &part).unwrap();
+        }
+        let mut ended = Vec::new();
+        while !upload.is_over() {
+            ended.extend(step(&mut upload, worker, first, &whole));
+        }
+        ended.extend(std::iter::from_fn(|| upload.poll_event()));
+        assert!(
+            matches!(
+                &ended[..],
+                [
+                    ..,
+                    UploadEvent::Finished {
+                        attributes: Ok(()),
+                        ..
+                    }
+                ]
+            ),
+            "{trap}: {ended:?}"
+        );
+        let found = fs::metadata(folder.0.join("f")).unwrap();
+        let accessed = found.accessed().unwrap();
+        assert!(fs::read(folder.0.join("f")).unwrap() == whole, "{trap}");
+        let minute = std::time::Duration::from_secs(60);
+        assert!(
+            accessed + minute > std::time::SystemTime::now(),
+            "the mark does not stay"
+        );
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Pla
 use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
 use super::super::source::open;
 use super::super::{Item, Place, Reason, part, path::shown};
-use super::{Up, looks};
+use super::{Ended, Up, looks};
 use crate::sftp::{self, Sftp, Status};
 
 /// The small files on one session.
@@ -179,8 +179,10 @@ impl<'a> SmallUp<'a> {
                     status,
                 } => {
                     if let Some(item) = self.files.known.remove(&file) {
-                        self.up.not_replaced(&item, refused, &status);
-                        self.in_place.push(item);
+                        match self.up.not_replaced(&item, refused, &status) {
+                            Ended::Failed(reason) => self.up.job.failed(item.target, reason),
+                            _ => self.in_place.push(item),
+                        }
                     }
                 }
                 ManyUploadEvent::Failed { file, status } => {
