@@ -12,6 +12,7 @@
 //! | `content` | whether files' contents are the same, by hash |
 //! | `exposed` | which of a server's directories others can rename or fill |
 //! | `delete` | what the target has and the source has not |
+//! | `backup`, `hard_links` | what is replaced keeps a name; names of one file |
 //! | `part` | the names that files have until they are whole |
 //! | `reason` | why something was not copied |
 //! | `stream` | ends that are not regular files: pipes, devices, descriptors |
@@ -21,6 +22,7 @@
 //! | `blocks` | what is right already: both ends' hashes, block by block |
 //! | `verify` | whether what was copied is the same on both ends |
 
+mod backup;
 mod blocks;
 mod compare;
 mod compression;
@@ -31,6 +33,7 @@ mod exposed;
 mod filter;
 mod finish;
 mod folder;
+mod hard_links;
 mod list;
 mod part;
 mod path;
@@ -55,18 +58,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 pub use trunkline_request::copy::{
-    Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Snapshot, Waiting,
+    Backup, Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Snapshot, Waiting,
 };
+pub use trunkline_request::mode::{ModeChange, ModeError};
 
 use crate::engine::Host;
 use crate::error::Error;
 use crate::memory::tuned::MOST_STREAMS;
-use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
+use crate::sftp::{FileAttributes, FileType, Owner, Permissions, Sftp};
+use backup::Backups;
 use compare::Beside;
 use compression::Flow;
 use delete::Deletion;
 use filter::Filters;
 use finish::Finish;
+use hard_links::HardLinks;
 use part::Tag;
 use path::{Expanded, folder_and_name, shown};
 use reason::{Reason, STOPPED};
@@ -377,6 +383,9 @@ pub async fn copy_at(
         return stream::copy_to(sources, &stream, options, &rate, progress).await;
     }
     let to = progress.connect(target).await?;
+    hard_links::check(options.hard_links, &to, sources).await?;
+    to.check_owners(options).await?;
+    to.check_backups(options).await?;
     let target = &to.expanded(target).await?;
     if let Place::Server(sessions) = &to {
         sessions.send();
@@ -393,6 +402,8 @@ pub async fn copy_at(
         tree: Tree::default(),
         names: HeldNames::default(),
         finish: Finish::default(),
+        hard_links: HardLinks::new(options.hard_links),
+        backups: Backups::default(),
         there: there::Listings::default(),
         specials: AtomicU64::new(0),
         no_hashes: AtomicBool::new(false),
@@ -432,7 +443,10 @@ pub async fn copy_at(
             sessions.measure_by(move || progress.steps());
         }
     }
-    let copied = copy_groups(&job, groups, &to, &top).await;
+    let mut copied = copy_groups(&job, groups, &to, &top).await;
+    if copied.is_ok() {
+        copied = hard_links::make(&job, &to, &top.root).await;
+    }
     job.more_specials();
     if copied.is_ok() && !job.is_over() {
         for path in job.filters.missing() {
@@ -552,6 +566,54 @@ impl Place {
                 None => sessions.first().host().as_bytes().to_vec(),
             },
         }
+    }
+}
+
+impl Place {
+    /// Whether what is written there is written as root; of a server, by whose the directory is that a session begins in.
+    async fn is_root(&self) -> Result<bool, Error> {
+        let Self::Server(sessions) = self else {
+            return Ok(rustix::process::geteuid().is_root());
+        };
+        let home = |sftp: Sftp| async move { sftp.stat(Bytes::from_static(b".")).await };
+        match sessions.with(home).await {
+            Ok(home) => Ok(home.owner.is_some_and(|owner| owner.uid == 0)),
+            Err(Error::File { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses to keep owners where only root could.
+    async fn check_owners(&self, options: &CopyOptions) -> Result<(), Error> {
+        if !options.numeric_ids || self.is_root().await? {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "only root can keep owners and groups, and {} is another user: log in as root, or copy without --numeric-ids",
+            match self {
+                Self::Local => "this one".to_owned(),
+                Self::Server(sessions) => format!("the one at {}", sessions.first().host()),
+            }
+        )))
+    }
+
+    /// Refuses to keep backups where a file cannot have two names.
+    async fn check_backups(&self, options: &CopyOptions) -> Result<(), Error> {
+        let (Self::Server(sessions), Some(_)) = (self, &options.backup) else {
+            return Ok(());
+        };
+        let (sftp, none) = (sessions.first(), Bytes::new);
+        let (from, to) = (none(), none());
+        let link = trunkline_sftp::Request::Hardlink { from, to };
+        let (from, to) = (none(), none());
+        let rename = trunkline_sftp::Request::PosixRename { from, to };
+        if sftp.link().supports(&link).await? && sftp.link().supports(&rename).await? {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "{} cannot give a file a second name, which backups are made with: copy without --backup",
+            sftp.host()
+        )))
     }
 }
 
@@ -858,7 +920,7 @@ impl Place {
                 })
             }
             Self::Server(sessions) => {
-                let make = |sftp: Sftp| async move { make_directories_there(&sftp, path).await };
+                let make = |sftp: Sftp| async move { make_directories_there(&sftp, path, 0o777).await };
                 sessions.with(make).await
             }
         }
@@ -866,7 +928,7 @@ impl Place {
 }
 
 /// Makes directories on a server, the innermost first that has one to be in.
-async fn make_directories_there(sftp: &Sftp, path: &Bytes) -> Result<(), Error> {
+async fn make_directories_there(sftp: &Sftp, path: &Bytes, mode: u32) -> Result<(), Error> {
     let path = path.slice(..path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1));
     let slashes = path
         .iter()
@@ -884,7 +946,11 @@ async fn make_directories_there(sftp: &Sftp, path: &Bytes) -> Result<(), Error> 
     }
     for end in missing.into_iter().rev() {
         let folder = path.slice(..end);
-        if let Err(error) = sftp.mkdir(&folder, FileAttributes::default()).await {
+        let attributes = FileAttributes {
+            permissions: Some(Permissions(mode)),
+            ..FileAttributes::default()
+        };
+        if let Err(error) = sftp.mkdir(&folder, attributes).await {
             // Somebody else may have made it meanwhile.
             let found = sftp.stat(&folder).await.ok().and_then(|found| found.file_type());
             if found != Some(FileType::Directory) {
@@ -929,6 +995,8 @@ struct Job {
     tree: Tree,
     names: HeldNames,
     finish: Finish,
+    hard_links: HardLinks,
+    backups: Backups,
     there: there::Listings,
     /// Pipes, sockets and devices that were found in trees.
     specials: AtomicU64,
@@ -1047,10 +1115,20 @@ impl Job {
         });
     }
 
+    /// A source's permissions as they count.
+    fn mode(&self, mode: u32, kind: Kind) -> u32 {
+        match kind {
+            Kind::File | Kind::Directory => {
+                ModeChange::apply(&self.options.chmod, mode, kind == Kind::Directory)
+            }
+            Kind::Link | Kind::Other => mode,
+        }
+    }
+
     /// Permissions for a new file or directory on this machine.
     fn local_mode(&self, mode: Option<u32>, usual: u32) -> u32 {
         match mode {
-            Some(mode) if self.options.preserve => mode & KEPT_BITS,
+            Some(mode) if self.options.preserve => mode & self.options.kept_bits(),
             mode => mode.unwrap_or(usual) & 0o777 & !self.options.umask,
         }
     }
@@ -1246,9 +1324,6 @@ const WANTED_RATE: f64 = 300e6;
 /// On loopback a second connection costs 10 ms and its sshd's start; it pays for files that take longer.
 const NEAR_STRIPED: u64 = 128 * 1024 * 1024;
 
-/// Permissions that `preserve` keeps, as scp does. Set-user-ID and set-group-ID would be the copier's own.
-const KEPT_BITS: u32 = 0o1777;
-
 /// Set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
 
@@ -1274,6 +1349,9 @@ struct Item {
     size: u64,
     mode: Option<u32>,
     times: Option<(u32, u32)>,
+    owner: Option<Owner>,
+    /// Device and number of a file of this machine that has other names, too.
+    inode: Option<(u64, u64)>,
     /// The user gave its name at the target, and no server did: a link there leads on.
     named: bool,
     /// Where its bytes come from, when that is not a regular file.

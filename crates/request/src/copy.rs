@@ -4,6 +4,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::mode::ModeChange;
 
 /// Whether a path leads to a descriptor of the process that opens it, as /dev/stdin does.
 pub fn is_descriptor(path: &Path) -> bool {
@@ -21,6 +24,18 @@ pub struct CopyOptions {
     pub recursive: bool,
     /// Keep modification times and permissions; set-user-ID and set-group-ID are for an owner, who is not kept.
     pub preserve: bool,
+    /// Keep owners and groups, too, by their numbers, and what is set for them; the target's side has to be root.
+    #[serde(default)]
+    pub numeric_ids: bool,
+    /// What becomes of the source's permissions before they count.
+    #[serde(default)]
+    pub chmod: Vec<ModeChange>,
+    /// Names of one file at the source become names of one file at the target.
+    #[serde(default)]
+    pub hard_links: bool,
+    /// What is replaced or deleted gets another name.
+    #[serde(default)]
+    pub backup: Option<Backup>,
     /// Leave out what the target has in the same version or a newer one, by its time.
     pub update: bool,
     /// What shows that a file which the target has is not to be copied again.
@@ -63,6 +78,10 @@ impl Default for CopyOptions {
         Self {
             recursive: false,
             preserve: false,
+            numeric_ids: false,
+            chmod: Vec::new(),
+            hard_links: false,
+            backup: None,
             update: false,
             compare: Comparison::Nothing,
             partial: true,
@@ -88,6 +107,44 @@ impl CopyOptions {
     /// Whether what the target has decides what is copied.
     pub fn looks_first(&self) -> bool {
         self.update || self.ignore_existing || self.compare != Comparison::Nothing
+    }
+
+    /// The permissions that are kept where permissions are.
+    pub fn kept_bits(&self) -> u32 {
+        let sets_ids = self.numeric_ids || self.chmod.iter().any(ModeChange::sets_ids);
+        if sets_ids { 0o7777 } else { 0o1777 }
+    }
+}
+
+/// Where what is replaced or deleted stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backup {
+    /// A directory, from the target's on; `None` for beside what takes its place.
+    pub directory: Option<ByteBuf>,
+    /// Behind its name.
+    pub suffix: ByteBuf,
+}
+
+impl Backup {
+    /// The path of what was at `target`, a path below the target's root: below the backups' directory, or that root.
+    pub fn path(&self, target: &[u8]) -> Vec<u8> {
+        [target, &self.suffix].concat()
+    }
+
+    /// Whether a path below the target's root, as which `root` was named, is one of a backup.
+    pub fn has(&self, root: &[u8], target: &[u8]) -> bool {
+        let Some(directory) = &self.directory else {
+            return target.ends_with(&self.suffix);
+        };
+        let below = match directory.strip_prefix(root) {
+            Some(below) if directory.starts_with(b"/") => below,
+            _ => directory.as_slice(),
+        };
+        let plain = below.split(|byte| *byte == b'/');
+        let plain: Vec<&[u8]> = plain.filter(|name| !matches!(*name, b"" | b".")).collect();
+        let directory = plain.join(&b'/');
+        let rest = target.strip_prefix(directory.as_slice());
+        !directory.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
     }
 }
 
@@ -123,14 +180,20 @@ impl Changes {
     pub const MODE: Self = Self(1 << 4);
     /// Its content, or where the link leads.
     pub const CONTENT: Self = Self(1 << 5);
+    /// Its owner or group.
+    pub const OWNER: Self = Self(1 << 6);
+    /// That it is another name of a file.
+    pub const LINK: Self = Self(1 << 7);
 
-    const WORDS: [(Self, &str); 6] = [
+    const WORDS: [(Self, &str); 8] = [
         (Self::NEW, "new"),
         (Self::KIND, "kind"),
         (Self::SIZE, "size"),
         (Self::CONTENT, "content"),
         (Self::TIME, "time"),
         (Self::MODE, "mode"),
+        (Self::OWNER, "owner"),
+        (Self::LINK, "link"),
     ];
 
     /// Whether nothing is.
@@ -350,6 +413,31 @@ pub struct Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backup_is_known_by_its_suffix_or_its_directory() {
+        let backup = |directory: Option<&str>, suffix: &str| Backup {
+            directory: directory.map(|path| path.as_bytes().to_vec().into()),
+            suffix: suffix.as_bytes().to_vec().into(),
+        };
+        for (directory, suffix, target, is_one) in [
+            (None, "~", "d/f~", true),
+            (None, "~", "d/f", false),
+            (Some("old"), "", "old", true),
+            (Some("./old/x"), "", "old/x/f", true),
+            (Some("old"), "", "older", false),
+            (Some("../old"), "", "old/f", false),
+            (Some("/srv/t/old"), "", "old/f", true),
+            (Some("/srv/else"), "", "else", false),
+        ] {
+            let backup = backup(directory, suffix);
+            assert_eq!(
+                backup.has(b"/srv/t", target.as_bytes()),
+                is_one,
+                "{backup:?} {target}"
+            );
+        }
+    }
 
     #[test]
     fn a_file_of_rules_has_one_on_each_line() {

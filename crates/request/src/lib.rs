@@ -10,6 +10,7 @@ pub mod destination;
 pub mod failure;
 pub mod hosts;
 mod log_level;
+pub mod mode;
 pub mod os_bytes;
 pub mod own;
 mod prompt;

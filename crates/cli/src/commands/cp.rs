@@ -21,9 +21,10 @@ use trunkline_control::protocol::{
     CopyEnd, CopyOptions, CopyPlace, CopyRequest, HostRequest, Reply, Request,
 };
 use trunkline_request::World;
-use trunkline_request::copy::Comparison;
+use trunkline_request::copy::{Backup, Comparison};
 use trunkline_request::destination::Destination;
 use trunkline_request::failure;
+use trunkline_request::mode::ModeChange;
 use trunkline_text::Printable;
 
 use crate::backend::{Backend, runtime};
@@ -56,6 +57,16 @@ pub(crate) struct Args {
     /// Keep times and permissions, as scp does.
     #[arg(short, long)]
     preserve: bool,
+    /// With -a: keep owners and groups, too, by their numbers, with set-user-ID and set-group-ID. On the target's side you
+    /// have to be root.
+    #[arg(long, requires = "archive")]
+    numeric_ids: bool,
+    /// Change permissions before they count, as rsync does: Dg+s,ug+w,o-rwx,F644. D is for directories, F for files.
+    #[arg(long, value_name = "CHANGES")]
+    chmod: Option<String>,
+    /// Names of one file become names of one file at the target; from this machine to a server. (-H is for hosts.)
+    #[arg(long, requires = "directories")]
+    hard_links: bool,
     /// Skip files that exist on the target with the same time or a later one; with -a or --delete, those with a later one.
     #[arg(short, long)]
     update: bool,
@@ -100,6 +111,15 @@ pub(crate) struct Args {
     /// -a does. Nothing is deleted unless everything was copied.
     #[arg(long, requires = "directories")]
     delete: bool,
+    /// Keep what is replaced or deleted, with ~ behind its name.
+    #[arg(long)]
+    backup: bool,
+    /// Keep what is replaced or deleted in this directory, under its own name; a relative path begins at the target.
+    #[arg(long, value_name = "DIRECTORY")]
+    backup_dir: Option<PathBuf>,
+    /// What --backup puts behind names; nothing where there is a --backup-dir.
+    #[arg(long, value_name = "TEXT")]
+    suffix: Option<OsString>,
     /// Create the target's directory and those above it.
     #[arg(long)]
     mkdir: bool,
@@ -122,7 +142,7 @@ pub(crate) struct Args {
     /// Show what would be copied and deleted, why, and how much, without doing it.
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Name everything that changes, and why: new, size, time, mode, content.
+    /// Name everything that changes, and why: new, size, time, mode, owner, link, content.
     #[arg(long, visible_alias = "itemize-changes")]
     itemize: bool,
     /// End with a table of what was found, copied and deleted.
@@ -277,6 +297,12 @@ impl Args {
         let mut options = CopyOptions::default();
         options.recursive = self.recursive || self.archive || self.check;
         options.preserve = self.preserve || self.archive;
+        options.numeric_ids = self.numeric_ids;
+        if let Some(changes) = &self.chmod {
+            options.chmod = ModeChange::read(changes, world.umask)?;
+        }
+        options.hard_links = self.hard_links;
+        options.backup = self.backup()?;
         options.update = self.update;
         options.compare = self.comparison();
         options.partial = !self.no_partial;
@@ -296,6 +322,25 @@ impl Args {
         options.streams = self.streams;
         options.umask = world.umask;
         Ok(options)
+    }
+
+    /// Where what is replaced or deleted stays.
+    fn backup(&self) -> anyhow::Result<Option<Backup>> {
+        if !self.backup && self.backup_dir.is_none() {
+            ensure!(self.suffix.is_none(), "--suffix is for --backup");
+            return Ok(None);
+        }
+        let directory = self.backup_dir.as_ref();
+        let directory = directory.map(|path| ByteBuf::from(path.as_os_str().as_bytes()));
+        let usual = if directory.is_some() { "" } else { "~" };
+        let suffix = self.suffix.as_deref().unwrap_or(OsStr::new(usual)).as_bytes();
+        ensure!(
+            directory.is_some() || !suffix.is_empty(),
+            "without a suffix or --backup-dir a backup would have the name of the file"
+        );
+        ensure!(!suffix.contains(&b'/'), "a suffix has no slash");
+        let suffix = ByteBuf::from(suffix);
+        Ok(Some(Backup { directory, suffix }))
     }
 
     /// Whether nothing is changed.

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use bytes::Bytes;
 use trunkline_request::copy::{Changes, Comparison, CopyOptions};
 
-use super::{Item, KEPT_BITS, Kind};
-use crate::sftp::{FileAttributes, FileType, Permissions};
+use super::{Item, Kind};
+use crate::sftp::{FileAttributes, FileType, Owner, Permissions};
 
 /// What has a name at the target.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +16,7 @@ pub(super) struct Beside {
     /// In seconds since 1970.
     pub(super) modified: Option<i64>,
     pub(super) mode: Option<u32>,
+    pub(super) owner: Option<Owner>,
 }
 
 impl From<&FileAttributes> for Beside {
@@ -31,6 +32,7 @@ impl From<&FileAttributes> for Beside {
             size: found.size,
             modified: found.times.map(|times| times.modified.into()),
             mode: found.permissions.map(Permissions::bits),
+            owner: found.owner,
         }
     }
 }
@@ -42,6 +44,10 @@ impl From<&std::fs::Metadata> for Beside {
             size: Some(found.len()),
             modified: Some(found.mtime()),
             mode: Some(found.mode() & 0o7777),
+            owner: Some(Owner {
+                uid: found.uid(),
+                gid: found.gid(),
+            }),
         }
     }
 }
@@ -114,9 +120,12 @@ fn looks(options: &CopyOptions, item: &Item, there: &Beside) -> Changes {
     if differ(item.times.map(|(_, modified)| modified.into()), there.modified) {
         changes |= Changes::TIME;
     }
-    let kept = |mode: Option<u32>| mode.map(|mode| i64::from(mode & KEPT_BITS));
+    let kept = |mode: Option<u32>| mode.map(|mode| i64::from(mode & options.kept_bits()));
     if item.kind != Kind::Link && differ(kept(item.mode), kept(there.mode)) {
         changes |= Changes::MODE;
+    }
+    if options.numeric_ids && item.owner.is_some() && there.owner.is_some() && item.owner != there.owner {
+        changes |= Changes::OWNER;
     }
     changes
 }
@@ -142,6 +151,8 @@ mod tests {
             size: 5,
             mode: Some(0o4644),
             times: Some((1, 100)),
+            owner: Some(Owner { uid: 1, gid: 2 }),
+            inode: None,
             named: false,
             stream: None,
             there: There::default(),
@@ -156,6 +167,7 @@ mod tests {
             size: Some(size),
             modified: Some(modified),
             mode: Some(mode),
+            owner: Some(Owner { uid: 1, gid: 3 }),
         }
     }
 
@@ -202,6 +214,20 @@ mod tests {
         assert_eq!(
             other(Comparison::Nothing, same),
             Verdict::Copy(Changes::default())
+        );
+    }
+
+    #[test]
+    fn owners_and_what_is_set_for_them_count_where_they_are_kept() {
+        let kept = |options: &mut CopyOptions| options.numeric_ids = true;
+        let changed = Changes::OWNER | Changes::MODE;
+        assert_eq!(
+            said(kept, &there(Kind::File, 5, 100, 0o644)),
+            Verdict::Stays(changed)
+        );
+        assert_eq!(
+            said(kept, &there(Kind::File, 5, 100, 0o4644)),
+            Verdict::Stays(Changes::OWNER)
         );
     }
 

@@ -15,7 +15,7 @@ use super::folder::Folder;
 use super::path::{self, shown};
 use super::sessions::Sessions;
 use super::tree::{HeldNames, Origin};
-use super::{CopyEvent, Job, Place, Reason, blocking};
+use super::{CopyEvent, Job, Place, Reason, backup, blocking, down};
 use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
 
@@ -119,7 +119,10 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     let target = match to {
         Place::Local => {
             let path = std::path::PathBuf::from(path::os(root));
-            match blocking(move || Folder::open(&path)).await {
+            match {
+                let job = job.clone();
+                blocking(move || down::open_folder(&job, &path)).await
+            } {
                 Ok(folder) => Target::Local(Arc::new(folder)),
                 // A dry run has not made it.
                 Err(_) if job.options.dry_run => return Ok(()),
@@ -151,6 +154,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     Ok(())
 }
 
+#[derive(Clone)]
 enum Target {
     Local(Arc<Folder>),
     Server(Arc<Sessions>, Bytes),
@@ -199,7 +203,8 @@ impl Extraneous<'_> {
         }
         for (name, is_directory) in extraneous {
             let path = path::join(self.directory, &name);
-            if self.passed_over.contains(&path) || self.is_protected(&name, is_directory) {
+            let is_kept = self.passed_over.contains(&path) || self.is_backup(&path);
+            if is_kept || self.is_protected(&name, is_directory) {
                 continue;
             }
             if is_directory {
@@ -216,15 +221,21 @@ impl Extraneous<'_> {
         is_protected(self.job, &self.sources, path, is_directory)
     }
 
+    /// Whether a path is one of a backup, which stays.
+    fn is_backup(&self, path: &[u8]) -> bool {
+        is_backup(self.job, self.target, path)
+    }
+
     /// Deletes a directory and what is in it, but for what is protected and the directories that it is in.
     async fn delete_tree(&self, name: &Bytes) -> Result<(), Error> {
         let root = path::join(self.directory, name);
         let protected = Arc::new(Mutex::new(HashSet::new()));
         let left_out = {
             let (job, sources, protected) = (self.job.clone(), self.sources.clone(), protected.clone());
-            let (top, name) = (root.clone(), name.clone());
+            let (top, name, target) = (root.clone(), name.clone(), self.target.clone());
             move |path: &[u8], is_directory: bool| {
-                let left_out = is_protected(&job, &sources, &path::join(&name, path), is_directory);
+                let left_out = is_backup(&job, &target, &path::join(&top, path))
+                    || is_protected(&job, &sources, &path::join(&name, path), is_directory);
                 if left_out {
                     let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
                     let mut folder = parent(&path::join(&top, path));
@@ -242,9 +253,19 @@ impl Extraneous<'_> {
                 return Ok(());
             }
         };
-        let protected = std::mem::take(&mut *protected.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut protected = std::mem::take(&mut *protected.lock().unwrap_or_else(PoisonError::into_inner));
         let (directories, files): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|(_, is_directory)| *is_directory);
+        let backup = self.job.options.backup.as_ref();
+        if backup.is_some_and(|backup| backup.directory.is_none()) {
+            // Their backups are going to be there.
+            for (path, _) in &files {
+                let mut folder = parent(path);
+                while folder.len() >= root.len() && protected.insert(folder.clone()) {
+                    folder = parent(&folder);
+                }
+            }
+        }
         let deletions = files.into_iter().map(|(path, _)| self.delete_one(path, false));
         let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE);
         while let Some(deleted) = deletions.next().await {
@@ -261,7 +282,7 @@ impl Extraneous<'_> {
 
     async fn delete_one(&self, path: Bytes, is_directory: bool) -> Result<(), Error> {
         if !self.job.options.dry_run
-            && let Err(reason) = self.target.delete(&path, is_directory).await?
+            && let Err(reason) = self.target.delete(self.job, &path, is_directory).await?
         {
             self.job.progress.failed(path, reason);
             return Ok(());
@@ -270,6 +291,15 @@ impl Extraneous<'_> {
         self.job.progress.tell(CopyEvent::Deleted { path });
         Ok(())
     }
+}
+
+fn is_backup(job: &Job, target: &Target, path: &[u8]) -> bool {
+    let root: &[u8] = match target {
+        Target::Local(folder) => folder.path().as_os_str().as_encoded_bytes(),
+        Target::Server(_, root) => root,
+    };
+    let backup = job.options.backup.as_ref();
+    backup.is_some_and(|backup| backup.has(root, path))
 }
 
 fn is_protected(job: &Job, sources: &HashSet<Bytes>, path: &[u8], is_directory: bool) -> bool {
@@ -358,7 +388,7 @@ impl Target {
     }
 
     /// Deletes one name. Fails when there is no session; gives a sentence when the name stays.
-    async fn delete(&self, path: &Bytes, is_directory: bool) -> Result<Result<(), Reason>, Error> {
+    async fn delete(&self, job: &Job, path: &Bytes, is_directory: bool) -> Result<Result<(), Reason>, Error> {
         match self {
             Self::Local(folder) => {
                 let (folder, path) = (folder.clone(), path.clone());
@@ -369,7 +399,17 @@ impl Target {
                 Ok(deleted.await)
             }
             Self::Server(sessions, root) => {
-                let path = path_there(root, path);
+                let (target, path) = (path, path_there(root, path));
+                if !is_directory {
+                    match backup::keep(job, sessions, root, (&path, target)).await {
+                        Ok(()) => {}
+                        Err(error @ Error::File { .. }) if !error.is_no_such_file() => {
+                            return Ok(Err(error.into()));
+                        }
+                        Err(Error::File { .. }) => return Ok(Ok(())),
+                        Err(error) => return Err(error),
+                    }
+                }
                 let delete = |sftp: Sftp| {
                     let path = path.clone();
                     async move {

@@ -24,7 +24,7 @@ use super::striped::Striped;
 use super::tree::Origin;
 use super::{Changes, Item, Job, Kind, Place, Reason, Stream, blocking, blocks, stream};
 use crate::error::Error;
-use crate::sftp::{Permissions, Sftp, Status};
+use crate::sftp::{Owner, Sftp, Status};
 
 /// A copy from a server into a local folder.
 pub(super) struct Down {
@@ -45,7 +45,7 @@ const LINKS: usize = 64;
 
 impl Down {
     pub(super) fn new(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Path) -> Result<Self, Error> {
-        let folder = Folder::open(root).map_err(|error| {
+        let folder = open_folder(job, root).map_err(|error| {
             let advice = match error.kind() {
                 std::io::ErrorKind::NotFound => " (--mkdir creates it)",
                 _ => "",
@@ -310,7 +310,7 @@ impl Down {
                 Ok(Some(End::Finished(length))) => {
                     // Closes the file on every session.
                     drop(striped);
-                    let looks = self.looks(item, item.mode, item.times);
+                    let looks = looks(&self.job, item.mode, item.times, item.owner);
                     let sync = self.job.options.sync;
                     let installed = blocking(move || part.install(length, looks, sync));
                     return Ok(match installed.await {
@@ -336,10 +336,6 @@ impl Down {
         ])
     }
 
-    fn looks(&self, item: &Item, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
-        looks(&self.job, item.mode.or(mode), times.or(item.times))
-    }
-
     /// Why a file could not be written, of which so many bytes stay.
     fn unwritten(&self, item: &Item, error: &io::Error, there: u64) -> Reason {
         unwritten(&self.folder, item, error, there)
@@ -350,11 +346,19 @@ impl Down {
     }
 }
 
-fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
+/// The target's directory, and where what is replaced in it stays.
+pub(super) fn open_folder(job: &Job, root: &Path) -> io::Result<Folder> {
+    let backup = job.options.backup.clone().filter(|_| !job.options.dry_run);
+    Ok(Folder::open(root)?.keeping(backup))
+}
+
+fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<Owner>) -> Looks {
     Looks {
         mode: Some(job.local_mode(mode, 0o666)),
         times: times.filter(|_| job.options.preserve),
+        owner: owner.filter(|_| job.options.numeric_ids),
         preserve: job.options.preserve,
+        keeps_ids: job.options.kept_bits() != 0o1777,
     }
 }
 
@@ -462,10 +466,11 @@ fn make_directory(job: &Job, folder: &Folder, mut item: Item, verdict: Verdict) 
 /// What is there is the source's; sets of its time and permissions what is not.
 fn stays(job: &Job, folder: &Folder, item: &Item, changes: Changes) {
     if !changes.is_empty() && !job.options.dry_run {
+        let is_moded = item.kind != Kind::Link && changes.has(Changes::MODE | Changes::OWNER);
         let looks = Looks {
-            mode: Some(job.local_mode(item.mode, 0o666)).filter(|_| changes.has(Changes::MODE)),
-            times: item.times.filter(|_| job.options.preserve),
+            mode: Some(job.local_mode(item.mode, 0o666)).filter(|_| is_moded),
             preserve: true,
+            ..looks(job, None, item.times, item.owner)
         };
         if let Err(error) = folder.adjust(&item.target, item.named, looks) {
             let reason = unwritten(folder, item, &error, 0);
@@ -507,8 +512,8 @@ async fn link(
         if job.options.dry_run {
             return job.progress.would_copy(item);
         }
-        let times = item.times.filter(|_| job.options.preserve);
-        match folder.make_link(&target, &item.target, times) {
+        let looks = looks(&job, None, item.times, item.owner);
+        match folder.make_link(&target, &item.target, looks) {
             Ok(()) => job.progress.copied(item.target, 0, item.changes),
             Err(error) => {
                 let message = unwritten(&folder, &item, &error, 0);
@@ -663,9 +668,12 @@ impl Writing {
                     return;
                 };
                 let attributes = attributes.unwrap_or_default();
-                let mode = attributes.permissions.map(Permissions::bits);
+                let mode = attributes
+                    .permissions
+                    .map(|mode| self.job.mode(mode.bits(), Kind::File));
                 let times = attributes.times.map(|times| (times.accessed, times.modified));
-                let looks = looks(&self.job, mode.or(item.mode), times.or(item.times));
+                let owner = attributes.owner.or(item.owner);
+                let looks = looks(&self.job, mode.or(item.mode), times.or(item.times), owner);
                 match writer.install(length, looks, self.job.options.sync) {
                     Ok(()) => self
                         .job

@@ -13,7 +13,7 @@ use super::path::{self, os};
 use super::sessions::Sessions;
 use super::{Item, Job, Place, blocking, down, up};
 use crate::error::Error;
-use crate::sftp::Sftp;
+use crate::sftp::FileAttributes;
 
 /// The directories that want to be finished.
 #[derive(Debug, Default)]
@@ -97,7 +97,9 @@ fn here(job: &Job, root: &std::path::Path, directories: Vec<Item>) -> Result<(),
         let looks = Looks {
             mode: Some(job.local_mode(item.mode, 0o777)),
             times: item.times.filter(|_| job.options.preserve),
+            owner: item.owner.filter(|_| job.options.numeric_ids),
             preserve: job.options.preserve,
+            keeps_ids: job.options.kept_bits() != 0o1777,
         };
         if let Err(error) = folder.finish_directory(&item.target, looks) {
             let reason = down::unwritten(&folder, &item, &error, 0);
@@ -117,16 +119,11 @@ async fn there(job: &Job, sessions: &Sessions, root: &Bytes, directories: Vec<It
             } else {
                 path::in_root(root, &item.target)
             };
-            let looks = up::looks(job, &item);
-            let result = if is_root {
-                let set = |sftp: Sftp| {
-                    let (path, looks) = (path.clone(), looks.clone());
-                    async move { sftp.setstat(path, looks).await }
-                };
-                sessions.with(set).await
-            } else {
-                up::set_looks(sessions, &path, &looks).await
+            let looks = FileAttributes {
+                owner: item.owner.filter(|_| job.options.numeric_ids),
+                ..up::looks(job, &item)
             };
+            let result = up::set_looks(sessions, &path, &looks, is_root).await;
             (item, result)
         })
         .buffered(AT_ONCE);

@@ -19,7 +19,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Beside, INCOMPLETE, Kind, part};
+use super::{Backup, Beside, INCOMPLETE, Kind, backup, part};
+use crate::sftp::Owner;
 
 /// A local folder. Every name is opened relative to the folder that holds it, one part at a time, and no link on the way
 /// is followed: what a server calls its files, or plants while it is read, stays inside.
@@ -28,6 +29,14 @@ pub(super) struct Folder {
     root: Arc<OwnedFd>,
     /// Folders that were opened last. Guards the table for as long as a look-up takes.
     open: Mutex<LruCache<Vec<u8>, Arc<OwnedFd>>>,
+    backups: Option<Backups>,
+}
+
+/// Where what is replaced or deleted stays.
+struct Backups {
+    settings: Backup,
+    /// The directory for it, opened when it is needed. Guards it until it is made.
+    directory: Mutex<Option<Arc<Folder>>>,
 }
 
 /// Folders kept open: enough for the files under way at once in a tree that is walked depth first.
@@ -40,8 +49,11 @@ pub(super) struct Looks {
     pub(super) mode: Option<u32>,
     /// Last access and modification, in seconds since 1970.
     pub(super) times: Option<(u32, u32)>,
+    pub(super) owner: Option<Owner>,
     /// Whether `mode` is for a file that is replaced, too, which keeps its own otherwise.
     pub(super) preserve: bool,
+    /// Whether `mode` says what is set for owner and group.
+    pub(super) keeps_ids: bool,
 }
 
 /// A name in a folder.
@@ -64,7 +76,51 @@ impl Folder {
             path: path.to_owned(),
             root: Arc::new(root),
             open: Mutex::new(LruCache::new(KEPT_OPEN)),
+            backups: None,
         })
+    }
+
+    /// Keeps what is replaced or deleted in it.
+    pub(super) fn keeping(self, backup: Option<Backup>) -> Self {
+        let backups = backup.map(|settings| Backups {
+            settings,
+            directory: Mutex::default(),
+        });
+        Self { backups, ..self }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where what has a name in `parent` stays when it is replaced; `None` where it need not.
+    fn backup(&self, path: &[u8], parent: &Arc<OwnedFd>, name: &OsStr) -> io::Result<Option<KeptName>> {
+        let Some(backups) = &self.backups else {
+            return Ok(None);
+        };
+        let Some(directory) = &backups.settings.directory else {
+            let name = OsStr::from_bytes(&backups.settings.path(name.as_bytes())).to_owned();
+            let parent = parent.clone();
+            return Ok(Some(KeptName { parent, name }));
+        };
+        let folder = {
+            let mut open = backups.directory.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*open {
+                Some(folder) => folder.clone(),
+                None => {
+                    let path = self.path.join(OsStr::from_bytes(directory));
+                    make_directories(&path, backup::MODE)?;
+                    open.insert(Arc::new(Self::open(&path)?)).clone()
+                }
+            }
+        };
+        let kept = backups.settings.path(path);
+        for (at, _) in kept.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            folder.make_directory(&kept[..at], backup::MODE)?;
+        }
+        let (parent, name) = folder.parent(&kept)?;
+        let name = name.to_owned();
+        Ok(Some(KeptName { parent, name }))
     }
 
     fn open_folders(&self) -> MutexGuard<'_, LruCache<Vec<u8>, Arc<OwnedFd>>> {
@@ -165,8 +221,18 @@ impl Folder {
         if let Some(mode) = looks.mode {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let directory = rustix::fs::openat(&*parent, name, flags, Mode::empty())?;
+            if let Some(owner) = looks.owner {
+                rustix::fs::fchown(
+                    &directory,
+                    Some(Uid::from_raw(owner.uid)),
+                    Some(Gid::from_raw(owner.gid)),
+                )?;
+            }
             // What it has of the folder that it is in: a shared folder's group is for what is in it, too.
-            let inherited = rustix::fs::fstat(&directory)?.st_mode & 0o2000;
+            let inherited = match looks.keeps_ids {
+                true => 0,
+                false => rustix::fs::fstat(&directory)?.st_mode & 0o2000,
+            };
             rustix::fs::fchmod(directory, Mode::from_raw_mode(mode | inherited))?;
         }
         if let Some(times) = looks.times {
@@ -176,26 +242,30 @@ impl Folder {
     }
 
     /// Makes a symbolic link, in the place of a file or link that is there.
-    pub(super) fn make_link(&self, target: &[u8], path: &[u8], times: Option<(u32, u32)>) -> io::Result<()> {
+    pub(super) fn make_link(&self, target: &[u8], path: &[u8], looks: Looks) -> io::Result<()> {
         let target = OsStr::from_bytes(target);
         let (parent, name) = self.parent(path)?;
-        if let Some(stat) = look(&parent, name)?
-            && !matches!(kind(&stat), FileType::RegularFile | FileType::Symlink)
+        let found = look(&parent, name)?;
+        if let Some(stat) = &found
+            && !matches!(kind(stat), FileType::RegularFile | FileType::Symlink)
         {
-            return Err(in_the_way(&stat));
+            return Err(in_the_way(stat));
         }
         let part = part::random(name.as_bytes());
         let part = OsStr::from_bytes(&part);
         rustix::fs::symlinkat(target, &*parent, part)?;
-        let installed = times
-            .map_or(Ok(()), |times| {
-                rustix::fs::utimensat(&*parent, part, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)
-            })
-            .and_then(|()| rustix::fs::renameat(&*parent, part, &*parent, name));
+        let installed = set_looks_of_name(&parent, part, looks).and_then(|()| {
+            if found.is_some()
+                && let Some(kept) = self.backup(path, &parent, name)?
+            {
+                kept.keep(&parent, name)?;
+            }
+            Ok(rustix::fs::renameat(&*parent, part, &*parent, name)?)
+        });
         if installed.is_err() {
             let _ = rustix::fs::unlinkat(&*parent, part, AtFlags::empty());
         }
-        Ok(installed?)
+        installed
     }
 
     /// What has a name, the link itself if it is one, unless the user `named` it; `None` if there is nothing.
@@ -213,6 +283,8 @@ impl Folder {
     /// Sets what a file or link is to look like that stays as it is.
     pub(super) fn adjust(&self, path: &[u8], named: bool, looks: Looks) -> io::Result<()> {
         let (parent, name) = self.place(path, named)?;
+        // A change of owner takes some permissions away.
+        set_owner_of_name(&parent, &name, looks.owner)?;
         if let Some(mode) = looks.mode {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&*parent, &name, flags, Mode::empty())?;
@@ -262,6 +334,12 @@ impl Folder {
     /// Deletes a name, of the link itself if it is one; an empty directory where it is to be one.
     pub(super) fn delete(&self, path: &[u8], is_directory: bool) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
+        if !is_directory && let Some(kept) = self.backup(path, &parent, name)? {
+            match kept.keep(&parent, name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                kept => kept?,
+            }
+        }
         let flags = match is_directory {
             true => AtFlags::REMOVEDIR,
             false => AtFlags::empty(),
@@ -290,7 +368,12 @@ impl Folder {
         size: u64,
     ) -> io::Result<PartFile> {
         let (parent, name) = self.place(path, named)?;
-        let existing = match look(&parent, &name)? {
+        let found = look(&parent, &name)?;
+        let backup = match &found {
+            Some(_) => self.backup(path, &parent, &name)?,
+            None => None,
+        };
+        let existing = match found {
             // A link under a name that the user did not give makes way.
             None => None,
             Some(stat) if kind(&stat) == FileType::Symlink => None,
@@ -321,11 +404,13 @@ impl Folder {
                 part: Some(part),
                 name,
                 existing,
+                backup,
                 adopted,
                 touched: AtomicBool::new(false),
             }),
             // A folder that takes no new name, and a file in it that may be written.
-            (Err(error), Some(existing)) if cannot_create(&error) => {
+            // Its backup would be the same file.
+            (Err(error), Some(existing)) if cannot_create(&error) && backup.is_none() => {
                 existing.reserve(size)?;
                 Ok(PartFile {
                     file: existing.file.try_clone()?,
@@ -333,6 +418,7 @@ impl Folder {
                     part: None,
                     name,
                     existing: Some(existing),
+                    backup: None,
                     adopted: false,
                     keep: false,
                     touched: AtomicBool::new(false),
@@ -535,6 +621,10 @@ impl From<&Stat> for Beside {
             size: u64::try_from(stat.st_size).ok(),
             modified: Some(stat.st_mtime),
             mode: Some(stat.st_mode & 0o7777),
+            owner: Some(Owner {
+                uid: stat.st_uid,
+                gid: stat.st_gid,
+            }),
         }
     }
 }
@@ -547,8 +637,9 @@ pub(super) struct PartFile {
     /// The name that it has until it is whole; `None` for one that is written in its place.
     part: Option<OsString>,
     name: OsString,
-    /// What it replaces.
+    /// What it replaces, and where that stays.
     existing: Option<Existing>,
+    backup: Option<KeptName>,
     adopted: bool,
     keep: bool,
     /// Whether anything was written.
@@ -620,7 +711,9 @@ impl PartFile {
         let replaces = match &self.existing {
             None => true,
             Some(existing) if self.part.is_some() => {
-                let replaces = existing.stat.st_nlink == 1 && existing.dress(&self.file).is_ok();
+                let is_dressed = existing.dress(&self.file).is_ok();
+                // What is written where it is would be its own backup.
+                let replaces = self.backup.is_some() || existing.stat.st_nlink == 1 && is_dressed;
                 if !replaces {
                     existing.overwrite(&self.file)?;
                 }
@@ -633,6 +726,13 @@ impl PartFile {
             (Some(existing), true) => (&self.file, Some(existing.mode())),
             (None, _) => (&self.file, looks.mode),
         };
+        if let Some(owner) = looks.owner {
+            rustix::fs::fchown(
+                file,
+                Some(Uid::from_raw(owner.uid)),
+                Some(Gid::from_raw(owner.gid)),
+            )?;
+        }
         if let Some(mode) = if looks.preserve { looks.mode } else { mode } {
             rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
         }
@@ -645,6 +745,9 @@ impl PartFile {
         if !replaces {
             self.keep = false;
             return Ok(());
+        }
+        if let Some(kept) = &self.backup {
+            kept.keep(&self.parent, &self.name)?;
         }
         if let Some(part) = self.part.take() {
             let renamed = rustix::fs::renameat(&*self.parent, &part, &*self.parent, &self.name);
@@ -670,6 +773,44 @@ impl Drop for PartFile {
             let _ = rustix::fs::unlinkat(&*self.parent, part, AtFlags::empty());
         }
     }
+}
+
+/// The name of a backup.
+struct KeptName {
+    parent: Arc<OwnedFd>,
+    name: OsString,
+}
+
+impl KeptName {
+    /// Gives it to what is there under another name, which stays. An older backup goes.
+    fn keep(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        let new = part::random(self.name.as_bytes());
+        let new = OsStr::from_bytes(&new);
+        rustix::fs::linkat(parent, name, &*self.parent, new, AtFlags::empty())?;
+        let renamed = rustix::fs::renameat(&*self.parent, new, &*self.parent, &self.name);
+        // It is there still where the backup is the same file.
+        let _ = rustix::fs::unlinkat(&*self.parent, new, AtFlags::empty());
+        Ok(renamed?)
+    }
+}
+
+/// Sets whose a name is, of the link itself if it is one.
+fn set_owner_of_name(parent: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> io::Result<()> {
+    let Some(Owner { uid, gid }) = owner else {
+        return Ok(());
+    };
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    Ok(rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)?)
+}
+
+/// The same, and its times.
+fn set_looks_of_name(parent: &OwnedFd, name: &OsStr, looks: Looks) -> io::Result<()> {
+    set_owner_of_name(parent, name, looks.owner)?;
+    if let Some(times) = looks.times {
+        rustix::fs::utimensat(parent, name, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
 }
 
 fn write_slices(file: impl AsFd, mut offset: u64, mut chunks: &[Bytes]) -> io::Result<()> {
@@ -738,7 +879,10 @@ mod tests {
         ] {
             assert!(folder.begin(name, None, false, 0).is_err(), "{name:?}");
             assert!(folder.make_directory(name, 0o755).is_err(), "{name:?}");
-            assert!(folder.make_link(b"t", name, None).is_err(), "{name:?}");
+            assert!(
+                folder.make_link(b"t", name, Looks::default()).is_err(),
+                "{name:?}"
+            );
         }
         assert!(
             folder.make_directory(b"link", 0o755).is_err(),
@@ -761,6 +905,7 @@ mod tests {
             mode: Some(0o640),
             times: Some((5, 7)),
             preserve: true,
+            ..Looks::default()
         };
         part.install(7, looks, true).unwrap();
         assert_eq!(std::fs::read(place.path().join("f")).unwrap(), b"\0\0cd\0\0g");

@@ -20,7 +20,7 @@ use super::{
     Changes, CopyEvent, Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, into_itself,
 };
 use crate::error::Error;
-use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
+use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 
 /// Finds everything below `paths`, tells the job's progress of it, and hands it on: a directory before what is in it.
 pub(super) async fn names(
@@ -90,7 +90,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
             let _ = send(&job, &top, &items, nth, b"", item);
             return;
         }
-        let mut item = local_item(path.clone(), target, &found);
+        let mut item = local_item(&job, path.clone(), target, &found);
         item.named = true;
         if item.kind == Kind::Directory && !job.options.recursive {
             let reason = is_directory(shown(&path));
@@ -115,6 +115,8 @@ fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
         size: 0,
         mode: None,
         times: None,
+        owner: None,
+        inode: None,
         named: true,
         stream: Some(stream),
         there: There::default(),
@@ -184,7 +186,7 @@ fn local_directory(
             if job.filters.leave_out(&found_at.below, found.is_dir()) {
                 continue;
             }
-            let item = local_item(found_at.path.clone(), found_at.target.clone(), &found);
+            let item = local_item(job, found_at.path.clone(), found_at.target.clone(), &found);
             send(job, top, items, nth, &found_at.below, item)?;
             if found.is_dir() {
                 waiting.push(found_at);
@@ -194,7 +196,7 @@ fn local_directory(
     Ok(())
 }
 
-fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
+fn local_item(job: &Job, source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
     let kind = Kind::of(found.file_type());
     // Version 3 has 32 bits for a time.
     let seconds = |time: i64| u32::try_from(time.max(0)).unwrap_or(u32::MAX);
@@ -203,8 +205,13 @@ fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
         target,
         kind,
         size: if kind == Kind::File { found.len() } else { 0 },
-        mode: Some(found.mode() & 0o7777),
+        mode: Some(job.mode(found.mode() & 0o7777, kind)),
         times: Some((seconds(found.atime()), seconds(found.mtime()))),
+        owner: Some(Owner {
+            uid: found.uid(),
+            gid: found.gid(),
+        }),
+        inode: (kind == Kind::File && found.nlink() > 1).then(|| (found.dev(), found.ino())),
         named: false,
         stream: None,
         there: There::default(),
@@ -227,7 +234,7 @@ fn send(
     below: &[u8],
     item: Item,
 ) -> Result<(), Over> {
-    if !is_copied(job, nth, below, &item, top) {
+    if !is_copied(job, nth, below, &item, top) || job.hard_links.keep(&item) {
         return Ok(());
     }
     items.blocking_send(item).map_err(|_| Over)
@@ -445,7 +452,7 @@ impl From<'_> {
             items,
         } = *self;
         let nth = job.tree.source();
-        let mut item = remote_item(path.clone(), name, &found);
+        let mut item = remote_item(job, path.clone(), name, &found);
         item.named = named;
         if is_left_out(job, &item) {
             return Ok(());
@@ -513,6 +520,7 @@ impl Walk<'_> {
             let is_kept = self.job.deletion.is_wanted();
             self.job.names.hold(if is_kept { entry.path.len() } else { 0 })?;
             let item = remote_item(
+                self.job,
                 join(self.path, &entry.path),
                 join(self.below, &entry.path),
                 &entry.attributes,
@@ -528,7 +536,7 @@ impl Walk<'_> {
     }
 }
 
-fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
+fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
     let kind = match found.file_type() {
         Some(FileType::Directory) => Kind::Directory,
         Some(FileType::Symlink) => Kind::Link,
@@ -545,8 +553,10 @@ fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
         } else {
             0
         },
-        mode: found.permissions.map(Permissions::bits),
+        mode: found.permissions.map(|mode| job.mode(mode.bits(), kind)),
         times: found.times.map(|times| (times.accessed, times.modified)),
+        owner: found.owner,
+        inode: None,
         named: false,
         stream: None,
         there: There::default(),

@@ -27,11 +27,13 @@ use super::striped::Striped;
 use super::there::{self, Said};
 use super::tree::Origin;
 use super::{
-    Beside, Changes, Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, Reason, SET_ID, blocking,
-    blocks, rewritten, shown, stream,
+    Beside, Changes, Existing, INCOMPLETE, Item, Job, Kind, Place, Reason, SET_ID, backup, blocking, blocks,
+    rewritten, shown, stream,
 };
 use crate::error::Error;
-use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, StatVfs, Status, Times};
+use crate::sftp::{
+    self, FileAttributes, FileType, OpenFlags, Owner, Permissions, Sftp, StatVfs, Status, Times,
+};
 use small::SmallUp;
 
 /// A copy into a server's directory.
@@ -257,15 +259,17 @@ impl<'a> Up<'a> {
         if !changes.is_empty() && !self.job.options.dry_run {
             let path = self.final_path(item);
             let wanted = FileAttributes {
+                // A change of owner takes some of them.
                 permissions: item
                     .mode
-                    .filter(|_| changes.has(Changes::MODE))
-                    .map(|mode| Permissions(mode & KEPT_BITS)),
+                    .filter(|_| item.kind != Kind::Link && changes.has(Changes::MODE | Changes::OWNER))
+                    .map(|mode| Permissions(mode & self.job.options.kept_bits())),
                 times: item.times.map(times),
+                owner: item.owner.filter(|_| changes.has(Changes::OWNER)),
                 ..FileAttributes::default()
             };
             let _turn = self.turn().await;
-            if let Err(error) = set_looks(self.sessions, &path, &wanted).await {
+            if let Err(error) = set_looks(self.sessions, &path, &wanted, false).await {
                 return self.job.go_on_after(item.target.clone(), error);
             }
         }
@@ -479,6 +483,7 @@ impl<'a> Up<'a> {
             // A link under a name that the user did not give makes way.
             Some(FileType::Symlink) => {
                 item.changes = Changes::KIND;
+                backup::keep(job, self.sessions, self.root, (&path, &item.target)).await?;
                 return Ok(Prepared::Copy);
             }
             Some(kind @ (FileType::Fifo | FileType::CharacterDevice | FileType::BlockDevice))
@@ -526,8 +531,13 @@ impl<'a> Up<'a> {
         let Some(existing) = item.there.existing.filter(|_| !self.job.options.dry_run) else {
             return Ok(());
         };
-        self.check_writable(&self.final_path(item), existing).await?;
-        if existing.mode & SET_ID != 0 && !self.is_root().await? {
+        let path = self.final_path(item);
+        self.check_writable(&path, existing).await?;
+        {
+            let _turn = self.turn().await;
+            backup::keep(self.job, self.sessions, self.root, (&path, &item.target)).await?;
+        }
+        if existing.mode & SET_ID != 0 && !Place::Server(self.sessions.clone()).is_root().await? {
             item.there.existing = Some(Existing {
                 mode: rewritten(existing.mode),
                 ..existing
@@ -555,16 +565,6 @@ impl<'a> Up<'a> {
                 open(OpenFlags::WRITE).await
             }
             result => result,
-        }
-    }
-
-    /// Whether the server writes as root, by whose the folder is that a session begins in.
-    async fn is_root(&self) -> Result<bool, Error> {
-        let home = |sftp: Sftp| async move { sftp.stat(Bytes::from_static(b".")).await };
-        match self.sessions.with(home).await {
-            Ok(home) => Ok(home.owner.is_some_and(|owner| owner.uid == 0)),
-            Err(Error::File { .. }) => Ok(false),
-            Err(error) => Err(error),
         }
     }
 
@@ -652,15 +652,22 @@ impl<'a> Up<'a> {
             self.job.progress.would_copy(item.clone());
             return Ok(());
         }
-        let times = item.times.filter(|_| self.job.options.preserve).map(times);
-        let (path, target, is_there) = (&path, &target, found.is_some());
+        let looks = FileAttributes {
+            times: item.times.filter(|_| self.job.options.preserve).map(times),
+            owner: item.owner.filter(|_| self.job.options.numeric_ids),
+            ..FileAttributes::default()
+        };
+        let (path, target, is_there, looks) = (&path, &target, found.is_some(), &looks);
         let attempts = &AtomicUsize::new(0);
         let make = |sftp: Sftp| async move {
             // Of an attempt whose session was lost, the link may be there.
             let is_there = attempts.fetch_add(1, Ordering::Relaxed) > 0 || is_there;
-            make_link(&sftp, target, path, times, is_there).await
+            make_link(&sftp, target, path, looks, is_there).await
         };
         let turn = self.turn().await;
+        if is_there {
+            backup::keep(self.job, self.sessions, self.root, (path, &item.target)).await?;
+        }
         self.sessions.with(make).await?;
         drop(turn);
         self.job.progress.copied(item.target.clone(), 0, item.changes);
@@ -722,6 +729,11 @@ impl<'a> Up<'a> {
         if item.there.special.is_some() {
             return self.pour(item).await;
         }
+        if item.there.in_place
+            && let Some(reason) = self.has_backup(item)
+        {
+            return Ok(Err(reason));
+        }
         let tag = {
             let [from, to] = &self.ids;
             Tag::of([from, &item.source, to, &self.path(&item.target)])
@@ -775,6 +787,9 @@ impl<'a> Up<'a> {
                 Ended::InPlace => {
                     leftover.was_renamed();
                     let _ = self.sessions.first().remove(part).await;
+                    if let Some(reason) = self.has_backup(item) {
+                        return Ok(Err(reason));
+                    }
                     item.there.in_place = true;
                     claim = None;
                 }
@@ -793,6 +808,19 @@ impl<'a> Up<'a> {
             last += INCOMPLETE;
         }
         Ok(Err(last))
+    }
+
+    /// Why a file is not written where it is: its backup is the same file.
+    fn has_backup(&self, item: &Item) -> Option<Reason> {
+        item.there.existing?;
+        self.job.options.backup.as_ref()?;
+        let path = self.shown(&self.final_path(item));
+        Some(
+            format!(
+                "{path} can only be written where it is, and its backup would change, too: it is unchanged"
+            )
+            .into(),
+        )
     }
 
     /// Removes a partial file that nothing can be resumed from.
@@ -942,11 +970,7 @@ impl<'a> Up<'a> {
         } else {
             Opening::Exclusive
         };
-        options.owner = item
-            .there
-            .existing
-            .and_then(|existing| existing.owner)
-            .filter(|_| !there.adopted);
+        options.owner = self.owner(item).filter(|_| !there.adopted);
         options.rename_to = Some(path.clone());
         if there.exposed && self.sessions.first().is_sftp_server().await? {
             options.mark = Some(part::mark());
@@ -1011,6 +1035,9 @@ impl<'a> Up<'a> {
     /// A file that cannot get its name by renaming is written where it is to be.
     fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Ended {
         if item.there.in_place {
+            return Ended::Failed(self.refused(item, status.clone()));
+        }
+        if refused == Refused::Owner && self.job.options.numeric_ids {
             return Ended::Failed(self.refused(item, status.clone()));
         }
         if status.code == sftp::StatusCode::NO_SUCH_FILE {
@@ -1172,6 +1199,12 @@ impl<'a> Up<'a> {
         }
     }
 
+    /// Whose a file is to be.
+    fn owner(&self, item: &Item) -> Option<Owner> {
+        let own = item.owner.filter(|_| self.job.options.numeric_ids);
+        own.or(item.there.existing.and_then(|existing| existing.owner))
+    }
+
     fn final_path(&self, item: &Item) -> Bytes {
         item.there.path.clone().unwrap_or_else(|| self.path(&item.target))
     }
@@ -1275,7 +1308,7 @@ pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {
     let preserve = job.options.preserve;
     let is_directory = item.kind == Kind::Directory;
     let mode = item.mode.filter(|_| preserve || is_directory);
-    let bits = if preserve { KEPT_BITS } else { 0o777 };
+    let bits = if preserve { job.options.kept_bits() } else { 0o777 };
     let own = mode.map(|mode| mode & bits);
     // What is written where it is keeps what it has.
     let existing = item.there.existing.filter(|_| !item.there.in_place);
@@ -1296,7 +1329,7 @@ async fn make_link(
     sftp: &Sftp,
     target: &Bytes,
     path: &Bytes,
-    times: Option<Times>,
+    looks: &FileAttributes,
     is_there: bool,
 ) -> Result<(), Error> {
     if !sftp.is_sftp_server().await? {
@@ -1311,14 +1344,10 @@ async fn make_link(
     }
     let part = part::random(path);
     sftp.symlink(target, &part).await?;
-    let looks = FileAttributes {
-        times,
-        ..FileAttributes::default()
-    };
     let set = async {
         // Older ones cannot.
-        if times.is_some() {
-            let _ = sftp.lsetstat(&part, looks).await;
+        if !looks.is_empty() {
+            let _ = sftp.lsetstat(&part, looks.clone()).await;
         }
     };
     // Both requests are on their way at once.
@@ -1329,19 +1358,38 @@ async fn make_link(
     renamed
 }
 
-/// Sets what a name is to look like: of itself, should a link have taken its place.
+/// Sets what a name is to look like: of itself, should a link have taken its place, unless the user named it.
 pub(super) async fn set_looks(
     sessions: &Sessions,
     path: &Bytes,
     looks: &FileAttributes,
+    is_named: bool,
 ) -> Result<(), Error> {
-    let set = |sftp: Sftp| async move {
-        match sftp.lsetstat(path, looks.clone()).await {
-            Err(Error::File { .. }) => sftp.setstat(path, looks.clone()).await,
-            result => result,
+    let set = |sftp: Sftp, looks: FileAttributes| async move {
+        if !is_named {
+            match sftp.lsetstat(path, looks.clone()).await {
+                Err(Error::File { .. }) => {}
+                result => return result,
+            }
         }
+        sftp.setstat(path, looks).await
     };
-    sessions.with(set).await
+    // A change of owner takes set-user-ID and set-group-ID: it comes first.
+    if let Some(owner) = looks.owner {
+        let owner = FileAttributes {
+            owner: Some(owner),
+            ..FileAttributes::default()
+        };
+        sessions.with(|sftp| set(sftp, owner.clone())).await?;
+    }
+    let others = FileAttributes {
+        owner: None,
+        ..looks.clone()
+    };
+    match others.is_empty() {
+        true => Ok(()),
+        false => sessions.with(|sftp| set(sftp, others.clone())).await,
+    }
 }
 
 fn times((accessed, modified): (u32, u32)) -> Times {

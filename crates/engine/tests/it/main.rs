@@ -5,6 +5,7 @@
     reason = "a test may panic, and clippy knows of its functions alone, not of what they share"
 )]
 
+mod copy_options;
 mod engine;
 mod error;
 mod execution;

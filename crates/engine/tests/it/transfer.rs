@@ -20,12 +20,12 @@ use trunkline_testkit::{Dropbear, Relay, Sshd, noise};
 
 use crate::site::{Site, engine, request};
 
-fn there(host: &Host, path: &Path) -> Location {
+pub(crate) fn there(host: &Host, path: &Path) -> Location {
     Location::Host(host.clone(), Bytes::copy_from_slice(path.as_os_str().as_bytes()))
 }
 
 /// The source and the target of a copy to the server, or from it.
-fn ends(host: &Host, upload: bool, source: &Path, target: &Path) -> (Location, Location) {
+pub(crate) fn ends(host: &Host, upload: bool, source: &Path, target: &Path) -> (Location, Location) {
     if upload {
         (here(source), there(host, target))
     } else {
@@ -33,11 +33,11 @@ fn ends(host: &Host, upload: bool, source: &Path, target: &Path) -> (Location, L
     }
 }
 
-fn here(path: &Path) -> Location {
+pub(crate) fn here(path: &Path) -> Location {
     Location::Local(path.to_owned())
 }
 
-fn recursive() -> CopyOptions {
+pub(crate) fn recursive() -> CopyOptions {
     let mut options = CopyOptions::default();
     options.recursive = true;
     options.preserve = true;
@@ -54,7 +54,7 @@ fn left_out(patterns: &[&str]) -> Vec<FilterRule> {
 
 type Failures = Arc<Mutex<Vec<String>>>;
 
-async fn run(
+pub(crate) async fn run(
     from: &Location,
     to: &Location,
     options: &CopyOptions,
@@ -72,7 +72,7 @@ async fn run(
     (result, failures)
 }
 
-async fn copied(from: &Location, to: &Location, options: &CopyOptions) -> Snapshot {
+pub(crate) async fn copied(from: &Location, to: &Location, options: &CopyOptions) -> Snapshot {
     let (result, failures) = run(from, to, options).await;
     assert_eq!(failures, [""; 0]);
     let snapshot = result.unwrap();
@@ -85,7 +85,7 @@ async fn copied(from: &Location, to: &Location, options: &CopyOptions) -> Snapsh
 }
 
 /// As rsync -a --delete.
-fn mirror() -> CopyOptions {
+pub(crate) fn mirror() -> CopyOptions {
     let mut options = recursive();
     options.compare = Comparison::SizeAndTime;
     options.delete = true;
@@ -93,7 +93,7 @@ fn mirror() -> CopyOptions {
 }
 
 /// What the real rsync would change to make `target` a mirror of `source`; without the pipes and sockets that it would make.
-fn rsync_would_change(source: &Path, target: &Path) -> String {
+pub(crate) fn rsync_would_change(source: &Path, target: &Path) -> String {
     let mut content = source.as_os_str().to_owned();
     content.push("/");
     let ran = std::process::Command::new("rsync")
@@ -109,7 +109,7 @@ fn rsync_would_change(source: &Path, target: &Path) -> String {
 }
 
 /// A tree of everything that a copy has to bear.
-fn plant(root: &Path) {
+pub(crate) fn plant(root: &Path) {
     std::fs::create_dir_all(root.join("deep/er/still")).unwrap();
     std::fs::create_dir(root.join("empty")).unwrap();
     std::fs::write(root.join("nothing"), b"").unwrap();
@@ -1840,7 +1840,7 @@ async fn a_mirror_follows_its_source_and_says_why() {
 }
 
 /// What changes, and why, sorted.
-async fn changes(from: &Location, to: &Location, options: &CopyOptions) -> Vec<(String, String)> {
+pub(crate) async fn changes(from: &Location, to: &Location, options: &CopyOptions) -> Vec<(String, String)> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let all = told.clone();
     let progress = Arc::new(Progress::watched(move |event| {

@@ -557,6 +557,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                     "trunkline cp -an --delete --exclude '*.o' src/. web1:/srv/src",
                 ),
                 (
+                    "A mirror that keeps what it replaces and deletes:",
+                    "trunkline cp -a --delete --backup-dir ../old/monday src/. web1:/srv/src",
+                ),
+                (
                     "An archive of this directory, over a pipe:",
                     "tar c . | trunkline cp - web1:/backup/today.tar",
                 ),

@@ -5,6 +5,7 @@ mod filters;
 mod full_disk;
 mod hosts;
 mod messages;
+mod options;
 mod patterns;
 mod targets;
 

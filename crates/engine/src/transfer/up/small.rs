@@ -67,7 +67,7 @@ impl Work for SmallUp<'_> {
         // Another name each time: of an attempt whose session was lost, the server may not have heard yet.
         let mut file = UploadFile::new(part::random(&path), item.size);
         file.opening = Opening::Exclusive;
-        file.owner = item.there.existing.and_then(|existing| existing.owner);
+        file.owner = up.owner(&item);
         file.needs_attributes = item.there.existing.is_some();
         file.create = up.new_mode(&item);
         file.attributes = looks(up.job, &item);

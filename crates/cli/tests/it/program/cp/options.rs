@@ -1,0 +1,96 @@
+//! What a copy keeps of a name, and of what it replaces.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+use super::{at, cp};
+use crate::home::{Home, assert_status, finish, server, text};
+
+#[test]
+fn what_a_copy_replaces_stays_where_the_user_wants_it() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    for (words, kept) in [
+        (&["--backup"][..], "target/f~"),
+        (&["--backup", "--suffix", ".old"], "target/f.old"),
+        (&["--backup-dir", "../kept"], "kept/f"),
+        (&["--backup-dir", "kept", "--suffix", ".1"], "target/kept/f.1"),
+    ] {
+        for up in [true, false] {
+            for folder in [&source, &target] {
+                fs::create_dir(folder).unwrap();
+            }
+            fs::write(source.join("f"), "newer").unwrap();
+            fs::write(target.join("f"), "old").unwrap();
+            let ends = match up {
+                true => [source.join(".").display().to_string(), at(&server, &target)],
+                false => [at(&server, &source.join(".")), target.display().to_string()],
+            };
+            let output = finish(
+                cp(&home, &server)
+                    .args(["-a", "--delete"])
+                    .args(words)
+                    .args(&ends),
+            );
+            assert_status(&output, 0);
+            assert_eq!(fs::read(target.join("f")).unwrap(), b"newer", "{words:?} {up}");
+            assert_eq!(fs::read(home.path(kept)).unwrap(), b"old", "{words:?} {up}");
+            for folder in [&source, &target] {
+                fs::remove_dir_all(folder).unwrap();
+            }
+            let _ = fs::remove_dir_all(home.path("kept"));
+        }
+    }
+}
+
+#[test]
+fn names_of_one_file_and_changed_permissions_arrive() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("one"), "x").unwrap();
+    fs::hard_link(source.join("one"), source.join("two")).unwrap();
+    let output = finish(
+        cp(&home, &server)
+            .args(["-a", "--hard-links", "--chmod", "F640,D750"])
+            .arg(&source)
+            .arg(at(&server, &target)),
+    );
+    assert_status(&output, 0);
+    let [one, two] = ["one", "two"].map(|name| fs::metadata(target.join(name)).unwrap());
+    assert_eq!(one.ino(), two.ino());
+    assert_eq!(one.permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o750);
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused_before_anything_is_copied() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("f"), "x").unwrap();
+    let up = [source.display().to_string(), at(&server, &target)];
+    let down = [at(&server, &source), target.display().to_string()];
+    for (words, ends, said) in [
+        (&["-a", "--hard-links"][..], &down, "copy without --hard-links"),
+        (
+            &["-r", "--chmod", "z+x"],
+            &up,
+            "\"z+x\" is not a change of permissions",
+        ),
+        (&["-r", "--suffix", ".o"], &up, "--suffix is for --backup"),
+        (
+            &["-r", "--backup", "--suffix", ""],
+            &up,
+            "would have the name of the file",
+        ),
+        (&["-r", "--numeric-ids"], &up, "--archive"),
+        (&["--hard-links"], &up, "required"),
+    ] {
+        let output = finish(cp(&home, &server).args(words).args(ends));
+        assert!(!output.status.success(), "{words:?}");
+        let words = text(&output.stderr);
+        assert!(words.contains(said), "{words}");
+        assert!(!target.exists(), "{words}");
+    }
+}

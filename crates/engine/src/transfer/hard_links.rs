@@ -1,0 +1,220 @@
+//! [`HardLinks`]: names of one file at the source become names of one file at the target.
+//!
+//! The first name that is found is copied as any file is; the others are made when everything else has been copied.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+
+use super::compare::{Verdict, verdict};
+use super::path::{self, shown};
+use super::sessions::Sessions;
+use super::{Beside, Changes, Item, Job, Kind, Location, Place, backup, part};
+use crate::error::Error;
+use crate::sftp::{FileAttributes, Sftp};
+
+/// The files with several names that a copy has met.
+#[derive(Debug, Default)]
+pub(super) struct HardLinks {
+    /// Whether that was asked for.
+    wanted: bool,
+    /// Guards the tables for as long as a look-up takes.
+    found: Mutex<Found>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// The first name of each, below the target's root, by device and inode.
+    first: HashMap<(u64, u64), Bytes>,
+    others: Vec<Other>,
+}
+
+/// Another name of a file.
+#[derive(Debug)]
+struct Other {
+    item: Item,
+    first: Bytes,
+}
+
+/// Names that are made at once.
+const AT_ONCE: usize = 64;
+
+impl HardLinks {
+    pub(super) fn new(wanted: bool) -> Self {
+        Self {
+            wanted,
+            ..Self::default()
+        }
+    }
+
+    /// Keeps a name for later that is another one of a file which was found before.
+    pub(super) fn keep(&self, item: &Item) -> bool {
+        let Some(inode) = item.inode.filter(|_| self.wanted) else {
+            return false;
+        };
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = found.first.get(&inode).cloned() else {
+            found.first.insert(inode, item.target.clone());
+            return false;
+        };
+        let item = item.clone();
+        found.others.push(Other { item, first });
+        true
+    }
+
+    fn take(&self) -> Vec<Other> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut found.others)
+    }
+}
+
+/// Refuses what cannot be done: SFTP tells of no file whether it has other names.
+pub(super) async fn check(wanted: bool, to: &Place, sources: &[Location]) -> Result<(), Error> {
+    if !wanted {
+        return Ok(());
+    }
+    let is_here = |source: &Location| matches!(source, Location::Local(_) | Location::Stream(_));
+    let Place::Server(sessions) = to else {
+        return Err(unknown());
+    };
+    if !sources.iter().all(is_here) {
+        return Err(unknown());
+    }
+    let link = trunkline_sftp::Request::Hardlink {
+        from: Bytes::new(),
+        to: Bytes::new(),
+    };
+    let sftp = sessions.first();
+    match sftp.link().supports(&link).await? {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "{} cannot make hard links: copy without --hard-links",
+            sftp.host()
+        ))),
+    }
+}
+
+fn unknown() -> Error {
+    let message = "hard links can only be kept on the way from this machine to a server: SFTP does not tell which names \
+                   are one file; copy without --hard-links";
+    Error::Invalid(message.into())
+}
+
+/// Makes the other names, when the first ones are there.
+pub(super) async fn make(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
+    let Place::Server(sessions) = to else {
+        return Ok(());
+    };
+    let links = job.hard_links.take().into_iter();
+    let links = links.map(|other| one(job, sessions, root, other));
+    let mut links = futures_util::stream::iter(links).buffer_unordered(AT_ONCE);
+    while let Some(made) = links.next().await {
+        made?;
+    }
+    Ok(())
+}
+
+async fn one(job: &Job, sessions: &Arc<Sessions>, root: &Bytes, other: Other) -> Result<(), Error> {
+    let Other { mut item, first } = other;
+    let (path, first_path) = (path::in_root(root, &item.target), path::in_root(root, &first));
+    if job.is_over() {
+        job.left(item.target);
+        return Ok(());
+    }
+    if job.tree.parent(&item.target).is_none() {
+        job.progress.failed_below(item.target, &shown(&path));
+        return Ok(());
+    }
+    let found = look(sessions, &path).await;
+    let (found, of) = match (found, look(sessions, &first_path).await) {
+        (Ok(found), Ok(of)) => (found, of),
+        (Err(error), _) | (_, Err(error)) => return job.go_on_after(item.target, error),
+    };
+    let verdict = found
+        .as_ref()
+        .map(|found| verdict(&job.options, &item, &Beside::from(found)));
+    if matches!(verdict, Some(Verdict::Left)) || found.is_some() && job.options.ignore_existing {
+        job.progress.skipped(&item);
+        return Ok(());
+    }
+    let is_replaced = |found: &FileAttributes| matches!(Beside::from(found).kind, Kind::File | Kind::Link);
+    if !found.as_ref().is_none_or(is_replaced) {
+        let message = format!("{} is not a file, and is not replaced", shown(&path));
+        job.failed(item.target, message);
+        return Ok(());
+    }
+    item.changes = match found {
+        None => Changes::NEW,
+        Some(_) => Changes::LINK,
+    };
+    if job.options.dry_run {
+        // Whether they are one file is not told: alike, they are taken to be.
+        match verdict {
+            Some(Verdict::Stays(_) | Verdict::Content(_)) => job.progress.skipped(&item),
+            _ => linked(job, item),
+        }
+        return Ok(());
+    }
+    if of.as_ref().and_then(|of| of.size) != Some(item.size) {
+        let message = format!(
+            "{} was not made: {}, whose file it is to be, is not as it was",
+            shown(&path),
+            shown(&first_path)
+        );
+        job.failed(item.target, message);
+        return Ok(());
+    }
+    // The same file, most likely.
+    let is_alike = found == of;
+    if found.is_some()
+        && !is_alike
+        && let Err(error) = backup::keep(job, sessions, root, (&path, &item.target)).await
+    {
+        return job.go_on_after(item.target, error);
+    }
+    // Also by what turns out to be there.
+    job.finish.touch(&item.target);
+    let link = async |sftp: Sftp| link(&sftp, &first_path, &path, found.is_some()).await;
+    match sessions.with(link).await {
+        Ok(true) => linked(job, item),
+        Ok(false) => job.progress.skipped(&item),
+        Err(error) => return job.go_on_after(item.target, error),
+    }
+    Ok(())
+}
+
+fn linked(job: &Job, item: Item) {
+    job.finish.touch(&item.target);
+    // Its content goes nowhere.
+    job.progress.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
+    job.progress.copied(item.target, 0, item.changes);
+}
+
+async fn look(sessions: &Sessions, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
+    match sessions.with(async |sftp: Sftp| sftp.lstat(path).await).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_no_such_file() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes `path` another name of `file`; whether it was none before.
+async fn link(sftp: &Sftp, file: &Bytes, path: &Bytes, is_there: bool) -> Result<bool, Error> {
+    let new = part::random(path);
+    sftp.hardlink(file, &new).await?;
+    let renamed = match is_there {
+        true => sftp.rename_posix(&new, path).await,
+        false => sftp.rename(&new, path).await,
+    };
+    // Of two names of one file rename(2) does nothing, and leaves both.
+    let removed = sftp.remove(&new).await;
+    renamed?;
+    match removed {
+        Ok(()) => Ok(false),
+        Err(error) if error.is_no_such_file() => Ok(true),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,424 @@
+//! What of a name a copy keeps, and what becomes of what it replaces: as rsync means it, whichever way.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use trunkline::Host;
+use trunkline::transfer::{Backup, CopyOptions, Location, ModeChange};
+use trunkline_testkit::{Relay, Sshd, noise};
+
+use crate::site::Site;
+use crate::transfer::{changes, copied, ends, here, mirror, recursive, rsync_would_change, run, there};
+
+/// Which way a copy goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+    Between,
+}
+
+const WAYS: [Way; 3] = [Way::Up, Way::Down, Way::Between];
+
+impl Way {
+    fn ends(self, [from, to]: [&Host; 2], source: &Path, target: &Path) -> (Location, Location) {
+        let source = &source.join(".");
+        match self {
+            Self::Up => ends(to, true, source, target),
+            Self::Down => ends(from, false, source, target),
+            Self::Between => (there(from, source), there(to, target)),
+        }
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn set_old(path: &Path) {
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    std::fs::File::open(path).unwrap().set_modified(old).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    path.symlink_metadata().unwrap().mode() & 0o7777
+}
+
+fn as_rsync(words: &[&str], source: &Path, target: &Path) {
+    let mut content = source.as_os_str().to_owned();
+    content.push("/");
+    let mut rsync = std::process::Command::new("rsync");
+    let ran = rsync
+        .args(words)
+        .args([&content, target.as_os_str()])
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+}
+
+#[tokio::test]
+async fn permissions_are_changed_as_rsync_changes_them() {
+    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
+    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
+    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("source");
+    std::fs::create_dir_all(source.join("d")).unwrap();
+    for (name, permissions) in [("d/plain", 0o600), ("d/run", 0o700), ("d/bare", 0o000)] {
+        std::fs::write(source.join(name), "x").unwrap();
+        set_mode(&source.join(name), permissions);
+    }
+    std::fs::write(source.join("large"), noise(3_000_000, 1)).unwrap();
+    for text in ["Dg+s,ug+rwX,o=rX", "D700,F644", "Fa-x", "F+t,go-rwx"] {
+        let expected = place.path().join("rsync");
+        as_rsync(&["-a", &format!("--chmod={text}")], &source, &expected);
+        for way in WAYS {
+            let target = place.path().join(format!("{way:?} {text}"));
+            std::fs::create_dir(&target).unwrap();
+            let mut options = mirror();
+            options.chmod = ModeChange::read(text, 0o022).unwrap();
+            let (from, to) = way.ends(hosts, &source, &target);
+            copied(&from, &to, &options).await;
+            for name in [".", "d", "d/plain", "d/run", "d/bare", "large"] {
+                let (ours, theirs) = (mode(&target.join(name)), mode(&expected.join(name)));
+                assert_eq!(
+                    ours, theirs,
+                    "{way:?} {text} {name}: {ours:o}, and rsync's {theirs:o}"
+                );
+            }
+            assert_eq!(changes(&from, &to, &options).await, [], "{way:?} {text}");
+        }
+        std::fs::remove_dir_all(expected).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn root_keeps_owners_and_what_is_set_for_them_and_nobody_else_tries() {
+    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
+    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
+    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("source");
+    std::fs::create_dir_all(source.join("d")).unwrap();
+    std::fs::write(source.join("d/small"), "x").unwrap();
+    std::fs::write(source.join("d/large"), noise(3_000_000, 1)).unwrap();
+    symlink("small", source.join("d/link")).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let give = |name: &str, owner: u32, permissions: u32| {
+        let path = source.join(name);
+        if is_root {
+            std::os::unix::fs::lchown(&path, Some(owner), Some(owner + 1)).unwrap();
+        }
+        if !path.is_symlink() {
+            set_mode(&path, permissions);
+        }
+    };
+    give("d/small", 12_345, 0o4755);
+    give("d/large", 12_346, 0o640);
+    give("d/link", 12_347, 0);
+    give("d", 12_348, 0o2750);
+    for way in WAYS {
+        let target = place.path().join(format!("{way:?}"));
+        std::fs::create_dir(&target).unwrap();
+        let mut options = mirror();
+        options.numeric_ids = true;
+        let (from, to) = way.ends(hosts, &source, &target);
+        if !is_root {
+            let error = run(&from, &to, &options).await.0.unwrap_err().to_string();
+            assert!(error.contains("only root can keep owners"), "{error}");
+            assert_eq!(std::fs::read_dir(&target).unwrap().count(), 0);
+            continue;
+        }
+        copied(&from, &to, &options).await;
+        assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
+        for name in ["d/small", "d/link", "d"] {
+            std::os::unix::fs::lchown(target.join(name), Some(1), Some(1)).unwrap();
+        }
+        let changed = changes(&from, &to, &options).await;
+        let changed: Vec<_> = changed
+            .iter()
+            .map(|(path, why)| format!("{path} {why}"))
+            .collect();
+        // chown(2) took set-user-ID away.
+        assert_eq!(
+            changed,
+            ["d owner", "d/link owner", "d/small mode,owner"],
+            "{way:?}"
+        );
+        assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
+    }
+}
+
+fn backup(directory: Option<&str>, suffix: &str) -> Option<Backup> {
+    Some(Backup {
+        directory: directory.map(|path| path.as_bytes().to_vec().into()),
+        suffix: suffix.as_bytes().to_vec().into(),
+    })
+}
+
+/// The names below a directory with what is in the files, sorted.
+fn contents(root: &Path) -> Vec<String> {
+    fn below(root: &Path, directory: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().display().to_string();
+            if path.is_symlink() {
+                found.push(format!(
+                    "{name} -> {}",
+                    std::fs::read_link(&path).unwrap().display()
+                ));
+            } else if path.is_dir() {
+                below(root, &path, found);
+            } else {
+                let content = std::fs::read(&path).unwrap();
+                let begin = content.iter().take(8).map(|byte| char::from(*byte));
+                found.push(format!("{name} {}", begin.collect::<String>()));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    below(root, root, &mut found);
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn what_is_replaced_or_deleted_stays_under_another_name_as_rsyncs() {
+    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
+    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
+    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let place = tempfile::tempdir().unwrap();
+    let large = |letter: &str| letter.repeat(3_000_000);
+    let plant = |root: &Path, version: &str| {
+        std::fs::create_dir_all(root.join("d")).unwrap();
+        std::fs::write(root.join("d/small"), version).unwrap();
+        std::fs::write(root.join("d/large"), large(version)).unwrap();
+        std::fs::write(root.join("same"), "same").unwrap();
+        symlink(version, root.join("link")).unwrap();
+        set_old(&root.join("same"));
+        if version == "old" {
+            std::fs::create_dir(root.join("gone")).unwrap();
+            std::fs::write(root.join("gone/f"), "gone").unwrap();
+            std::fs::write(root.join("extra"), "extra").unwrap();
+            // Its other name keeps what it had.
+            std::fs::hard_link(root.join("d/small"), place.path().join("other name")).unwrap();
+        }
+    };
+    let source = place.path().join("source");
+    plant(&source, "newer");
+    for (directory, suffix) in [
+        (None, "~"),
+        (None, ".bak"),
+        (Some("old/1"), ""),
+        (Some("../kept"), ".o"),
+    ] {
+        let mut expected = Vec::new();
+        for way in [None, Some(Way::Up), Some(Way::Down), Some(Way::Between)] {
+            let target = place.path().join("target");
+            plant(&target, "old");
+            match way {
+                None => {
+                    let mut words = vec!["-ab", "--delete"];
+                    let suffix = format!("--suffix={suffix}");
+                    let kept = directory.map(|directory| format!("--backup-dir={directory}"));
+                    words.push(&suffix);
+                    words.extend(kept.as_deref());
+                    // As ours does by itself.
+                    words.extend(directory.map(|_| "--filter=P /old"));
+                    as_rsync(&words, &source, &target);
+                }
+                Some(way) => {
+                    let mut options = mirror();
+                    options.backup = backup(directory, suffix);
+                    let (from, to) = way.ends(hosts, &source, &target);
+                    // A second time nothing is new, and backups are not deleted.
+                    for _ in 0..2 {
+                        let (ended, failures) = run(&from, &to, &options).await;
+                        ended.unwrap();
+                        assert_eq!(failures, [""; 0], "{way:?}");
+                    }
+                }
+            }
+            let kept = place.path().join("kept");
+            std::fs::create_dir_all(&kept).unwrap();
+            let found = [contents(&target), contents(&kept)];
+            if way.is_none() {
+                expected = found.to_vec();
+            }
+            assert_eq!(found.to_vec(), expected, "{way:?} {directory:?} {suffix}");
+            assert_eq!(std::fs::read(place.path().join("other name")).unwrap(), b"old");
+            std::fs::remove_file(place.path().join("other name")).unwrap();
+            std::fs::remove_dir_all(&target).unwrap();
+            std::fs::remove_dir_all(&kept).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_link_among_backups_is_not_followed() {
+    let sshd = Sshd::start_default().unwrap();
+    let host = Site::of(&sshd).await;
+    for upload in [true, false] {
+        let place = tempfile::tempdir().unwrap();
+        let [source, target, outside] = ["source", "target", "outside"].map(|name| place.path().join(name));
+        std::fs::create_dir_all(source.join("d")).unwrap();
+        std::fs::create_dir_all(target.join("d")).unwrap();
+        std::fs::create_dir_all(target.join("old")).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(source.join("d/f"), "newer").unwrap();
+        std::fs::write(target.join("d/f"), "old").unwrap();
+        symlink(&outside, target.join("old/d")).unwrap();
+        let mut options = recursive();
+        options.backup = backup(Some("old"), "");
+        let (from, to) = ends(&host, upload, &source.join("."), &target);
+        let (_, failures) = run(&from, &to, &options).await;
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+        assert_eq!(
+            std::fs::read(target.join("d/f")).unwrap(),
+            b"old",
+            "what has no backup stays"
+        );
+    }
+}
+
+#[tokio::test]
+async fn names_of_one_file_are_names_of_one_file() {
+    let sshd = Sshd::start_default().unwrap();
+    let host = Site::of(&sshd).await;
+    let place = tempfile::tempdir().unwrap();
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::create_dir_all(source.join("d")).unwrap();
+    std::fs::create_dir_all(&target).unwrap();
+    std::fs::write(source.join("one"), "content").unwrap();
+    std::fs::write(source.join("d/large"), noise(3_000_000, 1)).unwrap();
+    for (file, name) in [("one", "two"), ("one", "d/three"), ("d/large", "large")] {
+        std::fs::hard_link(source.join(file), source.join(name)).unwrap();
+    }
+    let (from, to) = ends(&host, true, &source.join("."), &target);
+    let mut options = mirror();
+    options.hard_links = true;
+    let inode = |name: &str| target.join(name).metadata().unwrap().ino();
+    let check = || {
+        let [one, two, three] = ["one", "two", "d/three"].map(inode);
+        assert_eq!((one, inode("d/large")), (two, inode("large")));
+        assert_eq!(one, three);
+        assert_eq!(contents(&target).len(), 5, "{:?}", contents(&target));
+        assert_eq!(rsync_would_change(&source, &target), "");
+    };
+    let first = copied(&from, &to, &options).await;
+    assert!(
+        first.bytes < 4_000_000,
+        "the content of each goes once: {first:?}"
+    );
+    check();
+    assert_eq!(changes(&from, &to, &options).await, []);
+    check();
+    // A file of its own, alike, becomes a name of the others' again.
+    std::fs::remove_file(target.join("two")).unwrap();
+    std::fs::copy(target.join("one"), target.join("two")).unwrap();
+    std::fs::write(source.join("d/large"), noise(3_000_001, 2)).unwrap();
+    let changed = changes(&from, &to, &options).await;
+    assert!(
+        changed.iter().any(|(path, why)| path == "two" && why == "link"),
+        "{changed:?}"
+    );
+    check();
+    assert_eq!(changes(&from, &to, &options).await, []);
+}
+
+#[tokio::test]
+async fn hard_links_are_refused_where_nothing_tells_them() {
+    let sshd = Sshd::start_default().unwrap();
+    let host = Site::of(&sshd).await;
+    let place = tempfile::tempdir().unwrap();
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("f"), "x").unwrap();
+    let mut options = recursive();
+    options.hard_links = true;
+    for (from, to) in [
+        (there(&host, &source), here(&target)),
+        (there(&host, &source), there(&host, &target)),
+    ] {
+        let error = run(&from, &to, &options).await.0.unwrap_err().to_string();
+        assert!(error.contains("copy without --hard-links"), "{error}");
+        assert!(!target.exists());
+    }
+}
+
+/// Exchanges names in a directory as fast as it can, until it is told to end: what is being written goes away and a link to the
+/// victim takes its place, or it comes back.
+fn attack(directory: PathBuf, victim: PathBuf, ends: Arc<AtomicBool>, exchanged: Arc<AtomicU64>) {
+    while !ends.load(Ordering::Relaxed) {
+        let Ok(entries) = std::fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let is_part = path.extension().is_some_and(|end| end == "part") && !path.is_symlink();
+            let away = directory.join("away");
+            if !is_part || std::fs::rename(&path, &away).is_err() {
+                continue;
+            }
+            if symlink(&victim, &path).is_ok() {
+                exchanged.fetch_add(1, Ordering::Relaxed);
+            }
+            let _ = std::fs::hard_link(&victim, directory.join("again"));
+            let _ = std::fs::rename(directory.join("again"), &path);
+            let _ = std::fs::rename(&away, &path);
+        }
+    }
+}
+
+#[tokio::test]
+async fn in_a_shared_directory_nobody_can_turn_a_copy_onto_another_file() {
+    let sshd = Sshd::start_default().unwrap();
+    // So that several sessions are there before the first one has written everything.
+    let relay = Relay::to(sshd.addr()).unwrap();
+    relay.set_rtt(Duration::from_millis(5));
+    let host = Site::at(&sshd.ssh_config_via("through", relay.addr()).unwrap(), "through").await;
+    let place = tempfile::tempdir().unwrap();
+    let (source, shared, victim) = ("source", "shared", "victim");
+    let [source, shared, victim] = [source, shared, victim].map(|name| place.path().join(name));
+    let whole = noise(12_000_000, 3);
+    std::fs::write(&source, &whole).unwrap();
+    std::fs::create_dir(&shared).unwrap();
+    set_mode(&shared, 0o2777);
+    let mine = noise(12_000_000, 4);
+    std::fs::write(&victim, &mine).unwrap();
+    let (ends, exchanged) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let attacker = {
+        let (shared, victim, ends, exchanged) = (
+            shared.clone(),
+            victim.clone(),
+            ends.clone(),
+            Arc::clone(&exchanged),
+        );
+        std::thread::spawn(move || attack(shared, victim, ends, exchanged))
+    };
+    let mut options = CopyOptions::default();
+    options.streams = Some(4);
+    let mut whole_ones = 0;
+    for nth in 0..12 {
+        let target = shared.join(format!("f{nth}"));
+        let (ended, failures) = run(&here(&source), &there(&host, &target), &options).await;
+        ended.unwrap();
+        assert!(
+            std::fs::read(&victim).unwrap() == mine,
+            "{nth}: the victim was written to"
+        );
+        // Whoever can rename there can rename what is whole, too.
+        whole_ones += usize::from(failures.is_empty());
+    }
+    ends.store(true, Ordering::Relaxed);
+    attacker.join().unwrap();
+    let exchanged: &AtomicU64 = &exchanged;
+    assert!(
+        exchanged.load(Ordering::Relaxed) > 0,
+        "nothing was exchanged, and {whole_ones} were whole"
+    );
+}
