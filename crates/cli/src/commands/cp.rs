@@ -115,7 +115,7 @@ pub(crate) struct Args {
     #[arg(long)]
     backup: bool,
     /// Keep what is replaced or deleted in this directory, under its own name; a relative path begins at the target.
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIR")]
     backup_dir: Option<PathBuf>,
     /// What --backup puts behind names; nothing where there is a --backup-dir.
     #[arg(long, value_name = "TEXT")]

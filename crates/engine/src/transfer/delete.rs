@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use trunkline_sftp::transfer::LeftOut;
 
+use super::compare::split;
 use super::folder::Folder;
 use super::path::{self, shown};
 use super::sessions::Sessions;
@@ -154,8 +155,24 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     Ok(())
 }
 
+/// Deletes a directory that is in the way of something else, where that was asked for. What the filters protect stays, and the
+/// directory with it.
+pub(super) async fn make_way(job: &Arc<Job>, target: &Target, path: &Bytes) -> Result<(), Error> {
+    let (directory, name) = split(path);
+    let sources = job.deletion.directories().listed.get(&directory).cloned();
+    let in_the_way = Extraneous {
+        job,
+        target,
+        directory: &directory,
+        sources: Arc::new(sources.unwrap_or_default()),
+        expected: 0,
+        passed_over: &HashSet::new(),
+    };
+    in_the_way.delete_tree(&name).await
+}
+
 #[derive(Clone)]
-enum Target {
+pub(super) enum Target {
     Local(Arc<Folder>),
     Server(Arc<Sessions>, Bytes),
 }

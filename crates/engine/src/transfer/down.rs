@@ -22,7 +22,7 @@ use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
 use super::tree::Origin;
-use super::{Changes, Item, Job, Kind, Place, Reason, Stream, blocking, blocks, stream};
+use super::{Changes, Item, Job, Kind, Place, Reason, Stream, blocking, blocks, delete, stream};
 use crate::error::Error;
 use crate::sftp::{Owner, Sftp, Status};
 
@@ -104,6 +104,9 @@ impl Down {
             let (files, new) = blocking(move || prepare(&job, &folder, all)).await;
             made.extend(new);
             for (item, compared) in files {
+                if self.job.options.delete && item.changes.has(Changes::KIND) && !item.named {
+                    self.make_way(&item).await?;
+                }
                 if item.kind == Kind::Link {
                     while links.len() >= LINKS {
                         links.join_next().await.transpose().ok();
@@ -127,6 +130,16 @@ impl Down {
         self.job.plenty.end();
         while links.join_next().await.is_some() {}
         Ok(made)
+    }
+
+    /// Something else than a file or link is where one is to be: a directory goes with what is in it.
+    async fn make_way(&self, item: &Item) -> Result<(), Error> {
+        let found = self.folder.look(&item.target, false).ok().flatten();
+        if found.is_some_and(|found| found.kind == Kind::Directory) {
+            let target = delete::Target::Local(self.folder.clone());
+            delete::make_way(&self.job, &target, &item.target).await?;
+        }
+        Ok(())
     }
 
     /// Hands a file on to be copied, or says that it would be; `false` when nobody copies any more.
@@ -438,6 +451,10 @@ fn make_directory(job: &Job, folder: &Folder, mut item: Item, verdict: Verdict) 
             (None, _) => job.progress.would_copy(item),
         }
         return None;
+    }
+    if job.options.delete && matches!(verdict, Verdict::Copy(changes) if changes.has(Changes::KIND)) {
+        // What is in the way, and no directory: of a link that itself. Where it stays, the next step says why.
+        let _ = folder.delete(&item.target, false);
     }
     let new = match folder.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
         Ok(new) => new,

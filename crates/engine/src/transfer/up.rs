@@ -2,6 +2,7 @@
 
 mod small;
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent, UploadOptions};
 
-use super::compare::{Verdict, verdict};
+use super::compare::{Verdict, split, verdict};
 use super::content::{Checks, Compared, Side};
 use super::exposed::Exposure;
 use super::part::{self, Claim, Tag};
@@ -28,7 +29,7 @@ use super::there::{self, Said};
 use super::tree::Origin;
 use super::{
     Beside, Changes, Existing, INCOMPLETE, Item, Job, Kind, Place, Reason, SET_ID, backup, blocking, blocks,
-    rewritten, shown, stream,
+    delete, rewritten, shown, stream,
 };
 use crate::error::Error;
 use crate::sftp::{
@@ -47,6 +48,8 @@ pub(super) struct Up<'a> {
     /// What small files were called while they were written on sessions that were lost: the server may have them still.
     lost_parts: Mutex<Vec<Bytes>>,
     exposure: Exposure,
+    /// Directories that take the place of something else, and those in them: what was seen there was not in them.
+    replacing: Mutex<HashSet<Bytes>>,
     /// Turns to list a directory, and to ask something of a single name.
     listing: Semaphore,
     asking: Semaphore,
@@ -106,6 +109,7 @@ impl<'a> Up<'a> {
             ids: [from.id(), Place::Server(sessions.clone()).id()],
             lost_parts: Mutex::default(),
             exposure: Exposure::default(),
+            replacing: Mutex::default(),
             listing: Semaphore::new(LISTINGS),
             asking: Semaphore::new(AT_ONCE),
         }
@@ -318,6 +322,11 @@ impl<'a> Up<'a> {
         for (mut item, found) in directories {
             let parent = job.tree.parent(&item.target);
             let path = self.path(&item.target);
+            let found = if self.is_in_replacing(&item.target) {
+                Ok(None)
+            } else {
+                found
+            };
             match found {
                 _ if parent.is_none() => job.progress.failed_below(item.target, &self.shown(&path)),
                 Ok(None) => {
@@ -340,6 +349,13 @@ impl<'a> Up<'a> {
                     if job.options.preserve {
                         made.push(item);
                     }
+                }
+                Ok(Some(_)) if job.options.delete => {
+                    job.tree.hold(&item.target, Origin::Found);
+                    job.finish.touch(&item.target);
+                    item.changes = Changes::KIND;
+                    self.replacing().insert(item.target.clone());
+                    absent.push(item);
                 }
                 Ok(Some(found)) => {
                     let what = match found.file_type() {
@@ -399,10 +415,29 @@ impl<'a> Up<'a> {
         Ok(made)
     }
 
+    fn replacing(&self) -> MutexGuard<'_, HashSet<Bytes>> {
+        self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a directory is in one that takes the place of something else; then it is such a one, too.
+    fn is_in_replacing(&self, directory: &Bytes) -> bool {
+        let mut replacing = self.replacing();
+        let is_in = !replacing.is_empty() && replacing.contains(&split(directory).0);
+        if is_in {
+            replacing.insert(directory.clone());
+        }
+        is_in
+    }
+
     /// Whether it was made now.
     async fn make_directory(&self, item: &Item) -> Result<bool, Error> {
         let path = self.path(&item.target);
         let mode = item.mode.unwrap_or(0o777) & 0o777 | 0o700;
+        if item.changes.has(Changes::KIND) {
+            // What is in the way, and no directory: of a link that itself.
+            backup::keep(self.job, self.sessions, self.root, (&path, &item.target)).await?;
+            self.remove(path.clone()).await?;
+        }
         let make = |sftp: Sftp| {
             let path = path.clone();
             async move {
@@ -465,6 +500,16 @@ impl<'a> Up<'a> {
             job.progress.skipped(item);
             return Ok(Prepared::Done);
         }
+        let is_directory = |found: &FileAttributes| found.file_type() == Some(FileType::Directory);
+        if job.options.delete && !item.named && found.as_ref().is_some_and(is_directory) {
+            item.changes = Changes::KIND;
+            self.make_way(item).await?;
+            if job.options.dry_run {
+                job.progress.would_copy(item.clone());
+                return Ok(Prepared::Done);
+            }
+            found = self.look(&path).await?;
+        }
         if item.kind == Kind::Link {
             self.link(item, found.as_ref()).await?;
             return Ok(Prepared::Done);
@@ -474,7 +519,9 @@ impl<'a> Up<'a> {
             item.there.path = Some(path.clone());
         }
         let Some(found) = found else {
-            item.changes = Changes::NEW;
+            if item.changes.is_empty() {
+                item.changes = Changes::NEW;
+            }
             item.there.in_place = job.no_renaming.load(Ordering::Relaxed);
             return Ok(Prepared::Copy);
         };
@@ -524,6 +571,12 @@ impl<'a> Up<'a> {
                 Ok(Prepared::Copy)
             }
         }
+    }
+
+    /// A directory is where a file or link is to be.
+    async fn make_way(&self, item: &Item) -> Result<(), Error> {
+        let target = delete::Target::Server(self.sessions.clone(), self.root.clone());
+        delete::make_way(self.job, &target, &item.target).await
     }
 
     /// A file is to take the place of one that is there.
@@ -607,7 +660,8 @@ impl<'a> Up<'a> {
         }
         let verdict = found.map(|found| verdict(&self.job.options, item, &Beside::from(found)));
         item.changes = match verdict {
-            None => Changes::NEW,
+            None if item.changes.is_empty() => Changes::NEW,
+            None => item.changes,
             Some(Verdict::Left) => {
                 self.job.progress.skipped(item);
                 return Ok(());

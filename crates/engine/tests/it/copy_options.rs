@@ -258,6 +258,58 @@ async fn what_is_replaced_or_deleted_stays_under_another_name_as_rsyncs() {
 }
 
 #[tokio::test]
+async fn a_mirror_replaces_files_by_directories_and_directories_by_files() {
+    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
+    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
+    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let place = tempfile::tempdir().unwrap();
+    let (source, outside) = (place.path().join("source"), place.path().join("outside"));
+    for folder in ["was a file", "was a link/sub", "was a link"] {
+        std::fs::create_dir_all(source.join(folder)).unwrap();
+        std::fs::write(source.join(folder).join("f"), "x").unwrap();
+    }
+    std::fs::write(source.join("file"), "x").unwrap();
+    std::fs::write(source.join("large"), noise(3_000_000, 1)).unwrap();
+    symlink("file", source.join("link")).unwrap();
+    std::fs::create_dir_all(outside.join("sub")).unwrap();
+    for name in ["f", "sub/f"] {
+        std::fs::write(outside.join(name), "stays").unwrap();
+    }
+    for way in WAYS {
+        let target = place.path().join(format!("{way:?}"));
+        for folder in ["file/deep", "large", "link/deep"] {
+            std::fs::create_dir_all(target.join(folder)).unwrap();
+            std::fs::write(target.join(folder).join("f"), "x").unwrap();
+        }
+        std::fs::write(target.join("was a file"), "x").unwrap();
+        symlink(&outside, target.join("was a link")).unwrap();
+        let (from, to) = way.ends(hosts, &source, &target);
+        let without = {
+            let mut options = mirror();
+            options.delete = false;
+            run(&from, &to, &options).await.1
+        };
+        assert!(
+            without.len() >= 5,
+            "{way:?}: without --delete each is named: {without:?}"
+        );
+        let before = contents(&target);
+        let mut dry = mirror();
+        dry.dry_run = true;
+        let told = changes(&from, &to, &dry).await;
+        assert!(
+            told.iter().any(|(path, why)| path == "file" && why == "kind"),
+            "{told:?}"
+        );
+        assert_eq!(contents(&target), before);
+        copied(&from, &to, &mirror()).await;
+        assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
+        assert_eq!(contents(&outside), ["f stays", "sub/f stays"]);
+        assert_eq!(changes(&from, &to, &mirror()).await, [], "{way:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_link_among_backups_is_not_followed() {
     let sshd = Sshd::start_default().unwrap();
     let host = Site::of(&sshd).await;
