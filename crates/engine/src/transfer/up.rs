@@ -375,6 +375,10 @@ impl<'a> Up<'a> {
             }
             return Ok(Vec::new());
         }
+        // Before any is made, which are on their way together.
+        for item in absent.iter().filter(|item| item.changes.has(Changes::KIND)) {
+            self.clear(item).await?;
+        }
         // In order on one session: the server makes the outer one first.
         let making = futures_util::stream::iter(absent)
             .map(|item| async {
@@ -415,6 +419,16 @@ impl<'a> Up<'a> {
         Ok(made)
     }
 
+    /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory fails.
+    async fn clear(&self, item: &Item) -> Result<(), Error> {
+        let path = self.path(&item.target);
+        match backup::keep(self.job, self.sessions, self.root, (&path, &item.target)).await {
+            Ok(()) => self.remove(path).await,
+            Err(Error::File { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn replacing(&self) -> MutexGuard<'_, HashSet<Bytes>> {
         self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -433,11 +447,6 @@ impl<'a> Up<'a> {
     async fn make_directory(&self, item: &Item) -> Result<bool, Error> {
         let path = self.path(&item.target);
         let mode = item.mode.unwrap_or(0o777) & 0o777 | 0o700;
-        if item.changes.has(Changes::KIND) {
-            // What is in the way, and no directory: of a link that itself.
-            backup::keep(self.job, self.sessions, self.root, (&path, &item.target)).await?;
-            self.remove(path.clone()).await?;
-        }
         let make = |sftp: Sftp| {
             let path = path.clone();
             async move {

@@ -558,7 +558,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ),
                 (
                     "A mirror that keeps what it replaces and deletes:",
-                    "trunkline cp -a --delete --backup-dir ../old/monday src/. web1:/srv/src",
+                    "trunkline cp -a --delete --backup-dir ../old src/. web1:/srv/src",
                 ),
                 (
                     "An archive of this directory, over a pipe:",

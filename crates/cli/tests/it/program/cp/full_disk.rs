@@ -24,7 +24,7 @@ impl Disk {
     fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("disk-").tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
-        let script = "mount -t tmpfs -o size=20m,mode=0777 tmpfs \"$1\" && echo ready && exec cat";
+        let script = "mount -t tmpfs -o size=20m,mode=1777 tmpfs \"$1\" && echo ready && exec cat";
         let mut holder = Command::new("unshare");
         holder.arg("-m").args((!is_root()).then_some("-r"));
         let mut holder = holder
