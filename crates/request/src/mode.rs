@@ -83,7 +83,7 @@ impl ModeChange {
         }
         let bits = special
             | match whose {
-                0 => 0o111 * what & !umask,
+                0 => (0o111 * what) & !umask,
                 whose => whose * what,
             };
         let whose = if whose == 0 { 0o111 } else { whose };
@@ -91,7 +91,7 @@ impl ModeChange {
             "+" => change(ALL, bits, keeps_running),
             "-" => change(ALL & !bits, 0, keeps_running),
             _ => {
-                let cleared = whose * 7 | if special == 0 { 0 } else { ids };
+                let cleared = (whose * 7) | if special == 0 { 0 } else { ids };
                 change(ALL & !cleared, bits, keeps_running)
             }
         })

@@ -120,10 +120,8 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     let target = match to {
         Place::Local => {
             let path = std::path::PathBuf::from(path::os(root));
-            match {
-                let job = job.clone();
-                blocking(move || down::open_folder(&job, &path)).await
-            } {
+            let here = job.clone();
+            match blocking(move || down::open_folder(&here, &path)).await {
                 Ok(folder) => Target::Local(Arc::new(folder)),
                 // A dry run has not made it.
                 Err(_) if job.options.dry_run => return Ok(()),

@@ -401,10 +401,7 @@ impl Plan for Upload {
             Purpose::Owner => match outcome {
                 Ok(_) if self.mark.is_some() => {}
                 Ok(_) => self.has_created(),
-                Err(status) if !self.over => {
-                    self.not_replaced(Refused::Owner, status);
-                }
-                Err(_) => {}
+                Err(status) => self.not_replaced(Refused::Owner, status),
             },
             Purpose::Made | Purpose::Marked | Purpose::Seen => {
                 self.handle_look(id, &asked, client, &outcome, now);
