@@ -1,7 +1,7 @@
 //! What of a name a copy keeps, and what becomes of what it replaces: as rsync means it, whichever way.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -404,9 +404,9 @@ async fn hard_links_are_refused_where_nothing_tells_them() {
 
 /// Exchanges names in a directory as fast as it can, until it is told to end: what is being written goes away and a link to the
 /// victim takes its place, or it comes back.
-fn attack(directory: PathBuf, victim: PathBuf, ends: Arc<AtomicBool>, exchanged: Arc<AtomicU64>) {
+fn attack(directory: &Path, victim: &Path, ends: &AtomicBool, exchanged: &AtomicU64) {
     while !ends.load(Ordering::Relaxed) {
-        let Ok(entries) = std::fs::read_dir(&directory) else {
+        let Ok(entries) = std::fs::read_dir(directory) else {
             continue;
         };
         for entry in entries.flatten() {
@@ -416,10 +416,10 @@ fn attack(directory: PathBuf, victim: PathBuf, ends: Arc<AtomicBool>, exchanged:
             if !is_part || std::fs::rename(&path, &away).is_err() {
                 continue;
             }
-            if symlink(&victim, &path).is_ok() {
+            if symlink(victim, &path).is_ok() {
                 exchanged.fetch_add(1, Ordering::Relaxed);
             }
-            let _ = std::fs::hard_link(&victim, directory.join("again"));
+            let _ = std::fs::hard_link(victim, directory.join("again"));
             let _ = std::fs::rename(directory.join("again"), &path);
             let _ = std::fs::rename(&away, &path);
         }
@@ -442,7 +442,8 @@ async fn in_a_shared_directory_nobody_can_turn_a_copy_onto_another_file() {
     set_mode(&shared, 0o2777);
     let mine = noise(12_000_000, 4);
     std::fs::write(&victim, &mine).unwrap();
-    let (ends, exchanged) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let ends = Arc::new(AtomicBool::new(false));
+    let exchanged: Arc<AtomicU64> = Arc::default();
     let attacker = {
         let (shared, victim, ends, exchanged) = (
             shared.clone(),
@@ -450,7 +451,7 @@ async fn in_a_shared_directory_nobody_can_turn_a_copy_onto_another_file() {
             ends.clone(),
             Arc::clone(&exchanged),
         );
-        std::thread::spawn(move || attack(shared, victim, ends, exchanged))
+        std::thread::spawn(move || attack(&shared, &victim, &ends, &exchanged))
     };
     let mut options = CopyOptions::default();
     options.streams = Some(4);
@@ -468,7 +469,6 @@ async fn in_a_shared_directory_nobody_can_turn_a_copy_onto_another_file() {
     }
     ends.store(true, Ordering::Relaxed);
     attacker.join().unwrap();
-    let exchanged: &AtomicU64 = &exchanged;
     assert!(
         exchanged.load(Ordering::Relaxed) > 0,
         "nothing was exchanged, and {whole_ones} were whole"
