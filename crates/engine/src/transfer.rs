@@ -1115,6 +1115,12 @@ impl Job {
         });
     }
 
+    /// The target's directory on this machine, and where what is replaced in it stays.
+    fn open_folder(&self, root: &Path) -> std::io::Result<folder::Folder> {
+        let backup = self.options.backup.clone().filter(|_| !self.options.dry_run);
+        Ok(folder::Folder::open(root)?.keeping(backup))
+    }
+
     /// A source's permissions as they count.
     fn mode(&self, mode: u32, kind: Kind) -> u32 {
         match kind {

@@ -16,7 +16,7 @@ use super::folder::Folder;
 use super::path::{self, shown};
 use super::sessions::Sessions;
 use super::tree::{HeldNames, Origin};
-use super::{CopyEvent, Job, Place, Reason, backup, blocking, down};
+use super::{CopyEvent, Job, Place, Reason, backup, blocking};
 use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
 
@@ -121,7 +121,7 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
         Place::Local => {
             let path = std::path::PathBuf::from(path::os(root));
             let here = job.clone();
-            match blocking(move || down::open_folder(&here, &path)).await {
+            match blocking(move || here.open_folder(&path)).await {
                 Ok(folder) => Target::Local(Arc::new(folder)),
                 // A dry run has not made it.
                 Err(_) if job.options.dry_run => return Ok(()),

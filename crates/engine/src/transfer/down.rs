@@ -45,7 +45,7 @@ const LINKS: usize = 64;
 
 impl Down {
     pub(super) fn new(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Path) -> Result<Self, Error> {
-        let folder = open_folder(job, root).map_err(|error| {
+        let folder = job.open_folder(root).map_err(|error| {
             let advice = match error.kind() {
                 std::io::ErrorKind::NotFound => " (--mkdir creates it)",
                 _ => "",
@@ -357,12 +357,6 @@ impl Down {
     fn words(&self, item: &Item, error: &io::Error) -> Reason {
         self.unwritten(item, error, 0)
     }
-}
-
-/// The target's directory, and where what is replaced in it stays.
-pub(super) fn open_folder(job: &Job, root: &Path) -> io::Result<Folder> {
-    let backup = job.options.backup.clone().filter(|_| !job.options.dry_run);
-    Ok(Folder::open(root)?.keeping(backup))
 }
 
 fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<Owner>) -> Looks {
