@@ -392,9 +392,12 @@ class Client extends EventEmitter {
     setImmediate(() => this._scope.runInAsyncScope(ended));
   }
 
-  /** @returns {number} */
+  /**
+   * As for ssh2, what is called before 'ready' is done once the server has let the user in.
+   * @returns {number}
+   */
   _connected() {
-    if (this._id === undefined || this._ending || !this._ready) throw new Error('Not connected');
+    if (this._id === undefined || this._ending) throw new Error('Not connected');
     return this._id;
   }
 
@@ -513,7 +516,7 @@ class Client extends EventEmitter {
   sftp(env, callback) {
     if (typeof env === 'function') callback = env;
     const variables = typeof env === 'object' && env !== null ? env : {};
-    const sftp = new SFTP(hub.openSftp(this._connected(), pairs(variables)), this._server.includes('OpenSSH'), this);
+    const sftp = new SFTP(hub.openSftp(this._connected(), pairs(variables)), this);
     if (!this._strict) {
       sftp._explain = (fault) => toRequestError(fault, 'Unable to start subsystem: sftp');
       sftp._explainCall = (fault) => toRequestError(fault, fault.message);

@@ -50,6 +50,8 @@ pub(crate) struct Client {
     /// The same host, lent the agent.
     lending: OnceCell<Way>,
     program: Arc<Program>,
+    /// JavaScript knows that it is ready: what it asked for before may begin.
+    told: CancellationToken,
     /// Ends the client.
     cancel: CancellationToken,
     /// What ended it, for the streams that go with it.
@@ -132,6 +134,7 @@ impl Client {
             way: OnceCell::new(),
             lending: OnceCell::new(),
             program,
+            told: CancellationToken::new(),
             cancel: CancellationToken::new(),
             end: OnceLock::new(),
             listeners: Mutex::default(),
@@ -144,8 +147,16 @@ impl Client {
         self.target
     }
 
-    /// What its sessions and tunnels are opened on.
+    /// What its sessions and tunnels are opened on, once JavaScript has been told that it is ready.
     pub(crate) async fn way(&self) -> Result<&Way, Failure> {
+        tokio::select! {
+            biased;
+            () = self.told.cancelled() => self.found().await,
+            () = self.cancel.cancelled() => Err(Failure::closed("connection")),
+        }
+    }
+
+    async fn found(&self) -> Result<&Way, Failure> {
         let find = || async {
             match &self.plan {
                 Plan::Explicit(host) => Ok(Way::to(host.clone(), &runtime::engine()?)),
@@ -168,6 +179,7 @@ impl Client {
     pub(crate) async fn way_for(&self, options: &SessionOptions) -> Result<&Way, Failure> {
         match self.own() {
             Some(host) if options.agent_forwarding && host.config().forward_agent == ForwardAgent::No => {
+                self.way().await?;
                 let lend = async || {
                     let engine = runtime::engine()?;
                     Ok(Way::to(engine.lending_agent(host)?, &engine))
@@ -263,7 +275,11 @@ impl Client {
         listen: Listen,
         offer: impl Fn(Incoming) -> u32 + Send,
     ) {
-        let cancel = self.cancel.child_token();
+        // The end of a connection of its own ends what its server listens on.
+        let cancel = match self.own() {
+            Some(_) => CancellationToken::new(),
+            None => self.cancel.child_token(),
+        };
         self.listeners().insert(request, cancel.clone());
         let listening = async { Ok(self.way().await?.listen(&listen).await?) };
         let answer: Result<_, Fault> = tokio::select! {
@@ -445,6 +461,7 @@ impl Begun {
                 let attending = Box::pin(async {
                     let details = held.handshake().await.map_or(Value::Null, details);
                     client.outbox.tell(client.target, Kind::Open, details);
+                    client.told.cancel();
                     client.attend(held).await
                 });
                 let ended = client.cancel.run_until_cancelled(attending).await;
@@ -462,7 +479,7 @@ impl Begun {
 impl Client {
     /// Connects.
     async fn hold(&self) -> Result<ConnectionHold<'_>, Fault> {
-        let held = async { self.way().await?.hold().await };
+        let held = async { self.found().await?.hold().await };
         held.await.map_err(|failure| {
             let fault = Fault::from(failure);
             // One of the engine's steps took as long as the whole may.

@@ -5,6 +5,7 @@
 //! begun (`trunkline.aio`, `trunkline.Group`), when its outcome goes to a [`Completions`](completions::Completions).
 
 mod completions;
+mod course;
 mod data;
 mod error;
 mod fleet;

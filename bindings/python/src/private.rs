@@ -22,6 +22,7 @@ use trunkline::keys::{KeyFile, key_type_of_algorithm};
 use trunkline::{HeldConnection, HostKeyVerifier, Login, Verification, refused_by_program};
 use trunkline_embed::Way;
 
+use crate::course::{Course, Step};
 use crate::data::{Data, duration};
 use crate::error::Failure;
 use crate::forward::Address;
@@ -92,6 +93,9 @@ pub(crate) struct Explicit {
     /// Algorithms that are not to be used.
     #[pyo3(item)]
     disabled: Vec<String>,
+    /// Those that users' keys are not to sign with.
+    #[pyo3(item)]
+    disabled_signatures: Vec<String>,
 }
 
 impl Explicit {
@@ -126,10 +130,12 @@ impl Explicit {
             &mut config.ciphers,
             &mut config.macs,
             &mut config.host_key_algorithms,
-            &mut config.pubkey_accepted_algorithms,
         ] {
             list.retain(|name| !self.disabled.contains(name));
         }
+        config
+            .pubkey_accepted_algorithms
+            .retain(|name| !self.disabled_signatures.contains(name));
         Ok(config)
     }
 }
@@ -142,6 +148,8 @@ pub(crate) struct PrivateHost {
 
 struct HeldHost {
     host: trunkline::Host,
+    /// Where the program leads the log-in.
+    course: Option<Arc<Course>>,
     way: Way,
     /// The first connection, which is not closed as idle.
     connection: HeldConnection,
@@ -157,6 +165,13 @@ impl Drop for HeldHost {
 }
 
 impl HeldHost {
+    fn timed_out(&self, after: Duration) -> trunkline::Error {
+        trunkline::Error::Timeout {
+            doing: format!("connecting to {}", self.host.config().hostname).into(),
+            after,
+        }
+    }
+
     /// Replaces what keeps the connection alive.
     fn keep_alive(&self, task: Option<AbortHandle>) {
         let mut keepalive = self.keepalive.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,9 +222,10 @@ type Info = (String, String, String, String, String, String);
 impl PrivateHost {
     /// `verify` is called with the host's name in known_hosts, the key's blob, and what the known_hosts files have against
     /// it: nothing (`None`), or whether it is merely unknown and a text. `over` is a channel, or a socket on its way, to
-    /// talk over instead of TCP. `together` takes what the server asks at once, in place of `ask`.
+    /// talk over instead of TCP. `together` takes what the server asks at once, in place of `ask`. With `led` the log-in is
+    /// made of [`Self::step`]s.
     #[new]
-    #[pyo3(signature = (explicit, keys, verify, ask=None, over=None, together=None))]
+    #[pyo3(signature = (explicit, keys, verify, ask=None, over=None, together=None, led=false))]
     fn new(
         py: Python<'_>,
         explicit: Explicit,
@@ -218,12 +234,17 @@ impl PrivateHost {
         ask: Option<Py<PyAny>>,
         over: Option<Over<'_>>,
         together: Option<Py<PyAny>>,
+        led: bool,
     ) -> PyResult<Self> {
         let process = Process::current(py)?;
         let config = explicit.config()?;
         let mut login = Login::new().verify_host_key(Arc::new(Verifier(Arc::new(verify))));
         for key in keys {
             login = login.key(key.0.clone());
+        }
+        let course = led.then(Arc::<Course>::default);
+        if let Some(course) = &course {
+            login = login.authenticate(course.clone());
         }
         let _context = process.runtime.enter();
         login = match over {
@@ -243,6 +264,7 @@ impl PrivateHost {
         let held = Arc::new(HeldHost {
             way,
             host,
+            course,
             connection,
             keepalive: StdMutex::default(),
         });
@@ -261,13 +283,45 @@ impl PrivateHost {
                 return Ok(ready.await?);
             };
             let outcome = tokio::time::timeout(limit, ready).await;
-            Ok(outcome.unwrap_or_else(|_| {
-                Err(trunkline::Error::Timeout {
-                    doing: format!("connecting to {}", held.host.config().hostname).into(),
-                    after: limit,
-                })
-            })?)
+            Ok(outcome.unwrap_or_else(|_| Err(held.timed_out(limit)))?)
         })
+    }
+
+    /// Waits until the server can be shown something to log in with: the methods that it takes, once it has been asked, and
+    /// whether what was shown last was right but not enough. `None` once it is connected.
+    #[pyo3(signature = (limit=None))]
+    fn turn(&self, limit: Option<f64>) -> PyResult<Operation> {
+        let limit = duration(limit)?.unwrap_or(Duration::MAX);
+        self.operation(move |_, held| async move {
+            let turn = async {
+                match &held.course {
+                    Some(course) => course.turn().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                ready = held.connection.ready() => ready.map(|()| None).map_err(Failure::from),
+                turn = turn => Ok(Some(turn)),
+                () = tokio::time::sleep(limit) => Err(held.timed_out(limit).into()),
+            }
+        })
+    }
+
+    /// Shows the server something. [`Self::turn`] tells what comes of it.
+    fn step(&self, step: Step) -> PyResult<()> {
+        let (_, held) = self.inner.get()?;
+        match &held.course {
+            Some(course) => course.answer(step.attempt()?),
+            None => Err(PyValueError::new_err("nobody leads this log-in")),
+        }
+    }
+
+    /// Whether it is connected, or being so.
+    fn is_open(&self) -> bool {
+        self.inner
+            .here()
+            .is_some_and(|(_, held)| held.connection.is_open())
     }
 
     /// Whether it is connected.

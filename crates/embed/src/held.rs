@@ -36,7 +36,11 @@ pub enum Change {
 impl<'a> ConnectionHold<'a> {
     pub(crate) async fn of_engine(host: &'a Host) -> Result<Self, Failure> {
         let connection = host.hold();
-        connection.ready().await?;
+        // One that was made and has ended since says so by its first change.
+        match connection.ready().await {
+            Err(error) if connection.info().is_none() => return Err(error.into()),
+            _ => {}
+        }
         Ok(Self(Source::Engine(host, connection, host.apart())))
     }
 

@@ -55,6 +55,8 @@ pub struct DisconnectReason(pub u32);
 impl DisconnectReason {
     /// SSH_DISCONNECT_PROTOCOL_ERROR
     pub const PROTOCOL_ERROR: Self = Self(2);
+    /// SSH_DISCONNECT_KEY_EXCHANGE_FAILED
+    pub const KEY_EXCHANGE_FAILED: Self = Self(3);
     /// SSH_DISCONNECT_HOST_KEY_NOT_VERIFIABLE
     pub const HOST_KEY_NOT_VERIFIABLE: Self = Self(9);
     /// SSH_DISCONNECT_BY_APPLICATION

@@ -207,14 +207,12 @@ function readOptions(options) {
 class SFTP extends EventEmitter {
   /**
    * @param {number} id
-   * @param {boolean} [isOpenssh] whether the server is OpenSSH's
-   * @param {import('../client').Client} [owner]
+   * @param {import('../client').Client} owner
    */
-  constructor(id, isOpenssh = true, owner = undefined) {
+  constructor(id, owner) {
     super();
     this._id = id;
     this._owner = owner;
-    this._isOpenssh = isOpenssh;
     this.type = 'session';
     this.subtype = 'subsystem';
     this.server = false;
@@ -250,7 +248,7 @@ class SFTP extends EventEmitter {
         this._over = true;
         detach(this._id);
         opening?.(this._explain(value));
-        this._owner?._left(this);
+        this._owner._left(this);
         break;
       case KIND.CLOSE:
         this._over = true;
@@ -258,7 +256,7 @@ class SFTP extends EventEmitter {
         opening?.(new Error('Not connected'));
         this.emit('end');
         this.emit('close');
-        this._owner?._left(this);
+        this._owner._left(this);
         break;
     }
   }
@@ -423,7 +421,7 @@ class SFTP extends EventEmitter {
       if (error) return callback(error);
       if (!attributes.isDirectory()) {
         // As the server says it of ENOTDIR: OpenSSH's has no other code for it.
-        const [code, words] = this._isOpenssh ? [STATUS_CODE.NO_SUCH_FILE, 'No such file'] : [STATUS_CODE.FAILURE, 'Not a directory'];
+        const [code, words] = this._owner._server.includes('OpenSSH') ? [STATUS_CODE.NO_SUCH_FILE, 'No such file'] : [STATUS_CODE.FAILURE, 'Not a directory'];
         return callback(status(code, words));
       }
       const number = this._nextDirectory++;

@@ -38,3 +38,17 @@ class Explicit(TypedDict):
     known_types: list[str]
     #: Algorithms that are not to be used.
     disabled: list[str]
+    #: Those that users' keys are not to sign with.
+    disabled_signatures: list[str]
+
+
+class Step(TypedDict):
+    """What a log-in that a program leads shows the server next."""
+
+    user: str
+    #: "none", "password", "keyboard-interactive" or "publickey".
+    method: str
+    password: str | None
+    #: For "publickey": the public key or certificate, and what signs data with an algorithm; ``None`` for no signature.
+    blob: bytes
+    sign: Callable[[bytes, str], bytes | None] | None

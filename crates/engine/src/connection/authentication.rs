@@ -310,14 +310,7 @@ impl<'a> Authentication<'a> {
                 Ok(())
             }
             Event::Banner(text) => {
-                // What is shown waits for whoever watches, who may have stopped to.
-                if let Some(left) = self.banners_left.checked_sub(text.len()) {
-                    self.banners_left = left;
-                    self.interaction.banner(&text);
-                }
-                if self.banner.len() + text.len() <= MOST_KEPT {
-                    self.banner.push_str(&text);
-                }
+                self.show(&text);
                 Ok(())
             }
             Event::HostKey(_)
@@ -326,6 +319,39 @@ impl<'a> Authentication<'a> {
             | Event::Pong
             | Event::EarlySession(_)
             | Event::EarlyCommand => Ok(()),
+        }
+    }
+
+    /// Shows a banner of the server's.
+    fn show(&mut self, text: &str) {
+        // What is shown waits for whoever watches, who may have stopped to.
+        if let Some(left) = self.banners_left.checked_sub(text.len()) {
+            self.banners_left = left;
+            self.interaction.banner(text);
+        }
+        if self.banner.len() + text.len() <= MOST_KEPT {
+            self.banner.push_str(text);
+        }
+    }
+
+    /// Waits for the program, which may take its time: banners are shown meanwhile, and the connection's end is noticed.
+    async fn meanwhile<T>(
+        &mut self,
+        driver: &mut Driver,
+        program: impl Future<Output = T>,
+    ) -> Result<T, Error> {
+        let mut program = std::pin::pin!(program);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut program => return Ok(answer),
+                question = driver.question() => {
+                    // Between two requests the server has nothing else to say.
+                    if let Event::Banner(text) = question? {
+                        self.show(&text);
+                    }
+                }
+            }
         }
     }
 
@@ -454,8 +480,10 @@ impl<'a> Authentication<'a> {
                 course.unusable(login, note);
             }
             self.notes_told = self.identities.notes.len();
-            let methods = (!first).then_some(&self.allowed[..]);
-            let Some(Attempt { user, method }) = course.next(login, methods, self.partial).await else {
+            let allowed = self.allowed.clone();
+            let methods = (!first).then_some(&allowed[..]);
+            let next = course.next(login, methods, self.partial);
+            let Some(Attempt { user, method }) = self.meanwhile(driver, next).await? else {
                 return Err(self.denied());
             };
             driver.proto.authenticate_as(&user);
@@ -547,7 +575,9 @@ impl<'a> Authentication<'a> {
     /// Puts back what the server may take after all: it says which signature algorithms it takes for a user once it knows
     /// who that is (OpenSSH's PROTOCOL, section 1.10), which is after the first request.
     fn reconsider(&mut self, driver: &Driver) {
-        if let Some((candidate, algorithm)) = self.shown.take() {
+        // A key that was right is not shown again.
+        let refused = self.shown.take().filter(|_| !self.partial);
+        if let Some((candidate, algorithm)) = refused {
             self.wants_sha1 |= self.would_sign_with_sha1(driver, &candidate);
             if self
                 .algorithm(driver, &candidate)

@@ -77,6 +77,8 @@ pub(crate) struct Driver {
     offers: mpsc::UnboundedSender<Box<Offer>>,
     /// Events that the handshake has to decide about; see [`crate::connection::handshake`].
     questions: VecDeque<Event>,
+    /// What ended the connection before all of these were told.
+    end: Option<Error>,
     /// A session that was opened with the log-in, for the first that is asked for.
     ready: Option<ChannelId>,
     /// Told what the server shows of itself while the connection lives.
@@ -132,6 +134,7 @@ impl Driver {
             full: HashSet::new(),
             offers,
             questions: VecDeque::new(),
+            end: None,
             ready: None,
             learner: None,
             offered: HashSet::new(),
@@ -192,17 +195,54 @@ impl Driver {
 
     /// Drives the connection until the handshake has something to decide.
     pub(crate) async fn question(&mut self) -> Result<Event, Error> {
-        let question = std::future::poll_fn(|cx| self.poll(cx, true)).await?;
-        // Nobody may want the connection any more by the time that it has something to ask.
-        question.ok_or_else(|| self.closed("all work on it was done"))
+        if self.end.is_none() {
+            match std::future::poll_fn(|cx| self.poll(cx, true)).await {
+                // Nobody may want the connection any more by the time that it has something to ask.
+                Ok(question) => return question.ok_or_else(|| self.closed("all work on it was done")),
+                Err(end) => self.end = Some(end),
+            }
+            // What came in front of the end is told: that the server has let the user in, say. Nothing can be answered.
+            self.questions
+                .retain(|event| matches!(event, Event::Banner(_) | Event::Authenticated));
+        }
+        match (self.questions.pop_front(), self.end.take()) {
+            (Some(told), end) => {
+                self.end = end;
+                Ok(told)
+            }
+            (None, end) => Err(end.unwrap_or_else(|| self.closed("all work on it was done"))),
+        }
     }
 
     /// Drives the authenticated connection to its end, and returns why it ended. Nobody has been told yet.
     pub(crate) async fn run(&mut self) -> Error {
+        if let Some(end) = self.end.take() {
+            return end;
+        }
         match std::future::poll_fn(|cx| self.poll(cx, false)).await {
             Ok(_) => self.closed("all work on it was done"),
             Err(error) => error,
         }
+    }
+
+    /// Ends a log-in that this side gives up, with a word to the server as far as the socket takes it now.
+    pub(crate) async fn give_up(&mut self, error: &Error) {
+        let (reason, why) = match error {
+            // The reason that ssh2's clients give.
+            Error::HostKey(_) => (
+                DisconnectReason::KEY_EXCHANGE_FAILED,
+                "Host key verification failed",
+            ),
+            Error::Authentication { .. } => {
+                (DisconnectReason::BY_APPLICATION, "nothing is left to log in with")
+            }
+            _ => return,
+        };
+        std::future::poll_fn(|cx| {
+            self.say_goodbye(cx, reason, why);
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Gives the queue back, nothing of which was taken.

@@ -502,8 +502,12 @@ async fn establish(
         identities,
         trust,
         proto,
-        _permits,
+        permits,
     } = prepared;
+    let course = handshake.login.authenticator();
+    let _permits = course
+        .is_none_or(|course| !course.takes_its_time())
+        .then_some(permits);
     // Until it has led to a connection.
     let proxy_words = dialed.words;
     let keepalive = KeepAlive::new(host, &handshake.settings, Instant::now());
@@ -544,6 +548,7 @@ async fn establish(
         Some(Ok(logged_in)) => logged_in,
         failed => {
             let error = failed.and_then(Result::err).unwrap_or_else(|| handshake.closed());
+            driver.give_up(&error).await;
             let ahead = handshake.learn_hang_up(&error, &driver.proto);
             let error = match proxy_words {
                 Some(words) => error.of_proxy(words.last().await),
@@ -573,7 +578,7 @@ struct Prepared<'a> {
     trust: Trust,
     proto: Box<trunkline_proto::Connection>,
     /// Held until the connection is authenticated, or has failed.
-    _permits: [Option<SemaphorePermit<'a>>; 2],
+    permits: [Option<SemaphorePermit<'a>>; 2],
 }
 
 impl<'a> Prepared<'a> {
@@ -631,7 +636,7 @@ impl<'a> Prepared<'a> {
             identities,
             trust,
             proto: Box::new(proto),
-            _permits: [of_server, of_all],
+            permits: [of_server, of_all],
         })
     }
 }

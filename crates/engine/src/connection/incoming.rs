@@ -46,6 +46,28 @@ struct Table {
     held: Vec<(ListenKey, Offered)>,
 }
 
+impl Table {
+    /// Who takes a connection to an address.
+    fn handler(&self, key: &ListenKey) -> Option<Handler> {
+        if let Some(listener) = self.handlers.get(key) {
+            return Some(listener.handler.clone());
+        }
+        // OpenSSH before 6 says port 0 of a connection to a port of its own choice (its bug 2017), which is clear where one port
+        // of the address is listened on.
+        let ListenKey::Tcp(address, 0) = key else {
+            return None;
+        };
+        let mut of_address = self
+            .handlers
+            .iter()
+            .filter(|(key, _)| matches!(key, ListenKey::Tcp(asked, _) if asked == address));
+        match (of_address.next(), of_address.next()) {
+            (Some((_, listener)), None) => Some(listener.handler.clone()),
+            _ => None,
+        }
+    }
+}
+
 /// Who takes the connections to an address.
 struct Listener {
     handler: Handler,
@@ -173,7 +195,7 @@ impl Incoming {
             accepted: false,
         };
         let mut table = self.table();
-        let handler = table.handlers.get(&key).map(|listener| listener.handler.clone());
+        let handler = table.handler(&key);
         if handler.is_none()
             && table.unsettled > 0
             && table.held.len() < MAX_HELD
@@ -220,13 +242,13 @@ impl Drop for Unsettled {
         let mut table = self.incoming.table();
         table.unsettled -= 1;
         let held = std::mem::take(&mut table.held);
-        let (known, unknown): (Vec<_>, Vec<_>) = held
-            .into_iter()
-            .partition(|(key, _)| table.handlers.contains_key(key));
-        let known: Vec<_> = known
-            .into_iter()
-            .filter_map(|(key, offered)| Some((table.handlers.get(&key)?.handler.clone(), offered)))
-            .collect();
+        let (mut known, mut unknown) = (Vec::new(), Vec::new());
+        for (key, offered) in held {
+            match table.handler(&key) {
+                Some(handler) => known.push((handler, offered)),
+                None => unknown.push((key, offered)),
+            }
+        }
         let refused = if table.unsettled > 0 {
             table.held = unknown;
             Vec::new()
@@ -325,6 +347,26 @@ mod tests {
                 .filter(|op| matches!(op, Op::Reject { .. }))
                 .count()
         }
+    }
+
+    #[test]
+    fn port_0_is_the_only_port_of_its_address() {
+        let mut bench = Bench::new();
+        let listen = |bench: &Bench, port| {
+            let key = ListenKey::Tcp("localhost".into(), port);
+            assert!(bench.incoming.listen(key, bench.handler.clone()));
+        };
+        listen(&bench, 80);
+        bench
+            .incoming
+            .offer(ChannelId::from_number(1), tcp("localhost", 0));
+        assert!(bench.given.try_recv().is_ok());
+        bench.incoming.offer(ChannelId::from_number(2), tcp("", 0));
+        listen(&bench, 81);
+        bench
+            .incoming
+            .offer(ChannelId::from_number(3), tcp("localhost", 0));
+        assert!(bench.given.try_recv().is_err());
     }
 
     #[test]

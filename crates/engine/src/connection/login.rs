@@ -79,6 +79,12 @@ pub trait Authenticator: Send + Sync {
     /// The password of the last attempt is right and has to be changed (RFC 4252 section 8); `prompt` is what the server says.
     /// The new one goes out with the old one. `None`: there is none, and the log-in continues with the next attempt.
     fn new_password<'a>(&'a self, login: u32, prompt: &'a str) -> NewPassword<'a>;
+
+    /// Whether its answers may take any time. A log-in that waits for its program then counts as none of those that a server,
+    /// or this machine, is to have at once.
+    fn takes_its_time(&self) -> bool {
+        false
+    }
 }
 
 /// A new password, in time.

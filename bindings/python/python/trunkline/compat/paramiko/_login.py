@@ -8,11 +8,13 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from ... import _errors, _native
-from ..._private import Explicit
+from ..._private import Explicit, Step
 from .pkey import PKey
 from .ssh_exception import (
     AuthenticationException,
@@ -29,14 +31,6 @@ Handler = Callable[[str, str, Sequence["tuple[str, bool]"]], Sequence[str]]
 
 #: What Paramiko says when the server ends the connection during authentication.
 _HUNG_UP = "Authentication failed: transport shut down or saw EOF"
-
-
-class _Met(Exception):
-    """The host key is what was wanted."""
-
-
-def _not_further(key: PKey) -> None:
-    raise _Met
 
 
 @dataclass
@@ -61,22 +55,57 @@ class Login:
     def connect(self, first: float | None, then: float | None) -> _native.PrivateHost:
         """Connects, with so many seconds until the server's host key is there and for the log-in. Raises Paramiko's
         exceptions."""
-        return self._ready(self._host(self.explicit, self.over), first, then)
+        host = self._host(self.explicit, self.over)
+        with self._ended_with(host):
+            self._wait(host.ready, first, then)
+        return host
 
-    def meet(self, limit: float | None) -> PKey:
-        """The server's host key, from a connection that ends there."""
-        self.verify = _not_further
-        try:
-            _native_host = _native.PrivateHost(self.explicit, [], self._judge_all, None)
-            self._ready(_native_host, limit, limit).close()
-        except _Met:
-            pass
-        if self.shown is None:
-            raise SSHException("No existing session")
-        return self.shown
+    def begin(self, first: float | None, then: float | None) -> _native.PrivateHost:
+        """Connects as far as the server can be shown something to log in with, by ``show``."""
+        host = self._host(self.explicit, self.over, led=True)
+        with self._ended_with(host):
+            self._wait(host.turn, first, then)
+        return host
 
-    def _judge_all(self, host: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:
-        return self._judge(host, blob, objection or (True, ""))
+    def show(self, host: _native.PrivateHost, step: Step, limit: float | None) -> tuple[list[str] | None, bool] | None:
+        """Shows the server something: ``None`` if that leads in, else the methods that it takes, and whether what was shown
+        is right but not enough."""
+        with self._ended_with(host):
+            host.step(step)
+            try:
+                turn = host.turn(limit).wait()
+            except _errors.TimeoutError:
+                raise AuthenticationException("Authentication timeout.") from None
+        if self._refused:
+            raise self._refused.pop() from None
+        return turn
+
+    def with_step(self, step: Step, key: PKey | None) -> None:
+        """Keeps what the server has taken, for further connections."""
+        self.explicit = {
+            **self.explicit,
+            "user": step["user"],
+            "answers": self.explicit["answers"] or step["method"] in ("password", "keyboard-interactive"),
+        }
+        self.password = self.password if step["password"] is None else step["password"]
+        if key is not None:
+            certificate, agent = key.certificate, key.agent_socket
+            self.explicit["certificates"] = [*self.explicit["certificates"], *([certificate] if certificate else [])]
+            self.explicit["agent"] = self.explicit["agent"] or agent
+            self.keys = [*self.keys, key]
+
+    def signer(self, key: PKey) -> Callable[[bytes, str], bytes | None]:
+        """Signs with a key; what that raises is raised by the log-in."""
+
+        def sign(data: bytes, algorithm: str) -> bytes | None:
+            try:
+                signed = key.sign_ssh_data(data, algorithm)
+                return signed if isinstance(signed, bytes) else signed.asbytes()
+            except Exception as error:
+                self._refused.append(error)
+                return None
+
+        return sign
 
     def connect_lending(self) -> _native.PrivateHost:
         """Makes another connection, whose sessions are all lent the agent."""
@@ -85,17 +114,23 @@ class Login:
         agent = self.explicit["agent"] or os.environ.get("SSH_AUTH_SOCK")
         explicit: Explicit = {**self.explicit, "forward_agent": True, "agent": agent}
         host = self._host(explicit)
-        return self._ready(host, explicit["timeout"], explicit["timeout"])
+        with self._ended_with(host):
+            self._wait(host.ready, explicit["timeout"], explicit["timeout"])
+        return host
 
-    def _host(self, explicit: Explicit, over: _native.Session | _native.Handover | None = None) -> _native.PrivateHost:
-        keys = [key.native for key in self.keys]
-        handler = None if self.handler is None else self._handled
-        return _native.PrivateHost(explicit, keys, self._judge, self._answer, over, handler)
+    def _host(
+        self, explicit: Explicit, over: _native.Session | _native.Handover | None = None, led: bool = False
+    ) -> _native.PrivateHost:
+        keys = [] if led else [key.native for key in self.keys]
+        handler = None if self.handler is None and not led else self._handled
+        return _native.PrivateHost(explicit, keys, self._judge, self._answer, over, handler, led)
 
-    def _ready(self, host: _native.PrivateHost, first: float | None, then: float | None) -> _native.PrivateHost:
+    @contextmanager
+    def _ended_with(self, host: _native.PrivateHost) -> Iterator[None]:
+        """Raises what went wrong as Paramiko does, and ends the connection."""
         try:
             with translated():
-                self._wait(host, first, then)
+                yield
         except BaseException as error:
             host.close()
             if self._refused:
@@ -107,10 +142,9 @@ class Login:
             if isinstance(cause, _errors.NetworkError):
                 raise self._unreachable(cause) from None
             raise
-        return host
 
-    def _wait(self, host: _native.PrivateHost, first: float | None, then: float | None) -> None:
-        """Waits until it is connected: ``first`` seconds for the host key, and from then on ``then`` for the log-in."""
+    def _wait(self, step: Callable[[float | None], _native.Operation[Any]], first: float | None, then: float | None) -> None:
+        """Waits until it has come so far: ``first`` seconds for the host key, and from then on ``then`` for the log-in."""
         limit_of_key = math.inf if first is None else time.monotonic() + first
         limit_of_log_in = math.inf if then is None else then
         while True:
@@ -118,7 +152,8 @@ class Login:
             # Of a host key that is shown meanwhile, the log-in's time is not over before.
             end = min(limit_of_key, now + limit_of_log_in) if self.shown_at is None else self.shown_at + limit_of_log_in
             try:
-                return host.ready(None if end == math.inf else max(end - now, 0.001)).wait()
+                step(None if end == math.inf else max(end - now, 0.001)).wait()
+                return
             except _errors.TimeoutError:
                 if self.shown_at is None and time.monotonic() < limit_of_key:
                     continue

@@ -119,7 +119,7 @@ class AuthFailure(AuthenticationException):
 
 
 class AuthStrategy:
-    """Which ways are tried: ``get_sources`` tells, in a class of one's own. Each is a connection of its own."""
+    """Which ways are tried: ``get_sources`` tells, in a class of one's own."""
 
     def __init__(self, ssh_config: Any) -> None:
         self.ssh_config = ssh_config

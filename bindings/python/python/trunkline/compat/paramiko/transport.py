@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from ... import _errors, _native
-from ..._private import Explicit
+from ..._private import Explicit, Step
 from . import _original
 from ._login import Handler, Login
 from ._stream import Stream, handed_over
@@ -72,7 +72,7 @@ _PREFERRED = {
 class Transport:
     """A connection to one server, to an address, or over a socket, a ``ProxyCommand`` or a tunnel of another connection.
 
-    Logging in connects: key exchange and authentication share round trips, and ``start_client`` waits for neither.
+    A log-in without ``start_client`` connects, too.
     """
 
     def __init__(
@@ -110,16 +110,16 @@ class Transport:
         self.server_sig_algs = server_sig_algs
         self.advertise_strict_kex = strict_kex
         self.clear_to_send_timeout = 30.0
-        #: The key that ``start_client`` was shown, which the log-in is to be shown too.
-        self._met: PKey | None = None
-        #: Whether ``start_client`` was called over a given socket.
-        self._started = False
         #: Whether a client tells of each address that cannot be connected to.
         self.of_client = False
         #: What failed in a thread of its own.
         self._failure: Exception | None = None
-        #: What has led a part of the way in.
-        self._so_far: list[dict[str, Any]] = []
+        #: GSSAPI, which is not available.
+        self.gss_kex_used = False
+        self.use_gss_kex = False
+        self.kexgss_ctxt: object = None
+        self.gss_host: str | None = None
+        self.gss_deleg_creds = gss_deleg_creds
         if isinstance(sock, str):
             host, _, port = sock.partition(":")
             self._address = (host, int(port or 22))
@@ -219,22 +219,18 @@ class Transport:
     # Logging in.
 
     def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
-        """Looks at the server, with a connection that ends behind the key exchange: ``get_remote_server_key`` then tells its
-        host key, and the log-in, which connects again, is refused by a server that shows another. Over a given ``sock``
-        it does nothing, because there is one of it: the log-in connects. Who asks for the host key earlier looks at the
-        server then, if the ``sock`` is a TCP socket."""
+        """Connects as far as the server can be shown something to log in with: ``get_remote_server_key`` has its key."""
         if event is not None:
             self._begin(event, functools.partial(self.start_client, timeout=timeout))
-        elif self._over is not None:
-            self._started = True
-        elif self._met is None:
-            limits = [limit for limit in (timeout, self.banner_timeout) if limit is not None]
-            self._meet(self._address, min(limits, default=None))
-
-    def _meet(self, address: tuple[str, int], limit: float | None) -> None:
-        login = self._login_with("nobody", address=address, timeout=None, verify=None)
-        with self._connecting():
-            self._met = login.meet(limit)
+            return
+        if self._closed:
+            raise SSHException("No existing session")
+        if self._host is not None:
+            return
+        limits = [limit for limit in (timeout, self.banner_timeout) if limit is not None]
+        login = self._login_with("nobody", verify=self._verify, over=None if self._over is None else handed_over(self._over))
+        with self._connecting(login):
+            self._host = login.begin(min(limits, default=None), self.handshake_timeout)
 
     def _begin(self, event: threading.Event, work: Callable[[], object]) -> None:
         """Does it in a thread, which sets the event at the end; ``get_exception`` tells what failed."""
@@ -281,12 +277,29 @@ class Transport:
     def auth_password(
         self, username: str, password: str, event: threading.Event | None = None, fallback: bool = True
     ) -> list[str]:
-        """Logs in with a password. Returns the methods that are needed besides, if any are."""
-        return self._step("password", username, event, password=password)
+        """Logs in with a password, which with ``fallback`` may also be the answer to the server's only question. Returns the
+        methods that are needed besides, if any are."""
+        try:
+            return self._step("password", username, event, password=password)
+        except BadAuthenticationType as error:
+            if not fallback or "keyboard-interactive" not in error.allowed_types:
+                raise
+
+            def answers(title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
+                if len(prompts) > 1:
+                    raise SSHException("Fallback authentication failed.")
+                return [_text(password) for _ in prompts]
+
+            try:
+                return self.auth_interactive(username, answers)
+            except SSHException:
+                raise error from None
 
     def auth_publickey(self, username: str, key: PKey, event: threading.Event | None = None) -> list[str]:
         """Logs in with a key. Returns the methods that are needed besides, if any are."""
-        return self._step("publickey", username, event, keys=[key])
+        if "rsa" in key.get_name() and not any("rsa" in name for name in self.preferred_pubkeys):
+            raise SSHException("An RSA key was specified, but no RSA pubkey algorithms are configured!")
+        return self._step("publickey", username, event, key=key)
 
     def auth_interactive(self, username: str, handler: Handler, submethods: str = "") -> list[str]:
         """Logs in by answering the server's questions, which are put one at a time. Returns the methods that are needed
@@ -308,27 +321,54 @@ class Transport:
         """Logs in without anything, where the server allows it; ``BadAuthenticationType`` tells what it wants instead."""
         return self._step("none", username, None)
 
-    def _step(self, method: str, username: str, event: threading.Event | None, **credentials: Any) -> list[str]:
-        """Logs in with this, and with what has led a part of the way before. Each attempt is a connection of its own."""
+    def _step(
+        self,
+        method: str,
+        username: str,
+        event: threading.Event | None,
+        *,
+        password: str | None = None,
+        key: PKey | None = None,
+        handler: Handler | None = None,
+    ) -> list[str]:
+        """Shows the server one thing to log in with."""
         if event is not None:
-            self._begin(event, functools.partial(self._step, method, username, None, **credentials))
+            self._begin(
+                event,
+                lambda: self._step(method, username, None, password=password, key=key, handler=handler),
+            )
             return []
-        together: dict[str, Any] = {"keys": [], "password": None, "handler": None}
-        for step in (*self._so_far, credentials):
-            together["keys"] = [*together["keys"], *step.get("keys", ())]
-            together.update({name: value for name, value in step.items() if name != "keys"})
+        self.start_client()
+        host, login = self._host, self._login
+        if host is None or login is None or not self.is_active():
+            raise SSHException("No existing session")
+        if host.is_ready():
+            raise SSHException("this transport is logged in already")
+        login.handler = handler
+        step: Step = {
+            "user": _text(username),
+            "method": method,
+            "password": None if password is None else _text(password),
+            "blob": b"" if key is None else key.public_blob.key_blob if key.public_blob else key.asbytes(),
+            "sign": None if key is None else login.signer(key),
+        }
         try:
-            return self.log_in(username, **together)
-        except AuthenticationException as error:
-            cause = error.__context__
-            if not isinstance(cause, _errors.AuthenticationError):
-                raise
-            if cause.partial:
-                self._so_far.append(credentials)
-                return list(cause.allowed)
-            if method == "none" or method not in cause.allowed:
-                raise BadAuthenticationType("Bad authentication type", list(cause.allowed)) from None
+            turn = login.show(host, step, self.auth_timeout)
+        except BaseException as error:
+            self._log_failure(error, [])
             raise
+        if turn is not None and not turn[1]:
+            allowed = turn[0] or []
+            if method not in allowed:
+                raise BadAuthenticationType("Bad authentication type", allowed)
+            self._log(logging.INFO, f"Authentication ({method}) failed.")
+            raise AuthenticationException("Authentication failed.")
+        login.with_step(step, key)
+        if turn is not None:
+            self._log(logging.INFO, "Authentication continues...")
+            return turn[0] or []
+        self._logged_in()
+        return []
 
     def log_in(
         self,
@@ -346,8 +386,8 @@ class Transport:
         """
         if self._closed:
             raise SSHException("No existing session")
-        if self._host is not None and self._host.is_ready():
-            raise SSHException("this transport is logged in already")
+        if self._host is not None:
+            raise SSHException("this transport is connected already")
         if not username:
             # Every server refuses it, and the engine asks none.
             raise AuthenticationException("Authentication failed.")
@@ -361,23 +401,15 @@ class Transport:
             verify=self._verify,
             over=None if self._over is None else handed_over(self._over),
         )
-        self._login = login
-        try:
-            with self._connecting():
-                self._host = login.connect(self._limit_of_key(timeout), self.auth_timeout)
-        except BaseException as error:
-            self._log_failure(error, ["publickey"] * bool(keys or agent) + ["password"] * (password is not None))
-            ended = self._over if isinstance(self._over, ProxyCommand) and self._over.closed else None
-            # It is used up.
-            if self._over is not None:
-                self._over.close()
-            if ended is not None and type(error) is SSHException:
-                raise ProxyCommandFailure(" ".join(ended.cmd), os.strerror(errno.EPIPE)) from None
-            raise
-        self._log_success()
-        if self._keepalive:
-            self._host.keep_alive(self._keepalive)
+        with self._connecting(login, ["publickey"] * bool(keys or agent) + ["password"] * (password is not None)):
+            self._host = login.connect(self._limit_of_key(timeout), self.auth_timeout)
+        self._logged_in()
         return []
+
+    def _logged_in(self) -> None:
+        self._log_success()
+        if self._keepalive and self._host is not None:
+            self._host.keep_alive(self._keepalive)
 
     def _limit_of_key(self, timeout: float | None) -> float | None:
         """How many seconds the host key may take, connecting included. Paramiko's default for the server's first line, which
@@ -408,15 +440,23 @@ class Transport:
             self._log(logging.ERROR, f"Exception (client): {error}")
 
     @contextmanager
-    def _connecting(self) -> Iterator[None]:
-        """Tells of a host that cannot be connected to as Paramiko's transports do."""
+    def _connecting(self, login: Login, methods: Iterable[str] = ()) -> Iterator[None]:
+        """Tells of a connection that could not be made as Paramiko's transports do."""
+        self._login = login
         try:
             yield
-        except NoValidConnectionsError as error:
-            if self.of_client:
-                raise
-            why = next(iter(error.errors.values()))
-            raise SSHException(f"Unable to connect to {self._address[0]}: {why}") from None
+        except BaseException as error:
+            self._log_failure(error, methods)
+            ended = self._over if isinstance(self._over, ProxyCommand) and self._over.closed else None
+            # It is used up.
+            if self._over is not None:
+                self._over.close()
+            if ended is not None and type(error) is SSHException:
+                raise ProxyCommandFailure(" ".join(ended.cmd), os.strerror(errno.EPIPE)) from None
+            if isinstance(error, NoValidConnectionsError) and not self.of_client:
+                why = next(iter(error.errors.values()))
+                raise SSHException(f"Unable to connect to {self._address[0]}: {why}") from None
+            raise
 
     def _login_with(
         self,
@@ -429,23 +469,14 @@ class Transport:
         timeout: float | None = None,
         verify: Callable[[PKey], object] | None,
         over: _native.Session | _native.Handover | None = None,
-        address: tuple[str, int] | None = None,
     ) -> Login:
-        host, port = address or self._address
+        host, port = self._address
         if host == "" and over is None:
             # The engine would take it for this machine.
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         disabled = [*self._disabled, *self._left_out()]
         if set(_ALGORITHMS["kex"]) <= set(disabled):
             raise IncompatiblePeer("Incompatible ssh peer (no acceptable kex algorithm)")
-        met = self._met
-
-        def as_met(key: PKey) -> None:
-            if met is not None and key != met:
-                raise BadHostKeyException(host, key, met)
-            if verify is not None:
-                verify(key)
-
         explicit: Explicit = {
             "host": host or "localhost",
             "port": port,
@@ -460,12 +491,13 @@ class Transport:
             "known_hosts": list(self._known_hosts),
             "known_types": list(self._known_types),
             "disabled": disabled,
+            "disabled_signatures": self._unsigned(),
         }
-        return Login(explicit, keys, None if password is None else _text(password), handler, as_met, over)
+        return Login(explicit, keys, None if password is None else _text(password), handler, verify, over)
 
     def host(self, lending_agent: bool = False) -> _native.PrivateHost:
         """The native host; one with connections of its own for sessions that are lent the agent."""
-        if self._host is None or self._login is None or not self.is_active():
+        if self._host is None or self._login is None or not self.is_authenticated():
             raise SSHException("SSH session not active")
         if not lending_agent:
             return self._host
@@ -573,10 +605,8 @@ class Transport:
     # What it is.
 
     def is_active(self) -> bool:
-        """Whether it is connected, or was met and not logged in to yet."""
-        if self._closed:
-            return False
-        return self._met is not None or self._started if self._host is None else self._host.is_ready()
+        """Whether it is connected, logged in or not."""
+        return not self._closed and self._host is not None and self._host.is_open()
 
     def is_authenticated(self) -> bool:
         """Whether it is logged in."""
@@ -600,8 +630,7 @@ class Transport:
         """The algorithms that may be used, which can be changed before the log-in."""
         return SecurityOptions(self)
 
-    # What programs set, of one transport, of their own class or of all. The engine has its own order, and signs with what
-    # the server takes.
+    # What programs set, of one transport, of their own class or of all. The engine has its own order.
     _preferred_ciphers: Sequence[str] = _ALGORITHMS["ciphers"]
     _preferred_macs: Sequence[str] = _ALGORITHMS["digests"]
     _preferred_keys: Sequence[str] = _ALGORITHMS["key_types"]
@@ -613,6 +642,11 @@ class Transport:
         """What is not to be used."""
         preferred = {kind: getattr(self, name) for kind, name in _PREFERRED.items() if kind != "compression"}
         return [name for kind, names in preferred.items() for name in _ALGORITHMS[kind] if name not in names]
+
+    def _unsigned(self) -> list[str]:
+        """What users' keys are not to sign with."""
+        left_out = [name for name in _ALGORITHMS["key_types"] if name not in self.preferred_pubkeys]
+        return [*left_out, *(f"{name}-cert-v01@openssh.com" for name in left_out)]
 
     @property
     def _compresses(self) -> bool:
@@ -682,13 +716,11 @@ class Transport:
         self._closed = True
 
     def get_username(self) -> str | None:
-        return self._login.explicit["user"] if self._login is not None and self.is_active() else None
+        return self._login.explicit["user"] if self._login is not None and self.is_authenticated() else None
 
     def get_remote_server_key(self) -> PKey:
         """The server's host key."""
-        if self._started and self._login is None and self._met is None and (address := _tcp_peer(self._over)) is not None:
-            self._meet(address, self.banner_timeout)
-        shown = self._met if self._login is None else self._login.shown
+        shown = self.host_key
         if shown is None or not self.is_active():
             raise SSHException("No existing session")
         return shown
@@ -696,7 +728,7 @@ class Transport:
     @property
     def host_key(self) -> PKey | None:
         """The same, or nothing as long as it is not known."""
-        return self._met if self._login is None else self._login.shown
+        return None if self._login is None else self._login.shown
 
     @property
     def saved_exception(self) -> Exception | None:
@@ -806,15 +838,6 @@ def _text(words: str | bytes) -> str:
     if not isinstance(words, (str, bytes)):
         raise TypeError(f"Expected unicode or bytes, got {type(words)}")
     return words.decode() if isinstance(words, bytes) else words
-
-
-def _tcp_peer(sock: object) -> tuple[str, int] | None:
-    """What a plain TCP socket is connected to."""
-    # Those of other classes may lead further than to their peer.
-    if type(sock) is not socket.socket or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return None
-    host, port, *_ = sock.getpeername()
-    return host, port
 
 
 class Peer:

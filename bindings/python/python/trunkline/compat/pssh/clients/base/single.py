@@ -180,6 +180,7 @@ class BaseSSHClient:
             "known_hosts": [os.path.expanduser("~/.ssh/known_hosts")],
             "known_types": [],
             "disabled": [],
+            "disabled_signatures": [],
         }
         answers = _answers(self.password, self.pkey is not None)
         host = _native.PrivateHost(explicit, self._keys, self._host_key, answers, over)
