@@ -130,6 +130,7 @@ class Client extends EventEmitter {
     this._ends = true;
     this._failed = false;
     this._met = false;
+    this._server = '';
     this._ready = false;
     this._ending = false;
     this._scope = new AsyncResource('TRUNKLINE');
@@ -189,9 +190,7 @@ class Client extends EventEmitter {
       case KIND.OPEN:
         this._ready = true;
         this._debug(`authenticated; the server is ${value?.server}`);
-        this._server = value?.server ?? '';
-        if (value?.greeting) this.emit('greeting', value.greeting);
-        if (value !== null) this.emit('handshake', negotiated(value));
+        this._agreed(value);
         this.emit('ready');
         break;
       case KIND.FAIL:
@@ -205,6 +204,9 @@ class Client extends EventEmitter {
       case KIND.NOTICE:
         this._debug(value);
         this.emit('banner', value, '');
+        break;
+      case KIND.AGREED:
+        this._agreed(value);
         break;
       case KIND.AUTHENTICATE:
         this._authenticate(id, value);
@@ -246,6 +248,17 @@ class Client extends EventEmitter {
     this._isHeld = held;
     if (held) retain();
     else release();
+  }
+
+  /**
+   * Tells what was agreed on, once.
+   * @param {any} details
+   */
+  _agreed(details) {
+    if (details === null || this._server !== '') return;
+    this._server = details.server ?? '';
+    if (details.greeting) this.emit('greeting', details.greeting);
+    this.emit('handshake', negotiated(details));
   }
 
   /** The first that is heard of a connection shows that there is one. */

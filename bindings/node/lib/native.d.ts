@@ -183,6 +183,7 @@ export type Kind =
   | 'QUESTIONS'
   | 'INCOMING'
   | 'PLACEMENT'
+  | 'AGREED'
   | 'AUTHENTICATE'
   | 'UNUSABLE'
   | 'NEW_PASSWORD'

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answerer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
-    Attempt, Authenticator, Host, HostKeyVerifier, Interaction, KeySigner, Login, Method, NewPassword,
-    NextAttempt, Printable, Signing, Verification, WantsProof, refused_by_program,
+    Agreement, Attempt, Authenticator, Host, HostKeyVerifier, Interaction, KeySigner, Login, Method,
+    NewPassword, NextAttempt, Printable, Signing, Verification, WantsProof, refused_by_program,
 };
 use trunkline_embed::{
     Change, ConnectionHold, ConnectionReport, Destination, Failure, Handshake, Incoming, Listener,
@@ -607,6 +607,8 @@ struct Program {
     host_keys: HostKeys,
     /// Whether it answers the questions of a server.
     answers: bool,
+    /// Whether it was told what was agreed on.
+    has_agreed: AtomicBool,
     next_question: AtomicU32,
     waiting: Mutex<HashMap<u32, Waiting>>,
 }
@@ -629,6 +631,7 @@ impl Program {
             passphrase: Mutex::default(),
             host_keys,
             answers: true,
+            has_agreed: AtomicBool::new(false),
             next_question: AtomicU32::new(0),
             waiting: Mutex::default(),
         }
@@ -678,6 +681,23 @@ impl Program {
 }
 
 impl Authenticator for Program {
+    fn agreed(&self, _login: u32, agreement: Agreement) {
+        // Of further connections nobody is told.
+        if self.has_agreed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let details = json!({
+            "server": agreement.server,
+            "kex": agreement.kex,
+            "serverHostKey": agreement.host_key,
+            "cipher": agreement.cipher,
+            "mac": agreement.mac,
+            "compressed": agreement.compressed,
+            "greeting": agreement.greeting,
+        });
+        self.outbox.tell(self.target, Kind::Agreed, details);
+    }
+
     fn next<'a>(&'a self, login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a> {
         let (reply, answer) = oneshot::channel();
         let turn = json!({ "login": login, "methods": methods, "partial": partial });

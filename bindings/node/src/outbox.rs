@@ -73,6 +73,8 @@ kinds! {
     Incoming = "INCOMING",
     /// A client's new streams go elsewhere than before: details.
     Placement = "PLACEMENT",
+    /// What was agreed with the server, before a log-in that the program leads: details.
+    Agreed = "AGREED",
     /// What the program tries next to log in: `{ question, methods, partial }`.
     Authenticate = "AUTHENTICATE",
     /// A key or agent of its last attempt could not be used: why.

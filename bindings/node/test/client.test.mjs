@@ -21,6 +21,41 @@ test('a command runs and says how it ended', async (t) => {
   assert.deepEqual(await close, [3]);
 });
 
+test('what is called before ready is done behind it', async (t) => {
+  const [host] = await servers(t);
+  const ssh = fresh();
+  const order = [];
+  ssh.on('ready', () => order.push('ready')).connect(config(host));
+  const asked = (name, ...given) => ask(ssh, name, ...given).then((result) => {
+    order.push(name);
+    return result;
+  });
+  const [stream, sftp, port] = await Promise.all([asked('exec', 'echo early'), asked('sftp'), asked('forwardIn', '127.0.0.1', 0)]);
+  assert.equal((await all(stream)).toString(), 'early\n');
+  assert.equal((await ask(sftp, 'stat', '/')).isDirectory(), true);
+  assert.ok(port > 0);
+  assert.equal(order[0], 'ready');
+  assert.equal(order.length, 4);
+});
+
+test('what is called before a log-in that fails gets an error', async (t) => {
+  const [host] = await servers(t);
+  const ssh = fresh();
+  const failed = once(ssh, 'error');
+  const called = [];
+  ssh.connect({ ...config(host), username: 'nobody-of-this-name' });
+  for (const call of [['exec', 'true'], ['shell'], ['sftp'], ['forwardOut', 'a', 1, '127.0.0.1', 1], ['forwardIn', '127.0.0.1', 0]]) {
+    ask(ssh, ...call).then(
+      () => assert.fail(`${call[0]} was done`),
+      (error) => assert.match(error.message, /No response from server|Not connected/),
+    ).finally(() => called.push(call[0]));
+  }
+  await failed;
+  await ending(ssh);
+  assert.deepEqual(called.sort(), ['exec', 'forwardIn', 'forwardOut', 'sftp', 'shell']);
+  assert.throws(() => ssh.exec('true', () => {}), /Not connected/);
+});
+
 test('a signal that ends a command is told by name', async (t) => {
   const { client: ssh } = await client(t);
   const stream = await ask(ssh, 'exec', 'kill -TERM $$');

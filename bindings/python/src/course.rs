@@ -1,14 +1,14 @@
 //! [`Course`]: a log-in that a Python program leads, one step after the other on one connection.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tokio::sync::{Notify, oneshot};
-use trunkline::{Attempt, Authenticator, KeySigner, Method, NewPassword, NextAttempt, Signing};
+use trunkline::{Agreement, Attempt, Authenticator, KeySigner, Method, NewPassword, NextAttempt, Signing};
 
 /// Where the server waits for the next attempt: the methods that it continues with, once it has been asked anything, and whether
 /// what was shown last was right.
@@ -21,6 +21,7 @@ pub(crate) struct Course {
     asked: Mutex<Option<(Turn, oneshot::Sender<Attempt>)>>,
     /// It has asked.
     waits: Notify,
+    agreement: OnceLock<Agreement>,
 }
 
 impl Course {
@@ -33,6 +34,11 @@ impl Course {
             }
             waits.await;
         }
+    }
+
+    /// What was agreed with the server, once its host key is believed.
+    pub(crate) fn agreement(&self) -> Option<&Agreement> {
+        self.agreement.get()
     }
 
     /// Answers the present question.
@@ -60,6 +66,10 @@ impl Authenticator for Course {
         *self.asked() = Some(((methods.map(<[String]>::to_vec), partial), reply));
         self.waits.notify_waiters();
         Box::pin(async move { answer.await.ok() })
+    }
+
+    fn agreed(&self, _login: u32, agreement: Agreement) {
+        let _ = self.agreement.set(agreement);
     }
 
     fn unusable(&self, _login: u32, why: &str) {

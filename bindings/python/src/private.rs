@@ -214,9 +214,9 @@ impl PrivateHost {
     }
 }
 
-/// The server's identification, the key exchange, the host key's algorithm, the cipher, the banner, and the authentication
-/// method.
-type Info = (String, String, String, String, String, String);
+/// The server's identification, the key exchange, the host key's algorithm, the cipher, the MAC, the banner, and the
+/// authentication method.
+type Info = (String, String, String, String, Option<String>, String, String);
 
 #[pymethods]
 impl PrivateHost {
@@ -331,17 +331,30 @@ impl PrivateHost {
             .is_some_and(|(_, held)| held.connection.is_ready())
     }
 
-    /// What was agreed on, once it is connected.
+    /// What was agreed on, once it is connected; of a log-in that the program leads, as soon as the host key is believed.
     fn info(&self) -> PyResult<Option<Info>> {
-        let info = self.inner.get()?.1.connection.info();
-        Ok(info.map(|info| {
-            (
+        let (_, held) = self.inner.get()?;
+        if let Some(info) = held.connection.info() {
+            return Ok(Some((
                 info.server.clone(),
                 info.kex.name().to_owned(),
                 info.host_key_algorithm.clone(),
                 info.cipher.to_owned(),
+                info.mac.map(str::to_owned),
                 info.banner.to_string(),
                 info.method.to_owned(),
+            )));
+        }
+        let agreement = held.course.as_ref().and_then(|course| course.agreement());
+        Ok(agreement.map(|agreement| {
+            (
+                agreement.server.clone(),
+                agreement.kex.clone(),
+                agreement.host_key.clone(),
+                agreement.cipher.to_owned(),
+                agreement.mac.map(str::to_owned),
+                String::new(),
+                String::new(),
             )
         }))
     }

@@ -19,8 +19,8 @@ pub use connection::channel::{
     ChannelCloser, ChannelEnd, ChannelReader, ChannelStream, ChannelWriter, ExitStatus,
 };
 pub use connection::login::{
-    Attempt, Authenticator, HostKeyVerifier, KeySigner, Login, Method, NewPassword, NextAttempt, Signing,
-    Verification, WantsProof, refused_by_program,
+    Agreement, Attempt, Authenticator, HostKeyVerifier, KeySigner, Login, Method, NewPassword, NextAttempt,
+    Signing, Verification, WantsProof, refused_by_program,
 };
 pub use connection::session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use connection::{Connection, ConnectionInfo};

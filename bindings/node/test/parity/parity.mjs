@@ -14,6 +14,7 @@ import trunkline from '../../lib/index.js';
 import { hostKey, ssh2Server, userKey } from '../ssh2-server.mjs';
 import { config, servers } from '../testbed.mjs';
 import { alone, onOpenssh, onSsh2 } from './programs.mjs';
+import { onOwnServer } from './servers.mjs';
 
 /**
  * What is not the same, by program, and why. The guide says so, too.
@@ -28,9 +29,9 @@ export const DIFFERENT = new Map([
   ['agentForward of a session, and of the next ones', '`agentForward` of `exec` and `shell`'],
   ['sftp: names of users and groups', '`ext_users_groups`'],
   ['openssh_noMoreSessions', '`openssh_noMoreSessions`'],
-  ['when a handshake is told', 'the events `greeting` and `handshake`'],
   ['what is under way when the connection ends', 'what waits for an answer when the connection ends'],
   ['a wrong passphrase', 'a wrong passphrase of a key in OpenSSH\'s format'],
+  ['a file that cannot be written to its end', 'SFTP: a write stream whose data the server refuses'],
   ['a stand-in for the socket', 'a second error after a time-out'],
 ]);
 
@@ -38,6 +39,7 @@ export const DIFFERENT = new Map([
 async function talkative(t, seen, server) {
   return ssh2Server(t, (connection) => {
     server.connection = connection;
+    connection.setNoDelay();
     connection.on('authentication', (context) => {
       seen.push(`${context.method} ${context.username}${context.signature ? ' signed' : ''}`);
       if (context.method === 'password' && context.password === 'sesame') return context.accept();
@@ -74,9 +76,12 @@ async function talkative(t, seen, server) {
             stream.end();
           });
         }
-        if (command.startsWith('signal')) stream.exit('TERM', false, command === 'signal' ? '' : 'why');
-        else stream.exit(5);
-        stream.end();
+        // ssh2's client, which lives in the same loop, has read that by then: of one piece it tells the exit first.
+        afterRounds(3, () => {
+          if (command.startsWith('signal')) stream.exit('TERM', false, command === 'signal' ? '' : 'why');
+          else stream.exit(5);
+          stream.end();
+        });
       });
       session.on('env', (accept, _, { key, val }) => {
         seen.push(`env ${key} ${val}`);
@@ -97,6 +102,12 @@ async function talkative(t, seen, server) {
       });
     });
   }, { greeting: 'Hello there', banner: 'Be good' });
+}
+
+/** Does something when the event loop has gone round so many times. */
+function afterRounds(rounds, work) {
+  if (rounds === 0) work();
+  else setImmediate(afterRounds, rounds - 1, work);
 }
 
 /** Has an SFTP server keep one file, with no regard to O_APPEND: bytes go where a request says. */
@@ -222,6 +233,12 @@ export async function compare(t, each) {
     execFileSync('ssh-keygen', ['-q', '-t', type, '-b', String(bits), '-N', '', '-f', file]);
     return { private: readFileSync(file, 'utf8'), public: readFileSync(`${file}.pub`, 'utf8') };
   });
+  for (const [name, program] of Object.entries(onOwnServer)) {
+    await each(name, () => both(program, async () => ({
+      pairs,
+      serve: async (onConnection, options) => ({ ...(await ssh2Server(t, onConnection, options)), password: 'sesame' }),
+    })));
+  }
   const fixtures = new URL('../../node_modules/ssh2-original/test/fixtures/', import.meta.url);
   for (const [name, program] of Object.entries(alone)) {
     await each(name, () => both(program, async () => ({

@@ -1200,13 +1200,13 @@ export const onSsh2 = {
     await storage.run('connect', async () => {
       client.connect({ ...where, password: 'sesame', hostVerifier });
       await once(client, 'ready');
-      const [, stream] = await new Promise((resolve) => client.exec('both', (...told) => {
+      // At once: all of it may have come in one piece.
+      await new Promise((resolve) => client.exec('both', (_, stream) => {
         seen('exec');
-        resolve(told);
+        for (const event of ['data', 'exit', 'end', 'close']) stream.on(event, () => seen(event));
+        stream.stderr.on('data', () => seen('error data'));
+        stream.on('close', resolve);
       }));
-      for (const event of ['data', 'exit', 'end', 'close']) stream.on(event, () => seen(event));
-      stream.stderr.on('data', () => seen('error data'));
-      await closed(stream);
       client.sftp((_, sftp) => {
         seen('sftp');
         sftp.stat('/parts/mode', () => {
@@ -1262,16 +1262,18 @@ export const onSsh2 = {
   'an exit comes behind what was sent before it, and in front of the end': async ({ ssh2, see, where }) => {
     const made = await connected(ssh2, { ...where, password: 'sesame' });
     for (const line of [...Array(20).fill('both'), 'much', 'much', 'much on stderr']) {
-      const [, stream] = await called(made, 'exec', line);
       const order = [];
       const lengths = { data: 0, error: 0 };
       const count = (name) => (chunk) => {
         if (lengths[name] === 0) order.push(name);
         lengths[name] += chunk.length;
       };
-      stream.on('data', count('data')).stderr.on('data', count('error'));
-      for (const event of ['exit', 'end', 'close']) stream.on(event, () => order.push(`${event} behind ${lengths.data} and ${lengths.error}`));
-      await closed(stream);
+      // At once: all of it may have come in one piece.
+      await new Promise((resolve) => made.exec(line, (_, stream) => {
+        stream.on('data', count('data')).stderr.on('data', count('error'));
+        for (const event of ['exit', 'end', 'close']) stream.on(event, () => order.push(`${event} behind ${lengths.data} and ${lengths.error}`));
+        stream.on('close', resolve);
+      }));
       see(line, order);
     }
     // Who reads nothing hears of the exit all the same.

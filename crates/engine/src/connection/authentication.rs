@@ -17,7 +17,7 @@ use crate::config::{
     HostConfig, HostKeyCheck, KeyUsed, LogIn, LogInTerms, Method as Way, PubkeyAuthentication,
 };
 use crate::connection::driver::Driver;
-use crate::connection::login::{Attempt, Authenticator, Method};
+use crate::connection::login::{Agreement, Attempt, Authenticator, Method};
 use crate::error::Error;
 use crate::host_key::Server;
 use crate::interaction::Interaction;
@@ -175,11 +175,15 @@ impl<'a> Authentication<'a> {
     }
 
     /// Leaves the choice of what is tried to the program.
-    pub(crate) fn follow(&mut self, course: &Arc<dyn Authenticator>) {
+    pub(crate) fn follow(&mut self, course: &Arc<dyn Authenticator>, proto: &trunkline_proto::Connection) {
         self.remembered = false;
         self.sole = false;
         static LOGINS: AtomicU32 = AtomicU32::new(0);
-        self.course = Some((LOGINS.fetch_add(1, Ordering::Relaxed), course.clone()));
+        let login = LOGINS.fetch_add(1, Ordering::Relaxed);
+        if let Some(agreement) = Agreement::of(proto) {
+            course.agreed(login, agreement);
+        }
+        self.course = Some((login, course.clone()));
     }
 
     /// Whoever waits takes ssh's place.

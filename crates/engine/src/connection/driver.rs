@@ -228,11 +228,8 @@ impl Driver {
     /// Ends a log-in that this side gives up, with a word to the server as far as the socket takes it now.
     pub(crate) async fn give_up(&mut self, error: &Error) {
         let (reason, why) = match error {
-            // The reason that ssh2's clients give.
-            Error::HostKey(_) => (
-                DisconnectReason::KEY_EXCHANGE_FAILED,
-                "Host key verification failed",
-            ),
+            // As ssh2's clients, without words: its servers show theirs for the reason then.
+            Error::HostKey(_) => (DisconnectReason::KEY_EXCHANGE_FAILED, ""),
             Error::Authentication { .. } => {
                 (DisconnectReason::BY_APPLICATION, "nothing is left to log in with")
             }

@@ -819,7 +819,7 @@ async fn prove(
         authentication.repeat(made);
     }
     if let Some(course) = handshake.login.authenticator() {
-        authentication.follow(course);
+        authentication.follow(course, &driver.proto);
     }
     authentication.log_identities();
     if handshake.is_ssh {

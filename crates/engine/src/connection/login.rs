@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use trunkline_proto::Compression;
+use trunkline_proto::mac::Mac;
 use trunkline_proto::signature::fingerprint;
 
 use crate::connection::dial::Dialed;
@@ -73,6 +75,11 @@ pub trait Authenticator: Send + Sync {
     /// more.
     fn next<'a>(&'a self, login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a>;
 
+    /// What was agreed with a server whose host key is believed, before anything is shown to it.
+    fn agreed(&self, login: u32, agreement: Agreement) {
+        drop((login, agreement));
+    }
+
     /// An agent or key could not be used, and why.
     fn unusable(&self, login: u32, why: &str);
 
@@ -84,6 +91,41 @@ pub trait Authenticator: Send + Sync {
     /// or this machine, is to have at once.
     fn takes_its_time(&self) -> bool {
         false
+    }
+}
+
+/// What client and server have agreed on before a log-in. Algorithms have the names of RFC 4250 section 4.11 and its successors.
+#[derive(Debug, Clone)]
+pub struct Agreement {
+    /// The server's identification.
+    pub server: String,
+    /// The last line of what the server said before it, safe to show; or empty.
+    pub greeting: String,
+    /// The key exchange method.
+    pub kex: String,
+    /// The host key's algorithm.
+    pub host_key: String,
+    /// The cipher towards the server.
+    pub cipher: &'static str,
+    /// The MAC towards the server; `None` where the cipher authenticates by itself.
+    pub mac: Option<&'static str>,
+    /// Whether payloads will be compressed.
+    pub compressed: bool,
+}
+
+impl Agreement {
+    pub(crate) fn of(proto: &trunkline_proto::Connection) -> Option<Self> {
+        let server = proto.server_id()?;
+        let agreed = proto.agreed().or_else(|| proto.negotiated())?;
+        Some(Self {
+            server: server.as_str().to_owned(),
+            greeting: proto.greeting().trim().to_owned(),
+            kex: agreed.kex.to_string(),
+            host_key: agreed.host_key.to_string(),
+            cipher: agreed.outgoing.cipher.name(),
+            mac: agreed.outgoing.mac.map(Mac::name),
+            compressed: agreed.outgoing.compression == Compression::Zlib,
+        })
     }
 }
 

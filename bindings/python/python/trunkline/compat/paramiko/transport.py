@@ -231,6 +231,7 @@ class Transport:
         login = self._login_with("nobody", verify=self._verify, over=None if self._over is None else handed_over(self._over))
         with self._connecting(login):
             self._host = login.begin(min(limits, default=None), self.handshake_timeout)
+        self._log_connected()
 
     def _begin(self, event: threading.Event, work: Callable[[], object]) -> None:
         """Does it in a thread, which sets the event at the end; ``get_exception`` tells what failed."""
@@ -403,6 +404,7 @@ class Transport:
         )
         with self._connecting(login, ["publickey"] * bool(keys or agent) + ["password"] * (password is not None)):
             self._host = login.connect(self._limit_of_key(timeout), self.auth_timeout)
+        self._log_connected()
         self._logged_in()
         return []
 
@@ -419,10 +421,12 @@ class Transport:
         chosen = self.banner_timeout if self.banner_timeout != _BANNER_TIMEOUT else None
         return min(timeout, chosen or timeout)
 
-    def _log_success(self) -> None:
-        version, *_, banner, method = self._info()
-        _, number, software = f"{version}--".split("-", 2)
+    def _log_connected(self) -> None:
+        _, number, software = f"{self.remote_version}--".split("-", 2)
         self._log(logging.INFO, f"Connected (version {number}, client {software.rstrip('-').partition(' ')[0]})")
+
+    def _log_success(self) -> None:
+        *_, banner, method = self._info()
         if banner:
             self._log(logging.INFO, f"Auth banner: {banner.encode()!r}")
         self._log(logging.INFO, f"Authentication ({method}) successful!")
@@ -626,6 +630,18 @@ class Transport:
     def initial_kex_done(self) -> bool:
         return self.is_active()
 
+    def set_gss_host(self, gss_host: str | None, trust_dns: bool = True, gssapi_requested: bool = True) -> None:
+        """Keeps the name, which GSSAPI would take."""
+        self.gss_host = gss_host
+
+    def auth_gssapi_with_mic(self, username: str, gss_host: str, gss_deleg_creds: bool) -> list[str]:
+        """Raises ``SSHException``."""
+        raise SSHException("GSSAPI is not available")
+
+    def auth_gssapi_keyex(self, username: str) -> list[str]:
+        """Raises ``SSHException``."""
+        raise SSHException("GSSAPI is not available")
+
     def get_security_options(self) -> SecurityOptions:
         """The algorithms that may be used, which can be changed before the log-in."""
         return SecurityOptions(self)
@@ -644,8 +660,8 @@ class Transport:
         return [name for kind, names in preferred.items() for name in _ALGORITHMS[kind] if name not in names]
 
     def _unsigned(self) -> list[str]:
-        """What users' keys are not to sign with."""
-        left_out = [name for name in _ALGORITHMS["key_types"] if name not in self.preferred_pubkeys]
+        """What users' RSA keys are not to sign with: as for Paramiko, other keys have no choice."""
+        left_out = [name for name in ("rsa-sha2-512", "rsa-sha2-256") if name not in self.preferred_pubkeys]
         return [*left_out, *(f"{name}-cert-v01@openssh.com" for name in left_out)]
 
     @property
@@ -751,6 +767,13 @@ class Transport:
     local_cipher = remote_cipher
 
     @property
+    def remote_mac(self) -> str:
+        """Empty where the cipher authenticates by itself."""
+        return self._info()[4] or ""
+
+    local_mac = remote_mac
+
+    @property
     def remote_compression(self) -> str:
         """Whether it was asked for."""
         return "zlib@openssh.com" if self._compresses else "none"
@@ -759,8 +782,8 @@ class Transport:
 
     local_version = "SSH-2.0-trunkline"
 
-    def _info(self) -> tuple[str, str, str, str, str, str]:
-        return (self._host.info() if self._host is not None else None) or ("", "", "", "", "", "")
+    def _info(self) -> tuple[str, str, str, str, str | None, str, str]:
+        return (self._host.info() if self._host is not None else None) or ("", "", "", "", None, "", "")
 
     def getpeername(self) -> tuple[str, int]:
         """The server's address."""
@@ -774,7 +797,7 @@ class Transport:
 
     def get_banner(self) -> bytes | None:
         """What the server said to whoever logged in; it goes to ``logging``, too."""
-        return self._info()[4].encode() or None
+        return self._info()[5].encode() or None
 
     # Settings.
 
