@@ -50,6 +50,8 @@ class Login:
     shown_at: float | None = None
     #: The one that was believed, and is for further connections too.
     believed: PKey | None = None
+    #: The algorithm of the last signature that Python made.
+    signed_as: str = ""
     _refused: list[Exception] = field(default_factory=list)
 
     def connect(self, first: float | None, then: float | None) -> _native.PrivateHost:
@@ -98,6 +100,7 @@ class Login:
         """Signs with a key; what that raises is raised by the log-in."""
 
         def sign(data: bytes, algorithm: str) -> bytes | None:
+            self.signed_as = algorithm
             try:
                 signed = key.sign_ssh_data(data, algorithm)
                 return signed if isinstance(signed, bytes) else signed.asbytes()

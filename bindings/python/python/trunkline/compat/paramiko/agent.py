@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -32,22 +33,36 @@ class AgentKey(PKey):
     def __init__(self, agent: Any, blob: bytes, comment: str = "") -> None:
         #: The key itself, if it is of a type that is known.
         self.inner_key: PKey | None = None
-        try:
-            super().__init__(data=blob)
-            self.inner_key = PKey.from_type_string(self.name, blob)
-        except (UnknownKeyType, SSHException):
-            # An agent's key may be of any type: it is passed over.
-            self.certificate = self.public_blob = self.agent_socket = self._native = None
-            self.passphrase = None
-            self.label, self._content = "", b""
-            self.blob, self.name = blob, Message(blob).get_text() if len(blob) > 4 else ""
+        with contextlib.suppress(UnknownKeyType, SSHException):
+            key = PKey.from_blob(blob)
+            self.inner_key = key if type(key) is not PKey else None
+        self.certificate = self.public_blob = self._native = self.passphrase = None
+        self.label, self._content = "", b""
+        self.blob, self.name = blob, Message(blob).get_text() if len(blob) > 4 else ""
         self.agent = agent
         socket_of_agent = getattr(agent, "path", None)
         self.agent_socket = socket_of_agent if isinstance(socket_of_agent, str) else None
         self.comment = comment
 
+    def asbytes(self) -> bytes:
+        """The public key: of a certificate, its key's."""
+        return self.inner_key.asbytes() if self.inner_key is not None else self.blob
+
+    @property
+    def shown_blob(self) -> bytes:
+        return self.blob
+
     def get_bits(self) -> int:
         return self.inner_key.get_bits() if self.inner_key is not None else 0
+
+    @property
+    def _fields(self) -> list[object]:
+        return [self.name, self.blob] if self.inner_key is None else self.inner_key._fields
+
+    @property
+    def signs_in_python(self) -> bool:
+        # The engine asks an agent that it can reach.
+        return self.agent_socket is None or super().signs_in_python
 
     def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:  # type: ignore[override] # as Paramiko's
         """Has the agent sign: the signature, as the protocol encodes it."""

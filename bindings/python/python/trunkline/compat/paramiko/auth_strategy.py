@@ -137,6 +137,7 @@ class AuthStrategy:
             try:
                 tried.append(SourceResult(source, source.authenticate(transport)))
             except Exception as error:
+                self.log.info(f"Authentication via {source} failed with {type(error).__name__}")
                 tried.append(SourceResult(source, error))
             else:
                 return tried

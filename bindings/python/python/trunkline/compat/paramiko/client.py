@@ -202,6 +202,10 @@ class SSHClient:
         keys = [key for key in (*given, *found) if isinstance(key, PKey)]
         agent = os.environ.get("SSH_AUTH_SOCK") if allow_agent else None
         user = getpass.getuser() if username is None else username
+        if any(key.signs_in_python for key in keys):
+            shown_keys = [*given, *(_agents_keys() if agent is not None else ()), *found]
+            _log_in_by_steps(transport, user, shown_keys, password, timeout)
+            return None
         try:
             transport.log_in(user, keys=keys, password=password, agent=agent, timeout=timeout)
         except AuthenticationException as error:
@@ -311,6 +315,38 @@ class SSHClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _log_in_by_steps(
+    transport: Transport, user: str, keys: Iterable[PKey | Exception], password: str | None, timeout: float | None
+) -> None:
+    """Shows one key after the other, as Paramiko does, for keys that the engine does not sign with; then the password."""
+    transport.start_client(timeout=timeout)
+    failure: Exception = SSHException("No authentication methods available")
+    left: list[str] = []
+    for key in keys:
+        if isinstance(key, Exception):
+            failure = key
+            continue
+        try:
+            left = transport.auth_publickey(user, key)
+        except SSHException as error:
+            failure = error
+            continue
+        if not left:
+            return
+        break
+    try:
+        if password is not None:
+            left = transport.auth_password(user, password)
+        elif left:
+            left = transport.auth_interactive_dumb(user)
+        else:
+            raise failure
+    except SSHException as error:
+        raise error from None
+    if left:
+        raise AuthenticationException("Authentication failed.")
 
 
 def _opened(paths: Iterable[str | os.PathLike[str]], passphrase: str | None) -> list[PKey | Exception]:

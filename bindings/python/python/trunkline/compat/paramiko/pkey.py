@@ -88,8 +88,10 @@ class PKey:
             # Its own label tells the engine's questions for passphrases apart.
             self._open(f"key {id(self):x} in memory", content.encode() if isinstance(content, str) else content)
         elif data is not None:
-            self.blob = bytes(data)
+            self.blob = _plain(bytes(data))
             self.name = self._type(self.blob)
+            if self.blob != data:
+                self.load_certificate(Message(bytes(data)))
         else:
             raise SSHException("Key object may not be empty")
         if self.types and self.name not in self.types:
@@ -231,6 +233,11 @@ class PKey:
         """The public key, as the protocol has it."""
         return self.blob
 
+    @property
+    def shown_blob(self) -> bytes:
+        """What a server is shown: its certificate, or the public key."""
+        return self.public_blob.key_blob if self.public_blob is not None else self.asbytes()
+
     def __bytes__(self) -> bytes:
         return self.blob
 
@@ -281,10 +288,30 @@ class PKey:
 
     def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> Message:
         """Signs, as the protocol encodes signatures."""
-        if self._native is None:
-            raise SSHException("this key cannot sign")
+        if self._native is None or not self._native.is_private():
+            return self._signed_by_paramiko(data, algorithm)
         chosen = algorithm or ("rsa-sha2-512" if self.name == "ssh-rsa" else self.name)
         return Message(self._native.sign(data, chosen, self.passphrase))
+
+    def _signed_by_paramiko(self, data: bytes, algorithm: str | None) -> Message:
+        """Signs with a key that the engine does not sign with, if Paramiko is installed."""
+        if not self._content:
+            raise SSHException("there is no private half to sign with")
+        from . import _original
+
+        try:
+            return Message(_original.key(self).sign_ssh_data(data, algorithm).asbytes())
+        except ImportError:
+            why = f"the engine does not sign with {self.algorithm_name} keys of {self.get_bits()} bits"
+            raise SSHException(f"{why}, and the package paramiko, which does, is not installed") from None
+
+    @property
+    def signs_in_python(self) -> bool:
+        """Whether ``sign_ssh_data`` has to sign: that is a program's own, or the engine does not take a key of this size."""
+        sign: Any = self.sign_ssh_data
+        if getattr(sign, "__self__", None) is not self or not sign.__module__.startswith(__package__):
+            return True
+        return bool(self._content) and (self._native is None or not self._native.is_private())
 
     def verify_ssh_sig(self, data: bytes, msg: Message) -> bool:
         """Whether it has signed ``data``; ``msg`` is what ``sign_ssh_data`` gives."""
@@ -486,6 +513,24 @@ def _type_of(blob: bytes) -> str:
         return _fields(blob)[0].decode("ascii")
     except (IndexError, UnicodeDecodeError) as error:
         raise UnknownKeyType(key_bytes=blob) from error
+
+
+#: How many fields the public keys have that certificates are made of.
+_FIELDS_OF_KEYS = {"ssh-rsa": 2, "ssh-ed25519": 1, **dict.fromkeys(ECDSAKey.types, 2)}
+
+
+def _plain(blob: bytes) -> bytes:
+    """The public key in a certificate (OpenSSH's PROTOCOL.certkeys), behind its type and a nonce; any other key as it is."""
+    message = Message(blob)
+    name, is_certificate, _ = message.get_binary().decode("ascii", "replace").partition("-cert-v01@openssh.com")
+    if not is_certificate or name not in _FIELDS_OF_KEYS:
+        return blob
+    message.get_binary()
+    plain = Message()
+    plain.add_string(name)
+    for _ in range(_FIELDS_OF_KEYS[name]):
+        plain.add_string(message.get_binary())
+    return plain.asbytes()
 
 
 def _fields(blob: bytes) -> list[bytes]:

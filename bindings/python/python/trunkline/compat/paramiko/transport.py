@@ -350,7 +350,7 @@ class Transport:
             "user": _text(username),
             "method": method,
             "password": None if password is None else _text(password),
-            "blob": b"" if key is None else key.public_blob.key_blob if key.public_blob else key.asbytes(),
+            "blob": b"" if key is None else key.shown_blob,
             "sign": None if key is None else login.signer(key),
         }
         try:
@@ -745,6 +745,11 @@ class Transport:
     def host_key(self) -> PKey | None:
         """The same, or nothing as long as it is not known."""
         return None if self._login is None else self._login.shown
+
+    @property
+    def _agreed_pubkey_algorithm(self) -> str:
+        # Programs tell by it which signature an RSA key made.
+        return "" if self._login is None else self._login.signed_as
 
     @property
     def saved_exception(self) -> Exception | None:
