@@ -24,6 +24,7 @@ from parity import (
     programs_own,
     programs_paramiko,
     programs_pssh,
+    programs_steps,
     programs_waiting,
 )
 from parity.differences import DIFFERENCES
@@ -39,9 +40,11 @@ FOR_PARAMIKO = [
     (programs_kept, "on_openssh"),
     (programs_members, "on_openssh"),
     (programs_own, "on_openssh"),
+    (programs_steps, "on_openssh"),
     (programs_waiting, "on_openssh"),
     (programs_paramiko, "on_paramiko"),
     (programs_documented, "on_paramiko"),
+    (programs_steps, "on_paramiko"),
 ]
 #: How long all programs of a table may take.
 TIMEOUT = 300
