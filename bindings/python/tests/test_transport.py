@@ -163,3 +163,29 @@ def test_names_that_programs_import_are_there() -> None:
     assert options.ciphers == ("aes256-ctr",)
     with pytest.raises(ValueError, match="unknown cipher"):
         options.ciphers = ("none",)
+
+
+def test_what_earlier_versions_of_paramiko_have_is_there(testbed: Testbed) -> None:
+    # Programs look at it after a good log-in: it is in Paramiko 3 and 4.
+    host = about(testbed)
+    transport = paramiko.Transport((host["address"], host["port"]))
+    transport.start_client(timeout=60)
+    transport.auth_publickey(host["user"], paramiko.PKey.from_path(host["key"]))
+    assert (transport.gss_kex_used, transport.use_gss_kex, transport.kexgss_ctxt) == (False, False, None)
+    transport.set_gss_host("host", True, False)
+    assert (transport.gss_host, transport.gss_deleg_creds) == ("host", True)
+    for call in (lambda: transport.auth_gssapi_keyex("me"), lambda: transport.auth_gssapi_with_mic("me", "host", True)):
+        with pytest.raises(paramiko.SSHException, match="GSSAPI is not available"):
+            call()
+    transport.close()
+
+
+def test_many_that_think_about_how_to_log_in_keep_nobody_from_it(testbed: Testbed) -> None:
+    # More than handshakes to one server may be under way at once.
+    host = about(testbed)
+    waiting = [paramiko.Transport((host["address"], host["port"])) for _ in range(9)]
+    for each in waiting:
+        each.start_client(timeout=60)
+    assert waiting[-1].auth_publickey(host["user"], paramiko.PKey.from_path(host["key"])) == []
+    for each in waiting:
+        each.close()

@@ -120,8 +120,8 @@ impl Agreement {
         Some(Self {
             server: server.as_str().to_owned(),
             greeting: proto.greeting().trim().to_owned(),
-            kex: agreed.kex.to_string(),
-            host_key: agreed.host_key.to_string(),
+            kex: agreed.kex.name().to_owned(),
+            host_key: agreed.host_key.clone(),
             cipher: agreed.outgoing.cipher.name(),
             mac: agreed.outgoing.mac.map(Mac::name),
             compressed: agreed.outgoing.compression == Compression::Zlib,

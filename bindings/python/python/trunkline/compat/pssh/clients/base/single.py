@@ -645,8 +645,8 @@ class Channel:
     # How it ends.
 
     def eof(self) -> bool:
-        """Whether the command has ended."""
-        self._client.pool.turn()
+        """Whether the command has ended: of one whose output was read to the end it is known."""
+        self.ends_soon()
         return self.ended
 
     is_eof = eof
