@@ -174,9 +174,10 @@ def test_what_earlier_versions_of_paramiko_have_is_there(testbed: Testbed) -> No
     assert (transport.gss_kex_used, transport.use_gss_kex, transport.kexgss_ctxt) == (False, False, None)
     transport.set_gss_host("host", True, False)
     assert (transport.gss_host, transport.gss_deleg_creds) == ("host", True)
-    for call in (lambda: transport.auth_gssapi_keyex("me"), lambda: transport.auth_gssapi_with_mic("me", "host", True)):
-        with pytest.raises(paramiko.SSHException, match="GSSAPI is not available"):
-            call()
+    with pytest.raises(paramiko.SSHException, match="GSSAPI is not available"):
+        transport.auth_gssapi_keyex("me")
+    with pytest.raises(paramiko.SSHException, match="GSSAPI is not available"):
+        transport.auth_gssapi_with_mic("me", "host", True)
     transport.close()
 
 

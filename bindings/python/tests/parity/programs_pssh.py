@@ -472,7 +472,15 @@ def no_limit(pssh: Any, see: See, about: Any) -> None:
     see(output.exception, *said, output.channel.get_exit_status(), output.exit_code)
 
 
+def ends_that_were_read(pssh: Any, see: See, about: Any) -> None:
+    one = _one(pssh, about)
+    for command in ("echo out", "echo err >&2", "exit 3"):
+        output = one.run_command(command)
+        see(list(output.stdout), list(output.stderr), one.finished(output.channel), output.channel.eof())
+
+
 on_openssh: dict[str, Program] = {
+    "ends that were read": ends_that_were_read,
     "no limit": no_limit,
     "output and status": output_and_status,
     "the status after reading": status_after_reading,
