@@ -4,12 +4,14 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { execFileSync, spawn } from 'node:child_process';
 import { createHash, createPublicKey, generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
-import { appendFileSync, createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync, createWriteStream, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync,
+} from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
 import { createRequire } from 'node:module';
 import { connect, createServer } from 'node:net';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { Readable } from 'node:stream';
 import { setTimeout } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
@@ -140,6 +142,33 @@ export const onOpenssh = {
     see(await Promise.race([closes, called(sftp, 'fstat', handle).then(([error]) => error)]));
   },
   'exec: env': async ({ client, see }) => command(client, see, 'exec', 'echo $LC_PARITY', { env: { LC_PARITY: 'seen' } }),
+  'sftp: relative paths, and those with ..': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const inner = join(folder, 'outer', 'inner');
+    rmSync(join(folder, 'outer'), { recursive: true, force: true });
+    mkdirSync(inner, { recursive: true });
+    for (const name of ['one', 'two']) writeFileSync(join(inner, name), name);
+    symlinkSync('inner', join(folder, 'outer', 'link'));
+    const names = ([error, list]) => [shown(error, 'code'), list?.map(({ filename }) => filename).sort()];
+    const [, home] = await called(sftp, 'realpath', '.');
+    const way = relative(home, inner);
+    for (const path of [`${inner}/..`, `${inner}/../inner/.`, `${folder}/outer/link`, `${folder}/outer/link/../inner`, way, `${way}/`, `${inner}/one`, `${inner}/none`, '']) {
+      const [error, found] = await called(sftp, 'stat', path);
+      see(path === way || path === `${way}/` ? 'relative' : path.replace(folder, ''), path === '' ? [] : names(await called(sftp, 'readdir', path)), error?.message, found?.isDirectory());
+    }
+    for (const path of [`${inner}/../inner/one`, `${way}/two`]) {
+      const [error, real] = await called(sftp, 'realpath', path);
+      see(error, real?.replace(folder, ''), (await called(sftp, 'readFile', path)).map(String));
+    }
+    const [, opened] = await called(sftp, 'opendir', `${inner}/..`);
+    const pieces = [];
+    for (;;) {
+      const [error, list] = await called(sftp, 'readdir', opened);
+      if (error) break;
+      pieces.push(...list.map(({ filename }) => filename));
+    }
+    see(pieces.sort());
+  },
   'subsys: one that there is not': async ({ client, see }) => command(client, see, 'subsys', 'nonsense'),
   'methods give the client': async ({ client, see, unused }) => {
     const nothing = () => {};
