@@ -96,6 +96,9 @@ pub(crate) struct Explicit {
     /// Those that users' keys are not to sign with.
     #[pyo3(item)]
     disabled_signatures: Vec<String>,
+    /// Whether the log-in is made of [`PrivateHost::step`]s.
+    #[pyo3(item)]
+    led: bool,
 }
 
 impl Explicit {
@@ -222,10 +225,9 @@ type Info = (String, String, String, String, Option<String>, String, String);
 impl PrivateHost {
     /// `verify` is called with the host's name in known_hosts, the key's blob, and what the known_hosts files have against
     /// it: nothing (`None`), or whether it is merely unknown and a text. `over` is a channel, or a socket on its way, to
-    /// talk over instead of TCP. `together` takes what the server asks at once, in place of `ask`. With `led` the log-in is
-    /// made of [`Self::step`]s.
+    /// talk over instead of TCP. `together` takes what the server asks at once, in place of `ask`.
     #[new]
-    #[pyo3(signature = (explicit, keys, verify, ask=None, over=None, together=None, led=false))]
+    #[pyo3(signature = (explicit, keys, verify, ask=None, over=None, together=None))]
     fn new(
         py: Python<'_>,
         explicit: Explicit,
@@ -234,7 +236,6 @@ impl PrivateHost {
         ask: Option<Py<PyAny>>,
         over: Option<Over<'_>>,
         together: Option<Py<PyAny>>,
-        led: bool,
     ) -> PyResult<Self> {
         let process = Process::current(py)?;
         let config = explicit.config()?;
@@ -242,7 +243,7 @@ impl PrivateHost {
         for key in keys {
             login = login.key(key.0.clone());
         }
-        let course = led.then(Arc::<Course>::default);
+        let course = explicit.led.then(Arc::<Course>::default);
         if let Some(course) = &course {
             login = login.authenticate(course.clone());
         }

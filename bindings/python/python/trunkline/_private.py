@@ -40,6 +40,8 @@ class Explicit(TypedDict):
     disabled: list[str]
     #: Those that users' keys are not to sign with.
     disabled_signatures: list[str]
+    #: Whether the log-in is made of steps.
+    led: bool
 
 
 class Step(TypedDict):

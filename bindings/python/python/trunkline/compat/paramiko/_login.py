@@ -64,7 +64,7 @@ class Login:
 
     def begin(self, first: float | None, then: float | None) -> _native.PrivateHost:
         """Connects as far as the server can be shown something to log in with, by ``show``."""
-        host = self._host(self.explicit, self.over, led=True)
+        host = self._host({**self.explicit, "led": True}, self.over)
         with self._ended_with(host):
             self._wait(host.turn, first, then)
         return host
@@ -121,12 +121,10 @@ class Login:
             self._wait(host.ready, explicit["timeout"], explicit["timeout"])
         return host
 
-    def _host(
-        self, explicit: Explicit, over: _native.Session | _native.Handover | None = None, led: bool = False
-    ) -> _native.PrivateHost:
-        keys = [] if led else [key.native for key in self.keys]
-        handler = None if self.handler is None and not led else self._handled
-        return _native.PrivateHost(explicit, keys, self._judge, self._answer, over, handler, led)
+    def _host(self, explicit: Explicit, over: _native.Session | _native.Handover | None = None) -> _native.PrivateHost:
+        keys = [] if explicit["led"] else [key.native for key in self.keys]
+        handler = None if self.handler is None and not explicit["led"] else self._handled
+        return _native.PrivateHost(explicit, keys, self._judge, self._answer, over, handler)
 
     @contextmanager
     def _ended_with(self, host: _native.PrivateHost) -> Iterator[None]:

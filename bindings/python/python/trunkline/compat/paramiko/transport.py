@@ -496,6 +496,7 @@ class Transport:
             "known_types": list(self._known_types),
             "disabled": disabled,
             "disabled_signatures": self._unsigned(),
+            "led": False,
         }
         return Login(explicit, keys, None if password is None else _text(password), handler, verify, over)
 

@@ -181,6 +181,7 @@ class BaseSSHClient:
             "known_types": [],
             "disabled": [],
             "disabled_signatures": [],
+            "led": False,
         }
         answers = _answers(self.password, self.pkey is not None)
         host = _native.PrivateHost(explicit, self._keys, self._host_key, answers, over)
