@@ -428,12 +428,23 @@ impl Follower<'_> {
             if broken.is_none() {
                 broken = Some(Instant::now());
                 // One mark for each gap, where it begins: when it ends nobody knows before it has.
-                if let (Some(sink), Some(mark), true) = (&sink, self.mark(&reason), begun.is_some()) {
-                    sink.output()?.write_all(vec![mark]).await?;
+                if let (Some(mark), true) = (self.mark(&reason), begun.is_some()) {
+                    match &sink {
+                        Some(sink) => drop(sink.output()?.write_all(vec![mark]).await?),
+                        None => self.show(&mark)?,
+                    }
                 }
             }
             tokio::time::sleep_until(waited).await;
         }
+    }
+
+    /// Shows something of the stream's own among the output.
+    fn show(&self, text: &[u8]) -> anyhow::Result<()> {
+        let names = Names::default();
+        let colours = self.view.colours;
+        let mut out = LinePrefixer::new(&names, &self.host.name, 1, Stream::Stdout, colours);
+        Ok(self.view.show(Stream::Stdout, &mut out, text)?)
     }
 
     /// The line that marks a gap, on a line of its own even where the output broke off within one.

@@ -250,12 +250,20 @@ fn a_command_that_ends_ends_its_stream_unless_it_is_to_go_on() {
     assert!(text(&output.stderr).contains("status 3"), "{output:?}");
     let mut again = Running::start(
         stream(&home, &server.ssh_config())
-            .args(["--restart", "always", "--retry-min", "0.01", "--to", "-"])
+            .args([
+                "--restart",
+                "always",
+                "--retry-min",
+                "0.01",
+                "--to",
+                "-",
+                "--mark-gaps=gap",
+            ])
             .args([server.alias(), "--", "echo again"])
             .stdout(Stdio::piped()),
     );
     let stdout = again.0.stdout.take().unwrap();
-    assert_eq!(lines(stdout, 3), ["again"; 3]);
+    assert_eq!(lines(stdout, 4), ["again", "", "gap", "again"]);
 }
 
 #[test]
