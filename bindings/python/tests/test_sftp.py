@@ -93,7 +93,7 @@ def test_a_place_in_a_file_can_be_sought(sftp: trunkline.SFTP, tmp_path: Path) -
 
 
 def test_what_the_server_refuses_is_an_os_error_of_the_kind(sftp: trunkline.SFTP, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such file") as caught:
+    with pytest.raises(FileNotFoundError, match="No such file or directory") as caught:
         sftp.read_bytes(tmp_path / "none")
     assert isinstance(caught.value, trunkline.FileError)
     assert not sftp.exists(tmp_path / "none")

@@ -320,7 +320,14 @@ impl Way {
                 });
                 Ok(opened.await.inspect_err(|error| entry.failed(error))?)
             }
-            Reach::Daemon(daemon) => daemon.sftp(env).await,
+            Reach::Daemon(daemon) => {
+                let sftp = daemon.sftp(env.clone()).await?;
+                let daemon = daemon.clone();
+                Ok(sftp.reopened_by(move || {
+                    let (daemon, env) = (daemon.clone(), env.clone());
+                    async move { daemon.sftp(env).await }
+                }))
+            }
         }
     }
 

@@ -16,6 +16,7 @@ mod plan;
 mod symlink;
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -29,6 +30,7 @@ pub(crate) use link::{Attached, Known, Link};
 use link::{Call, Streams};
 pub use listing::{Entry, Listing};
 pub(crate) use plan::Shared;
+use trunkline_request::failure::Failure;
 use trunkline_sftp::transfer::{LeftOut, WalkOptions};
 use trunkline_sftp::{Config, Reply, Request};
 pub use trunkline_sftp::{
@@ -57,6 +59,28 @@ pub use trunkline_sftp::{
 #[derive(Clone)]
 pub struct Sftp {
     link: Arc<Link>,
+    reopen: Option<Reopen>,
+}
+
+/// How another session is opened in the place of one that was lost.
+#[derive(Clone)]
+pub(crate) struct Reopen(Arc<dyn Fn() -> Opening + Send + Sync>);
+
+type Opening = Pin<Box<dyn Future<Output = Result<Sftp, Failure>> + Send>>;
+
+impl Reopen {
+    pub(crate) async fn open(&self) -> Result<Sftp, Error> {
+        let opened = (self.0)().await;
+        opened.map_err(|failure| Error::local("opening another SFTP session", std::io::Error::other(failure)))
+    }
+
+    /// Why that failed, where this error says so.
+    pub(crate) fn failure(error: &Error) -> Option<&Failure> {
+        match error {
+            Error::Local { source, .. } => source.get_ref()?.downcast_ref(),
+            _ => None,
+        }
+    }
 }
 
 impl Sftp {
@@ -73,13 +97,30 @@ impl Sftp {
             &Config::default(),
             Known::default(),
         );
-        Self { link }
+        Self { link, reopen: None }
+    }
+
+    /// A session in whose place `open` opens another one: a copy that loses it continues there. Other operations fail with it.
+    #[must_use]
+    pub fn reopened_by<Opening>(self, open: impl Fn() -> Opening + Send + Sync + 'static) -> Self
+    where
+        Opening: Future<Output = Result<Self, Failure>> + Send + 'static,
+    {
+        Self {
+            reopen: Some(Reopen(Arc::new(move || Box::pin(open())))),
+            ..self
+        }
+    }
+
+    pub(crate) fn reopen(&self) -> Option<&Reopen> {
+        self.reopen.as_ref()
     }
 
     /// A session over a channel that runs the subsystem.
     pub(crate) fn on(session: Session, host: impl Into<String>, config: &Config, known: Known) -> Self {
         Self {
             link: Link::begin(link::Channel::new(session), host.into(), config, known),
+            reopen: None,
         }
     }
 
@@ -93,6 +134,7 @@ impl Sftp {
         let channel = link::Channel::witnessed(parts, over);
         Self {
             link: Link::begin(channel, host.into(), config, known),
+            reopen: None,
         }
     }
 

@@ -55,6 +55,11 @@ impl Failure {
         }
     }
 
+    /// Whether it stays as it is until somebody does something about it: another host key, a log-in that is refused.
+    pub fn is_final(&self) -> bool {
+        matches!(self.kind, ErrorKind::HostKey | ErrorKind::Authentication)
+    }
+
     /// The same, seen by a command that may have begun.
     #[must_use]
     pub fn after_start(mut self) -> Self {

@@ -6,6 +6,7 @@
 )]
 
 mod audit;
+mod copies;
 mod errors;
 mod listening;
 mod passwords;

@@ -12,7 +12,7 @@ use super::Waiting;
 use crate::config::Proxy;
 use crate::engine::Host;
 use crate::error::Error;
-use crate::sftp::Sftp;
+use crate::sftp::{Reopen, Sftp};
 
 /// SFTP sessions to one server. More are opened beside the transfer, which takes them as they come; one that dies is
 /// replaced.
@@ -56,9 +56,35 @@ struct Shared {
     measure: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
 
+/// Where sessions come from.
+#[derive(Clone)]
+enum Origin {
+    Host(Host),
+    /// One at a time, when the last one was lost.
+    Session(Reopen),
+}
+
+impl Origin {
+    fn host(&self) -> Option<&Host> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Session(_) => None,
+        }
+    }
+
+    /// Opens one, the nth.
+    async fn open(&self, nth: usize, apart: Apart) -> Result<Sftp, Error> {
+        match self {
+            Self::Host(host) if apart.wants(nth) => host.sftp_apart().await,
+            Self::Host(host) => host.sftp().await,
+            Self::Session(reopen) => reopen.open().await,
+        }
+    }
+}
+
 struct State {
     /// Where more sessions come from; `None` for a session that somebody else owns.
-    host: Option<Host>,
+    origin: Option<Origin>,
     /// How often that has changed: what was being opened before is not wanted any more.
     moves: usize,
     sessions: Vec<Sftp>,
@@ -94,12 +120,12 @@ impl Sessions {
     /// Sessions to a host, the first of which is open, or fails when it is used.
     pub(super) async fn to(host: &Host) -> Result<Self, Error> {
         let first = host.sftp().await?;
-        Ok(Self::beginning(first, Some(host.clone())))
+        Ok(Self::beginning(first, Some(Origin::Host(host.clone()))))
     }
 
-    /// One session alone.
+    /// One session alone, in whose place another comes if it can be [opened again](Sftp::reopened_by).
     pub(super) fn over(sftp: &Sftp) -> Self {
-        Self::beginning(sftp.clone(), None)
+        Self::beginning(sftp.clone(), sftp.reopen().cloned().map(Origin::Session))
     }
 
     /// Has sessions that end count as attempts that failed, as long as `measure` tells no more than before: a server that ends
@@ -108,10 +134,10 @@ impl Sessions {
         let _ = self.shared.measure.set(Box::new(measure));
     }
 
-    fn beginning(first: Sftp, host: Option<Host>) -> Self {
+    fn beginning(first: Sftp, origin: Option<Origin>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                state: Mutex::new(State::of(vec![first], host)),
+                state: Mutex::new(State::of(vec![first], origin)),
                 changed: Notify::new(),
                 measure: OnceLock::new(),
             }),
@@ -178,7 +204,7 @@ impl Sessions {
 
     /// The host, where there is one.
     pub(super) fn host(&self) -> Option<Host> {
-        self.shared.state().host.clone()
+        self.shared.state().host().cloned()
     }
 
     /// Has sessions come from `host`, which is the same one over other connections. Those that are there are no longer
@@ -191,7 +217,7 @@ impl Sessions {
         sftp.ready().await?;
         let mut state = self.shared.state();
         *state = State {
-            host: Some(host.clone()),
+            origin: Some(Origin::Host(host.clone())),
             moves: state.moves + 1,
             sessions: vec![sftp],
             opening: 0,
@@ -245,8 +271,8 @@ impl Sessions {
         }
         self.grow(nth + 1)?;
         let state = self.shared.state();
-        let most = state.host.as_ref().and_then(Host::most_sessions);
-        let no_more = state.host.is_none() || state.full || most.is_some_and(|most| nth >= most);
+        let most = state.host().and_then(Host::most_sessions);
+        let no_more = state.host().is_none() || state.full || most.is_some_and(|most| nth >= most);
         Ok(live.pop().filter(|_| no_more))
     }
 
@@ -318,10 +344,11 @@ impl Sessions {
     }
 
     /// Which of them get a connection of their own.
-    fn apart(&self, host: &Host) -> Apart {
+    fn apart(&self, origin: &Origin) -> Apart {
         // Towards a host behind another one, all channels of a connection share the window of one channel there: 2 MiB on
         // sshd, 24 KiB on dropbear.
-        let is_behind = matches!(host.config().proxy, Proxy::Jump(_)) && self.sends.load(Ordering::Relaxed);
+        let is_behind = |host: &Host| matches!(host.config().proxy, Proxy::Jump(_));
+        let is_behind = self.sends.load(Ordering::Relaxed) && origin.host().is_some_and(is_behind);
         match self.rtt.get() {
             _ if is_behind => Apart::All,
             Some(rtt) if *rtt < NEAR => Apart::All,
@@ -333,10 +360,13 @@ impl Sessions {
     pub(super) fn grow(&self, wanted: usize) -> Result<(), Error> {
         let live = self.live().len();
         let mut state = self.shared.state();
-        let most = state.host.as_ref().and_then(Host::most_sessions);
+        let most = match &state.origin {
+            Some(Origin::Host(host)) => host.most_sessions(),
+            _ => Some(1),
+        };
         let wanted = most.map_or(wanted, |most| wanted.min(most));
         let missing = wanted.saturating_sub(live + state.opening);
-        let Some(host) = state.host.clone() else {
+        let Some(origin) = state.origin.clone() else {
             return match state.sessions.last().and_then(|sftp| sftp.link().ended()) {
                 Some(error) if live == 0 => Err(error),
                 _ => Ok(()),
@@ -371,23 +401,21 @@ impl Sessions {
         if is_tried && live + state.opening > 0 {
             return Ok(());
         }
-        let apart = self.apart(&host);
+        let apart = self.apart(&origin);
         let first = live + state.opening;
         let moves = state.moves;
         state.opening += missing;
         let pause = PAUSES.after(state.failures);
         drop(state);
-        let host = if live == 0 { host } else { host.in_background() };
+        let origin = match origin {
+            Origin::Host(host) if live > 0 => Origin::Host(host.in_background()),
+            origin => origin,
+        };
         for nth in first..first + missing {
-            let (shared, host) = (Arc::downgrade(&self.shared), host.clone());
+            let (shared, origin) = (Arc::downgrade(&self.shared), origin.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(pause).await;
-                let session = if apart.wants(nth) {
-                    host.sftp_apart().await
-                } else {
-                    host.sftp().await
-                };
-                let opened = match session {
+                let opened = match origin.open(nth, apart).await {
                     Ok(sftp) => {
                         // Used at once: requests leave behind the session's start.
                         match shared.upgrade() {
@@ -420,10 +448,10 @@ impl Sessions {
 
 impl State {
     /// With these sessions, and nothing known of them.
-    fn of(sessions: Vec<Sftp>, host: Option<Host>) -> Self {
+    fn of(sessions: Vec<Sftp>, origin: Option<Origin>) -> Self {
         Self {
             most: sessions.len(),
-            host,
+            origin,
             moves: 0,
             sessions,
             opening: 0,
@@ -437,6 +465,10 @@ impl State {
             lost: false,
             began: false,
         }
+    }
+
+    fn host(&self) -> Option<&Host> {
+        self.origin.as_ref().and_then(Origin::host)
     }
 
     /// An attempt failed, or came to nothing.
@@ -456,7 +488,7 @@ impl State {
     /// patience does not help against another host key, or a log-in that is refused.
     fn is_hopeless(&self) -> bool {
         let for_long = self.failing.is_some_and(|since| since.elapsed() >= PATIENCE);
-        let is_final = self.error.as_ref().is_some_and(Error::is_final);
+        let is_final = self.error.as_ref().is_some_and(is_final);
         self.failures > 0 && is_final || self.failures >= MOST_FAILURES && for_long
     }
 
@@ -512,6 +544,11 @@ impl State {
 
 /// Below this round trip a window of 2 MiB carries more than a core can encrypt.
 pub(crate) const NEAR: Duration = Duration::from_millis(2);
+
+/// Whether patience does not help.
+fn is_final(error: &Error) -> bool {
+    error.is_final() || Reopen::failure(error).is_some_and(|failure| failure.is_final())
+}
 
 impl Shared {
     /// Guards the list of sessions, for as long as a look takes.
