@@ -830,10 +830,7 @@ impl Top {
                     Ok(found) => Some(Beside::from(&found)),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
                     Err(error) => {
-                        return Err(Error::local(
-                            format!("looking at {}", shown(&target.path())),
-                            error,
-                        ));
+                        return Err(Error::local(shown(&target.path()), error));
                     }
                 }
             }
@@ -1404,6 +1401,9 @@ struct There {
     in_place: bool,
     /// What is not a regular file, and is written to.
     special: Option<FileType>,
+    /// The name that it has until it is whole, and how many attempts there were to have it.
+    own: Option<Arc<part::Own>>,
+    attempts: u8,
 }
 
 /// A file on the server that another one is to replace.

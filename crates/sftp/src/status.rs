@@ -65,6 +65,31 @@ impl Status {
         }
     }
 
+    /// Whether the server says more than what the code means.
+    pub fn has_own_words(&self) -> bool {
+        !self.message.is_empty() && !self.message.eq_ignore_ascii_case(self.code.meaning())
+    }
+
+    /// The answer to fsync: all was written.
+    pub(crate) fn of_syncing(&self) -> Self {
+        Self::local(
+            self.code,
+            format!("the server could not write it to its disk ({self})"),
+        )
+    }
+
+    /// The answer to CLOSE, with which some file systems tell that what was written is lost.
+    pub(crate) fn of_closing(&self) -> Self {
+        Self::local(self.code, format!("the server could not close it ({self})"))
+    }
+
+    /// Whether a name that was to be free may be taken, which version 3 has no status for.
+    pub(crate) fn may_be_taken(&self) -> bool {
+        /// SSH_FX_FILE_ALREADY_EXISTS of later drafts, which some servers of version 3 send.
+        const ALREADY_EXISTS: StatusCode = StatusCode(11);
+        matches!(self.code, StatusCode::FAILURE | ALREADY_EXISTS)
+    }
+
     /// Servers of the drafts before the second end behind the code, so that a message is optional.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
         let code = StatusCode(reader.u32()?);
@@ -77,10 +102,9 @@ impl fmt::Display for Status {
     /// The server's words, or the code's meaning; both where the words are not merely the meaning.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let meaning = self.code.meaning();
-        if self.message.is_empty() || self.message.eq_ignore_ascii_case(meaning) {
-            f.write_str(meaning)
-        } else {
-            write!(f, "{meaning}: {}", self.message)
+        match self.has_own_words() {
+            true => write!(f, "{meaning}: {}", self.message),
+            false => f.write_str(meaning),
         }
     }
 }

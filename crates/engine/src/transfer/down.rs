@@ -16,7 +16,7 @@ use trunkline_sftp::transfer::{
 use super::compare::{Verdict, verdict};
 use super::content::{Checks, Compared, Side};
 use super::folder::{Folder, Looks, PartFile};
-use super::part::Tag;
+use super::part::{self, Own, Tag};
 use super::reason::{is_full, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
@@ -34,6 +34,8 @@ pub(super) struct Down {
     /// Where it comes from and where it goes, by name.
     from: Vec<u8>,
     here: Vec<u8>,
+    /// What files are called until they are whole that no later copy resumes from.
+    names: Arc<part::Names>,
 }
 
 /// Names that are looked at together.
@@ -52,12 +54,14 @@ impl Down {
             };
             Error::local(format!("opening the folder {}{advice}", root.display()), error)
         })?;
+        let (from, here) = (Place::Server(sessions.clone()).id(), Place::Local.id());
         Ok(Self {
             job: job.clone(),
             sessions: sessions.clone(),
             folder: Arc::new(folder),
-            from: Place::Server(sessions.clone()).id(),
-            here: Place::Local.id(),
+            names: Arc::new(part::Names::between(&from, &here)),
+            from,
+            here,
         })
     }
 
@@ -111,8 +115,9 @@ impl Down {
                     while links.len() >= LINKS {
                         links.join_next().await.transpose().ok();
                     }
+                    let own = own(&self.names, &self.folder, &item);
                     let (job, folder) = (self.job.clone(), self.folder.clone());
-                    links.spawn(link(job, folder, self.sessions.clone(), item, compared));
+                    links.spawn(link(job, folder, self.sessions.clone(), own, item, compared));
                 } else if let Some(looks) = compared {
                     let there = item.target.clone();
                     checks.add(item, there, looks);
@@ -246,8 +251,9 @@ impl Down {
         let (folder, target) = (self.folder.clone(), item.target.clone());
         let kept = keep.then(|| self.tag(item).part(&item.target));
         let (named, size) = (item.named, item.size);
+        let own = own(&self.names, &self.folder, item).filter(|_| !keep);
         let begun = blocking(move || {
-            let part = folder.begin(&target, kept.as_deref(), named, size)?;
+            let part = folder.begin(&target, kept.as_deref(), own, named, size)?;
             let earlier = part.file().try_clone()?;
             Ok::<_, io::Error>((part, earlier))
         });
@@ -357,6 +363,14 @@ impl Down {
     fn words(&self, item: &Item, error: &io::Error) -> Reason {
         self.unwritten(item, error, 0)
     }
+}
+
+/// The name that an item has of its own until it is whole.
+fn own(names: &part::Names, folder: &Folder, item: &Item) -> Option<Arc<Own>> {
+    names.own(
+        &item.source,
+        folder.shown(&item.target).as_os_str().as_encoded_bytes(),
+    )
 }
 
 fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<Owner>) -> Looks {
@@ -496,6 +510,7 @@ async fn link(
     job: Arc<Job>,
     folder: Arc<Folder>,
     sessions: Arc<Sessions>,
+    own: Option<Arc<Own>>,
     mut item: Item,
     compared: Option<Changes>,
 ) {
@@ -524,7 +539,7 @@ async fn link(
             return job.progress.would_copy(item);
         }
         let looks = looks(&job, None, item.times, item.owner);
-        match folder.make_link(&target, &item.target, looks) {
+        match folder.make_link(&target, &item.target, own.as_ref(), looks) {
             Ok(()) => job.progress.copied(item.target, 0, item.changes),
             Err(error) => {
                 let message = unwritten(&folder, &item, &error, 0);
@@ -617,6 +632,7 @@ impl SmallDown<'_> {
         }
         let writers = std::mem::take(&mut self.writers);
         let host = self.files.sftp.host().to_owned();
+        let names = self.down.names.clone();
         let (writers, done) = blocking(move || {
             let mut writing = Writing {
                 job,
@@ -625,6 +641,7 @@ impl SmallDown<'_> {
                 writers,
                 done: Vec::new(),
                 host,
+                names,
             };
             events.into_iter().for_each(|event| writing.handle(event));
             (writing.writers, writing.done)
@@ -652,6 +669,7 @@ struct Writing {
     writers: HashMap<FileId, PartFile>,
     done: Vec<FileId>,
     host: String,
+    names: Arc<part::Names>,
 }
 
 impl Writing {
@@ -722,7 +740,11 @@ impl Writing {
         Ok(Some(match self.writers.entry(file) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(self.folder.begin(&item.target, None, item.named, item.size)?)
+                let own = own(&self.names, &self.folder, item);
+                place.insert(
+                    self.folder
+                        .begin(&item.target, None, own, item.named, item.size)?,
+                )
             }
         }))
     }

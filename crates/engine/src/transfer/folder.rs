@@ -19,7 +19,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Backup, Beside, INCOMPLETE, Kind, backup, part};
+use super::part::{self, Own};
+use super::{Backup, Beside, INCOMPLETE, Kind, backup};
 use crate::sftp::Owner;
 
 /// A local folder. Every name is opened relative to the folder that holds it, one part at a time, and no link on the way
@@ -242,7 +243,14 @@ impl Folder {
     }
 
     /// Makes a symbolic link, in the place of a file or link that is there.
-    pub(super) fn make_link(&self, target: &[u8], path: &[u8], looks: Looks) -> io::Result<()> {
+    /// Until it is whole it has a name of its `own`.
+    pub(super) fn make_link(
+        &self,
+        target: &[u8],
+        path: &[u8],
+        own: Option<&Arc<Own>>,
+        looks: Looks,
+    ) -> io::Result<()> {
         let target = OsStr::from_bytes(target);
         let (parent, name) = self.parent(path)?;
         let found = look(&parent, name)?;
@@ -251,9 +259,9 @@ impl Folder {
         {
             return Err(in_the_way(stat));
         }
-        let part = part::random(name.as_bytes());
-        let part = OsStr::from_bytes(&part);
-        rustix::fs::symlinkat(target, &*parent, part)?;
+        let make = |part: &OsStr| Ok(rustix::fs::symlinkat(target, &*parent, part)?);
+        let ((), part) = anew(&parent, name, own, |_| false, make)?;
+        let part = part.as_os_str();
         let installed = set_looks_of_name(&parent, part, looks).and_then(|()| {
             if found.is_some()
                 && let Some(kept) = self.backup(path, &parent, name)?
@@ -357,13 +365,14 @@ impl Folder {
         Ok(rustix::fs::openat(&*parent, name, flags, Mode::empty())?.into())
     }
 
-    /// Begins a file of so many bytes. It is written under a name of its own beside the last one, `kept` if an earlier
-    /// attempt may have left something there, or in its place where it has other names or cannot be replaced as it is.
+    /// Begins a file of so many bytes. It is written under a name of its `own` beside the last one, `kept` if an earlier
+    /// attempt may have left something there to resume from, or in its place where it has other names or cannot be replaced as it is.
     /// `named`: the user gave the name, which may be a link.
     pub(super) fn begin(
         &self,
         path: &[u8],
         kept: Option<&[u8]>,
+        own: Option<Arc<Own>>,
         named: bool,
         size: u64,
     ) -> io::Result<PartFile> {
@@ -391,9 +400,10 @@ impl Folder {
         let begun = begun.and_then(|begun| match begun {
             Some(begun) => Ok(begun),
             None => {
-                let part = part::random(name.as_bytes());
-                let part = OsStr::from_bytes(&part).to_owned();
-                Ok((create(&parent, &part)?, part, false))
+                let is_used = |part: &OsStr| is_locked(&parent, part);
+                let make = |part: &OsStr| create_locked(&parent, part);
+                let (file, part) = anew(&parent, &name, own.as_ref(), is_used, make)?;
+                Ok((file, part, false))
             }
         });
         match (begun, existing) {
@@ -402,6 +412,7 @@ impl Folder {
                 parent,
                 keep: kept.is_some_and(|kept| kept == part.as_bytes()),
                 part: Some(part),
+                _own: own,
                 name,
                 existing,
                 backup,
@@ -416,6 +427,7 @@ impl Folder {
                     file: existing.file.try_clone()?,
                     parent,
                     part: None,
+                    _own: None,
                     name,
                     existing: Some(existing),
                     backup: None,
@@ -476,6 +488,32 @@ fn create(parent: &OwnedFd, name: &OsStr) -> io::Result<File> {
     Ok(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
+/// Makes something under a name of its own beside `name`; what a copy that was killed has left there makes way, unless
+/// `is_used`.
+fn anew<T>(
+    parent: &OwnedFd,
+    name: &OsStr,
+    own: Option<&Arc<Own>>,
+    is_used: impl Fn(&OsStr) -> bool,
+    make: impl Fn(&OsStr) -> io::Result<T>,
+) -> io::Result<(T, OsString)> {
+    let mut attempt = 0;
+    loop {
+        let part = Own::name(own, name.as_bytes(), attempt);
+        let part = OsStr::from_bytes(&part);
+        match make(part) {
+            Ok(made) => return Ok((made, part.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && Own::may_be_taken(own, attempt) => {
+                // Somebody else's file in a directory for all stays, and another name is taken.
+                if is_used(part) || rustix::fs::unlinkat(parent, part, AtFlags::empty()).is_err() {
+                    attempt += 1;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Opens what an earlier attempt has left under this name, or makes it; whether something was left. `None` where the
 /// name has another's file, or a copy that runs.
 ///
@@ -504,6 +542,21 @@ fn adopt_or_create(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<(File, O
     let there = look(parent, name)?;
     let same = there.is_some_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino));
     Ok(same.then(|| (file, name.to_owned(), adopted)))
+}
+
+/// A new file that other processes know to be in use.
+fn create_locked(parent: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let file = create(parent, name)?;
+    // Where there are no locks, another process would have to copy the same file at the same time.
+    let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    Ok(file)
+}
+
+/// Whether a copy that runs has this file.
+fn is_locked(parent: &OwnedFd, name: &OsStr) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
+        .is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
 /// Locks a partial file until it is closed, unless another copy keeps it.
@@ -636,6 +689,8 @@ pub(super) struct PartFile {
     parent: Arc<OwnedFd>,
     /// The name that it has until it is whole; `None` for one that is written in its place.
     part: Option<OsString>,
+    /// Until it is dropped no other copy has that name.
+    _own: Option<Arc<Own>>,
     name: OsString,
     /// What it replaces, and where that stays.
     existing: Option<Existing>,
@@ -877,10 +932,10 @@ mod tests {
             b"link/x",
             b"x\0y",
         ] {
-            assert!(folder.begin(name, None, false, 0).is_err(), "{name:?}");
+            assert!(folder.begin(name, None, None, false, 0).is_err(), "{name:?}");
             assert!(folder.make_directory(name, 0o755).is_err(), "{name:?}");
             assert!(
-                folder.make_link(b"t", name, Looks::default()).is_err(),
+                folder.make_link(b"t", name, None, Looks::default()).is_err(),
                 "{name:?}"
             );
         }
@@ -895,9 +950,9 @@ mod tests {
     fn a_part_has_no_name_until_it_is_whole_and_none_is_left_behind() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path()).unwrap();
-        drop(folder.begin(b"f", None, false, 0).unwrap());
+        drop(folder.begin(b"f", None, None, false, 0).unwrap());
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
-        let part = folder.begin(b"f", None, false, 0).unwrap();
+        let part = folder.begin(b"f", None, None, false, 0).unwrap();
         part.write(2, &[Bytes::from_static(b"cd"), Bytes::from_static(b"efgh")])
             .unwrap();
         part.clear(4, 2).unwrap();
@@ -917,7 +972,7 @@ mod tests {
     fn more_slices_than_one_call_takes_are_written_in_order() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path()).unwrap();
-        let part = folder.begin(b"f", None, false, 0).unwrap();
+        let part = folder.begin(b"f", None, None, false, 0).unwrap();
         let chunks: Vec<Bytes> = (0..3000u32)
             .map(|n| Bytes::copy_from_slice(&n.to_le_bytes()))
             .collect();

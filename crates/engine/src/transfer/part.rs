@@ -1,10 +1,13 @@
 //! The names that files have until they are whole, beside their last ones.
 //!
-//! A file that no later copy resumes from has a random name. One that may be continued has the same name each time,
-//! made of both ends of the copy: [`Claim`] keeps two copies that run at once from using it both.
+//! A file that may be continued has the same name each time, made of both ends of the copy: [`Claim`] keeps two copies that
+//! run at once from using it both. One that no later copy resumes from has such a name for each attempt, so that what a copy
+//! that was killed has left is met by the next one ([`Names`]), or a random one.
 
+use std::collections::{HashMap, HashSet};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -81,6 +84,104 @@ fn beside(target: &[u8], tag: [u8; 8]) -> Bytes {
 pub(super) struct Claim {
     /// An abstract socket's name is free again when its process is gone, however that ended, and leaves no file behind.
     _name: UnixListener,
+}
+
+/// The names of files that are begun anew by each copy. The next copy of a file meets what was left of it by one that was
+/// killed, takes another name, and removes that in the end: not before, since a server that is behind may still rename it.
+pub(super) struct Names {
+    ends: [Vec<u8>; 2],
+    /// Held by this process for as long as it copies anything between these ends. Without it all names are random.
+    share: Option<Arc<Share>>,
+}
+
+/// One of the places for processes that copy between two ends.
+#[derive(Debug)]
+struct Share {
+    nth: u8,
+    _claim: Claim,
+}
+
+/// A file's own name: no other copy of this process has it. Another process that has finds that it is taken.
+#[derive(Debug)]
+pub(super) struct Own(Tag);
+
+/// Processes that have their own names between two ends.
+const SHARES: u8 = 8;
+
+/// Guards this process's shares, and the files that have their own names in it, for as long as a look takes.
+static SHARED: LazyLock<Mutex<HashMap<Tag, Weak<Share>>>> = LazyLock::new(Mutex::default);
+static OWN: LazyLock<Mutex<HashSet<Tag>>> = LazyLock::new(Mutex::default);
+
+impl Names {
+    /// Of files that are copied from one machine and account to another.
+    pub(super) fn between(from: &[u8], to: &[u8]) -> Self {
+        let ends = [from.to_vec(), to.to_vec()];
+        let tag = Self::tag(&ends, 0);
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|_, share| share.strong_count() > 0);
+        let share = shared.get(&tag).and_then(Weak::upgrade).or_else(|| {
+            let take = |nth| {
+                let _claim = Claim::take(Self::tag(&ends, nth))?;
+                Some(Arc::new(Share { nth, _claim }))
+            };
+            let share = (0..SHARES).find_map(take)?;
+            shared.insert(tag, Arc::downgrade(&share));
+            Some(share)
+        });
+        Self { ends, share }
+    }
+
+    fn tag(ends: &[Vec<u8>; 2], nth: u8) -> Tag {
+        Tag::of([&ends[0], &[], &ends[1], &[nth]])
+    }
+
+    /// The name of a file's own, unless another copy of this process writes the same file from the same source.
+    pub(super) fn own(&self, source: &[u8], target: &[u8]) -> Option<Arc<Own>> {
+        self.share.as_ref()?;
+        let tag = Tag::of([&self.ends[0], source, &self.ends[1], target]);
+        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        own.insert(tag).then(|| Arc::new(Own(tag)))
+    }
+
+    /// Keeps other processes from having names of their own between these ends, once none has: what has such a name is then
+    /// nobody's. `None` where one has for longer than a process takes to end.
+    pub(super) async fn alone(&self) -> Option<Vec<Claim>> {
+        let mine = self.share.as_ref()?.nth;
+        let mut others = Vec::new();
+        for nth in (0..SHARES).filter(|nth| *nth != mine) {
+            others.push(Claim::wait(Self::tag(&self.ends, nth)).await?);
+        }
+        Some(others)
+    }
+}
+
+impl Own {
+    /// Attempts that have names of their own; those behind them get random ones.
+    const ATTEMPTS: u8 = 4;
+
+    /// The name that an attempt to write `target` has.
+    pub(super) fn name(own: Option<&Arc<Self>>, target: &[u8], attempt: u8) -> Bytes {
+        match own {
+            Some(own) if attempt < Self::ATTEMPTS => {
+                let mut tag = own.0.0;
+                // The name that is kept is the tag itself.
+                tag[7] ^= attempt + 1;
+                beside(target, tag)
+            }
+            _ => random(target),
+        }
+    }
+
+    /// Whether such a name may be taken by what an earlier copy has left.
+    pub(super) fn may_be_taken(own: Option<&Arc<Self>>, attempt: u8) -> bool {
+        own.is_some() && attempt < Self::ATTEMPTS
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        OWN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
 }
 
 /// How long a copy that was just interrupted may take to let go of its file: whoever runs it again at once resumes from there.
@@ -163,6 +264,28 @@ mod tests {
         assert!(first.is_some() && Claim::take(tag).is_none());
         drop(first);
         assert!(Claim::take(tag).is_some());
+    }
+
+    #[test]
+    fn what_a_killed_copy_has_left_has_a_name_that_the_next_one_meets() {
+        let names = || Names::between(b"here", b"left there");
+        let (first, second) = (names(), names());
+        let own = first.own(b"s", b"d/f");
+        let name = |attempt| Own::name(own.as_ref(), b"d/f", attempt);
+        assert!(
+            second.own(b"s", b"d/f").is_none(),
+            "two copies of one file at once"
+        );
+        assert!(second.own(b"s", b"d/g").is_some());
+        let before = [name(0), name(1)];
+        assert_ne!(before[0], before[1]);
+        assert_ne!(name(9), name(9));
+        drop((own, first, second));
+        let own = names().own(b"./s", b"d/f");
+        assert_eq!(
+            [0, 1].map(|attempt| Own::name(own.as_ref(), b"d/f", attempt)),
+            before
+        );
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent,
 use super::compare::{Verdict, split, verdict};
 use super::content::{Checks, Compared, Side};
 use super::exposed::Exposure;
-use super::part::{self, Claim, Tag};
+use super::part::{self, Claim, Own, Tag};
 use super::path::{self, os};
 use super::reason::{MKDIR, Size, named, no_space, read_only};
 use super::sessions::Sessions;
@@ -45,8 +45,11 @@ pub(super) struct Up<'a> {
     root: &'a Bytes,
     /// Where it comes from and where it goes, by name.
     ids: [Vec<u8>; 2],
-    /// What small files were called while they were written on sessions that were lost: the server may have them still.
-    lost_parts: Mutex<Vec<Bytes>>,
+    /// What small files are called until they are whole.
+    names: part::Names,
+    /// What small files were called on sessions that were lost, or by a copy that was killed: the server may have them still.
+    /// Other copies keep off those names until they are removed.
+    lost_parts: Mutex<Vec<(Bytes, Option<Arc<Own>>)>>,
     exposure: Exposure,
     /// Directories that take the place of something else, and those in them: what was seen there was not in them.
     replacing: Mutex<HashSet<Bytes>>,
@@ -101,12 +104,14 @@ impl<'a> Up<'a> {
         sessions: &'a Arc<Sessions>,
         root: &'a Bytes,
     ) -> Self {
+        let ids = [from.id(), Place::Server(sessions.clone()).id()];
         Self {
             job,
             from,
             sessions,
             root,
-            ids: [from.id(), Place::Server(sessions.clone()).id()],
+            names: part::Names::between(&ids[0], &ids[1]),
+            ids,
             lost_parts: Mutex::default(),
             exposure: Exposure::default(),
             replacing: Mutex::default(),
@@ -722,10 +727,14 @@ impl<'a> Up<'a> {
         };
         let (path, target, is_there, looks) = (&path, &target, found.is_some(), &looks);
         let attempts = &AtomicUsize::new(0);
+        let own = self.names.own(&item.source, path);
+        let own = own.as_ref();
         let make = |sftp: Sftp| async move {
             // Of an attempt whose session was lost, the link may be there.
-            let is_there = attempts.fetch_add(1, Ordering::Relaxed) > 0 || is_there;
-            make_link(&sftp, target, path, looks, is_there).await
+            let attempt = attempts.fetch_add(1, Ordering::Relaxed);
+            let attempt = u8::try_from(attempt).unwrap_or(u8::MAX);
+            let part = Own::name(own, path, attempt);
+            make_link(&sftp, target, path, part, looks, is_there || attempt > 0).await
         };
         let turn = self.turn().await;
         if is_there {
@@ -744,14 +753,23 @@ impl<'a> Up<'a> {
         Queue::new(items).copy(self.job, self.sessions, begin).await
     }
 
-    fn lost_parts(&self) -> MutexGuard<'_, Vec<Bytes>> {
+    fn lost_parts(&self) -> MutexGuard<'_, Vec<(Bytes, Option<Arc<Own>>)>> {
         self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Only now: a server that has not noticed the end of a session may make more of them meanwhile.
     async fn remove_lost_parts(&self) -> Result<(), Error> {
-        let parts = std::mem::take(&mut *self.lost_parts());
-        let removing = futures_util::stream::iter(parts).map(|part| self.remove(part));
+        let mut parts = std::mem::take(&mut *self.lost_parts());
+        if parts.is_empty() {
+            return Ok(());
+        }
+        // What another process may be writing stays, for the next copy.
+        let alone = self.names.alone().await;
+        if alone.is_none() {
+            parts.retain(|(_, own)| own.is_none());
+        }
+        let paths: Vec<Bytes> = parts.iter().map(|(part, _)| part.clone()).collect();
+        let removing = futures_util::stream::iter(paths).map(|part| self.remove(part));
         removing.buffer_unordered(AT_ONCE).try_collect().await
     }
 
@@ -788,7 +806,7 @@ impl<'a> Up<'a> {
     /// file is what failed.
     async fn large_one(&self, item: &mut Item) -> Result<Result<u64, Reason>, Error> {
         /// Each meets something that the one before could not know.
-        const ATTEMPTS: usize = 4;
+        const ATTEMPTS: u8 = 4;
         if item.there.special.is_some() {
             return self.pour(item).await;
         }
@@ -804,7 +822,7 @@ impl<'a> Up<'a> {
         let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
         let mut claim = if may_be_kept { Claim::wait(tag).await } else { None };
         let (mut last, mut sent) = (Reason::from(String::new()), false);
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             if item.there.in_place
                 && !sent
                 && let Some(message) = self.lacks_room(item).await
@@ -817,7 +835,10 @@ impl<'a> Up<'a> {
             };
             let path = self.final_path(item);
             let kept = claim.as_ref().map(|_| tag.part(&path));
-            let part = kept.clone().unwrap_or_else(|| part::random(&path));
+            let own = self.names.own(&item.source, &path).filter(|_| kept.is_none());
+            let part = kept
+                .clone()
+                .unwrap_or_else(|| Own::name(own.as_ref(), &path, attempt));
             let is_removed = kept.is_none() && !item.there.in_place;
             if is_removed {
                 self.job.gives_back.store(true, Ordering::Relaxed);
@@ -858,6 +879,7 @@ impl<'a> Up<'a> {
                 }
                 Ended::Again(message) => {
                     leftover.remove().await;
+                    self.lost_parts().extend(own.map(|own| (part, Some(own))));
                     // Whatever is there under the name that is kept: it is not this copy's.
                     claim = None;
                     last = message;
@@ -1280,6 +1302,9 @@ impl<'a> Up<'a> {
         if absent {
             reason += MKDIR;
         }
+        if item.there.existing.is_some() && !item.there.in_place {
+            reason += "; the file that was there is unchanged";
+        }
         reason
     }
 
@@ -1392,6 +1417,7 @@ async fn make_link(
     sftp: &Sftp,
     target: &Bytes,
     path: &Bytes,
+    part: Bytes,
     looks: &FileAttributes,
     is_there: bool,
 ) -> Result<(), Error> {
@@ -1405,8 +1431,11 @@ async fn make_link(
         }
         return sftp.symlink_exactly(target, path).await;
     }
-    let part = part::random(path);
-    sftp.symlink(target, &part).await?;
+    if let Err(error) = sftp.symlink(target, &part).await {
+        // What a copy that was killed has left makes way: should it be renamed later, it is a whole link all the same.
+        sftp.remove(&part).await.map_err(|_| error)?;
+        sftp.symlink(target, &part).await?;
+    }
     let set = async {
         // Older ones cannot.
         if !looks.is_empty() {

@@ -81,6 +81,13 @@ pub enum ManyUploadEvent {
         /// In its words.
         status: Status,
     },
+    /// A file that was to be new could not be made, maybe because its path is taken: SFTP 3 has no status for that alone.
+    Taken {
+        /// The file.
+        file: FileId,
+        /// What the server says.
+        status: Status,
+    },
     /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others continue.
     Failed {
         /// The file.
@@ -516,6 +523,12 @@ impl ManyUpload {
             ) => {}
             // Nobody misses a name of ours.
             (Purpose::Remove, _) => {}
+            (Purpose::Sync, Err(status)) => {
+                running.failed.get_or_insert(status.of_syncing());
+            }
+            (Purpose::Close, Err(status)) => {
+                running.failed.get_or_insert(status.of_closing());
+            }
             (_, Err(status)) => {
                 // The first says why: those behind it are often only its echo.
                 running.failed.get_or_insert(status);
@@ -596,12 +609,14 @@ impl ManyUpload {
             return;
         };
         let file = id;
+        let is_new = running.file.opening == Opening::Exclusive && running.flight == Flight::Opened;
         self.events.push_back(match running.refused {
             Some(refused) => ManyUploadEvent::NotReplaced {
                 file,
                 refused,
                 status,
             },
+            None if is_new && status.may_be_taken() => ManyUploadEvent::Taken { file, status },
             None => ManyUploadEvent::Failed { file, status },
         });
     }

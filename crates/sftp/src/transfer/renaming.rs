@@ -63,7 +63,7 @@ impl Renaming {
         let aside = self.aside();
         let (step, request) = match (std::mem::replace(&mut self.step, Step::Replacing), outcome) {
             (Step::Replacing, Ok(_)) => return ControlFlow::Break(Ok(())),
-            (Step::Replacing, Err(status)) if may_be_taken(&status) => {
+            (Step::Replacing, Err(status)) if may_be_in_the_way(&status) => {
                 let path = self.to.clone();
                 (Step::Reading(status), Request::Readlink { path })
             }
@@ -107,13 +107,12 @@ impl Renaming {
 }
 
 /// Whether a name that is taken may be why a server refused to rename.
-fn may_be_taken(status: &Status) -> bool {
-    /// SSH_FX_FILE_ALREADY_EXISTS of later drafts, which some servers of version 3 send.
-    const ALREADY_EXISTS: StatusCode = StatusCode(11);
-    matches!(
+fn may_be_in_the_way(status: &Status) -> bool {
+    let is_refused = matches!(
         status.code,
-        StatusCode::FAILURE | StatusCode::PERMISSION_DENIED | StatusCode::OP_UNSUPPORTED | ALREADY_EXISTS
-    )
+        StatusCode::PERMISSION_DENIED | StatusCode::OP_UNSUPPORTED
+    );
+    is_refused || status.may_be_taken()
 }
 
 fn may_be_replaced(found: &FileAttributes) -> bool {

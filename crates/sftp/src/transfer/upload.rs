@@ -454,13 +454,15 @@ impl Plan for Upload {
             Purpose::Sync => {
                 self.finish.awaited -= 1;
                 match outcome {
-                    Err(status) if status.code != StatusCode::OP_UNSUPPORTED => self.fail(status),
+                    Err(status) if status.code != StatusCode::OP_UNSUPPORTED => {
+                        self.fail(status.of_syncing())
+                    }
                     outcome => self.finish.synced = outcome.is_ok(),
                 }
             }
             Purpose::Close => {
                 self.finish.awaited -= 1;
-                self.fail_if_err(outcome);
+                self.fail_if_err(outcome.map_err(|status| status.of_closing()));
             }
             Purpose::Rename => {
                 let Some(renaming) = &mut self.finish.renaming else {

@@ -1217,7 +1217,9 @@ pub(crate) fn upload_many(
     let mut failed = Vec::new();
     let took = run(many, session, start, |many, event| match event {
         ManyUploadEvent::Read(file) => many.provide(file, Bytes::copy_from_slice(&contents[&file].1)),
-        ManyUploadEvent::Failed { file, status } => failed.push((file, status.code)),
+        ManyUploadEvent::Failed { file, status } | ManyUploadEvent::Taken { file, status } => {
+            failed.push((file, status.code));
+        }
         _ => {}
     });
     assert_eq!(many.unfinished(), 0);

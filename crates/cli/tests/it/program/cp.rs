@@ -4,6 +4,7 @@ mod ends;
 mod filters;
 mod full_disk;
 mod hosts;
+mod killed;
 mod messages;
 mod options;
 mod patterns;
@@ -168,7 +169,7 @@ fn what_fails_is_named_and_the_exit_status_tells() {
     assert_status(&output, 1);
     let words = text(&output.stderr);
     assert!(
-        words.contains("absent: no such file") && words.contains("1 failed"),
+        words.contains("absent: No such file or directory") && words.contains("1 failed"),
         "{words}"
     );
     assert_eq!(fs::read(home.path("into/there")).unwrap(), b"x");

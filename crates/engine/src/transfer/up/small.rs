@@ -1,14 +1,16 @@
 //! Small files, many at a time.
 
+use std::collections::HashSet;
 use std::io;
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, UploadFile};
 
+use super::super::part::Own;
 use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
 use super::super::source::open;
-use super::super::{Item, Place, Reason, part, path::shown};
+use super::super::{Item, Place, Reason, path::shown};
 use super::{Ended, Up, looks};
 use crate::sftp::{self, Sftp, Status};
 
@@ -23,6 +25,8 @@ pub(super) struct SmallUp<'a> {
     written: u64,
     /// Files that cannot be replaced as they are.
     in_place: Vec<Item>,
+    /// Files whose names an earlier copy has left something under.
+    taken: Vec<Item>,
     /// Files that the server did not take.
     failed: Vec<(Item, Status)>,
 }
@@ -61,11 +65,14 @@ impl Work for SmallUp<'_> {
         &mut self.files
     }
 
-    fn add(&mut self, item: Item) {
+    fn add(&mut self, mut item: Item) {
         let up = self.up;
+        if item.there.own.is_none() {
+            item.there.own = up.names.own(&item.source, &up.final_path(&item));
+        }
         let path = up.final_path(&item);
         // Another name each time: of an attempt whose session was lost, the server may not have heard yet.
-        let mut file = UploadFile::new(part::random(&path), item.size);
+        let mut file = UploadFile::new(part_of(up, &item), item.size);
         file.opening = Opening::Exclusive;
         file.owner = up.owner(&item);
         file.needs_attributes = item.there.existing.is_some();
@@ -79,6 +86,10 @@ impl Work for SmallUp<'_> {
 
     async fn work(&mut self) -> bool {
         let mut any = self.handle_events();
+        for item in std::mem::take(&mut self.taken) {
+            self.add(item);
+            any = true;
+        }
         for (item, status) in std::mem::take(&mut self.failed) {
             self.fail(item, status).await;
         }
@@ -110,8 +121,16 @@ impl Work for SmallUp<'_> {
     }
 
     fn lost(&mut self) {
-        let plan = self.files.shared.plan();
-        self.up.lost_parts().extend(plan.under_way().cloned());
+        let mut parts: HashSet<Bytes> = self.files.shared.plan().under_way().cloned().collect();
+        let mut lost = self.up.lost_parts();
+        for item in self.files.known.values_mut() {
+            let part = part_of(self.up, item);
+            if parts.remove(&part) {
+                lost.push((part, item.there.own.clone()));
+                item.there.attempts += 1;
+            }
+        }
+        lost.extend(parts.into_iter().map(|part| (part, None)));
     }
 }
 
@@ -120,7 +139,7 @@ impl<'a> SmallUp<'a> {
         let lost = up.lost_parts().clone();
         // Of earlier sessions: what a server makes of them later is removed at the end.
         sftp.link().with_client(|client| {
-            for path in lost {
+            for (path, _) in lost.into_iter().filter(|(_, own)| own.is_none()) {
                 let id = client.request(trunkline_sftp::Request::Remove { path });
                 client.cancel(id);
             }
@@ -137,6 +156,7 @@ impl<'a> SmallUp<'a> {
             read: None,
             written: 0,
             in_place: Vec::new(),
+            taken: Vec::new(),
             failed: Vec::new(),
         }
     }
@@ -184,6 +204,19 @@ impl<'a> SmallUp<'a> {
                             _ => self.in_place.push(item),
                         }
                     }
+                }
+                ManyUploadEvent::Taken { file, status } => {
+                    let Some(mut item) = self.files.known.remove(&file) else {
+                        continue;
+                    };
+                    if !Own::may_be_taken(item.there.own.as_ref(), item.there.attempts) {
+                        self.failed.push((item, status));
+                        continue;
+                    }
+                    let left = (part_of(self.up, &item), item.there.own.clone());
+                    self.up.lost_parts().push(left);
+                    item.there.attempts += 1;
+                    self.taken.push(item);
                 }
                 ManyUploadEvent::Failed { file, status } => {
                     let Some(item) = self.files.known.remove(&file) else {
@@ -276,6 +309,11 @@ impl<'a> SmallUp<'a> {
             }
         }
     }
+}
+
+/// What a file is called in its next attempt, or, where that has a name of its own, is called in this one.
+fn part_of(up: &Up<'_>, item: &Item) -> Bytes {
+    Own::name(item.there.own.as_ref(), &up.final_path(item), item.there.attempts)
 }
 
 /// All of a small local file, which may have changed since it was found, but not into a large one.

@@ -301,7 +301,7 @@ fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
         let said = text(&output.stderr);
         assert_eq!(said.matches("--mkdir creates").count(), 1, "{said}");
         assert_eq!(
-            said.matches("no such file").count(),
+            said.matches("No such file or directory; --mkdir").count(),
             usize::from(upload),
             "{said}"
         );
