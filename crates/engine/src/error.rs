@@ -230,7 +230,7 @@ pub enum Error {
         why: String,
     },
     /// The server did not do something to a file.
-    #[error("{host}: {doing} {}: {status}", shown(.path))]
+    #[error("{host}:{}: {}", shown(.path), words_of_status(.doing, .status))]
     File {
         /// The host.
         host: String,
@@ -691,6 +691,21 @@ impl From<Error> for io::Error {
 }
 
 /// A server's path for people.
+/// What a server says of a file, in the words of ssh's tools; what was being done where its own say nothing.
+fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
+    let words = match status.code {
+        StatusCode::NO_SUCH_FILE => "No such file or directory",
+        StatusCode::PERMISSION_DENIED => "Permission denied",
+        StatusCode::FAILURE if status.has_own_words() => return status.message.to_string(),
+        StatusCode::FAILURE => return format!("{doing} failed"),
+        _ => return format!("{doing} failed: {status}"),
+    };
+    match status.has_own_words() && !status.message.eq_ignore_ascii_case(words) {
+        true => format!("{words} ({})", status.message),
+        false => words.to_owned(),
+    }
+}
+
 fn shown(path: &[u8]) -> Printable {
     Printable::line(path)
 }

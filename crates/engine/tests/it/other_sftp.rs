@@ -415,3 +415,30 @@ async fn a_server_that_never_begins_is_told_within_a_bounded_time() {
     let error = copied.result.unwrap_err().to_string();
     assert!(error.contains("has not answered for 3 s"), "{error}");
 }
+
+#[tokio::test]
+async fn a_file_that_cannot_be_closed_or_synced_is_told_with_what_is_there() {
+    for (rule, words) in [
+        ("status:CLOSE:*:4", "the server could not close it (failure)"),
+        (
+            "status:fsync@openssh.com:*:4",
+            "the server could not write it to its disk (failure)",
+        ),
+    ] {
+        for size in [1000, 3_000_000] {
+            let bench = Bench::with(&[rule]).await;
+            std::fs::write(bench.path("source"), noise(size, 1)).unwrap();
+            std::fs::write(bench.path("target"), "old").unwrap();
+            let mut options = CopyOptions::default();
+            options.sync = true;
+            let copied = bench.copy_as(&bench.here("source"), &bench.there("target"), options);
+            let failures = copied.await.failures;
+            let wanted = format!("/target: {words}; the file that was there is unchanged");
+            assert!(
+                failures.len() == 1 && failures[0].ends_with(&wanted),
+                "{rule}, {size}: {failures:?}"
+            );
+            assert_eq!(std::fs::read(bench.path("target")).unwrap(), b"old");
+        }
+    }
+}

@@ -122,7 +122,10 @@ async fn errors_carry_the_servers_status_and_the_path() {
         (status.code, &path[..]),
         (StatusCode::NO_SUCH_FILE, name.as_bytes())
     );
-    assert!(error.to_string().ends_with("absent: no such file"), "{error}");
+    assert!(
+        error.to_string().ends_with("absent: No such file or directory"),
+        "{error}"
+    );
     let error: std::io::Error = sftp.read(&name).await.unwrap_err().into();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 }

@@ -345,7 +345,10 @@ async fn what_fails_is_told_and_the_rest_is_copied() {
     )
     .await;
     assert_eq!(result.unwrap().failed, 1);
-    assert!(failures[0].contains("absent: no such file"), "{failures:?}");
+    assert!(
+        failures[0].contains("absent: No such file or directory"),
+        "{failures:?}"
+    );
     let (_, failures) = run(
         &here(&place.path().join("absent")),
         &there(&host, &target),
@@ -1723,7 +1726,7 @@ async fn what_neither_server_may_read_is_not_the_same() {
     options.compare = Comparison::Content;
     let (result, failures) = run(&there(&one, &source), &there(&two, &target), &options).await;
     assert!(result.is_ok_and(|snapshot| snapshot.skipped == 0));
-    assert!(failures[0].contains("permission denied"), "{failures:?}");
+    assert!(failures[0].contains("Permission denied"), "{failures:?}");
 }
 
 /// Odd modes, links with times, times beyond 2038, names with line feeds, and what is no file.
@@ -1929,7 +1932,9 @@ enum Way {
     Up,
     Down,
     /// From a server beyond it to another one.
-    Between,
+    From,
+    /// From another server to the one beyond it.
+    Into,
 }
 
 /// Copies 12 MB past a relay, to which `disturb` does something in the middle; waits for what is told of the copy with the
@@ -1937,7 +1942,7 @@ enum Way {
 async fn in_the_middle(
     way: Way,
     streams: usize,
-    disturb: impl AsyncFnOnce(Relay, &Progress),
+    disturb: impl AsyncFnOnce(Relay, &Sshd, &Progress),
 ) -> Result<(), String> {
     let (sshd, other) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
@@ -1947,14 +1952,15 @@ async fn in_the_middle(
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(12_000_000, 9)).unwrap();
     let direction = match way {
-        Way::Up => trunkline_testkit::Direction::ToServer,
-        Way::Down | Way::Between => trunkline_testkit::Direction::ToClient,
+        Way::Up | Way::Into => trunkline_testkit::Direction::ToServer,
+        Way::Down | Way::From => trunkline_testkit::Direction::ToClient,
     };
     relay.set_rate(direction, Some(12_000_000));
     let (from, to) = match way {
         Way::Up => (here(&source), there(&host, &target)),
         Way::Down => (there(&host, &source), here(&target)),
-        Way::Between => (there(&host, &source), there(&other, &target)),
+        Way::From => (there(&host, &source), there(&other, &target)),
+        Way::Into => (there(&other, &source), there(&host, &target)),
     };
     let mut options = CopyOptions::default();
     options.streams = Some(streams);
@@ -1968,7 +1974,7 @@ async fn in_the_middle(
     let copying = Box::pin(copy(std::slice::from_ref(&from), &to, &options, &progress));
     let disturbing = async {
         relay.wait_for_bytes(direction, 3_000_000).await.unwrap();
-        disturb(relay, &progress).await;
+        disturb(relay, &sshd, &progress).await;
         std::future::pending::<()>().await;
     };
     let within = Duration::from_secs(60);
@@ -1992,13 +1998,15 @@ async fn in_the_middle(
     Ok(())
 }
 
-const WAYS: [(Way, usize); 6] = [
+const WAYS: [(Way, usize); 8] = [
     (Way::Up, 1),
     (Way::Up, 4),
     (Way::Down, 1),
     (Way::Down, 4),
-    (Way::Between, 1),
-    (Way::Between, 4),
+    (Way::From, 1),
+    (Way::From, 4),
+    (Way::Into, 1),
+    (Way::Into, 4),
 ];
 
 /// Waits until a copy says that it has lost its connection.
@@ -2011,26 +2019,34 @@ async fn until_lost(progress: &Progress) {
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_way_a_break_in_the_middle_is_survived() {
     for (way, streams) in WAYS {
-        let reset = in_the_middle(way, streams, async |relay: Relay, progress: &Progress| {
-            relay.reset();
-            until_lost(progress).await;
-            std::future::pending::<()>().await;
-        });
-        let refused = in_the_middle(way, streams, async |relay: Relay, progress: &Progress| {
-            relay.refuse();
-            relay.reset();
-            until_lost(progress).await;
-            // Refused once more at least, and told so.
-            while matches!(
-                progress.snapshot().waiting,
-                Some(Waiting::Lost { seconds: 30, .. })
-            ) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            relay.accept();
-            std::future::pending::<()>().await;
-        });
-        let closed = in_the_middle(way, streams, async |relay: Relay, _: &Progress| {
+        let reset = in_the_middle(
+            way,
+            streams,
+            async |relay: Relay, _: &Sshd, progress: &Progress| {
+                relay.reset();
+                until_lost(progress).await;
+                std::future::pending::<()>().await;
+            },
+        );
+        let refused = in_the_middle(
+            way,
+            streams,
+            async |relay: Relay, _: &Sshd, progress: &Progress| {
+                relay.refuse();
+                relay.reset();
+                until_lost(progress).await;
+                // Refused once more at least, and told so.
+                while matches!(
+                    progress.snapshot().waiting,
+                    Some(Waiting::Lost { seconds: 30, .. })
+                ) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                relay.accept();
+                std::future::pending::<()>().await;
+            },
+        );
+        let closed = in_the_middle(way, streams, async |relay: Relay, _: &Sshd, _: &Progress| {
             relay.close();
             std::future::pending::<()>().await;
         });
@@ -2044,7 +2060,7 @@ async fn whatever_the_way_another_host_key_ends_a_copy_at_once() {
     for (way, streams) in WAYS {
         let impostor = Sshd::start_default().unwrap();
         let begun = Mutex::new(None);
-        let ended = in_the_middle(way, streams, async |relay: Relay, _: &Progress| {
+        let ended = in_the_middle(way, streams, async |relay: Relay, _: &Sshd, _: &Progress| {
             let place = relay.addr();
             drop(relay);
             let _another = Relay::between(place, impostor.addr()).unwrap();
@@ -2054,5 +2070,54 @@ async fn whatever_the_way_another_host_key_ends_a_copy_at_once() {
         let error = ended.await.unwrap_err();
         assert!(begun.lock().unwrap().is_some());
         assert!(error.contains("HOST KEY"), "{way:?} over {streams}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_way_a_log_in_that_is_refused_ends_a_copy_at_once() {
+    for (way, streams) in WAYS {
+        let ended = in_the_middle(way, streams, async |relay: Relay, sshd: &Sshd, _: &Progress| {
+            std::fs::write(sshd.dir().join("authorized_keys"), "").unwrap();
+            relay.reset();
+            std::future::pending::<()>().await;
+        });
+        let error = ended.await.unwrap_err();
+        assert!(
+            error.contains("permission denied"),
+            "{way:?} over {streams}: {error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_way_a_host_that_never_was_there_ends_a_copy_at_once() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let other = Site::of(&sshd).await;
+    let closed = trunkline_testkit::free_port();
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::write(&source, noise(12_000_000, 9)).unwrap();
+    let config = place.path().join("config");
+    let text = format!(
+        "Host refused\n  HostName 127.0.0.1\n  Port {closed}\nHost unknown\n  HostName nowhere.invalid\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    for (name, words) in [("refused", "refused"), ("unknown", "nowhere.invalid")] {
+        for streams in [1, 4] {
+            let host = Site::at(&config, name).await;
+            for (from, to) in [
+                (here(&source), there(&host, &target)),
+                (there(&host, &source), here(&target)),
+                (there(&host, &source), there(&other, &target)),
+                (there(&other, &source), there(&host, &target)),
+            ] {
+                let mut options = CopyOptions::default();
+                options.streams = Some(streams);
+                let copying = run(&from, &to, &options);
+                let ended = tokio::time::timeout(Duration::from_secs(60), copying).await;
+                let error = ended.expect("a copy ends").0.unwrap_err().to_string();
+                assert!(error.contains(words), "{name} over {streams}: {error}");
+                assert!(!target.exists());
+            }
+        }
     }
 }

@@ -346,9 +346,14 @@ fn reason_of(path: &[u8], message: &str, errno: Option<i32>) -> String {
 /// A message without the last part of the path that it is about, so that those of one folder with one reason are the same.
 fn without_name(path: &[u8], message: &str) -> String {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let name = format!("/{}", Printable::line(name));
-    match message.rfind(&name) {
-        Some(at) => format!("{}{}", &message[..at], &message[at + name.len()..]),
+    let name = Printable::line(name);
+    // Of a path that begins at the user's home there may be nothing but that.
+    let found = ["/", ":"].iter().find_map(|before| {
+        let name = format!("{before}{name}");
+        Some((message.rfind(&name)?, name.len()))
+    });
+    match found {
+        Some((at, length)) => format!("{}{}", &message[..at], &message[at + length..]),
         None => message.to_owned(),
     }
 }
@@ -370,8 +375,8 @@ fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>
         let bare = host.rsplit('@').next().unwrap_or_default();
         for message in &mut messages {
             // The row has the host's name.
-            if let Some(rest) = message.strip_prefix(&format!("{host}: ")) {
-                *message = rest.to_owned();
+            if let Some(rest) = message.strip_prefix(&format!("{host}:")) {
+                *message = rest.trim_start().to_owned();
             }
         }
         let keys = messages.iter().map(|message| alike::key(message, &[&host, bare]));
@@ -737,11 +742,16 @@ mod tests {
             let path = format!("srv/{name}");
             reason_of(
                 path.as_bytes(),
-                &format!("web1: writing /srv/{name}: permission denied"),
+                &format!("web1:/srv/{name}: Permission denied"),
                 Some(13),
             )
         };
         assert_eq!(denied("a"), denied("b"));
+        let at_home = |name: &str| {
+            let message = format!("web1:{name}: Permission denied");
+            reason_of(name.as_bytes(), &message, Some(13))
+        };
+        assert_eq!(at_home("a"), at_home("b"));
         let full = |folder: &str, name: &str| {
             let path = format!("{folder}/{name}");
             let message = format!("no space left in web1:/{folder} for {name} (1.0 MiB)");
@@ -759,7 +769,7 @@ mod tests {
             ..Copies::default()
         };
         let failed = |name: &str, host: &str| {
-            format!("{name}: writing /srv/{host}/app.tar.gz: no such file; --mkdir creates its directory")
+            format!("{name}:/srv/{host}/app.tar.gz: No such file or directory; --mkdir creates its directory")
         };
         let failures = [
             ("web1", failed("web1", "web1")),
