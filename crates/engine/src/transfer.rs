@@ -550,6 +550,14 @@ impl Place {
         })
     }
 
+    /// A path there, for people.
+    fn shown(&self, path: &[u8]) -> String {
+        match self {
+            Self::Local => shown(path),
+            Self::Server(sessions) => format!("{}:{}", sessions.first().host(), shown(path)),
+        }
+    }
+
     /// The machine and the account, to tell them from others.
     fn id(&self) -> Vec<u8> {
         match self {
@@ -855,7 +863,7 @@ impl Top {
             };
             return Err(Error::Invalid(format!(
                 "{} is not a directory{more}",
-                shown(&path)
+                place.shown(&path)
             )));
         }
         if into {

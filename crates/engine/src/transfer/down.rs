@@ -48,11 +48,14 @@ const LINKS: usize = 64;
 impl Down {
     pub(super) fn new(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Path) -> Result<Self, Error> {
         let folder = job.open_folder(root).map_err(|error| {
-            let advice = match error.kind() {
-                std::io::ErrorKind::NotFound => " (--mkdir creates it)",
-                _ => "",
-            };
-            Error::local(format!("opening the folder {}{advice}", root.display()), error)
+            let path = root.display().to_string();
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    let words = "No such file or directory; --mkdir creates it";
+                    Error::local(path, io::Error::new(error.kind(), words))
+                }
+                _ => Error::local(path, error),
+            }
         })?;
         let (from, here) = (Place::Server(sessions.clone()).id(), Place::Local.id());
         Ok(Self {

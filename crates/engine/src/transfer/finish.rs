@@ -91,8 +91,7 @@ pub(super) async fn directories(job: &Arc<Job>, to: &Place, root: &Bytes) -> Res
 }
 
 fn here(job: &Job, root: &std::path::Path, directories: Vec<Item>) -> Result<(), Error> {
-    let folder = Folder::open(root)
-        .map_err(|error| Error::local(format!("opening the folder {}", root.display()), error))?;
+    let folder = Folder::open(root).map_err(|error| Error::local(root.display().to_string(), error))?;
     for item in directories {
         let looks = Looks {
             mode: Some(job.local_mode(item.mode, 0o777)),

@@ -460,7 +460,7 @@ impl From<'_> {
         let (kind, below) = (item.kind, item.target.clone());
         if kind == Kind::Directory && !job.options.recursive {
             let host = sessions.first();
-            let reason = is_directory(format!("{}: {}", host.host(), shown(&path)));
+            let reason = is_directory(format!("{}:{}", host.host(), shown(&path)));
             job.failed(path, reason);
             return Ok(());
         }

@@ -200,7 +200,7 @@ async fn one_into(
     };
     if let Some(what) = what {
         let message = io::Error::other(format!("it is {what}"));
-        return Err(Error::local(format!("{}: {}", sftp.host(), shown(path)), message));
+        return Err(Error::local(format!("{}:{}", sftp.host(), shown(path)), message));
     }
     progress.found(found.size.unwrap_or(0));
     progress.began(&target.path());

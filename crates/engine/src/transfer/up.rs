@@ -494,7 +494,7 @@ impl<'a> Up<'a> {
 
     /// A path there, for people.
     fn shown(&self, path: &[u8]) -> String {
-        format!("{}: {}", self.sessions.first().host(), shown(path))
+        format!("{}:{}", self.sessions.first().host(), shown(path))
     }
 
     /// Copies a link; what is to become of a file, which learns what it meets.

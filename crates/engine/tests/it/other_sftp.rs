@@ -419,10 +419,13 @@ async fn a_server_that_never_begins_is_told_within_a_bounded_time() {
 #[tokio::test]
 async fn a_file_that_cannot_be_closed_or_synced_is_told_with_what_is_there() {
     for (rule, words) in [
-        ("status:CLOSE:*:4", "the server could not close it (failure)"),
+        (
+            "status:CLOSE:*:4",
+            "the server could not close it (failure: told to say so)",
+        ),
         (
             "status:fsync@openssh.com:*:4",
-            "the server could not write it to its disk (failure)",
+            "the server could not write it to its disk (failure: told to say so)",
         ),
     ] {
         for size in [1000, 3_000_000] {
@@ -431,8 +434,8 @@ async fn a_file_that_cannot_be_closed_or_synced_is_told_with_what_is_there() {
             std::fs::write(bench.path("target"), "old").unwrap();
             let mut options = CopyOptions::default();
             options.sync = true;
-            let copied = bench.copy_as(&bench.here("source"), &bench.there("target"), options);
-            let failures = copied.await.failures;
+            let (from, to) = (bench.here("source"), bench.there("target"));
+            let failures = bench.copy_as(&from, &to, options).await.failures;
             let wanted = format!("/target: {words}; the file that was there is unchanged");
             assert!(
                 failures.len() == 1 && failures[0].ends_with(&wanted),

@@ -274,8 +274,10 @@ impl View {
             writeln!(out, "{}", json_end(host, &ended))?;
         } else if !self.several() {
             self.more_failures();
-            // Where not even a name was found, the reason says it all.
-            let has_begun = ended.progress.total_files + ended.progress.deleted > 0 || success;
+            // Of a single name that was not copied, the reason says it all.
+            let all = &ended.progress;
+            let done = all.files + all.adjusted + all.skipped + all.deleted + all.bytes;
+            let has_begun = done > 0 || failed > 1 || success;
             if !self.shows.quiet && has_begun {
                 let line = summary(&ended, self.shows);
                 self.line(&line);

@@ -302,7 +302,7 @@ fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
         assert_eq!(said.matches("--mkdir creates").count(), 1, "{said}");
         assert_eq!(
             said.matches("No such file or directory; --mkdir").count(),
-            usize::from(upload),
+            1,
             "{said}"
         );
         assert_status(
