@@ -85,10 +85,6 @@ use verify::{Pair, Verification};
 /// One end of a copy.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a copy has one for each name that it was given"
-)]
 pub enum Location {
     /// A path on this machine. A pipe or a device is read from or written to, and not replaced.
     Local(PathBuf),

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use trunkline_request::Backoff;
+use trunkline_request::failure::Failure;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, Semaphore, SemaphorePermit};
@@ -58,6 +59,7 @@ struct Shared {
 
 /// Where sessions come from.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "a copy has one for each end")]
 enum Origin {
     Host(Host),
     /// One at a time, when the last one was lost.
@@ -547,7 +549,7 @@ pub(crate) const NEAR: Duration = Duration::from_millis(2);
 
 /// Whether patience does not help.
 fn is_final(error: &Error) -> bool {
-    error.is_final() || Reopen::failure(error).is_some_and(|failure| failure.is_final())
+    error.is_final() || Reopen::failure(error).is_some_and(Failure::is_final)
 }
 
 impl Shared {

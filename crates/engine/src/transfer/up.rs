@@ -805,8 +805,6 @@ impl<'a> Up<'a> {
     /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
     /// file is what failed.
     async fn large_one(&self, item: &mut Item) -> Result<Result<u64, Reason>, Error> {
-        /// Each meets something that the one before could not know.
-        const ATTEMPTS: u8 = 4;
         if item.there.special.is_some() {
             return self.pour(item).await;
         }
@@ -820,7 +818,26 @@ impl<'a> Up<'a> {
             Tag::of([from, &item.source, to, &self.path(&item.target)])
         };
         let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
-        let mut claim = if may_be_kept { Claim::wait(tag).await } else { None };
+        let claim = if may_be_kept { Claim::wait(tag).await } else { None };
+        // What has the name that is kept and is not gone on from. Until it is removed, no other copy has that name.
+        let mut stale = None;
+        let ended = self.attempts(item, tag, claim.is_some(), &mut stale).await;
+        if let (Some(stale), Ok(_)) = (stale, &ended) {
+            self.remove(stale).await?;
+        }
+        ended
+    }
+
+    /// `may_be_kept`: a later copy may resume from what this one leaves.
+    async fn attempts(
+        &self,
+        item: &mut Item,
+        tag: Tag,
+        mut may_be_kept: bool,
+        stale: &mut Option<Bytes>,
+    ) -> Result<Result<u64, Reason>, Error> {
+        /// Each meets something that the one before could not know.
+        const ATTEMPTS: u8 = 4;
         let (mut last, mut sent) = (Reason::from(String::new()), false);
         for attempt in 0..ATTEMPTS {
             if item.there.in_place
@@ -834,7 +851,7 @@ impl<'a> Up<'a> {
                 Err(message) => return Ok(Err(message)),
             };
             let path = self.final_path(item);
-            let kept = claim.as_ref().map(|_| tag.part(&path));
+            let kept = may_be_kept.then(|| tag.part(&path));
             let own = self.names.own(&item.source, &path).filter(|_| kept.is_none());
             let part = kept
                 .clone()
@@ -875,13 +892,16 @@ impl<'a> Up<'a> {
                         return Ok(Err(reason));
                     }
                     item.there.in_place = true;
-                    claim = None;
+                    may_be_kept = false;
                 }
                 Ended::Again(message) => {
                     leftover.remove().await;
-                    self.lost_parts().extend(own.map(|own| (part, Some(own))));
-                    // Whatever is there under the name that is kept: it is not this copy's.
-                    claim = None;
+                    match own {
+                        Some(own) => self.lost_parts().push((part, Some(own))),
+                        // A server that had not noticed the end of a session has made it since.
+                        None => *stale = kept.or_else(|| stale.take()),
+                    }
+                    may_be_kept = false;
                     last = message;
                 }
             }

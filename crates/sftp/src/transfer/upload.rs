@@ -455,7 +455,7 @@ impl Plan for Upload {
                 self.finish.awaited -= 1;
                 match outcome {
                     Err(status) if status.code != StatusCode::OP_UNSUPPORTED => {
-                        self.fail(status.of_syncing())
+                        self.fail(status.of_syncing());
                     }
                     outcome => self.finish.synced = outcome.is_ok(),
                 }
