@@ -690,7 +690,6 @@ impl From<Error> for io::Error {
     }
 }
 
-/// A server's path for people.
 /// What a server says of a file, in the words of ssh's tools; what was being done where its own say nothing.
 fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
     let words = match status.code {
@@ -706,6 +705,7 @@ fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
     }
 }
 
+/// A server's path for people.
 fn shown(path: &[u8]) -> Printable {
     Printable::line(path)
 }
