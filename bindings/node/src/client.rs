@@ -118,6 +118,7 @@ impl Client {
             preference: options.preference(),
             interaction: program.interaction(),
             answers,
+            on_behalf: None,
         });
         Ok(Begun {
             client: Self::new(target, outbox, plan, program),

@@ -113,6 +113,7 @@ impl Host {
                 request,
                 preference,
                 answers: ask.is_some(),
+                on_behalf: None,
                 interaction: crate::prompt::interaction(ask.map(|ask| ask.clone_ref(py)), None),
             },
             way: OnceCell::new(),

@@ -14,7 +14,7 @@ const MAX_SOURCES: usize = 32;
 /// What was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Subject {
-    /// "session", "tunnel", "incoming", "listener", "forwarding", "copy", "tune", "listing".
+    /// "session", "tunnel", "incoming", "listener", "forwarding", "copy", "tune", "listing", "call".
     kind: &'static str,
     /// The destination, as it was typed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,10 +45,16 @@ pub struct Subject {
     /// What a copy writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
-    /// The public nkey of who asked for it through a fleet, as the asker says.
+    /// The tool that an assistant called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<String>,
+    /// What was decided of the call, and by whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision: Option<String>,
+    /// The public nkey of who asked for it through a fleet, as the asker says; or an assistant's client, with its version.
     #[serde(skip_serializing_if = "Option::is_none")]
     submitter: Option<String>,
-    /// The job that it is part of, likewise.
+    /// The job that it is part of, likewise; or the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<String>,
     /// Set to "program" where a program has done it with an engine of its own, and not the daemon.
@@ -92,6 +98,15 @@ impl Subject {
         };
         (self.kind, self.program, self.command) = (kind, name, command);
         self
+    }
+
+    /// An assistant's call of a tool: on which host, with what, and what was decided of it.
+    pub fn call(tool: &str, host: &str, what: &str, decision: &str) -> Self {
+        Self {
+            tool: Some(tool.to_owned()),
+            decision: Some(Printable::line(decision).into_string()),
+            ..Self::of("call", host).to(what)
+        }
     }
 
     /// Whom it is done for.

@@ -119,6 +119,8 @@ enum Command {
         /// The directory to write them to.
         folder: std::path::PathBuf,
     },
+    /// Serve a coding agent over the Model Context Protocol, by the rules in mcp.toml.
+    Mcp(commands::mcp::Args),
     /// Check the audit trail, the record of what was run on hosts.
     Audit(commands::audit::Args),
     /// Print every setting with its value, default and meaning.
@@ -283,6 +285,7 @@ fn as_typed() -> ExitCode {
         Command::Completions { shell } => commands::generate::completions(shell),
         Command::Complete(args) => commands::complete::main(&args),
         Command::Man { folder } => commands::generate::man_pages(&folder),
+        Command::Mcp(args) => commands::mcp::main(&args, &backend),
         Command::Audit(args) => commands::audit::main(&args),
         Command::Settings(args) => commands::daemon::settings::main(&args, &backend),
     };

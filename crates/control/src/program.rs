@@ -1,5 +1,6 @@
 //! Where the programs are that `trunkline` runs: `trunklined`, which is the daemon and has the engine in it, and
-//! `trunkline-watch`, which shows what the daemon does, and `trunkline-fleet`, which works with other machines.
+//! `trunkline-watch`, which shows what the daemon does, `trunkline-fleet`, which works with other machines, and
+//! `trunkline-mcp`, which works for coding agents.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,8 @@ const NAME: &str = "trunklined";
 const WATCH: &str = "trunkline-watch";
 
 const FLEET: &str = "trunkline-fleet";
+
+const MCP: &str = "trunkline-mcp";
 
 /// Why there is no `trunklined` to run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -83,6 +86,14 @@ pub fn find_watch() -> Result<PathBuf, ProgramError> {
 /// [`ProgramError`].
 pub fn find_fleet() -> Result<PathBuf, ProgramError> {
     find_part(FLEET, "works with other machines")
+}
+
+/// The path of the program that works for coding agents: beside this one, or in `../libexec/trunkline`.
+///
+/// # Errors
+/// [`ProgramError`].
+pub fn find_mcp() -> Result<PathBuf, ProgramError> {
+    find_part(MCP, "works for coding agents")
 }
 
 fn find_part(name: &'static str, purpose: &'static str) -> Result<PathBuf, ProgramError> {

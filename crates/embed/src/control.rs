@@ -58,6 +58,33 @@ impl Control {
         }
     }
 
+    /// Ends it: its command is sent SIGTERM, and the channel is closed where that has not ended it in two seconds. Of an
+    /// engine of this process, the channel is closed at once.
+    pub fn terminate(&self) {
+        match &self.told {
+            Recipient::Engine(control) => {
+                control.signal("TERM");
+                control.close();
+            }
+            Recipient::Tunnel(closer) => closer.close(),
+            Recipient::Daemon(control) => control.send(Request::Terminate),
+        }
+    }
+
+    /// Leaves the session to the daemon, which continues without this program and throws away what the command still prints.
+    /// Whether it does: an engine of this process ends with it.
+    pub async fn leave(&self) -> bool {
+        let Recipient::Daemon(control) = &self.told else {
+            return false;
+        };
+        control.send(Request::Background);
+        tokio::select! {
+            biased;
+            _ = self.course.background.wait() => true,
+            _ = self.course.end.wait() => false,
+        }
+    }
+
     /// Closes it now.
     pub fn close(&self) {
         match &self.told {

@@ -35,6 +35,8 @@ pub(crate) struct Course {
     pub(crate) output: SetOnce<bool>,
     /// Its command has ended so, and it has not.
     pub(crate) exit: SetOnce<ExitStatus>,
+    /// It goes on without this program.
+    pub(crate) background: SetOnce<()>,
     /// It is over.
     pub(crate) end: SetOnce<()>,
 }
@@ -203,6 +205,7 @@ impl Attended {
                 Reply::Notice(text) => self.interaction.notice(&text),
                 Reply::Waiting(waiting) => self.interaction.waiting(waiting.as_ref()),
                 Reply::Begun { .. } => self.tell_start(Ok(())),
+                Reply::Done => drop(self.course.background.set(())),
                 Reply::Ask {
                     text,
                     echo,

@@ -102,7 +102,7 @@ impl Daemon {
             answers: self.destination.answers,
             ssh: None,
             limit: None,
-            on_behalf: None,
+            on_behalf: self.destination.on_behalf.clone(),
             tell_exit: false,
         }
     }

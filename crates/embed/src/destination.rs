@@ -3,6 +3,7 @@
 use trunkline::Interaction;
 use trunkline::config::Request;
 use trunkline_control::client::Starter;
+use trunkline_control::protocol::OnBehalf;
 
 /// A destination of ssh_config, and who is asked about it.
 #[derive(Debug, Clone)]
@@ -15,6 +16,8 @@ pub struct Destination {
     pub interaction: Interaction,
     /// Whether there is somebody to ask.
     pub answers: bool,
+    /// Whom the program works for, where that is not its own user: for the daemon's audit trail.
+    pub on_behalf: Option<OnBehalf>,
 }
 
 /// Which way a destination takes.

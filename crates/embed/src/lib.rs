@@ -30,7 +30,7 @@ pub use session::{Input, Output, Program, Ran, Session, SessionOptions, Tunnel};
 pub use stream::{Reader, Writer, joined, pipe};
 pub use trunkline_control::client::Starter;
 pub use trunkline_control::place::Place;
-pub use trunkline_control::protocol::ForwardKind;
+pub use trunkline_control::protocol::{ForwardKind, OnBehalf};
 pub use trunkline_control::sink::{Target, remove_stale};
 pub use trunkline_request::connection::{ConnectionReport, Handshake};
 pub use trunkline_request::failure::{Cause, ErrorKind, Execution, Failure};

@@ -118,8 +118,12 @@ impl Way {
         self.start(options, routes, None).await
     }
 
-    /// `limit` is for the daemon, which keeps the time because it knows how far the command came.
-    async fn start(
+    /// The same. `limit` is for the daemon, which keeps the time because it knows how far the command came; of an engine of this
+    /// process, the caller keeps it.
+    ///
+    /// # Errors
+    /// Nothing was begun.
+    pub async fn start(
         &self,
         options: &SessionOptions,
         routes: [Route; 3],

@@ -7,6 +7,7 @@ pub(crate) mod daemon;
 pub(crate) mod fleet;
 pub(crate) mod generate;
 pub(crate) mod hosts;
+pub(crate) mod mcp;
 pub(crate) mod run;
 pub(crate) mod setup;
 pub(crate) mod ssh;

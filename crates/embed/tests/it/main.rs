@@ -46,6 +46,7 @@ fn destination(sshd: &Sshd, folder: &Path, preference: Preference, args: &[&str]
         preference,
         interaction: Interaction::none(),
         answers: false,
+        on_behalf: None,
     }
 }
 

@@ -1,0 +1,182 @@
+//! One call of a tool: what it wants to do is held against the rules, the person is asked where they say so, and all of it is
+//! recorded, before anything happens.
+
+use std::fmt;
+
+use rmcp::model::{CallToolRequestParams, InputRequiredResult, ProgressNotificationParam};
+use rmcp::service::{RequestContext, RoleServer};
+use trunkline_audit::{Entry, Subject};
+use trunkline_embed::{ErrorKind, Failure, OnBehalf};
+use trunkline_request::destination::Destination;
+use trunkline_text::Printable;
+
+use crate::ask::{Answer, Question};
+use crate::hosts;
+use crate::record;
+use crate::rules::{Action, Rules, Verdict};
+use crate::server::State;
+
+/// Why a call did nothing, or did not do all.
+pub(crate) enum Problem {
+    /// What the assistant is told.
+    Told(String),
+    /// The client has to ask the person first.
+    Later(Box<InputRequiredResult>),
+}
+
+impl Problem {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self::Told(message.into())
+    }
+}
+
+impl fmt::Debug for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told(message) => f.write_str(message),
+            Self::Later(_) => f.write_str("the person has to be asked"),
+        }
+    }
+}
+
+/// One call.
+pub(crate) struct Call<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) rules: &'a Rules,
+    pub(crate) request: &'a CallToolRequestParams,
+    pub(crate) context: &'a RequestContext<RoleServer>,
+    /// The client, and the number of the call.
+    pub(crate) client: OnBehalf,
+}
+
+/// What may be done, once that is decided.
+pub(crate) struct Permit {
+    /// The rules that the person said yes to.
+    asked: Vec<String>,
+    /// What is recorded of each thing that is to be done, in the order in which they were named.
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Call<'_> {
+    /// A host by the name that the assistant gives it.
+    ///
+    /// # Errors
+    /// It is not a host, or none that any rule is about.
+    pub(crate) fn destination(&self, name: &str) -> Result<Destination, Problem> {
+        let destination = hosts::destination(name).map_err(Problem::new)?;
+        match self.rules.knows(&destination) {
+            true => Ok(destination),
+            false => Err(Problem::new(format!(
+                "{}: no rule is about {}; 'hosts' lists what may be reached (did not start)",
+                self.rules.path().display(),
+                destination.as_hop()
+            ))),
+        }
+    }
+
+    /// Decides whether all of this may be done, and records it.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) async fn permit(&self, wants: &[(Destination, Action)]) -> Result<Permit, Problem> {
+        let verdicts: Vec<_> = wants.iter().map(|(host, action)| self.rules.verdict(host, action)).collect();
+        for ((host, action), verdict) in wants.iter().zip(&verdicts) {
+            if let Verdict::Denied(why) = verdict {
+                return Err(self.refuse(host, action, "denied", why).await);
+            }
+        }
+        let asks = || verdicts.iter().zip(wants).filter_map(|(verdict, want)| match verdict {
+            Verdict::Ask(rule) => Some((rule, want)),
+            _ => None,
+        });
+        let asked: Vec<String> = asks().map(|(rule, _)| rule.clone()).collect();
+        let mut said = None;
+        if !asked.is_empty() {
+            let mut lines = Vec::new();
+            for (rule, (host, action)) in asks() {
+                lines.push(self.shown(rule, host, action).await?);
+            }
+            let question = Question {
+                lines,
+                asking: self.rules.ask.clone(),
+            };
+            match self.state.person.ask(&question, self.request, self.context).await {
+                Answer::Yes(who) => said = Some(who),
+                Answer::Later(later) => return Err(Problem::Later(later)),
+                Answer::No(why) => {
+                    let (host, action) = asks().map(|(_, want)| want).next().unwrap_or(&wants[0]);
+                    return Err(self.refuse(host, action, "asked for: no", &why).await);
+                }
+            }
+        }
+        let mut entries = Vec::new();
+        for ((host, action), verdict) in wants.iter().zip(&verdicts) {
+            let decision = match verdict {
+                Verdict::Allowed(rule) => format!("allowed by rule {rule}"),
+                Verdict::Ask(rule) => format!("rule {rule}: yes by {}", said.unwrap_or_default()),
+                Verdict::Denied(why) => why.clone(),
+            };
+            entries.push(self.begin(host, action, &decision).await?);
+        }
+        Ok(Permit { asked, entries })
+    }
+
+    /// What a person sees of something that needs a yes.
+    async fn shown(&self, rule: &str, host: &Destination, action: &Action) -> Result<String, Problem> {
+        let address = self.state.hosts.address(host).await?;
+        let place = match action {
+            Action::Run { .. } | Action::Shell(_) => " in the home directory",
+            Action::Read(_) | Action::Write(_) => "",
+        };
+        let what = action.to_string();
+        // Nothing that was shown may be other than what is done: text that would have to be cut or marked is not asked for.
+        let shown = Printable::line(&what);
+        if *shown != what {
+            return Err(Problem::new("what has to be asked for must be one line of printable text, and no longer than 4096 bytes"));
+        }
+        Ok(format!("{} ({}){place}: {shown} [rule {rule}]", host.as_hop(), Printable::line(&address)))
+    }
+
+    async fn begin(&self, host: &Destination, action: &Action, decision: &str) -> Result<Entry, Failure> {
+        let subject = Subject::call(&self.request.name, &host.as_hop(), &action.to_string(), decision);
+        let place = self.state.hosts.place().await?;
+        self.state.trail.begin(&place, self.rules.record, subject, &self.client).await
+    }
+
+    /// Records that something is not done, and tells why.
+    async fn refuse(&self, host: &Destination, action: &Action, decision: &str, why: &str) -> Problem {
+        let failure = Failure::new(ErrorKind::Configuration, why);
+        match self.begin(host, action, decision).await {
+            Ok(entry) => record::end::<()>(&entry, &Err(failure)),
+            // What may not be done need not be recorded to be refused.
+            Err(error) => tracing::warn!("a refusal is not in the audit trail: {error}"),
+        }
+        Problem::new(format!("{why} (did not start)"))
+    }
+
+    /// Whether something may be done that was found out meanwhile: where a link leads to.
+    pub(crate) fn permits(&self, permit: &Permit, host: &Destination, action: &Action) -> bool {
+        match self.rules.verdict(host, action) {
+            Verdict::Allowed(_) => true,
+            Verdict::Ask(rule) => permit.asked.contains(&rule),
+            Verdict::Denied(_) => false,
+        }
+    }
+
+    /// A host to work on.
+    ///
+    /// # Errors
+    /// This process has no place in the system.
+    pub(crate) async fn host(&self, destination: &Destination) -> Result<std::sync::Arc<hosts::Host>, Failure> {
+        self.state.hosts.host(destination, self.rules.limits.at_once, &self.client).await
+    }
+
+    /// Tells the client how far the call is, where it wants to know.
+    pub(crate) async fn progress(&self, done: f64, message: String) {
+        if let Some(token) = self.context.meta.get_progress_token() {
+            let progress = ProgressNotificationParam::new(token, done).with_message(message);
+            // Whoever has gone hears nothing.
+            let _ = self.context.peer.notify_progress(progress).await;
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Files on hosts, over SFTP.
+//!
+//! A path is checked twice: as it was given, before anything is asked of the host, and where it really is once its links are
+//! followed. Whoever can change links on the host between that and the opening can lead a read elsewhere: SFTP has no call that
+//! follows none.
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest;
+use bytes::Bytes;
+use rand::RngExt as _;
+use trunkline::Error;
+use trunkline::sftp::{FileAttributes, FileType, OpenFlags, Permissions, Sftp};
+use trunkline_embed::{Cause, ErrorKind, Failure};
+use trunkline_text::Printable;
+
+use crate::rules::{Action, clean};
+
+/// Bytes of a file that is hashed before it is replaced.
+const MOST_HASHED: u64 = 64 << 20;
+
+/// What a call may do with files of one host.
+pub(crate) struct Files<'a> {
+    pub(crate) sftp: Sftp,
+    /// Whether something may be done: what the rules allow, and what the person has said yes to.
+    pub(crate) permits: &'a (dyn Fn(&Action) -> bool + Sync),
+    /// The directories that the rules name, through which a path may lead.
+    pub(crate) directories: Vec<String>,
+}
+
+/// What a file is.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) kind: &'static str,
+    pub(crate) attributes: FileAttributes,
+}
+
+/// A part of a file.
+pub(crate) struct Read {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) size: u64,
+}
+
+/// What was written.
+pub(crate) struct Written {
+    pub(crate) created: bool,
+    pub(crate) sha256: String,
+    pub(crate) mode: Option<u32>,
+}
+
+/// Something about a file that is not as it should be, before anything was changed.
+pub(crate) fn refused(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorKind::File, message)
+}
+
+/// A hash as everybody writes it.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(digest::digest(&digest::SHA256, bytes).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(Failure::from(error).cause, Cause::File { status: 2, .. })
+}
+
+impl Files<'_> {
+    /// Where a path really is, if that may be touched as well: its last part need not exist.
+    ///
+    /// # Errors
+    /// It may not; the host does not say.
+    pub(crate) async fn real(&self, path: &str, action: impl Fn(String) -> Action) -> Result<String, Failure> {
+        let real = self.resolved(path).await?;
+        if (self.permits)(&action(real.clone())) {
+            return Ok(real);
+        }
+        // The rule's own directory may be a link, which whoever wrote the rule has vouched for.
+        for directory in &self.directories {
+            let Ok(there) = self.resolved(directory).await else { continue };
+            let rest = match there.as_str() {
+                "/" => Some(real.as_str()),
+                there => real.strip_prefix(there).filter(|rest| rest.is_empty() || rest.starts_with('/')),
+            };
+            if rest.is_some_and(|rest| (self.permits)(&action(format!("{directory}{rest}")))) {
+                return Ok(real);
+            }
+        }
+        let (path, real) = (Printable::line(path), Printable::line(&real));
+        Err(refused(format!("{path} leads to {real}, which no rule allows")))
+    }
+
+    async fn resolved(&self, path: &str) -> Result<String, Failure> {
+        let real = self.sftp.realpath(path).await.map_err(Failure::from)?;
+        let text = std::str::from_utf8(&real).ok().and_then(clean);
+        text.ok_or_else(|| refused(format!("{} is {}, which is not a plain path", path, Printable::line(&real))))
+    }
+
+    /// What a path is: links are not followed.
+    ///
+    /// # Errors
+    /// It is not there, or nobody says.
+    pub(crate) async fn look(&self, path: &str) -> Result<Found, Failure> {
+        let attributes = self.sftp.lstat(path).await.map_err(Failure::from)?;
+        Ok(Found {
+            kind: kind(&attributes),
+            attributes,
+        })
+    }
+
+    /// The path of something whose parent has to be real, and which is itself not followed.
+    ///
+    /// # Errors
+    /// As [`Self::real`].
+    pub(crate) async fn real_parent(&self, path: &str, action: impl Fn(String) -> Action) -> Result<String, Failure> {
+        let Some((parent, name)) = path.rsplit_once('/').filter(|(_, name)| !name.is_empty()) else {
+            return self.real(path, action).await;
+        };
+        let parent = if parent.is_empty() { "/" } else { parent };
+        let with_name = |parent: String| format!("{}/{name}", parent.trim_end_matches('/'));
+        let parent = self.real(parent, |parent| action(with_name(parent))).await?;
+        Ok(with_name(parent))
+    }
+
+    /// A part of a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or may not.
+    pub(crate) async fn read(&self, path: &str, offset: u64, most: usize) -> Result<Read, Failure> {
+        let real = self.real(path, Action::Read).await?;
+        self.regular(&real).await?;
+        self.read_real(&real, offset, most).await
+    }
+
+    async fn read_real(&self, real: &str, offset: u64, most: usize) -> Result<Read, Failure> {
+        let opened = self.sftp.open(real, OpenFlags::READ, FileAttributes::default());
+        let file = opened.await.map_err(Failure::from)?;
+        let attributes = file.stat().await.map_err(Failure::from)?;
+        let mut bytes = Vec::new();
+        while bytes.len() < most {
+            let at = offset + bytes.len() as u64;
+            let piece = file.read_at(at, most - bytes.len()).await.map_err(Failure::from)?;
+            if piece.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        // What a file of /proc says of its size is nothing.
+        let size = attributes.size.unwrap_or(0).max(offset + bytes.len() as u64);
+        file.close().await.map_err(Failure::from)?;
+        Ok(Read { bytes, size })
+    }
+
+    /// What is read and written are files: a pipe or a device would keep whoever opens it.
+    async fn regular(&self, real: &str) -> Result<FileAttributes, Failure> {
+        let attributes = self.sftp.stat(real).await.map_err(Failure::from)?;
+        match attributes.file_type() {
+            Some(FileType::Regular) => Ok(attributes),
+            _ => Err(refused(format!("{} is not a regular file", Printable::line(real)))),
+        }
+    }
+
+    /// The hash of a file that is there; `None` where nothing is.
+    async fn hash(&self, real: &str) -> Result<Option<String>, Failure> {
+        let opened = self.sftp.open(real, OpenFlags::READ, FileAttributes::default());
+        let mut file = match opened.await {
+            Ok(file) => file,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let (mut hash, mut count) = (digest::Context::new(&digest::SHA256), 0);
+        loop {
+            let chunk = file.chunk(256 * 1024).await.map_err(Failure::from)?;
+            if chunk.is_empty() {
+                return Ok(Some(hex(hash.finish().as_ref())));
+            }
+            count += chunk.len() as u64;
+            if count > MOST_HASHED {
+                return Err(refused(format!("{} has more than 64 MiB", Printable::line(real))));
+            }
+            hash.update(&chunk);
+        }
+    }
+
+    /// Makes or replaces a file, at once. One that is there keeps its owner and permissions and has to have the hash that is
+    /// expected; `None` expects none to be there.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub(crate) async fn write(&self, path: &str, content: Bytes, expected: Option<&str>) -> Result<Written, Failure> {
+        let real = self.real_parent(path, Action::Write).await?;
+        let shown = Printable::line(&real);
+        let there = match self.sftp.lstat(&real).await {
+            Ok(attributes) => Some(attributes),
+            Err(error) if is_missing(&error) => None,
+            Err(error) => return Err(error.into()),
+        };
+        match there.as_ref().map(kind) {
+            None | Some("file") => {}
+            Some("link") => return Err(refused(format!("{shown} is a symbolic link: write to the file that it leads to"))),
+            Some(kind) => return Err(refused(format!("{shown} is a {kind}, not a file"))),
+        }
+        self.expect(&real, there.is_some(), expected).await?;
+        let sha256 = sha256(&content);
+        let (folder, name) = real.rsplit_once('/').unwrap_or(("", &real));
+        let short: String = name.chars().take(60).collect();
+        let beside = format!("{folder}/.{short}.trunkline-{:016x}", rand::rng().random::<u64>());
+        let done = self.replace(&real, &beside, content, there.as_ref(), expected).await;
+        if done.is_err() {
+            // What is left of it is nobody's.
+            let _ = self.sftp.remove(&beside).await;
+        }
+        done?;
+        Ok(Written {
+            created: there.is_none(),
+            sha256,
+            mode: there.and_then(|attributes| attributes.permissions).map(Permissions::bits),
+        })
+    }
+
+    /// Whether a file is what is expected.
+    async fn expect(&self, real: &str, is_there: bool, expected: Option<&str>) -> Result<(), Failure> {
+        let shown = Printable::line(real);
+        match (is_there, expected) {
+            (false, None) => Ok(()),
+            (true, None) => Err(refused(format!(
+                "{shown} exists: read it, and give expected_sha256 of what is to be replaced"
+            ))),
+            (false, Some(_)) => Err(refused(format!("{shown} does not exist: leave out expected_sha256 to create it"))),
+            (true, Some(expected)) => match self.hash(real).await? {
+                Some(hash) if hash.eq_ignore_ascii_case(expected) => Ok(()),
+                _ => Err(refused(format!(
+                    "{shown} is not what was expected, so it was not replaced: somebody has changed it. Read it again"
+                ))),
+            },
+        }
+    }
+
+    async fn replace(
+        &self,
+        real: &str,
+        beside: &str,
+        content: Bytes,
+        there: Option<&FileAttributes>,
+        expected: Option<&str>,
+    ) -> Result<(), Failure> {
+        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+        let attributes = FileAttributes {
+            // Until it has those of the file that it replaces, it is its owner's alone.
+            permissions: there.map(|_| Permissions(0o600)),
+            ..FileAttributes::default()
+        };
+        let file = self.sftp.open(beside, flags, attributes).await.map_err(Failure::from)?;
+        let length = content.len() as u64;
+        file.write_at(0, content).await.map_err(Failure::from)?;
+        if let Some(there) = there {
+            self.keep(&file, real, there).await?;
+        }
+        // A server without fsync@openssh.com writes it when it likes.
+        let _ = file.sync().await;
+        file.close_at(length).await.map_err(Failure::from)?;
+        match there {
+            None => self.sftp.rename_new(beside, real).await.map_err(Failure::from),
+            Some(_) => {
+                // What was there a moment ago may be another one by now.
+                self.expect(real, true, expected).await?;
+                self.sftp.rename_posix(beside, real).await.map_err(Failure::from)
+            }
+        }
+    }
+
+    /// Gives a new file the owner and the permissions of the one that it replaces, in this order: a change of owner takes
+    /// set-user-ID away.
+    async fn keep(&self, file: &trunkline::sftp::File, real: &str, there: &FileAttributes) -> Result<(), Failure> {
+        let fresh = file.stat().await.map_err(Failure::from)?;
+        if there.owner.is_some() && fresh.owner != there.owner {
+            let owner = FileAttributes {
+                owner: there.owner,
+                ..FileAttributes::default()
+            };
+            let changed = file.setstat(owner).await;
+            changed.map_err(|_| {
+                let real = Printable::line(real);
+                refused(format!("{real} belongs to somebody else, whom a new file would not belong to: it was not replaced"))
+            })?;
+        }
+        let Some(permissions) = there.permissions else { return Ok(()) };
+        let permissions = FileAttributes {
+            permissions: Some(Permissions(permissions.bits())),
+            ..FileAttributes::default()
+        };
+        file.setstat(permissions).await.map_err(Failure::from)
+    }
+
+    /// The names in a directory, at most so many; whether there are more.
+    ///
+    /// # Errors
+    /// It cannot be listed, or may not.
+    pub(crate) async fn list(&self, path: &str, most: usize) -> Result<(Vec<(String, Found)>, bool), Failure> {
+        let real = self.real(path, Action::Read).await?;
+        let mut listing = self.sftp.read_dir(&real);
+        let mut names = Vec::new();
+        while let Some(entry) = listing.next().await {
+            let entry = entry.map_err(Failure::from)?;
+            if names.len() == most {
+                return Ok((names, true));
+            }
+            let found = Found {
+                kind: kind(&entry.attributes),
+                attributes: entry.attributes,
+            };
+            names.push((Printable::line(&entry.path).into_string(), found));
+        }
+        names.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok((names, false))
+    }
+
+    /// The size of a regular file.
+    ///
+    /// # Errors
+    /// It is none, or may not be looked at.
+    pub(crate) async fn size(&self, path: &str) -> Result<u64, Failure> {
+        let real = self.real(path, Action::Read).await?;
+        Ok(self.regular(&real).await?.size.unwrap_or(0))
+    }
+
+    /// The last lines of a file, and where it ends; or what follows an offset.
+    ///
+    /// # Errors
+    /// It cannot be read, or may not.
+    pub(crate) async fn tail(&self, path: &str, lines: usize, most: usize) -> Result<(Vec<u8>, u64), Failure> {
+        let real = self.real(path, Action::Read).await?;
+        let size = self.regular(&real).await?.size.unwrap_or(0);
+        let from = size.saturating_sub(most as u64);
+        let read = self.read_real(&real, from, most).await?;
+        let end = from + read.bytes.len() as u64;
+        let text = read.bytes.strip_suffix(b"\n").unwrap_or(&read.bytes);
+        let feeds = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+        let start = match feeds.map(|(at, _)| at + 1).nth(lines.saturating_sub(1)) {
+            Some(start) => start,
+            // The first line of what was read may be the end of one only.
+            None if from > 0 => text.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),
+            None => 0,
+        };
+        Ok((read.bytes[start..].to_vec(), end))
+    }
+}
+
+/// The word for what something is.
+pub(crate) fn kind(attributes: &FileAttributes) -> &'static str {
+    match attributes.file_type() {
+        Some(FileType::Regular) => "file",
+        Some(FileType::Directory) => "directory",
+        Some(FileType::Symlink) => "link",
+        Some(_) => "special",
+        None => "unknown",
+    }
+}

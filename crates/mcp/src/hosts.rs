@@ -1,0 +1,275 @@
+//! The hosts that an assistant works on, over the daemon's connections.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OnceCell, Semaphore};
+use trunkline::Interaction;
+use trunkline::config::{Request, World};
+use trunkline::sftp::Sftp;
+use trunkline_control::client::{Client, ClientError};
+use trunkline_control::protocol::{HostReport, HostRequest, Reply, Request as Asked};
+use trunkline_embed::{ErrorKind, Failure, OnBehalf, Place, Preference, Starter, Way};
+use trunkline_request::destination::Destination;
+
+/// What is known of hosts, and the way to the daemon. Nothing is begun before the first call.
+pub(crate) struct Hosts {
+    world: OnceCell<Arc<World>>,
+    known: Mutex<HashMap<String, Arc<Host>>>,
+}
+
+/// One host.
+pub(crate) struct Host {
+    pub(crate) destination: Destination,
+    reached: trunkline_embed::Destination,
+    /// Bounds what is done on it at once.
+    pub(crate) at_once: Arc<Semaphore>,
+    way: OnceCell<Arc<Way>>,
+    sftp: tokio::sync::Mutex<Option<Sftp>>,
+}
+
+impl Hosts {
+    pub(crate) fn new() -> Self {
+        Self {
+            world: OnceCell::new(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// This process's world.
+    ///
+    /// # Errors
+    /// It has no working directory.
+    async fn world(&self) -> Result<&Arc<World>, Failure> {
+        let current = async || {
+            let world = World::current();
+            let failed = |error: std::io::Error| Failure::new(ErrorKind::Local, error.to_string());
+            world.map(Arc::new).map_err(failed)
+        };
+        self.world.get_or_try_init(current).await
+    }
+
+    /// A host, which is not connected to yet.
+    ///
+    /// # Errors
+    /// This process has no working directory.
+    pub(crate) async fn host(
+        &self,
+        destination: &Destination,
+        at_once: usize,
+        on_behalf: &OnBehalf,
+    ) -> Result<Arc<Host>, Failure> {
+        let world = self.world().await?.clone();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is remembered is bounded by what the rules allow; an assistant that makes names up all the same finds no more of it.
+        if known.len() > 4096 {
+            known.retain(|_, host| Arc::strong_count(host) > 1);
+        }
+        let host = known.entry(destination.as_hop()).or_insert_with(|| {
+            let reached = trunkline_embed::Destination {
+                request: Request::new(destination.clone(), world),
+                preference: Preference::Daemon(Starter::Installed),
+                interaction: Interaction::none(),
+                answers: false,
+                on_behalf: Some(on_behalf.clone()),
+            };
+            Arc::new(Host {
+                destination: destination.clone(),
+                reached,
+                at_once: Arc::new(Semaphore::new(at_once.max(1))),
+                way: OnceCell::new(),
+                sftp: tokio::sync::Mutex::new(None),
+            })
+        });
+        Ok(host.clone())
+    }
+
+    /// What the daemon answers; one is not started for it unless `starts`.
+    async fn ask(&self, request: Asked, starts: bool) -> Result<Reply, Failure> {
+        let starter = Starter::Installed;
+        let mut client = Client::connect(&self.place().await?, starts.then_some(&starter)).await?;
+        client.send(&request).await?;
+        match client.next().await? {
+            Reply::Failed(failure) => Err(failure),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Where the daemon is.
+    ///
+    /// # Errors
+    /// Nowhere.
+    pub(crate) async fn place(&self) -> Result<Place, Failure> {
+        let world = self.world().await?;
+        let place = Place::find(|name| world.var(name).map(PathBuf::from));
+        Ok(place.map_err(ClientError::from)?)
+    }
+
+    /// Hosts with connections. Without a daemon there are none.
+    ///
+    /// # Errors
+    /// The daemon cannot be asked.
+    pub(crate) async fn connected(&self) -> Result<Vec<HostReport>, Failure> {
+        let place = self.place().await?;
+        if Client::connect_anywhere(&place).await.is_err() {
+            return Ok(Vec::new());
+        }
+        match self.ask(Asked::List, false).await? {
+            Reply::Hosts(hosts) => Ok(hosts),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The aliases of ssh_config that match a pattern.
+    ///
+    /// # Errors
+    /// The daemon cannot be asked.
+    pub(crate) async fn aliases(&self, pattern: &str) -> Result<Vec<String>, Failure> {
+        let request = Asked::Aliases {
+            pattern: pattern.to_owned(),
+            world: (**self.world().await?).clone(),
+            config_file: None,
+        };
+        match self.ask(request, true).await? {
+            Reply::Aliases(names) => Ok(names),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What a destination means: `user@hostname:port`.
+    ///
+    /// # Errors
+    /// It cannot be resolved.
+    pub(crate) async fn address(&self, destination: &Destination) -> Result<String, Failure> {
+        let request = Asked::Explain(HostRequest {
+            destination: destination.clone(),
+            ssh_args: Vec::new(),
+            world: (**self.world().await?).clone(),
+            answers_at_hand: false,
+        });
+        match self.ask(request, true).await? {
+            Reply::Explained(explanation) => Ok(explanation.address),
+            _ => Ok(destination.as_hop()),
+        }
+    }
+}
+
+impl Host {
+    /// The way to it.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached. It alone makes connections: this program has no engine of its own at work.
+    pub(crate) async fn way(&self) -> Result<&Arc<Way>, Failure> {
+        let found = async || {
+            let elsewhere = async || {
+                let why = "the daemon runs in another namespace than this program, where the same names may mean other hosts: \
+                           start the assistant where your terminal is";
+                Err(Failure::new(ErrorKind::Configuration, why))
+            };
+            Way::find(&self.reached, elsewhere).await.map(Arc::new)
+        };
+        self.way.get_or_try_init(found).await.map_err(|failure| self.explained(failure))
+    }
+
+    /// An SFTP session, shared by all that is done with files there.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) async fn sftp(&self) -> Result<Sftp, Failure> {
+        let mut sftp = self.sftp.lock().await;
+        if let Some(open) = &*sftp {
+            let is_over = tokio::select! {
+                biased;
+                _ = open.end() => true,
+                () = std::future::ready(()) => false,
+            };
+            if !is_over {
+                return Ok(open.clone());
+            }
+        }
+        let opened = self.way().await?.sftp().await;
+        let opened = opened.map_err(|failure| self.explained(failure))?;
+        Ok(sftp.insert(opened).clone())
+    }
+
+    /// A failure with what a person can do about it, where that is known.
+    pub(crate) fn explained(&self, mut failure: Failure) -> Failure {
+        let host = self.destination.as_hop();
+        let advice = match failure.kind {
+            ErrorKind::Authentication if self.reached.request.world.var("SSH_AUTH_SOCK").is_none() => format!(
+                "SSH_AUTH_SOCK is not set for this server, so no agent was asked: 'trunkline setup mcp', in a terminal, writes it \
+                 into the client's configuration; or connect first with 'trunkline up {host}'"
+            ),
+            ErrorKind::Authentication => format!(
+                "nobody can be asked for a password here: connect first with 'trunkline up {host}' in a terminal"
+            ),
+            ErrorKind::HostKey => format!("a person has to check the host's key: 'trunkline ssh {host}' in a terminal"),
+            _ => return failure,
+        };
+        if !failure.message.contains(&advice) {
+            failure.message = format!("{}; {advice}", failure.message);
+        }
+        failure
+    }
+}
+
+/// What an assistant calls a host: `[user@]host[:port]`, and nothing that could mean an option, a jump host or a URI.
+///
+/// # Errors
+/// It is not that.
+pub(crate) fn destination(name: &str) -> Result<Destination, String> {
+    let wrong = || {
+        let shown = trunkline_text::Printable::short_line(name, 200);
+        format!("\"{shown}\" is not a host: give [user@]host[:port], as 'hosts' lists them")
+    };
+    let (user, rest) = match name.rsplit_once('@') {
+        Some((user, rest)) => (Some(user), rest),
+        None => (None, name),
+    };
+    let (host, port) = match (rest.strip_prefix('['), rest.split_once(':')) {
+        (Some(bracketed), _) => {
+            let (address, port) = bracketed.split_once(']').ok_or_else(wrong)?;
+            match port {
+                "" => (address, None),
+                port => (address, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
+            }
+        }
+        // More than one colon: an address without a port.
+        (None, Some((_, port))) if port.contains(':') => (rest, None),
+        (None, Some((host, port))) => (host, Some(port)),
+        (None, None) => (rest, None),
+    };
+    let is_name = |text: &str, more: &str| {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
+        !text.is_empty() && text.len() <= 255 && !text.starts_with('-') && text.chars().all(is_allowed)
+    };
+    if !is_name(host, "._-:") || user.is_some_and(|user| !is_name(user, "._-")) {
+        return Err(wrong());
+    }
+    let port = port.map(str::parse).transpose().map_err(|_| wrong())?;
+    Destination::new(user, host, port).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_host_and_nothing_else() {
+        let parsed = |name: &str| {
+            let found = destination(name).unwrap();
+            (found.user, found.host, found.port)
+        };
+        assert_eq!(parsed("web1"), (None, "web1".into(), None));
+        assert_eq!(parsed("jo@web1:22"), (Some("jo".into()), "web1".into(), Some(22)));
+        assert_eq!(parsed("::1"), (None, "::1".into(), None));
+        assert_eq!(parsed("jo@[::1]:22"), (Some("jo".into()), "::1".into(), Some(22)));
+        for wrong in [
+            "", "-oProxyCommand=id", "jo@-x", "-x@web1", "ssh://web1", "web1,web2", "web1 web2", "web1;id", "a@b@c", "web%1",
+            "web1:0", "web1:99999", "web1:x", "[::1", "[::1]x", "web1\n", "$(id)", "web*", "@web1", "wéb",
+        ] {
+            assert!(destination(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Commands on hosts: each runs until it ends, whether or not a call waits for it, and what it prints is kept for a while.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use trunkline::ExitStatus;
+use trunkline_audit::Entry;
+use trunkline_control::protocol::{Exit, Reply};
+use trunkline_embed::{
+    Control, ErrorKind, Execution, Failure, Input, Output, Program, Reader, Route, SessionOptions,
+};
+
+use crate::hosts::Host;
+use crate::spool::Spool;
+
+/// How long the output of a command that has ended can be read.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// Commands that are remembered. The oldest ones that have ended go first.
+const MOST: usize = 128;
+
+/// How long a command may take to end once it was told to.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// What is to be run.
+pub(crate) struct Order {
+    pub(crate) host: Arc<Host>,
+    /// For the far shell.
+    pub(crate) line: String,
+    pub(crate) input: Bytes,
+    /// How long it may run.
+    pub(crate) time: Duration,
+    /// Bytes of each output that are kept.
+    pub(crate) output: u64,
+    /// Whether it goes on when this program ends.
+    pub(crate) keeps: bool,
+}
+
+/// A command.
+pub(crate) struct Job {
+    pub(crate) id: String,
+    pub(crate) host: String,
+    keeps: bool,
+    /// Standard output and error.
+    outputs: [Mutex<Spool>; 2],
+    state: watch::Sender<State>,
+    /// Told once.
+    stop: CancellationToken,
+    /// Says it to the command while it runs.
+    control: Mutex<Option<Control>>,
+}
+
+/// Where a command is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    /// Counts what it has printed, so that whoever waits sees that there is more.
+    pub(crate) printed: u64,
+    /// How it ended, and when.
+    pub(crate) end: Option<(Result<ExitStatus, Failure>, Instant)>,
+}
+
+/// All commands.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    jobs: Mutex<BTreeMap<String, Arc<Job>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Jobs {
+    /// Starts a command. What is recorded of it ends with it.
+    pub(crate) fn start(&self, order: Order, entry: Option<Entry>) -> Arc<Job> {
+        let id = format!("{:016x}", rand::random::<u64>());
+        let job = Arc::new(Job {
+            id: id.clone(),
+            host: order.host.destination.as_hop(),
+            keeps: order.keeps,
+            outputs: [Mutex::new(Spool::new(order.output)), Mutex::new(Spool::new(order.output))],
+            state: watch::Sender::default(),
+            stop: CancellationToken::new(),
+            control: Mutex::new(None),
+        });
+        {
+            let mut jobs = locked(&self.jobs);
+            jobs.retain(|_, job| !job.has_expired());
+            while jobs.len() >= MOST {
+                let ended = jobs.iter().filter_map(|(id, job)| Some((job.ended_at()?, id.clone())));
+                let Some((_, oldest)) = ended.min() else { break };
+                jobs.remove(&oldest);
+            }
+            jobs.insert(id, job.clone());
+        }
+        let running = job.clone();
+        tokio::spawn(async move {
+            let end = running.run(order).await;
+            *locked(&running.control) = None;
+            if let Some(entry) = entry {
+                entry.end_by(&last_reply(&end));
+            }
+            running.state.send_modify(|state| state.end = Some((end, Instant::now())));
+        });
+        job
+    }
+
+    /// A command that runs, or whose output can be read still.
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<Job>> {
+        let mut jobs = locked(&self.jobs);
+        jobs.retain(|_, job| !job.has_expired());
+        jobs.get(id).cloned()
+    }
+
+    /// Forgets a command that has ended and whose output was given whole.
+    pub(crate) fn forget(&self, id: &str) {
+        locked(&self.jobs).remove(id);
+    }
+
+    /// Ends what runs, or leaves it to the daemon where it was started so. Returns when all have ended, or in two seconds.
+    pub(crate) async fn close(&self) {
+        let jobs: Vec<_> = locked(&self.jobs).values().cloned().collect();
+        let mut closing = tokio::task::JoinSet::new();
+        for job in jobs.into_iter().filter(|job| job.ended_at().is_none()) {
+            closing.spawn(async move {
+                let control = locked(&job.control).clone();
+                match control {
+                    Some(control) if job.keeps => drop(control.leave().await),
+                    _ => {
+                        job.stop();
+                        job.ended().await;
+                    }
+                }
+            });
+        }
+        let all = async { while closing.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
+    }
+}
+
+impl Job {
+    async fn run(&self, order: Order) -> Result<ExitStatus, Failure> {
+        let deadline = Instant::now() + order.time;
+        let busy = || {
+            let message = format!("{}: too much is being done there at once; the command did not start", self.host);
+            Failure::new(ErrorKind::Limit, message)
+        };
+        let permit = tokio::select! {
+            permit = order.host.at_once.clone().acquire_owned() => permit,
+            () = self.stop.cancelled() => return Err(stopped()),
+            () = tokio::time::sleep_until(deadline) => return Err(busy()),
+        };
+        let _permit = permit.map_err(|_| busy())?;
+        let way = order.host.way().await?;
+        let mut options = SessionOptions::new(Program::Exec(order.line.into_bytes()));
+        options.env = Vec::new();
+        let input = if order.input.is_empty() { Route::Ignore } else { Route::Pipe };
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let started = way.start(&options, [input, Route::Pipe, Route::Pipe], Some(limit)).await;
+        let session = started.map_err(|failure| order.host.explained(failure))?;
+        let control = session.control;
+        *locked(&self.control) = Some(control.clone());
+        let mut end = session.end;
+        let input = order.input;
+        let feed = async move {
+            if let Input::Program(mut writer) = session.stdin {
+                // A command that does not read its input is not an error.
+                let _ = writer.send(input).await;
+                writer.finish().await;
+                std::future::pending::<()>().await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let outputs = async {
+            tokio::join!(self.collect(session.stdout, 0), self.collect(session.stderr, 1));
+        };
+        let work = async { tokio::join!(outputs, end.wait()).1 };
+        tokio::pin!(work);
+        let stopped = tokio::select! {
+            biased;
+            ended = &mut work => return ended.map_err(|failure| order.host.explained(failure)),
+            () = feed => stopped(),
+            () = self.stop.cancelled() => stopped(),
+            // The daemon keeps the time; this is for one that does not answer any more.
+            () = tokio::time::sleep_until(deadline + LAST_WORDS) => timed_out(order.time),
+        };
+        control.terminate();
+        match tokio::time::timeout(LAST_WORDS, work).await {
+            Ok(ended) => ended,
+            Err(_) => Err(stopped.after_start()),
+        }
+    }
+
+    async fn collect(&self, output: Output, which: usize) {
+        let Output::Program(mut reader) = output else { return };
+        let mut pieces: Vec<Bytes> = Vec::new();
+        while read(&mut reader, &mut pieces).await > 0 {
+            let mut spool = locked(&self.outputs[which]);
+            let mut count = 0;
+            for piece in pieces.drain(..) {
+                count += piece.len() as u64;
+                spool.add(&piece);
+            }
+            drop(spool);
+            self.state.send_modify(|state| state.printed += count);
+        }
+    }
+
+    /// Has it end, wherever it is.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Standard output (0) or error (1) so far.
+    pub(crate) fn output(&self, which: usize) -> MutexGuard<'_, Spool> {
+        locked(&self.outputs[which])
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// What tells of every change.
+    pub(crate) fn changes(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&self) {
+        let mut changes = self.changes();
+        // The sender is this job's own.
+        let _ = changes.wait_for(|state| state.end.is_some()).await;
+    }
+
+    fn ended_at(&self) -> Option<Instant> {
+        self.state.borrow().end.as_ref().map(|(_, at)| *at)
+    }
+
+    fn has_expired(&self) -> bool {
+        self.ended_at().is_some_and(|at| at.elapsed() > KEPT)
+    }
+}
+
+async fn read(reader: &mut Reader, pieces: &mut Vec<Bytes>) -> usize {
+    reader.chunks(pieces).await
+}
+
+fn stopped() -> Failure {
+    Failure::new(ErrorKind::Local, "the command was stopped")
+}
+
+fn timed_out(after: Duration) -> Failure {
+    let after = humantime::format_duration(after);
+    Failure::new(ErrorKind::Timeout, format!("the command was not done after {after}"))
+}
+
+/// What the daemon would have told last, for the audit trail.
+fn last_reply(end: &Result<ExitStatus, Failure>) -> Reply {
+    match end {
+        Ok(ExitStatus::Exited(status)) => Reply::Exit(Exit::Status(*status)),
+        Ok(ExitStatus::Signaled { signal, core_dumped }) => Reply::Exit(Exit::Signal(signal.clone(), *core_dumped)),
+        Ok(ExitStatus::Unknown) => Reply::Exit(Exit::Unknown),
+        Err(failure) => Reply::Failed(failure.clone()),
+    }
+}
+
+/// The words for where a command is.
+pub(crate) fn state_words(state: &State) -> &'static str {
+    match &state.end {
+        None => "running",
+        Some((Ok(_), _)) => Execution::Finished.as_str(),
+        Some((Err(failure), _)) => failure.execution.as_str(),
+    }
+}

@@ -1,0 +1,468 @@
+//! `mcp.toml`: what an assistant may do. Whatever no rule allows is denied.
+
+mod pattern;
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use trunkline_request::destination::Destination;
+
+pub(crate) use pattern::clean;
+use pattern::{CommandPattern, Directory, HostPattern};
+
+/// The whole file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Rules {
+    /// Who is asked where a rule says so.
+    pub(crate) ask: Asking,
+    pub(crate) limits: Limits,
+    /// Whether calls are in the audit trail where `config.toml` does not ask for one.
+    pub(crate) record: Record,
+    #[serde(rename = "allow")]
+    allowing: Vec<Rule>,
+    #[serde(rename = "ask-for")]
+    asking: Vec<Rule>,
+    #[serde(rename = "deny")]
+    denying: Vec<Rule>,
+    #[serde(skip)]
+    path: PathBuf,
+}
+
+/// Whether calls are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Record {
+    /// Always.
+    #[default]
+    Always,
+    /// Where `config.toml` has `audit`.
+    AsConfigured,
+}
+
+/// Who is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Asking {
+    /// The person in front of the assistant, through its client.
+    #[default]
+    Client,
+    /// Nobody: what has to be asked for is denied.
+    Nobody,
+    /// A program, by its words; the first is an absolute path.
+    #[serde(untagged)]
+    Program(Vec<String>),
+}
+
+/// What one call, and all of them, may take.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// How long a command may run.
+    seconds: u32,
+    /// Bytes of each of a command's outputs that are kept.
+    output: u64,
+    /// Commands and transfers at once on one host.
+    pub(crate) at_once: usize,
+    /// Hosts in one call.
+    pub(crate) hosts: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            seconds: 600,
+            output: 16 << 20,
+            at_once: 8,
+            hosts: 64,
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+
+    pub(crate) fn output(&self) -> u64 {
+        self.output
+    }
+}
+
+/// What may be done on some hosts.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Rule {
+    hosts: Vec<HostPattern>,
+    /// Users that may be named in front of a host. ssh_config's own needs no name.
+    users: Vec<String>,
+    /// Ports, likewise.
+    ports: Vec<u16>,
+    commands: Vec<CommandPattern>,
+    /// Commands as root, by `sudo -n`.
+    sudo: Vec<CommandPattern>,
+    /// Any command line, for the far shell.
+    shell: bool,
+    /// Directories whose files may be read.
+    read: Vec<Directory>,
+    /// Directories whose files may be written.
+    write: Vec<Directory>,
+}
+
+/// What is to be done on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A command, as words.
+    Run {
+        words: Vec<String>,
+        sudo: bool,
+    },
+    /// A line for the far shell.
+    Shell(String),
+    /// To read a file or a directory's names: a clean path.
+    Read(String),
+    /// To write a file.
+    Write(String),
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run { words, sudo } => {
+                let root = if *sudo { "sudo -n -- " } else { "" };
+                write!(f, "run {root}{}", crate::words::quoted(words))
+            }
+            Self::Shell(line) => write!(f, "run in a shell: {line}"),
+            Self::Read(path) => write!(f, "read {path}"),
+            Self::Write(path) => write!(f, "write {path}"),
+        }
+    }
+}
+
+/// What the rules say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Allowed, by which rule.
+    Allowed(String),
+    /// Allowed if the person says yes, by which rule.
+    Ask(String),
+    /// Denied, and why.
+    Denied(String),
+}
+
+/// Why there are no rules.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RulesError {
+    #[error("{} does not exist, so nothing is allowed: write it ('trunkline mcp check' tells what it says), see the guide on MCP", .0.display())]
+    Missing(PathBuf),
+    #[error("{} cannot be read: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{} is writable for others than you, or is not yours: 'chown' and 'chmod go-w' it, and check what it says", .0.display())]
+    NotOwn(PathBuf),
+    #[error("{}: {message}", path.display())]
+    Mistake { path: PathBuf, message: String },
+}
+
+impl Rules {
+    /// Reads the file. Its mistakes are told with line and caret.
+    ///
+    /// # Errors
+    /// [`RulesError`].
+    pub(crate) fn load(path: &Path) -> Result<Self, RulesError> {
+        let failed = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => RulesError::Missing(path.into()),
+            _ => RulesError::Read {
+                path: path.into(),
+                source,
+            },
+        };
+        let metadata = std::fs::metadata(path).map_err(failed)?;
+        let ours = [0, rustix::process::getuid().as_raw()].contains(&metadata.uid());
+        if !ours || metadata.mode() & 0o022 != 0 {
+            return Err(RulesError::NotOwn(path.into()));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        Self::parse(&text, path)
+    }
+
+    /// # Errors
+    /// [`RulesError::Mistake`].
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Self, RulesError> {
+        let mistake = |message: String| RulesError::Mistake {
+            path: path.into(),
+            message,
+        };
+        let mut rules: Self = toml::from_str(text).map_err(|error| mistake(error.to_string()))?;
+        rules.path = path.into();
+        for (name, rule) in rules.named() {
+            rule.check().map_err(|wrong| mistake(format!("[[{name}]]: {wrong}")))?;
+        }
+        if let Asking::Program(words) = &rules.ask
+            && !words.first().is_some_and(|program| program.starts_with('/'))
+        {
+            return Err(mistake("ask: name the program by its absolute path".into()));
+        }
+        Ok(rules)
+    }
+
+    /// All rules with what they are called: their list and their place in it.
+    fn named(&self) -> impl Iterator<Item = (String, &Rule)> {
+        let lists = [("deny", &self.denying), ("allow", &self.allowing), ("ask-for", &self.asking)];
+        lists.into_iter().flat_map(|(list, rules)| {
+            let named = rules.iter().enumerate();
+            named.map(move |(index, rule)| (format!("{list} {}", index + 1), rule))
+        })
+    }
+
+    /// Whether something may be done. A denial counts for more than whatever else is said; what is allowed is not asked for.
+    pub(crate) fn verdict(&self, host: &Destination, action: &Action) -> Verdict {
+        let mut asks = None;
+        for (name, rule) in self.named() {
+            let denies = name.starts_with("deny");
+            if !rule.is_about(host) || !rule.covers(action, denies) {
+                continue;
+            }
+            match name.split(' ').next() {
+                Some("deny") => return Verdict::Denied(format!("{}: rule {name} denies it", self.path.display())),
+                Some("allow") => return Verdict::Allowed(name),
+                _ => asks = asks.or(Some(name)),
+            }
+        }
+        match asks {
+            Some(name) => Verdict::Ask(name),
+            None => Verdict::Denied(format!(
+                "{}: no rule allows {} to {action}",
+                self.path.display(),
+                host.as_hop()
+            )),
+        }
+    }
+
+    /// Whether anything is allowed on a host, or may be asked for: whether it may be connected to at all.
+    pub(crate) fn knows(&self, host: &Destination) -> bool {
+        let denied = self.denying.iter().any(|rule| rule.is_about(host) && rule.is_bare());
+        !denied && self.allowing.iter().chain(&self.asking).any(|rule| rule.is_about(host))
+    }
+
+    /// The directories of the rules about a host, as they are written: where links may lead.
+    pub(crate) fn directories(&self, host: &Destination) -> impl Iterator<Item = &str> {
+        let rules = self.allowing.iter().chain(&self.asking);
+        let rules = rules.filter(|rule| rule.is_about(host));
+        rules.flat_map(|rule| rule.read.iter().chain(&rule.write).map(Directory::as_str))
+    }
+
+    /// The hosts that are named without a pattern, and the patterns.
+    pub(crate) fn hosts(&self) -> (Vec<&str>, Vec<&str>) {
+        let (mut names, mut patterns) = (Vec::new(), Vec::new());
+        for pattern in self.allowing.iter().chain(&self.asking).flat_map(|rule| &rule.hosts) {
+            match pattern.name() {
+                Some(name) => names.push(name),
+                None => patterns.push(pattern.as_str()),
+            }
+        }
+        for list in [&mut names, &mut patterns] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        (names, patterns)
+    }
+
+    /// What may be done on a host, for whoever has to choose.
+    pub(crate) fn about(&self, host: &Destination) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, rule) in self.named().filter(|(_, rule)| rule.is_about(host)) {
+            let list = name.split(' ').next().unwrap_or_default();
+            let patterns = |patterns: &[CommandPattern]| {
+                patterns.iter().map(|one| one.as_str().to_owned()).collect::<Vec<_>>()
+            };
+            lines.extend(patterns(&rule.commands).into_iter().map(|one| format!("{list} run: {one}")));
+            lines.extend(patterns(&rule.sudo).into_iter().map(|one| format!("{list} run with sudo: {one}")));
+            lines.extend(rule.read.iter().map(|one| format!("{list} read: {}", one.as_str())));
+            lines.extend(rule.write.iter().map(|one| format!("{list} write: {}", one.as_str())));
+            if rule.shell {
+                lines.push(format!("{list} run with shell: any command line"));
+            }
+        }
+        lines
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Rule {
+    fn check(&self) -> Result<(), String> {
+        if self.hosts.is_empty() {
+            return Err("hosts is missing, or empty".into());
+        }
+        if self.shell && self.hosts.iter().any(|host| host.name().is_none()) {
+            return Err("shell = true allows everything the account can do: name each host, without * and ?".into());
+        }
+        Ok(())
+    }
+
+    fn is_about(&self, host: &Destination) -> bool {
+        let user = host.user.as_ref().is_none_or(|user| self.users.contains(user));
+        let port = host.port.is_none_or(|port| self.ports.contains(&port));
+        user && port && self.hosts.iter().any(|pattern| pattern.matches(&host.host))
+    }
+
+    /// Whether it says nothing but hosts: to deny with, all that is done on them.
+    fn is_bare(&self) -> bool {
+        let commands = self.commands.is_empty() && self.sudo.is_empty() && !self.shell;
+        commands && self.read.is_empty() && self.write.is_empty()
+    }
+
+    fn covers(&self, action: &Action, denies: bool) -> bool {
+        if denies && self.is_bare() {
+            return true;
+        }
+        let any = |patterns: &[CommandPattern], words: &[String]| patterns.iter().any(|one| one.matches(words));
+        let holds = |directories: &[Directory], path: &str| {
+            directories.iter().any(|one| match denies {
+                true => one.encloses(path),
+                false => one.holds(path),
+            })
+        };
+        match action {
+            // What is denied is denied as root, too.
+            Action::Run { words, sudo: true } => any(&self.sudo, words) || (denies && any(&self.commands, words)),
+            Action::Run { words, sudo: false } => any(&self.commands, words),
+            Action::Shell(_) => self.shell,
+            Action::Read(path) => holds(&self.read, path),
+            Action::Write(path) => holds(&self.write, path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = r#"
+        [[allow]]
+        hosts = ["web*", "db1"]
+        users = ["deploy"]
+        ports = [2222]
+        commands = ["systemctl status *", "uptime"]
+        sudo = ["systemctl reload nginx"]
+        read = ["/var/log"]
+
+        [[allow]]
+        hosts = ["box"]
+        shell = true
+
+        [[ask-for]]
+        hosts = ["web*"]
+        commands = ["uptime"]
+        sudo = ["systemctl restart *"]
+        write = ["/etc/nginx"]
+
+        [[deny]]
+        hosts = ["web9"]
+
+        [[deny]]
+        hosts = ["*"]
+        read = ["/var/log/private"]
+        commands = ["systemctl ... "]
+    "#;
+
+    fn rules(text: &str) -> Rules {
+        Rules::parse(text, Path::new("/x/mcp.toml")).unwrap()
+    }
+
+    fn run(line: &str, sudo: bool) -> Action {
+        let words = crate::words::parse(line).unwrap();
+        Action::Run { words, sudo }
+    }
+
+    #[test]
+    fn what_no_rule_allows_is_denied() {
+        let rules = rules(&RULES.replace("commands = [\"systemctl ... \"]", ""));
+        let verdict = |host: &str, action: Action| rules.verdict(&host.parse().unwrap(), &action);
+        let allowed = |name: &str| Verdict::Allowed(name.into());
+        assert_eq!(verdict("web1", run("uptime", false)), allowed("allow 1"));
+        assert_eq!(verdict("deploy@web1", run("uptime", false)), allowed("allow 1"));
+        assert_eq!(verdict("web1", run("systemctl reload nginx", true)), allowed("allow 1"));
+        assert_eq!(verdict("web1", Action::Read("/var/log/syslog".into())), allowed("allow 1"));
+        assert_eq!(verdict("box", Action::Shell("a | b".into())), allowed("allow 2"));
+        assert_eq!(verdict("web1", run("systemctl restart nginx", true)), Verdict::Ask("ask-for 1".into()));
+        assert_eq!(verdict("web1", Action::Write("/etc/nginx/a".into())), Verdict::Ask("ask-for 1".into()));
+        for (host, action) in [
+            ("other", run("uptime", false)),
+            ("web1.evil.com", run("uptime", false)),
+            ("root@web1", run("uptime", false)),
+            ("web1", run("reboot", false)),
+            ("web1", run("uptime", true)),
+            ("web1", run("systemctl reload nginx", false)),
+            ("db1", run("systemctl restart nginx", true)),
+            ("web1", Action::Shell("uptime".into())),
+            ("web1", Action::Read("/etc/shadow".into())),
+            ("web1", Action::Write("/var/log/x".into())),
+            ("web9", run("uptime", false)),
+            ("web1", Action::Read("/var/log/private/a".into())),
+        ] {
+            assert!(matches!(verdict(host, action.clone()), Verdict::Denied(_)), "{host} {action}");
+        }
+        assert!(rules.knows(&"web1".parse().unwrap()) && !rules.knows(&"web9".parse().unwrap()));
+        assert!(!rules.knows(&"root@web1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_denial_counts_as_root_and_over_everything() {
+        let rules = rules(RULES);
+        for sudo in [false, true] {
+            let verdict = rules.verdict(&"web1".parse().unwrap(), &run("systemctl reload nginx", sudo));
+            assert!(matches!(verdict, Verdict::Denied(_)), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_allowed_by_an_empty_file() {
+        let verdict = rules("").verdict(&"a".parse().unwrap(), &run("true", false));
+        assert!(matches!(verdict, Verdict::Denied(_)));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_line() {
+        for (text, line, words) in [
+            ("[[allow]]\nhosts = [\"web1\"]\ncommand = [\"a\"]", 3, "unknown field `command`"),
+            ("[[allow]]\nhosts = [\"web1\"]\ncommands = [\"a; b\"]", 3, "is for a shell"),
+            ("[[allow]]\nhosts = [\"-o\"]", 2, "is not a host"),
+            ("[[allow]]\nhosts = [\"a\"]\nread = [\"log\"]", 3, "is not an absolute path"),
+            ("ask = \"me\"", 1, ""),
+        ] {
+            let error = Rules::parse(text, Path::new("/x/mcp.toml")).unwrap_err().to_string();
+            assert!(error.contains(&format!("line {line}")) && error.contains('^') && error.contains(words), "{error}");
+        }
+        for (text, words) in [
+            ("[[allow]]\ncommands = [\"a\"]", "hosts is missing"),
+            ("[[allow]]\nhosts = [\"a*\"]\nshell = true", "name each host"),
+            ("ask = [\"zenity\"]", "absolute path"),
+        ] {
+            let error = Rules::parse(text, Path::new("/x/mcp.toml")).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn rules_that_others_can_write_are_none() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mcp.toml");
+        assert!(matches!(Rules::load(&path), Err(RulesError::Missing(_))));
+        std::fs::write(&path, "").unwrap();
+        for (mode, is_good) in [(0o600, true), (0o644, true), (0o664, false), (0o602, false)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Rules::load(&path).is_ok(), is_good, "{mode:o}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! What rules are written with: patterns for hosts, commands and directories.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use crate::words;
+
+/// Hosts: a name in which `*` and `?` stand for characters other than a dot, so that no pattern reaches into another domain.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct HostPattern(String);
+
+impl TryFrom<String> for HostPattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-:*?".contains(c);
+        match !text.is_empty() && !text.starts_with('-') && text.chars().all(is_allowed) {
+            true => Ok(Self(text.to_ascii_lowercase())),
+            false => Err(format!(
+                "{text:?} is not a host: a name or an address, in which * and ? stand for anything but a dot; users and ports \
+                 have lists of their own"
+            )),
+        }
+    }
+}
+
+impl HostPattern {
+    pub(crate) fn matches(&self, host: &str) -> bool {
+        globbed(&self.0, &host.to_ascii_lowercase(), |c| c != '.')
+    }
+
+    /// The one host that it means, where it is no pattern.
+    pub(crate) fn name(&self) -> Option<&str> {
+        (!self.0.contains(['*', '?'])).then_some(&self.0)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A command: words as [`words::parse`] reads them, in which
+/// - `*` stands for any characters of a word but `/`, and `**` for any;
+/// - a word that begins with either matches nothing that begins with `-`, so that no option is put where an argument was allowed;
+/// - what they stand for has no `..` between slashes;
+/// - `...` at the end stands for any further words.
+///
+/// A `*` in quotes or behind a backslash stands for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct CommandPattern {
+    words: Vec<WordPattern>,
+    more: bool,
+    text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum WordPattern {
+    Literal(String),
+    Glob(String),
+}
+
+/// What stands for a wildcard while a pattern is read: no word can have it, because it is a control character.
+const STAR: char = '\u{1}';
+
+impl TryFrom<String> for CommandPattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let marked = stars_marked(&text)?;
+        let mut words = words::parse_pattern(&marked, STAR).map_err(|error| format!("{text:?}: {error}"))?;
+        let more = words.last().is_some_and(|word| word == "...");
+        if more {
+            words.pop();
+        }
+        let Some(program) = words.first() else {
+            return Err(format!("{text:?} names no program"));
+        };
+        if program.contains(STAR) {
+            return Err(format!("{text:?}: name the program without *"));
+        }
+        let words = words.into_iter().map(|word| match word.contains(STAR) {
+            true => WordPattern::Glob(word),
+            false => WordPattern::Literal(word),
+        });
+        Ok(Self {
+            words: words.collect(),
+            more,
+            text,
+        })
+    }
+}
+
+/// The text with each unquoted `*` replaced.
+fn stars_marked(text: &str) -> Result<String, String> {
+    let mut marked = String::new();
+    let (mut quote, mut escaped) = (None, false);
+    for c in text.chars() {
+        if c == STAR {
+            return Err(format!("{text:?} has a control character"));
+        }
+        match (quote, c) {
+            _ if escaped => escaped = false,
+            (None | Some('"'), '\\') => escaped = true,
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), _) if open == c => quote = None,
+            (None, '*') => {
+                marked.push(STAR);
+                continue;
+            }
+            _ => {}
+        }
+        marked.push(c);
+    }
+    Ok(marked)
+}
+
+impl CommandPattern {
+    pub(crate) fn matches(&self, words: &[String]) -> bool {
+        let enough = match self.more {
+            true => words.len() >= self.words.len(),
+            false => words.len() == self.words.len(),
+        };
+        enough && self.words.iter().zip(words).all(|(pattern, word)| pattern.matches(word))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl WordPattern {
+    fn matches(&self, word: &str) -> bool {
+        match self {
+            Self::Literal(literal) => literal == word,
+            Self::Glob(pattern) => {
+                let smuggles_option = pattern.starts_with(STAR) && word.starts_with('-');
+                let climbs = word.split('/').any(|part| part == "..");
+                !smuggles_option && !climbs && globbed_word(pattern, word)
+            }
+        }
+    }
+}
+
+/// Whether a word is one of a pattern, in which [`STAR`] stands for anything but slashes and two of them for anything.
+fn globbed_word(pattern: &str, word: &str) -> bool {
+    let double = format!("{STAR}{STAR}");
+    // Any run of stars is as two.
+    let mut regex = String::from("^(?s:");
+    for (index, piece) in pattern.split(&double).enumerate() {
+        if index > 0 {
+            regex.push_str(".*");
+        }
+        for (index, piece) in piece.split(STAR).enumerate() {
+            if index > 0 {
+                regex.push_str("[^/]*");
+            }
+            regex.push_str(&regex::escape(piece));
+        }
+    }
+    regex.push_str(")$");
+    // A pattern of literals and two wildcards is always one; what could not be read would match nothing.
+    regex::Regex::new(&regex).is_ok_and(|regex| regex.is_match(word))
+}
+
+/// Whether a text is one of a pattern, in which `?` stands for one character that `wild` allows, and `*` for any number.
+fn globbed(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
+    // The states that the pattern can be in: offsets of its characters.
+    let pattern: Vec<char> = pattern.chars().collect();
+    let skip_stars = |mut states: BTreeSet<usize>| {
+        for at in 0..pattern.len() {
+            if pattern[at] == '*' && states.contains(&at) {
+                states.insert(at + 1);
+            }
+        }
+        states
+    };
+    let mut states = skip_stars(BTreeSet::from([0]));
+    for c in text.chars() {
+        let next = states.iter().filter_map(|&at| match pattern.get(at)? {
+            '*' => wild(c).then_some(at),
+            '?' => wild(c).then_some(at + 1),
+            literal => (*literal == c).then_some(at + 1),
+        });
+        states = skip_stars(next.collect());
+    }
+    states.contains(&pattern.len())
+}
+
+/// A directory with all that is in it, or a file: an absolute path without `.`, `..` or empty parts.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Directory(String);
+
+impl TryFrom<String> for Directory {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match clean(&text) {
+            Some(path) => Ok(Self(path)),
+            None => Err(format!(
+                "{text:?} is not an absolute path without . and .. in it: write where it really is, as realpath(1) prints it"
+            )),
+        }
+    }
+}
+
+impl Directory {
+    /// Whether a clean path is the directory or in it, and touches nothing that only a rule that names it opens.
+    pub(crate) fn holds(&self, path: &str) -> bool {
+        self.rest(path).is_some_and(|rest| !is_guarded(rest))
+    }
+
+    /// Whether a clean path is the directory or in it.
+    pub(crate) fn encloses(&self, path: &str) -> bool {
+        self.rest(path).is_some()
+    }
+
+    fn rest<'a>(&self, path: &'a str) -> Option<&'a str> {
+        match self.0.as_str() {
+            "/" => Some(path),
+            own => path.strip_prefix(own).filter(|rest| rest.is_empty() || rest.starts_with('/')),
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What would let an assistant change who may do what: keys and settings of ssh, and this program's own. A rule opens them only
+/// by having them in its own path.
+fn is_guarded(rest: &str) -> bool {
+    let parts: Vec<&str> = rest.split('/').collect();
+    parts.contains(&".ssh") || parts.windows(2).any(|pair| pair == [".config", "trunkline"])
+}
+
+/// An absolute path with its slashes at the end removed; `None` for any other, and for one with `.`, `..` or empty parts or
+/// control characters.
+pub(crate) fn clean(path: &str) -> Option<String> {
+    let trimmed = path.trim_end_matches('/');
+    if !path.starts_with('/') || path.chars().any(char::is_control) {
+        return None;
+    }
+    if trimmed.is_empty() {
+        return Some("/".into());
+    }
+    let is_clean = trimmed[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
+    is_clean.then(|| trimmed.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn host(text: &str) -> HostPattern {
+        HostPattern::try_from(text.to_owned()).unwrap()
+    }
+
+    fn command(text: &str) -> CommandPattern {
+        CommandPattern::try_from(text.to_owned()).unwrap()
+    }
+
+    fn allows(pattern: &str, line: &str) -> bool {
+        command(pattern).matches(&words::parse(line).unwrap())
+    }
+
+    #[test]
+    fn a_host_pattern_stays_in_its_domain() {
+        assert!(host("web*").matches("web1") && host("WEB?").matches("Web1") && host("*").matches("web"));
+        assert!(host("*.example.com").matches("a.example.com"));
+        for (pattern, other) in [
+            ("web*", "web.evil.com"), ("*.example.com", "a.b.example.com"), ("web?", "web"), ("web", "web1"), ("?", "."),
+        ] {
+            assert!(!host(pattern).matches(other), "{pattern} {other}");
+        }
+        for wrong in ["", "-oProxyCommand=x", "a b", "root@a", "a;b", "a%b"] {
+            assert!(HostPattern::try_from(wrong.to_owned()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_command_pattern_allows_what_it_shows() {
+        assert!(allows("systemctl status *", "systemctl status nginx"));
+        assert!(allows("journalctl -u nginx-* -n *", "journalctl -u nginx-a -n 50"));
+        assert!(allows("cat /var/log/*", "cat /var/log/syslog"));
+        assert!(allows("cat /var/log/**", "cat /var/log/a/b"));
+        assert!(allows("ls ...", "ls -la /x") && allows("ls ...", "ls"));
+        assert!(allows("find . -name '*'", "find . -name '*'"));
+        for (pattern, line) in [
+            ("systemctl status *", "systemctl status --root=/x"),
+            ("systemctl status *", "systemctl status a b"),
+            ("systemctl status *", "systemctl status"),
+            ("systemctl status *", "/tmp/systemctl status a"),
+            ("cat /var/log/*", "cat /var/log/a/b"),
+            ("cat /var/log/*", "cat /var/log/.."),
+            ("cat /var/log/**", "cat /var/log/../../etc/shadow"),
+            ("cat /var/log/*", "cat /var/log/a /etc/shadow"),
+            ("find . -name '*'", "find . -name x"),
+            ("grep ** /x", "grep -f /x"),
+        ] {
+            assert!(!allows(pattern, line), "{pattern}: {line}");
+        }
+        for wrong in ["", "*", "a* b", "a; b", "...", "a 'b"] {
+            assert!(CommandPattern::try_from(wrong.to_owned()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_directory_holds_what_is_in_it() {
+        let logs = Directory::try_from("/var/log/".to_owned()).unwrap();
+        assert!(logs.holds("/var/log") && logs.holds("/var/log/a/b"));
+        assert!(!logs.holds("/var/logs") && !logs.holds("/var") && !logs.holds("/var/log/x/.ssh/authorized_keys"));
+        let all = Directory::try_from("/".to_owned()).unwrap();
+        assert!(all.holds("/etc") && !all.holds("/root/.ssh") && !all.holds("/home/jo/.config/trunkline/mcp.toml"));
+        assert!(Directory::try_from("/root/.ssh".to_owned()).unwrap().holds("/root/.ssh/config"));
+        for wrong in ["", "a", "~/a", "/a/../b", "/a//b", "/./a", "/a\n"] {
+            assert!(Directory::try_from(wrong.to_owned()).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        /// What a pattern with a wildcard allows has the words of the pattern at their places, and a single word for the wildcard:
+        /// what is sent parses back to just these.
+        #[test]
+        fn what_is_allowed_parses_back_to_the_words_allowed(word in "[ -~é]{0,16}") {
+            let words = vec!["tool".to_owned(), "-x".to_owned(), word.clone()];
+            if command("tool -x *").matches(&words) {
+                prop_assert!(!word.starts_with('-') && !word.contains('/'));
+                let sent = words::quoted(&words);
+                prop_assert_eq!(words::parse(&sent).unwrap(), words);
+            }
+        }
+
+        #[test]
+        fn a_line_never_gains_words_by_being_sent(line in "tool -x [ -~]{0,24}") {
+            if let Ok(words) = words::parse(&line) {
+                let sent = words::quoted(&words);
+                prop_assert_eq!(command("tool -x *").matches(&words), command("tool -x *").matches(&words::parse(&sent).unwrap()));
+            }
+        }
+
+        #[test]
+        fn a_clean_path_climbs_nowhere(path in "[/.a-c]{0,20}") {
+            if let Some(path) = clean(&path) {
+                prop_assert!(path.split('/').all(|part| part != ".."));
+                prop_assert_eq!(clean(&path), Some(path.clone()));
+            }
+        }
+    }
+}
