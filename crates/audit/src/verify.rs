@@ -90,13 +90,13 @@ pub fn verify(folder: &Path, expected: Option<&str>) -> anyhow::Result<Verdict> 
 }
 
 /// A trail's files, oldest first, each with as many bytes of it as are to be read; and the end that its writers have noted.
-struct Trail {
-    files: Vec<(PathBuf, u64)>,
+pub(crate) struct Trail {
+    pub(crate) files: Vec<(PathBuf, u64)>,
     noted: Option<Head>,
 }
 
 /// Looks while nobody writes: what is added later is not read.
-fn find(folder: &Path) -> io::Result<Trail> {
+pub(crate) fn find(folder: &Path) -> io::Result<Trail> {
     let lock = open(&folder.join("head")).ok();
     if let Some(lock) = &lock {
         journal::lock(lock, FlockOperation::NonBlockingLockShared, PATIENCE)?;
@@ -118,7 +118,7 @@ fn find(folder: &Path) -> io::Result<Trail> {
 }
 
 /// A file of the trail; nothing that would be waited for, such as a FIFO.
-fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     match file.metadata()?.is_file() {
@@ -128,7 +128,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// A line, of which no more is kept than the longest has; whether it is longer. `false` in the end where there is none.
-fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<(bool, bool)> {
+pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<(bool, bool)> {
     line.clear();
     let read = reader.take(LONGEST_LINE + 1).read_until(b'\n', line)?;
     let mut is_longer = read as u64 > LONGEST_LINE;

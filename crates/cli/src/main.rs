@@ -121,7 +121,7 @@ enum Command {
     },
     /// Serve a coding agent over the Model Context Protocol, by the rules in mcp.toml.
     Mcp(commands::mcp::Args),
-    /// Check the audit trail, the record of what was run on hosts.
+    /// Read and check the audit trail, the record of what was run on hosts.
     Audit(commands::audit::Args),
     /// Print every setting with its value, default and meaning.
     Settings(commands::daemon::settings::Args),

@@ -18,6 +18,7 @@ mod stop;
 
 use trunkline_control::socket;
 pub use trunkline_control::socket::FrameError;
+pub use trunkline_audit::{Filter as AuditFilter, show as show_audit};
 pub use trunkline_control::{place, protocol};
 use trunkline_control::{stdio, terminal};
 

@@ -123,7 +123,7 @@ impl Call<'_> {
 
     /// What a person sees of something that needs a yes.
     async fn shown(&self, rule: &str, host: &Destination, action: &Action) -> Result<String, Problem> {
-        let address = self.state.hosts.address(host).await?;
+        let address = self.state.hosts.address(host, self.rules).await?;
         let place = match action {
             Action::Run { .. } | Action::Shell(_) => " in the home directory",
             Action::Read(_) | Action::Write(_) => "",
@@ -168,7 +168,7 @@ impl Call<'_> {
     /// # Errors
     /// This process has no place in the system.
     pub(crate) async fn host(&self, destination: &Destination) -> Result<std::sync::Arc<hosts::Host>, Failure> {
-        self.state.hosts.host(destination, self.rules.limits.at_once, &self.client).await
+        self.state.hosts.host(destination, self.rules, &self.client).await
     }
 
     /// Tells the client how far the call is, where it wants to know.

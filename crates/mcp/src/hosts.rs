@@ -1,6 +1,7 @@
 //! The hosts that an assistant works on, over the daemon's connections.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +13,8 @@ use trunkline_control::client::{Client, ClientError};
 use trunkline_control::protocol::{HostReport, HostRequest, Reply, Request as Asked};
 use trunkline_embed::{ErrorKind, Failure, OnBehalf, Place, Preference, Starter, Way};
 use trunkline_request::destination::Destination;
+
+use crate::rules::Rules;
 
 /// What is known of hosts, and the way to the daemon. Nothing is begun before the first call.
 pub(crate) struct Hosts {
@@ -57,7 +60,7 @@ impl Hosts {
     pub(crate) async fn host(
         &self,
         destination: &Destination,
-        at_once: usize,
+        rules: &Rules,
         on_behalf: &OnBehalf,
     ) -> Result<Arc<Host>, Failure> {
         let world = self.world().await?.clone();
@@ -66,9 +69,14 @@ impl Hosts {
         if known.len() > 4096 {
             known.retain(|_, host| Arc::strong_count(host) > 1);
         }
+        let ssh_args = ssh_args(rules);
+        // What is in force now may be another configuration than the one that it was found by.
+        known.retain(|_, host| host.reached.request.ssh_args == ssh_args);
         let host = known.entry(destination.as_hop()).or_insert_with(|| {
+            let mut request = Request::new(destination.clone(), world);
+            request.ssh_args = ssh_args;
             let reached = trunkline_embed::Destination {
-                request: Request::new(destination.clone(), world),
+                request,
                 preference: Preference::Daemon(Starter::Installed),
                 interaction: Interaction::none(),
                 answers: false,
@@ -77,7 +85,7 @@ impl Hosts {
             Arc::new(Host {
                 destination: destination.clone(),
                 reached,
-                at_once: Arc::new(Semaphore::new(at_once.max(1))),
+                at_once: Arc::new(Semaphore::new(rules.limits.at_once.max(1))),
                 way: OnceCell::new(),
                 sftp: tokio::sync::Mutex::new(None),
             })
@@ -125,11 +133,11 @@ impl Hosts {
     ///
     /// # Errors
     /// The daemon cannot be asked.
-    pub(crate) async fn aliases(&self, pattern: &str) -> Result<Vec<String>, Failure> {
+    pub(crate) async fn aliases(&self, pattern: &str, rules: &Rules) -> Result<Vec<String>, Failure> {
         let request = Asked::Aliases {
             pattern: pattern.to_owned(),
             world: (**self.world().await?).clone(),
-            config_file: None,
+            config_file: rules.ssh_config.clone().map(Into::into),
         };
         match self.ask(request, true).await? {
             Reply::Aliases(names) => Ok(names),
@@ -141,10 +149,10 @@ impl Hosts {
     ///
     /// # Errors
     /// It cannot be resolved.
-    pub(crate) async fn address(&self, destination: &Destination) -> Result<String, Failure> {
+    pub(crate) async fn address(&self, destination: &Destination, rules: &Rules) -> Result<String, Failure> {
         let request = Asked::Explain(HostRequest {
             destination: destination.clone(),
-            ssh_args: Vec::new(),
+            ssh_args: ssh_args(rules),
             world: (**self.world().await?).clone(),
             answers_at_hand: false,
         });
@@ -212,6 +220,12 @@ impl Host {
         }
         failure
     }
+}
+
+/// What ssh is told beside the host: nothing that an assistant says.
+fn ssh_args(rules: &Rules) -> Vec<OsString> {
+    let file = rules.ssh_config.as_ref();
+    file.map_or_else(Vec::new, |file| vec!["-F".into(), file.into()])
 }
 
 /// What an assistant calls a host: `[user@]host[:port]`, and nothing that could mean an option, a jump host or a URI.

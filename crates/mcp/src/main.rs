@@ -12,6 +12,7 @@ mod jobs;
 mod record;
 mod rules;
 mod server;
+mod setup;
 mod shown;
 mod spool;
 mod tools;
@@ -36,6 +37,8 @@ struct Arguments {
 enum Command {
     /// Say what the rules say of a command or a path.
     Check(check::Args),
+    /// Have a client start `trunkline mcp`.
+    Setup(setup::Args),
 }
 
 /// The exit status for errors of our own, as that of `trunkline`.
@@ -56,6 +59,7 @@ fn run(arguments: Arguments) -> anyhow::Result<u8> {
     let rules = place.config.with_file_name("mcp.toml");
     match arguments.command {
         Some(Command::Check(args)) => check::main(&args, &rules),
+        Some(Command::Setup(args)) => setup::main(&args, &rules).map(|()| 0),
         None => {
             tracing_subscriber::fmt()
                 .with_writer(std::io::stderr)

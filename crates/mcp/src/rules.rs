@@ -20,6 +20,8 @@ pub(crate) struct Rules {
     /// Who is asked where a rule says so.
     pub(crate) ask: Asking,
     pub(crate) limits: Limits,
+    /// The file that ssh is configured by instead of the user's own (`ssh -F`): an absolute path.
+    pub(crate) ssh_config: Option<PathBuf>,
     /// Whether calls are in the audit trail where `config.toml` does not ask for one.
     pub(crate) record: Record,
     #[serde(rename = "allow")]
@@ -203,6 +205,9 @@ impl Rules {
         rules.path = path.into();
         for (name, rule) in rules.named() {
             rule.check().map_err(|wrong| mistake(format!("[[{name}]]: {wrong}")))?;
+        }
+        if rules.ssh_config.as_ref().is_some_and(|path| path.is_relative()) {
+            return Err(mistake("ssh_config: give an absolute path".into()));
         }
         if let Asking::Program(words) = &rules.ask
             && !words.first().is_some_and(|program| program.starts_with('/'))

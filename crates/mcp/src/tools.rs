@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use schemars::JsonSchema;
+use schemars::generate::Contract;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -106,8 +107,8 @@ pub(crate) fn all() -> Vec<Tool> {
 }
 
 fn tool<I: JsonSchema, O: JsonSchema>(name: &'static str, effect: Effect, description: &'static str) -> Tool {
-    let mut tool = Tool::new(Cow::Borrowed(name), Cow::Borrowed(description), Arc::new(schema::<I>()));
-    tool.output_schema = Some(Arc::new(schema::<O>()));
+    let mut tool = Tool::new(Cow::Borrowed(name), Cow::Borrowed(description), Arc::new(schema::<I>(Contract::Deserialize)));
+    tool.output_schema = Some(Arc::new(schema::<O>(Contract::Serialize)));
     let annotations = ToolAnnotations::new()
         .read_only(matches!(effect, Effect::Reads))
         .destructive(!matches!(effect, Effect::Reads))
@@ -118,11 +119,13 @@ fn tool<I: JsonSchema, O: JsonSchema>(name: &'static str, effect: Effect, descri
     tool
 }
 
-/// A type's schema without what some clients do not compile: everything in one place, and no formats of numbers.
-fn schema<T: JsonSchema>() -> JsonObject {
+/// A type's schema without what some clients do not compile: everything in one place, and no formats of numbers. What an answer may
+/// leave out is not required of it: clients refuse an answer that its schema does not allow.
+fn schema<T: JsonSchema>(contract: Contract) -> JsonObject {
     let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
+        settings.contract = contract;
     });
     let mut value = settings.into_generator().into_root_schema_for::<T>().to_value();
     plain(&mut value);
@@ -198,6 +201,8 @@ mod tests {
             }
             let text = serde_json::to_string(&tool.input_schema).unwrap();
             assert!(text.contains("\"additionalProperties\":false"), "{}: {text}", tool.name);
+            let answer = serde_json::to_string(tool.output_schema.as_ref().unwrap()).unwrap();
+            assert!(!answer.contains("\"exit_status\",\"signal\""), "{}: {answer}", tool.name);
             let annotations = tool.annotations.unwrap();
             let hints = [
                 annotations.read_only_hint,

@@ -19,6 +19,27 @@ pub(crate) struct Args {
 enum Action {
     /// Check that no record of the audit trail was changed or removed.
     Verify(VerifyArgs),
+    /// Print what was done on hosts, for whom, and how it ended: one line for each.
+    Show(ShowArgs),
+}
+
+/// Arguments of `trunkline audit show`.
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    /// Where the trail is; that of your own daemon if not given.
+    directory: Option<PathBuf>,
+    /// Only what was done on this host.
+    #[arg(long)]
+    host: Option<String>,
+    /// Only what was done since: 30m, 2h, 1d, or a date or time in UTC (2026-01-31T08:00:00Z).
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only what was done for whoever has this text in the name: a program, a coding agent, a submitter of a fleet, or a uid.
+    #[arg(long, value_name = "TEXT")]
+    who: Option<String>,
+    /// Print the records as they are, one JSON document a line.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Arguments of `trunkline audit verify`.
@@ -34,18 +55,25 @@ struct VerifyArgs {
     json: bool,
 }
 
-/// Has `trunklined` check it, which has the cryptography.
+/// Has `trunklined` read it, which has the cryptography.
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let Action::Verify(args) = &args.action;
+    let (how, json, options, directory) = match &args.action {
+        Action::Verify(args) => ("--verify-audit", args.json, vec![("--head", &args.head)], &args.directory),
+        Action::Show(args) => {
+            let options = vec![("--host", &args.host), ("--since", &args.since), ("--who", &args.who)];
+            ("--show-audit", args.json, options, &args.directory)
+        }
+    };
     let mut arguments: Vec<OsString> = Vec::new();
-    if let Some(head) = &args.head {
-        arguments.extend(["--head".into(), head.into()]);
+    for (option, value) in options {
+        // In one word: a value may begin with a dash.
+        arguments.extend(value.as_ref().map(|value| format!("{option}={value}").into()));
     }
-    if args.json {
+    if json {
         arguments.push("--json".into());
     }
-    arguments.push("--verify-audit".into());
-    arguments.extend(args.directory.as_ref().map(OsString::from));
+    arguments.push(how.into());
+    arguments.extend(directory.as_ref().map(OsString::from));
     let program = program::find()?;
     let error = Command::new(&program).args(arguments).exec();
     Err(error).with_context(|| format!("running {}", program.display()))

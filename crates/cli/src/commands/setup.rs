@@ -18,6 +18,7 @@ use self::block::{Block, Sections};
 use self::edited_file::EditedFile;
 use crate::backend::{Backend, runtime};
 use crate::commands::hosts::ask;
+use crate::commands::mcp::become_mcp;
 
 /// Arguments of `trunkline setup`.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,13 @@ enum Program {
     Rsync(FileArgs),
     /// Set up Ansible's ssh plugin to follow your ssh_config instead of setting a ControlPath of its own.
     Ansible(ansible::Args),
+    /// Set up a coding agent's client to start `trunkline mcp`, by an entry in its configuration; --help tells which clients.
+    #[command(disable_help_flag = true)]
+    Mcp {
+        /// The client, and what is to be done.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        words: Vec<std::ffi::OsString>,
+    },
 }
 
 /// What is done to a configuration.
@@ -71,6 +79,10 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         Program::Git(change) => git::main(*change)?,
         Program::Rsync(args) => rsync::main(args, backend)?,
         Program::Ansible(args) => ansible::main(args)?,
+        Program::Mcp { words } => {
+            let setup = std::iter::once("setup".into());
+            return become_mcp(&setup.chain(words.iter().cloned()).collect::<Vec<_>>());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

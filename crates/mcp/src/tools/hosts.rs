@@ -17,7 +17,7 @@ pub(crate) async fn list(call: &Call<'_>, arguments: arguments::Hosts) -> Result
     let mut all: BTreeMap<String, ()> = names.iter().map(|name| ((*name).to_owned(), ())).collect();
     for pattern in &patterns {
         // A daemon that cannot be asked for aliases has connections that it can be asked for, or fails below.
-        for alias in call.state.hosts.aliases(pattern).await? {
+        for alias in call.state.hosts.aliases(pattern, call.rules).await? {
             all.insert(alias, ());
         }
     }

@@ -47,8 +47,20 @@ struct Args {
     #[arg(long, hide = true, requires = "verify_audit")]
     head: Option<String>,
     /// Print what is found as JSON.
-    #[arg(long, hide = true, requires = "verify_audit")]
+    #[arg(long, hide = true)]
     json: bool,
+    /// Print the records of the audit trail of this place, or of a directory.
+    #[arg(long, hide = true, value_name = "DIRECTORY", conflicts_with = "verify_audit")]
+    show_audit: Option<Option<PathBuf>>,
+    /// Only those of this host.
+    #[arg(long, hide = true, requires = "show_audit")]
+    host: Option<String>,
+    /// Only those from this time on.
+    #[arg(long, hide = true, requires = "show_audit")]
+    since: Option<String>,
+    /// Only those of this asker.
+    #[arg(long, hide = true, requires = "show_audit")]
+    who: Option<String>,
     /// Print every setting of config.toml with its default and meaning.
     #[arg(long, conflicts_with_all = ["foreground", "detach", "private"])]
     settings: bool,
@@ -69,6 +81,8 @@ fn main() -> ExitCode {
             Ok(false) => return ExitCode::FAILURE,
             Err(error) => Err(error),
         }
+    } else if let Some(folder) = &args.show_audit {
+        show_audit(folder.as_deref(), &args)
     } else if args.private {
         private()
     } else {
@@ -77,8 +91,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // What the user has typed is `trunkline audit verify` or `trunkline settings`.
-            let is_daemon = !args.settings && args.verify_audit.is_none();
+            // What the user has typed is `trunkline audit …` or `trunkline settings`.
+            let is_daemon = !args.settings && args.verify_audit.is_none() && args.show_audit.is_none();
             eprintln!(
                 "{}: {}",
                 if is_daemon { "trunklined" } else { "trunkline" },
@@ -91,6 +105,16 @@ fn main() -> ExitCode {
 
 /// Checks an audit trail; whether it is as it was written.
 fn verify_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
+    let folder = trail(folder)?;
+    let (intact, text) = trunkline_daemon::verify_audit(&folder, args.head.as_deref(), args.json)?;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(intact),
+    }
+}
+
+/// Where an audit trail is.
+fn trail(folder: Option<&Path>) -> anyhow::Result<PathBuf> {
     let folder = match folder {
         Some(folder) => folder.to_owned(),
         None => place()?.audit(),
@@ -100,11 +124,28 @@ fn verify_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
         "there is no audit trail in {}; to start one, set `audit = \"on\"` in config.toml",
         folder.display()
     );
-    let (intact, text) = trunkline_daemon::verify_audit(&folder, args.head.as_deref(), args.json)?;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(intact),
+    Ok(folder)
+}
+
+/// Prints the records of an audit trail.
+fn show_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<()> {
+    let filter = trunkline_daemon::AuditFilter {
+        host: args.host.clone(),
+        since: args.since.as_deref().map(trunkline_daemon::AuditFilter::since).transpose()?,
+        who: args.who.clone(),
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let shown = trunkline_daemon::show_audit(&trail(folder)?, &filter, args.json, &mut out);
+    match shown.and_then(|()| Ok(out.flush()?)) {
+        // Nobody reads any more.
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        shown => shown,
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    error.downcast_ref().is_some_and(broken)
 }
 
 fn daemon(detach: bool) -> anyhow::Result<()> {
