@@ -69,7 +69,11 @@ impl Filter {
     /// # Errors
     /// It is none of these.
     pub fn since(text: &str) -> anyhow::Result<String> {
-        let wrong = || format!("{text}: give a time before now (30m, 2h, 1d), a date (2026-01-31) or a time in RFC 3339's form");
+        let wrong = || {
+            format!(
+                "{text}: give a time before now (30m, 2h, 1d), a date (2026-01-31) or a time in RFC 3339's form"
+            )
+        };
         let at = match humantime::parse_duration(text) {
             Ok(before) => SystemTime::now().checked_sub(before),
             Err(_) => match humantime::parse_rfc3339_weak(text) {
@@ -77,19 +81,30 @@ impl Filter {
                 Err(_) => humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).ok(),
             },
         };
-        let at = at.filter(|at| *at >= SystemTime::UNIX_EPOCH + Duration::from_millis(1)).with_context(wrong)?;
+        let at = at
+            .filter(|at| *at >= SystemTime::UNIX_EPOCH + Duration::from_millis(1))
+            .with_context(wrong)?;
         Ok(humantime::format_rfc3339_millis(at).to_string())
     }
 
     fn takes(&self, record: &Shown) -> bool {
         let is = |field: &Option<String>, wanted: &str| field.as_deref() == Some(wanted);
-        let host = self.host.as_deref().is_none_or(|host| is(&record.host, host) || is(&record.hostname, host));
+        let host = self
+            .host
+            .as_deref()
+            .is_none_or(|host| is(&record.host, host) || is(&record.hostname, host));
         // Times are of one form and in UTC: their order is that of their text.
-        let since = self.since.as_deref().is_none_or(|since| record.time.as_str() >= since);
+        let since = self
+            .since
+            .as_deref()
+            .is_none_or(|since| record.time.as_str() >= since);
         let asker = &record.asker;
         let texts = [&record.submitter, &asker.program, &asker.started_by];
         let who = self.who.as_deref().is_none_or(|who| {
-            let uid = [asker.uid, asker.login_uid].into_iter().flatten().any(|uid| uid.to_string() == who);
+            let uid = [asker.uid, asker.login_uid]
+                .into_iter()
+                .flatten()
+                .any(|uid| uid.to_string() == who);
             uid || texts.into_iter().flatten().any(|text| text.contains(who))
         });
         host && since && who
@@ -115,7 +130,9 @@ pub fn show(folder: &Path, filter: &Filter, json: bool, out: &mut impl Write) ->
                 break;
             }
             // What is no record is told by the check of the trail.
-            let Ok(record) = serde_json::from_slice::<Shown>(&line) else { continue };
+            let Ok(record) = serde_json::from_slice::<Shown>(&line) else {
+                continue;
+            };
             if is_longer || !filter.takes(&record) {
                 continue;
             }
@@ -156,9 +173,21 @@ impl Shown {
 
     fn work(&self) -> String {
         let host = self.host.as_deref().unwrap_or("-");
-        let user = self.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-        let at = if host.contains('@') { host.to_owned() } else { format!("{user}{host}") };
-        let mut parts = vec![at, self.who(), self.tool.clone().unwrap_or_else(|| self.kind.clone())];
+        let user = self
+            .user
+            .as_ref()
+            .map(|user| format!("{user}@"))
+            .unwrap_or_default();
+        let at = if host.contains('@') {
+            host.to_owned()
+        } else {
+            format!("{user}{host}")
+        };
+        let mut parts = vec![
+            at,
+            self.who(),
+            self.tool.clone().unwrap_or_else(|| self.kind.clone()),
+        ];
         let what = self.command.clone().or_else(|| self.program.clone());
         parts.extend(what);
         if let Some(target) = &self.target {
@@ -193,10 +222,13 @@ mod tests {
     use super::*;
 
     const TRAIL: &str = concat!(
-        r#"{"number":1,"time":"2026-01-01T00:00:00.000Z","event":"begin","id":"a","asker":{"uid":7,"program":"/usr/bin/git"},"kind":"session","host":"web1","command":"uptime"}"#, "\n",
-        r#"{"number":2,"time":"2026-01-01T00:00:01.000Z","event":"end","id":"a","asker":{"uid":7,"program":"/usr/bin/git"},"kind":"session","host":"web1","command":"uptime","execution":"finished","status":3,"seconds":0.5}"#, "\n",
+        r#"{"number":1,"time":"2026-01-01T00:00:00.000Z","event":"begin","id":"a","asker":{"uid":7,"program":"/usr/bin/git"},"kind":"session","host":"web1","command":"uptime"}"#,
+        "\n",
+        r#"{"number":2,"time":"2026-01-01T00:00:01.000Z","event":"end","id":"a","asker":{"uid":7,"program":"/usr/bin/git"},"kind":"session","host":"web1","command":"uptime","execution":"finished","status":3,"seconds":0.5}"#,
+        "\n",
         "not a record\n",
-        r#"{"number":3,"time":"2026-01-02T00:00:00.000Z","event":"begin","id":"b","asker":{"uid":8},"kind":"call","tool":"run","host":"db1","hostname":"10.0.0.9","command":"run evil\u001b[2J","submitter":"claude-code 2","decision":"allowed by rule allow 1"}"#, "\n",
+        r#"{"number":3,"time":"2026-01-02T00:00:00.000Z","event":"begin","id":"b","asker":{"uid":8},"kind":"call","tool":"run","host":"db1","hostname":"10.0.0.9","command":"run evil\u001b[2J","submitter":"claude-code 2","decision":"allowed by rule allow 1"}"#,
+        "\n",
     );
 
     fn shown(filter: &Filter, json: bool) -> String {
@@ -220,12 +252,42 @@ mod tests {
         let count = |filter: Filter| shown(&filter, true).lines().count();
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(count(Filter::default()), 3);
-        assert_eq!(count(Filter { host: text("web1"), ..Filter::default() }), 2);
-        assert_eq!(count(Filter { host: text("10.0.0.9"), ..Filter::default() }), 1);
-        assert_eq!(count(Filter { who: text("claude"), ..Filter::default() }), 1);
-        assert_eq!(count(Filter { who: text("7"), ..Filter::default() }), 2);
+        assert_eq!(
+            count(Filter {
+                host: text("web1"),
+                ..Filter::default()
+            }),
+            2
+        );
+        assert_eq!(
+            count(Filter {
+                host: text("10.0.0.9"),
+                ..Filter::default()
+            }),
+            1
+        );
+        assert_eq!(
+            count(Filter {
+                who: text("claude"),
+                ..Filter::default()
+            }),
+            1
+        );
+        assert_eq!(
+            count(Filter {
+                who: text("7"),
+                ..Filter::default()
+            }),
+            2
+        );
         let since = Filter::since("2026-01-01T12:00:00Z").unwrap();
-        assert_eq!(count(Filter { since: Some(since), ..Filter::default() }), 1);
+        assert_eq!(
+            count(Filter {
+                since: Some(since),
+                ..Filter::default()
+            }),
+            1
+        );
         assert_eq!(Filter::since("2026-01-02").unwrap(), "2026-01-02T00:00:00.000Z");
         assert!(Filter::since("2h").is_ok() && Filter::since("soon").is_err());
     }

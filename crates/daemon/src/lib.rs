@@ -16,9 +16,9 @@ mod session;
 mod status;
 mod stop;
 
+pub use trunkline_audit::{Filter as AuditFilter, show as show_audit};
 use trunkline_control::socket;
 pub use trunkline_control::socket::FrameError;
-pub use trunkline_audit::{Filter as AuditFilter, show as show_audit};
 pub use trunkline_control::{place, protocol};
 use trunkline_control::{stdio, terminal};
 

@@ -86,7 +86,9 @@ impl Person {
             return Answer::Yes("the person, for this session");
         }
         let answer = match &question.asking {
-            Asking::Nobody => return Answer::No("it would have to be asked for, and the rules say ask = \"nobody\"".into()),
+            Asking::Nobody => {
+                return Answer::No("it would have to be asked for, and the rules say ask = \"nobody\"".into());
+            }
             Asking::Program(words) => by_program(words, question, context).await,
             Asking::Client if is_stateless(context) => match self.by_client(question, request, context) {
                 Ok(answer) => answer,
@@ -150,16 +152,23 @@ impl Person {
             let asked = InputRequest::Elicitation(ElicitRequest::new(params));
             open.insert(number, Instant::now() + PATIENCE);
             let requests = [(QUESTION.to_owned(), asked)].into();
-            return Err(Answer::Later(Box::new(InputRequiredResult::new(Some(requests), Some(sealed)))));
+            return Err(Answer::Later(Box::new(InputRequiredResult::new(
+                Some(requests),
+                Some(sealed),
+            ))));
         };
-        let stale = "the answer is not to this question, is too late, or was used before: call again without it";
+        let stale =
+            "the answer is not to this question, is too late, or was used before: call again without it";
         let number = codec.open_with(state, &bound).ok();
         let number = number.and_then(|number| String::from_utf8(number).ok());
         // Taken out whatever was said: it is used once.
         if !number.is_some_and(|number| open.remove(&number).is_some()) {
             return Ok(Err(stale.into()));
         }
-        let said = request.input_responses.as_ref().and_then(|said| said.get(QUESTION));
+        let said = request
+            .input_responses
+            .as_ref()
+            .and_then(|said| said.get(QUESTION));
         let result = said.and_then(|said| serde_json::from_value::<ElicitResult>(said.clone()).ok());
         Ok(Ok(result.map_or(Said::No, |result| Said::of(&result))))
     }
@@ -181,7 +190,10 @@ impl Said {
         if result.action != ElicitationAction::Accept {
             return Self::No;
         }
-        let choice = result.content.clone().and_then(|content| serde_json::from_value::<Choice>(content).ok());
+        let choice = result
+            .content
+            .clone()
+            .and_then(|content| serde_json::from_value::<Choice>(content).ok());
         choice.map_or(Self::No, |choice| Self::word(&choice.answer))
     }
 
@@ -196,7 +208,9 @@ impl Said {
 
 /// Whether the server may ask nothing by itself.
 fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
-    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+    context
+        .protocol_version()
+        .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
 }
 
 fn can_be_asked(context: &RequestContext<RoleServer>) -> bool {
@@ -213,7 +227,10 @@ fn bound_to(question: &Question, request: &CallToolRequestParams) -> Vec<u8> {
 }
 
 fn text(question: &Question) -> String {
-    format!("An assistant wants to do this on your hosts:\n\n{}\n\nAllow it?", question.lines.join("\n"))
+    format!(
+        "An assistant wants to do this on your hosts:\n\n{}\n\nAllow it?",
+        question.lines.join("\n")
+    )
 }
 
 fn form(question: &Question) -> Option<ElicitRequestParams> {
@@ -276,7 +293,11 @@ async fn by_program(
         format!("{program}, which asks the person, failed: {error}")
     };
     let mut command = tokio::process::Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut child = command.kill_on_drop(true).spawn().map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
         // One that reads nothing may know what it asks.
@@ -287,7 +308,9 @@ async fn by_program(
         () = context.ct.cancelled() => return Err("the call was cancelled before it was answered".into()),
         output = tokio::time::timeout(PATIENCE, child.wait_with_output()) => output,
     };
-    let output = output.map_err(|_| "nobody answered in time".to_owned())?.map_err(failed)?;
+    let output = output
+        .map_err(|_| "nobody answered in time".to_owned())?
+        .map_err(failed)?;
     let said = String::from_utf8_lossy(&output.stdout);
     Ok(match output.status.success() {
         true => Said::word(said.trim()),

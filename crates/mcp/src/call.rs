@@ -79,16 +79,24 @@ impl Call<'_> {
     /// # Errors
     /// It may not.
     pub(crate) async fn permit(&self, wants: &[(Destination, Action)]) -> Result<Permit, Problem> {
-        let verdicts: Vec<_> = wants.iter().map(|(host, action)| self.rules.verdict(host, action)).collect();
+        let verdicts: Vec<_> = wants
+            .iter()
+            .map(|(host, action)| self.rules.verdict(host, action))
+            .collect();
         for ((host, action), verdict) in wants.iter().zip(&verdicts) {
             if let Verdict::Denied(why) = verdict {
                 return Err(self.refuse(host, action, "denied", why).await);
             }
         }
-        let asks = || verdicts.iter().zip(wants).filter_map(|(verdict, want)| match verdict {
-            Verdict::Ask(rule) => Some((rule, want)),
-            _ => None,
-        });
+        let asks = || {
+            verdicts
+                .iter()
+                .zip(wants)
+                .filter_map(|(verdict, want)| match verdict {
+                    Verdict::Ask(rule) => Some((rule, want)),
+                    _ => None,
+                })
+        };
         let asked: Vec<String> = asks().map(|(rule, _)| rule.clone()).collect();
         let mut said = None;
         if !asked.is_empty() {
@@ -132,15 +140,24 @@ impl Call<'_> {
         // Nothing that was shown may be other than what is done: text that would have to be cut or marked is not asked for.
         let shown = Printable::line(&what);
         if *shown != what {
-            return Err(Problem::new("what has to be asked for must be one line of printable text, and no longer than 4096 bytes"));
+            return Err(Problem::new(
+                "what has to be asked for must be one line of printable text, and no longer than 4096 bytes",
+            ));
         }
-        Ok(format!("{} ({}){place}: {shown} [rule {rule}]", host.as_hop(), Printable::line(&address)))
+        Ok(format!(
+            "{} ({}){place}: {shown} [rule {rule}]",
+            host.as_hop(),
+            Printable::line(&address)
+        ))
     }
 
     async fn begin(&self, host: &Destination, action: &Action, decision: &str) -> Result<Entry, Failure> {
         let subject = Subject::call(&self.request.name, &host.as_hop(), &action.to_string(), decision);
         let place = self.state.hosts.place().await?;
-        self.state.trail.begin(&place, self.rules.record, subject, &self.client).await
+        self.state
+            .trail
+            .begin(&place, self.rules.record, subject, &self.client)
+            .await
     }
 
     /// Records that something is not done, and tells why.
@@ -167,7 +184,10 @@ impl Call<'_> {
     ///
     /// # Errors
     /// This process has no place in the system.
-    pub(crate) async fn host(&self, destination: &Destination) -> Result<std::sync::Arc<hosts::Host>, Failure> {
+    pub(crate) async fn host(
+        &self,
+        destination: &Destination,
+    ) -> Result<std::sync::Arc<hosts::Host>, Failure> {
         self.state.hosts.host(destination, self.rules, &self.client).await
     }
 

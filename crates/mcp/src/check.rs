@@ -45,7 +45,10 @@ pub(crate) fn main(args: &Args, path: &Path) -> anyhow::Result<u8> {
         None => named.into_iter().map(str::to_owned).collect(),
     };
     if names.is_empty() {
-        bail!("the rules name hosts by patterns only ({}): say which one with --host", patterns.join(" "));
+        bail!(
+            "the rules name hosts by patterns only ({}): say which one with --host",
+            patterns.join(" ")
+        );
     }
     let mut code = 0;
     for name in names {
@@ -65,7 +68,8 @@ pub(crate) fn main(args: &Args, path: &Path) -> anyhow::Result<u8> {
 }
 
 fn action(args: &Args) -> anyhow::Result<Option<Action>> {
-    let cleaned = |path: &String| clean(path).ok_or_else(|| anyhow!("{path} is not an absolute path without . and .."));
+    let cleaned =
+        |path: &String| clean(path).ok_or_else(|| anyhow!("{path} is not an absolute path without . and .."));
     Ok(match (&args.command, &args.read, &args.write) {
         (Some(line), ..) if args.shell => Some(Action::Shell(line.clone())),
         (Some(line), ..) => Some(Action::Run {

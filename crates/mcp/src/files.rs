@@ -74,17 +74,25 @@ impl Files<'_> {
     ///
     /// # Errors
     /// It may not; the host does not say.
-    pub(crate) async fn real(&self, path: &str, action: impl Fn(String) -> Action) -> Result<String, Failure> {
+    pub(crate) async fn real(
+        &self,
+        path: &str,
+        action: impl Fn(String) -> Action,
+    ) -> Result<String, Failure> {
         let real = self.resolved(path).await?;
         if (self.permits)(&action(real.clone())) {
             return Ok(real);
         }
         // The rule's own directory may be a link, which whoever wrote the rule has vouched for.
         for directory in &self.directories {
-            let Ok(there) = self.resolved(directory).await else { continue };
+            let Ok(there) = self.resolved(directory).await else {
+                continue;
+            };
             let rest = match there.as_str() {
                 "/" => Some(real.as_str()),
-                there => real.strip_prefix(there).filter(|rest| rest.is_empty() || rest.starts_with('/')),
+                there => real
+                    .strip_prefix(there)
+                    .filter(|rest| rest.is_empty() || rest.starts_with('/')),
             };
             if rest.is_some_and(|rest| (self.permits)(&action(format!("{directory}{rest}")))) {
                 return Ok(real);
@@ -97,7 +105,13 @@ impl Files<'_> {
     async fn resolved(&self, path: &str) -> Result<String, Failure> {
         let real = self.sftp.realpath(path).await.map_err(Failure::from)?;
         let text = std::str::from_utf8(&real).ok().and_then(clean);
-        text.ok_or_else(|| refused(format!("{} is {}, which is not a plain path", path, Printable::line(&real))))
+        text.ok_or_else(|| {
+            refused(format!(
+                "{} is {}, which is not a plain path",
+                path,
+                Printable::line(&real)
+            ))
+        })
     }
 
     /// What a path is: links are not followed.
@@ -116,7 +130,11 @@ impl Files<'_> {
     ///
     /// # Errors
     /// As [`Self::real`].
-    pub(crate) async fn real_parent(&self, path: &str, action: impl Fn(String) -> Action) -> Result<String, Failure> {
+    pub(crate) async fn real_parent(
+        &self,
+        path: &str,
+        action: impl Fn(String) -> Action,
+    ) -> Result<String, Failure> {
         let Some((parent, name)) = path.rsplit_once('/').filter(|(_, name)| !name.is_empty()) else {
             return self.real(path, action).await;
         };
@@ -143,7 +161,10 @@ impl Files<'_> {
         let mut bytes = Vec::new();
         while bytes.len() < most {
             let at = offset + bytes.len() as u64;
-            let piece = file.read_at(at, most - bytes.len()).await.map_err(Failure::from)?;
+            let piece = file
+                .read_at(at, most - bytes.len())
+                .await
+                .map_err(Failure::from)?;
             if piece.is_empty() {
                 break;
             }
@@ -160,7 +181,10 @@ impl Files<'_> {
         let attributes = self.sftp.stat(real).await.map_err(Failure::from)?;
         match attributes.file_type() {
             Some(FileType::Regular) => Ok(attributes),
-            _ => Err(refused(format!("{} is not a regular file", Printable::line(real)))),
+            _ => Err(refused(format!(
+                "{} is not a regular file",
+                Printable::line(real)
+            ))),
         }
     }
 
@@ -191,7 +215,12 @@ impl Files<'_> {
     ///
     /// # Errors
     /// Nothing was changed.
-    pub(crate) async fn write(&self, path: &str, content: Bytes, expected: Option<&str>) -> Result<Written, Failure> {
+    pub(crate) async fn write(
+        &self,
+        path: &str,
+        content: Bytes,
+        expected: Option<&str>,
+    ) -> Result<Written, Failure> {
         let real = self.real_parent(path, Action::Write).await?;
         let shown = Printable::line(&real);
         let there = match self.sftp.lstat(&real).await {
@@ -201,7 +230,11 @@ impl Files<'_> {
         };
         match there.as_ref().map(kind) {
             None | Some("file") => {}
-            Some("link") => return Err(refused(format!("{shown} is a symbolic link: write to the file that it leads to"))),
+            Some("link") => {
+                return Err(refused(format!(
+                    "{shown} is a symbolic link: write to the file that it leads to"
+                )));
+            }
             Some(kind) => return Err(refused(format!("{shown} is a {kind}, not a file"))),
         }
         self.expect(&real, there.is_some(), expected).await?;
@@ -209,7 +242,9 @@ impl Files<'_> {
         let (folder, name) = real.rsplit_once('/').unwrap_or(("", &real));
         let short: String = name.chars().take(60).collect();
         let beside = format!("{folder}/.{short}.trunkline-{:016x}", rand::rng().random::<u64>());
-        let done = self.replace(&real, &beside, content, there.as_ref(), expected).await;
+        let done = self
+            .replace(&real, &beside, content, there.as_ref(), expected)
+            .await;
         if done.is_err() {
             // What is left of it is nobody's.
             let _ = self.sftp.remove(&beside).await;
@@ -218,7 +253,9 @@ impl Files<'_> {
         Ok(Written {
             created: there.is_none(),
             sha256,
-            mode: there.and_then(|attributes| attributes.permissions).map(Permissions::bits),
+            mode: there
+                .and_then(|attributes| attributes.permissions)
+                .map(Permissions::bits),
         })
     }
 
@@ -230,7 +267,9 @@ impl Files<'_> {
             (true, None) => Err(refused(format!(
                 "{shown} exists: read it, and give expected_sha256 of what is to be replaced"
             ))),
-            (false, Some(_)) => Err(refused(format!("{shown} does not exist: leave out expected_sha256 to create it"))),
+            (false, Some(_)) => Err(refused(format!(
+                "{shown} does not exist: leave out expected_sha256 to create it"
+            ))),
             (true, Some(expected)) => match self.hash(real).await? {
                 Some(hash) if hash.eq_ignore_ascii_case(expected) => Ok(()),
                 _ => Err(refused(format!(
@@ -254,7 +293,11 @@ impl Files<'_> {
             permissions: there.map(|_| Permissions(0o600)),
             ..FileAttributes::default()
         };
-        let file = self.sftp.open(beside, flags, attributes).await.map_err(Failure::from)?;
+        let file = self
+            .sftp
+            .open(beside, flags, attributes)
+            .await
+            .map_err(Failure::from)?;
         let length = content.len() as u64;
         file.write_at(0, content).await.map_err(Failure::from)?;
         if let Some(there) = there {
@@ -275,7 +318,12 @@ impl Files<'_> {
 
     /// Gives a new file the owner and the permissions of the one that it replaces, in this order: a change of owner takes
     /// set-user-ID away.
-    async fn keep(&self, file: &trunkline::sftp::File, real: &str, there: &FileAttributes) -> Result<(), Failure> {
+    async fn keep(
+        &self,
+        file: &trunkline::sftp::File,
+        real: &str,
+        there: &FileAttributes,
+    ) -> Result<(), Failure> {
         let fresh = file.stat().await.map_err(Failure::from)?;
         if there.owner.is_some() && fresh.owner != there.owner {
             let owner = FileAttributes {
@@ -288,7 +336,9 @@ impl Files<'_> {
                 refused(format!("{real} belongs to somebody else, whom a new file would not belong to: it was not replaced"))
             })?;
         }
-        let Some(permissions) = there.permissions else { return Ok(()) };
+        let Some(permissions) = there.permissions else {
+            return Ok(());
+        };
         let permissions = FileAttributes {
             permissions: Some(Permissions(permissions.bits())),
             ..FileAttributes::default()
@@ -300,7 +350,11 @@ impl Files<'_> {
     ///
     /// # Errors
     /// It cannot be listed, or may not.
-    pub(crate) async fn list(&self, path: &str, most: usize) -> Result<(Vec<(String, Found)>, bool), Failure> {
+    pub(crate) async fn list(
+        &self,
+        path: &str,
+        most: usize,
+    ) -> Result<(Vec<(String, Found)>, bool), Failure> {
         let real = self.real(path, Action::Read).await?;
         let mut listing = self.sftp.read_dir(&real);
         let mut names = Vec::new();
@@ -332,7 +386,12 @@ impl Files<'_> {
     ///
     /// # Errors
     /// It cannot be read, or may not.
-    pub(crate) async fn tail(&self, path: &str, lines: usize, most: usize) -> Result<(Vec<u8>, u64), Failure> {
+    pub(crate) async fn tail(
+        &self,
+        path: &str,
+        lines: usize,
+        most: usize,
+    ) -> Result<(Vec<u8>, u64), Failure> {
         let real = self.real(path, Action::Read).await?;
         let size = self.regular(&real).await?.size.unwrap_or(0);
         let from = size.saturating_sub(most as u64);

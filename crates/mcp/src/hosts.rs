@@ -177,7 +177,10 @@ impl Host {
             };
             Way::find(&self.reached, elsewhere).await.map(Arc::new)
         };
-        self.way.get_or_try_init(found).await.map_err(|failure| self.explained(failure))
+        self.way
+            .get_or_try_init(found)
+            .await
+            .map_err(|failure| self.explained(failure))
     }
 
     /// An SFTP session, shared by all that is done with files there.
@@ -205,14 +208,18 @@ impl Host {
     pub(crate) fn explained(&self, mut failure: Failure) -> Failure {
         let host = self.destination.as_hop();
         let advice = match failure.kind {
-            ErrorKind::Authentication if self.reached.request.world.var("SSH_AUTH_SOCK").is_none() => format!(
-                "SSH_AUTH_SOCK is not set for this server, so no agent was asked: 'trunkline setup mcp', in a terminal, writes it \
+            ErrorKind::Authentication if self.reached.request.world.var("SSH_AUTH_SOCK").is_none() => {
+                format!(
+                    "SSH_AUTH_SOCK is not set for this server, so no agent was asked: 'trunkline setup mcp', in a terminal, writes it \
                  into the client's configuration; or connect first with 'trunkline up {host}'"
-            ),
+                )
+            }
             ErrorKind::Authentication => format!(
                 "nobody can be asked for a password here: connect first with 'trunkline up {host}' in a terminal"
             ),
-            ErrorKind::HostKey => format!("a person has to check the host's key: 'trunkline ssh {host}' in a terminal"),
+            ErrorKind::HostKey => {
+                format!("a person has to check the host's key: 'trunkline ssh {host}' in a terminal")
+            }
             _ => return failure,
         };
         if !failure.message.contains(&advice) {
@@ -280,8 +287,26 @@ mod tests {
         assert_eq!(parsed("::1"), (None, "::1".into(), None));
         assert_eq!(parsed("jo@[::1]:22"), (Some("jo".into()), "::1".into(), Some(22)));
         for wrong in [
-            "", "-oProxyCommand=id", "jo@-x", "-x@web1", "ssh://web1", "web1,web2", "web1 web2", "web1;id", "a@b@c", "web%1",
-            "web1:0", "web1:99999", "web1:x", "[::1", "[::1]x", "web1\n", "$(id)", "web*", "@web1", "wéb",
+            "",
+            "-oProxyCommand=id",
+            "jo@-x",
+            "-x@web1",
+            "ssh://web1",
+            "web1,web2",
+            "web1 web2",
+            "web1;id",
+            "a@b@c",
+            "web%1",
+            "web1:0",
+            "web1:99999",
+            "web1:x",
+            "[::1",
+            "[::1]x",
+            "web1\n",
+            "$(id)",
+            "web*",
+            "@web1",
+            "wéb",
         ] {
             assert!(destination(wrong).is_err(), "{wrong:?}");
         }

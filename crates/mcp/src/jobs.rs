@@ -12,7 +12,7 @@ use trunkline::ExitStatus;
 use trunkline_audit::Entry;
 use trunkline_control::protocol::{Exit, Reply};
 use trunkline_embed::{
-    Control, ErrorKind, Execution, Failure, Input, Output, Program, Reader, Route, SessionOptions,
+    Control, ErrorKind, Execution, Failure, Input, Output, Program, Route, SessionOptions,
 };
 
 use crate::hosts::Host;
@@ -82,7 +82,10 @@ impl Jobs {
             id: id.clone(),
             host: order.host.destination.as_hop(),
             keeps: order.keeps,
-            outputs: [Mutex::new(Spool::new(order.output)), Mutex::new(Spool::new(order.output))],
+            outputs: [
+                Mutex::new(Spool::new(order.output)),
+                Mutex::new(Spool::new(order.output)),
+            ],
             state: watch::Sender::default(),
             stop: CancellationToken::new(),
             control: Mutex::new(None),
@@ -91,7 +94,9 @@ impl Jobs {
             let mut jobs = locked(&self.jobs);
             jobs.retain(|_, job| !job.has_expired());
             while jobs.len() >= MOST {
-                let ended = jobs.iter().filter_map(|(id, job)| Some((job.ended_at()?, id.clone())));
+                let ended = jobs
+                    .iter()
+                    .filter_map(|(id, job)| Some((job.ended_at()?, id.clone())));
                 let Some((_, oldest)) = ended.min() else { break };
                 jobs.remove(&oldest);
             }
@@ -104,7 +109,9 @@ impl Jobs {
             if let Some(entry) = entry {
                 entry.end_by(&last_reply(&end));
             }
-            running.state.send_modify(|state| state.end = Some((end, Instant::now())));
+            running
+                .state
+                .send_modify(|state| state.end = Some((end, Instant::now())));
         });
         job
     }
@@ -146,7 +153,10 @@ impl Job {
     async fn run(&self, order: Order) -> Result<ExitStatus, Failure> {
         let deadline = Instant::now() + order.time;
         let busy = || {
-            let message = format!("{}: too much is being done there at once; the command did not start", self.host);
+            let message = format!(
+                "{}: too much is being done there at once; the command did not start",
+                self.host
+            );
             Failure::new(ErrorKind::Limit, message)
         };
         let permit = tokio::select! {
@@ -156,11 +166,16 @@ impl Job {
         };
         let _permit = permit.map_err(|_| busy())?;
         let way = order.host.way().await?;
-        let mut options = SessionOptions::new(Program::Exec(order.line.into_bytes()));
-        options.env = Vec::new();
-        let input = if order.input.is_empty() { Route::Ignore } else { Route::Pipe };
+        let options = SessionOptions::new(Program::Exec(order.line.into_bytes()));
+        let input = if order.input.is_empty() {
+            Route::Ignore
+        } else {
+            Route::Pipe
+        };
         let limit = deadline.saturating_duration_since(Instant::now());
-        let started = way.start(&options, [input, Route::Pipe, Route::Pipe], Some(limit)).await;
+        let started = way
+            .start(&options, [input, Route::Pipe, Route::Pipe], Some(limit))
+            .await;
         let session = started.map_err(|failure| order.host.explained(failure))?;
         let control = session.control;
         *locked(&self.control) = Some(control.clone());
@@ -196,9 +211,11 @@ impl Job {
     }
 
     async fn collect(&self, output: Output, which: usize) {
-        let Output::Program(mut reader) = output else { return };
+        let Output::Program(mut reader) = output else {
+            return;
+        };
         let mut pieces: Vec<Bytes> = Vec::new();
-        while read(&mut reader, &mut pieces).await > 0 {
+        while reader.chunks(&mut pieces).await > 0 {
             let mut spool = locked(&self.outputs[which]);
             let mut count = 0;
             for piece in pieces.drain(..) {
@@ -245,24 +262,25 @@ impl Job {
     }
 }
 
-async fn read(reader: &mut Reader, pieces: &mut Vec<Bytes>) -> usize {
-    reader.chunks(pieces).await
-}
-
 fn stopped() -> Failure {
     Failure::new(ErrorKind::Local, "the command was stopped")
 }
 
 fn timed_out(after: Duration) -> Failure {
     let after = humantime::format_duration(after);
-    Failure::new(ErrorKind::Timeout, format!("the command was not done after {after}"))
+    Failure::new(
+        ErrorKind::Timeout,
+        format!("the command was not done after {after}"),
+    )
 }
 
 /// What the daemon would have told last, for the audit trail.
 fn last_reply(end: &Result<ExitStatus, Failure>) -> Reply {
     match end {
         Ok(ExitStatus::Exited(status)) => Reply::Exit(Exit::Status(*status)),
-        Ok(ExitStatus::Signaled { signal, core_dumped }) => Reply::Exit(Exit::Signal(signal.clone(), *core_dumped)),
+        Ok(ExitStatus::Signaled { signal, core_dumped }) => {
+            Reply::Exit(Exit::Signal(signal.clone(), *core_dumped))
+        }
         Ok(ExitStatus::Unknown) => Reply::Exit(Exit::Unknown),
         Err(failure) => Reply::Failed(failure.clone()),
     }

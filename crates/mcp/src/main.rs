@@ -50,7 +50,6 @@ fn main() {
         eprintln!("trunkline: {error}");
         OWN_ERROR
     });
-    // A thread may sit in a read of standard input, which nothing ends.
     std::process::exit(code.into());
 }
 
@@ -65,9 +64,13 @@ fn run(arguments: Arguments) -> anyhow::Result<u8> {
                 .with_writer(std::io::stderr)
                 .with_max_level(tracing::Level::ERROR)
                 .init();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let code = runtime.block_on(server::serve(rules))?;
-            Ok(u8::from(code != ExitCode::SUCCESS))
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let code = runtime.block_on(server::serve(rules));
+            // A thread may sit in a read of standard input, which nothing ends.
+            runtime.shutdown_background();
+            Ok(u8::from(code? != ExitCode::SUCCESS))
         }
     }
 }

@@ -118,10 +118,7 @@ struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// A command, as words.
-    Run {
-        words: Vec<String>,
-        sudo: bool,
-    },
+    Run { words: Vec<String>, sudo: bool },
     /// A line for the far shell.
     Shell(String),
     /// To read a file or a directory's names: a clean path.
@@ -204,7 +201,8 @@ impl Rules {
         let mut rules: Self = toml::from_str(text).map_err(|error| mistake(error.to_string()))?;
         rules.path = path.into();
         for (name, rule) in rules.named() {
-            rule.check().map_err(|wrong| mistake(format!("[[{name}]]: {wrong}")))?;
+            rule.check()
+                .map_err(|wrong| mistake(format!("[[{name}]]: {wrong}")))?;
         }
         if rules.ssh_config.as_ref().is_some_and(|path| path.is_relative()) {
             return Err(mistake("ssh_config: give an absolute path".into()));
@@ -219,7 +217,11 @@ impl Rules {
 
     /// All rules with what they are called: their list and their place in it.
     fn named(&self) -> impl Iterator<Item = (String, &Rule)> {
-        let lists = [("deny", &self.denying), ("allow", &self.allowing), ("ask-for", &self.asking)];
+        let lists = [
+            ("deny", &self.denying),
+            ("allow", &self.allowing),
+            ("ask-for", &self.asking),
+        ];
         lists.into_iter().flat_map(|(list, rules)| {
             let named = rules.iter().enumerate();
             named.map(move |(index, rule)| (format!("{list} {}", index + 1), rule))
@@ -235,7 +237,9 @@ impl Rules {
                 continue;
             }
             match name.split(' ').next() {
-                Some("deny") => return Verdict::Denied(format!("{}: rule {name} denies it", self.path.display())),
+                Some("deny") => {
+                    return Verdict::Denied(format!("{}: rule {name} denies it", self.path.display()));
+                }
                 Some("allow") => return Verdict::Allowed(name),
                 _ => asks = asks.or(Some(name)),
             }
@@ -252,8 +256,16 @@ impl Rules {
 
     /// Whether anything is allowed on a host, or may be asked for: whether it may be connected to at all.
     pub(crate) fn knows(&self, host: &Destination) -> bool {
-        let denied = self.denying.iter().any(|rule| rule.is_about(host) && rule.is_bare());
-        !denied && self.allowing.iter().chain(&self.asking).any(|rule| rule.is_about(host))
+        let denied = self
+            .denying
+            .iter()
+            .any(|rule| rule.is_about(host) && rule.is_bare());
+        !denied
+            && self
+                .allowing
+                .iter()
+                .chain(&self.asking)
+                .any(|rule| rule.is_about(host))
     }
 
     /// The directories of the rules about a host, as they are written: where links may lead.
@@ -266,7 +278,12 @@ impl Rules {
     /// The hosts that are named without a pattern, and the patterns.
     pub(crate) fn hosts(&self) -> (Vec<&str>, Vec<&str>) {
         let (mut names, mut patterns) = (Vec::new(), Vec::new());
-        for pattern in self.allowing.iter().chain(&self.asking).flat_map(|rule| &rule.hosts) {
+        for pattern in self
+            .allowing
+            .iter()
+            .chain(&self.asking)
+            .flat_map(|rule| &rule.hosts)
+        {
             match pattern.name() {
                 Some(name) => names.push(name),
                 None => patterns.push(pattern.as_str()),
@@ -285,12 +302,31 @@ impl Rules {
         for (name, rule) in self.named().filter(|(_, rule)| rule.is_about(host)) {
             let list = name.split(' ').next().unwrap_or_default();
             let patterns = |patterns: &[CommandPattern]| {
-                patterns.iter().map(|one| one.as_str().to_owned()).collect::<Vec<_>>()
+                patterns
+                    .iter()
+                    .map(|one| one.as_str().to_owned())
+                    .collect::<Vec<_>>()
             };
-            lines.extend(patterns(&rule.commands).into_iter().map(|one| format!("{list} run: {one}")));
-            lines.extend(patterns(&rule.sudo).into_iter().map(|one| format!("{list} run with sudo: {one}")));
-            lines.extend(rule.read.iter().map(|one| format!("{list} read: {}", one.as_str())));
-            lines.extend(rule.write.iter().map(|one| format!("{list} write: {}", one.as_str())));
+            lines.extend(
+                patterns(&rule.commands)
+                    .into_iter()
+                    .map(|one| format!("{list} run: {one}")),
+            );
+            lines.extend(
+                patterns(&rule.sudo)
+                    .into_iter()
+                    .map(|one| format!("{list} run with sudo: {one}")),
+            );
+            lines.extend(
+                rule.read
+                    .iter()
+                    .map(|one| format!("{list} read: {}", one.as_str())),
+            );
+            lines.extend(
+                rule.write
+                    .iter()
+                    .map(|one| format!("{list} write: {}", one.as_str())),
+            );
             if rule.shell {
                 lines.push(format!("{list} run with shell: any command line"));
             }
@@ -309,7 +345,9 @@ impl Rule {
             return Err("hosts is missing, or empty".into());
         }
         if self.shell && self.hosts.iter().any(|host| host.name().is_none()) {
-            return Err("shell = true allows everything the account can do: name each host, without * and ?".into());
+            return Err(
+                "shell = true allows everything the account can do: name each host, without * and ?".into(),
+            );
         }
         Ok(())
     }
@@ -330,7 +368,8 @@ impl Rule {
         if denies && self.is_bare() {
             return true;
         }
-        let any = |patterns: &[CommandPattern], words: &[String]| patterns.iter().any(|one| one.matches(words));
+        let any =
+            |patterns: &[CommandPattern], words: &[String]| patterns.iter().any(|one| one.matches(words));
         let holds = |directories: &[Directory], path: &str| {
             directories.iter().any(|one| match denies {
                 true => one.encloses(path),
@@ -339,7 +378,9 @@ impl Rule {
         };
         match action {
             // What is denied is denied as root, too.
-            Action::Run { words, sudo: true } => any(&self.sudo, words) || (denies && any(&self.commands, words)),
+            Action::Run { words, sudo: true } => {
+                any(&self.sudo, words) || (denies && any(&self.commands, words))
+            }
             Action::Run { words, sudo: false } => any(&self.commands, words),
             Action::Shell(_) => self.shell,
             Action::Read(path) => holds(&self.read, path),
@@ -396,11 +437,23 @@ mod tests {
         let allowed = |name: &str| Verdict::Allowed(name.into());
         assert_eq!(verdict("web1", run("uptime", false)), allowed("allow 1"));
         assert_eq!(verdict("deploy@web1", run("uptime", false)), allowed("allow 1"));
-        assert_eq!(verdict("web1", run("systemctl reload nginx", true)), allowed("allow 1"));
-        assert_eq!(verdict("web1", Action::Read("/var/log/syslog".into())), allowed("allow 1"));
+        assert_eq!(
+            verdict("web1", run("systemctl reload nginx", true)),
+            allowed("allow 1")
+        );
+        assert_eq!(
+            verdict("web1", Action::Read("/var/log/syslog".into())),
+            allowed("allow 1")
+        );
         assert_eq!(verdict("box", Action::Shell("a | b".into())), allowed("allow 2"));
-        assert_eq!(verdict("web1", run("systemctl restart nginx", true)), Verdict::Ask("ask-for 1".into()));
-        assert_eq!(verdict("web1", Action::Write("/etc/nginx/a".into())), Verdict::Ask("ask-for 1".into()));
+        assert_eq!(
+            verdict("web1", run("systemctl restart nginx", true)),
+            Verdict::Ask("ask-for 1".into())
+        );
+        assert_eq!(
+            verdict("web1", Action::Write("/etc/nginx/a".into())),
+            Verdict::Ask("ask-for 1".into())
+        );
         for (host, action) in [
             ("other", run("uptime", false)),
             ("web1.evil.com", run("uptime", false)),
@@ -415,7 +468,10 @@ mod tests {
             ("web9", run("uptime", false)),
             ("web1", Action::Read("/var/log/private/a".into())),
         ] {
-            assert!(matches!(verdict(host, action.clone()), Verdict::Denied(_)), "{host} {action}");
+            assert!(
+                matches!(verdict(host, action.clone()), Verdict::Denied(_)),
+                "{host} {action}"
+            );
         }
         assert!(rules.knows(&"web1".parse().unwrap()) && !rules.knows(&"web9".parse().unwrap()));
         assert!(!rules.knows(&"root@web1".parse().unwrap()));
@@ -439,21 +495,40 @@ mod tests {
     #[test]
     fn a_mistake_is_told_with_its_line() {
         for (text, line, words) in [
-            ("[[allow]]\nhosts = [\"web1\"]\ncommand = [\"a\"]", 3, "unknown field `command`"),
-            ("[[allow]]\nhosts = [\"web1\"]\ncommands = [\"a; b\"]", 3, "is for a shell"),
+            (
+                "[[allow]]\nhosts = [\"web1\"]\ncommand = [\"a\"]",
+                3,
+                "unknown field `command`",
+            ),
+            (
+                "[[allow]]\nhosts = [\"web1\"]\ncommands = [\"a; b\"]",
+                3,
+                "is for a shell",
+            ),
             ("[[allow]]\nhosts = [\"-o\"]", 2, "is not a host"),
-            ("[[allow]]\nhosts = [\"a\"]\nread = [\"log\"]", 3, "is not an absolute path"),
+            (
+                "[[allow]]\nhosts = [\"a\"]\nread = [\"log\"]",
+                3,
+                "is not an absolute path",
+            ),
             ("ask = \"me\"", 1, ""),
         ] {
-            let error = Rules::parse(text, Path::new("/x/mcp.toml")).unwrap_err().to_string();
-            assert!(error.contains(&format!("line {line}")) && error.contains('^') && error.contains(words), "{error}");
+            let error = Rules::parse(text, Path::new("/x/mcp.toml"))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(&format!("line {line}")) && error.contains('^') && error.contains(words),
+                "{error}"
+            );
         }
         for (text, words) in [
             ("[[allow]]\ncommands = [\"a\"]", "hosts is missing"),
             ("[[allow]]\nhosts = [\"a*\"]\nshell = true", "name each host"),
             ("ask = [\"zenity\"]", "absolute path"),
         ] {
-            let error = Rules::parse(text, Path::new("/x/mcp.toml")).unwrap_err().to_string();
+            let error = Rules::parse(text, Path::new("/x/mcp.toml"))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -15,7 +15,8 @@ use futures_util::FutureExt as _;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation,
     ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-    ReadResourceResponse, ReadResourceResult, ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, Tool,
+    ReadResourceResponse, ReadResourceResult, ResourceContents, ResourceTemplate, ServerCapabilities,
+    ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ServerHandler, service::serve_server_with_ct};
@@ -88,20 +89,21 @@ pub(crate) async fn serve(rules: PathBuf) -> anyhow::Result<ExitCode> {
         input: stream(rustix::stdio::stdin())?,
         over: over.clone(),
     };
-    let code = match serve_server_with_ct(server, (input, stream(rustix::stdio::stdout())?), over.clone()).await {
-        Ok(running) => {
-            let ended = running.waiting().await;
-            tracing::debug!("ended: {ended:?}");
-            ExitCode::SUCCESS
-        }
-        // Nothing was asked: a client that looks whether there is a server.
-        Err(_) if over.is_cancelled() => ExitCode::SUCCESS,
-        Err(error) => {
-            let error = Printable::line(error.to_string());
-            eprintln!("trunkline mcp: the client did not begin as the protocol says: {error}");
-            ExitCode::FAILURE
-        }
-    };
+    let code =
+        match serve_server_with_ct(server, (input, stream(rustix::stdio::stdout())?), over.clone()).await {
+            Ok(running) => {
+                let ended = running.waiting().await;
+                tracing::debug!("ended: {ended:?}");
+                ExitCode::SUCCESS
+            }
+            // Nothing was asked: a client that looks whether there is a server.
+            Err(_) if over.is_cancelled() => ExitCode::SUCCESS,
+            Err(error) => {
+                let error = Printable::line(error.to_string());
+                eprintln!("trunkline mcp: the client did not begin as the protocol says: {error}");
+                ExitCode::FAILURE
+            }
+        };
     state.jobs.close().await;
     // A strict trail on a disk that hangs keeps nobody here.
     let _ = tokio::time::timeout(Duration::from_secs(1), state.trail.close()).await;
@@ -120,7 +122,11 @@ struct UntilEnd {
 }
 
 impl AsyncRead for UntilEnd {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut self.input).poll_read(cx, buffer));
         if read.is_err() || buffer.filled().len() == before {
@@ -144,9 +150,16 @@ impl Server {
         }
     }
 
-    async fn called(&self, request: &CallToolRequestParams, context: &RequestContext<RoleServer>) -> CallToolResponse {
+    async fn called(
+        &self,
+        request: &CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> CallToolResponse {
         let Ok(_permit) = self.state.calls.try_acquire() else {
-            return told(format!("{MOST_CALLS} calls are under way: wait for some of them (did not start)")).into();
+            return told(format!(
+                "{MOST_CALLS} calls are under way: wait for some of them (did not start)"
+            ))
+            .into();
         };
         let rules = match Rules::load(&self.state.rules) {
             Ok(rules) => rules,
@@ -174,7 +187,10 @@ fn told(message: impl Into<String>) -> CallToolResult {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .build();
         let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new("trunkline", env!("CARGO_PKG_VERSION"));
         info.instructions = Some(INSTRUCTIONS.into());
@@ -199,7 +215,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         // Whoever calls would wait for ever for a handler that has panicked.
-        let called = AssertUnwindSafe(self.called(&request, &context)).catch_unwind().await;
+        let called = AssertUnwindSafe(self.called(&request, &context))
+            .catch_unwind()
+            .await;
         Ok(called.unwrap_or_else(|_| {
             let message = "trunkline mcp has a bug: this call has failed in a way that nobody thought of (may have started)";
             told(message).into()
@@ -222,14 +240,20 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri.clone();
-        let (host, path) = place(&uri).ok_or_else(|| ErrorData::invalid_params("the URI is not host://HOST/PATH", None))?;
+        let (host, path) =
+            place(&uri).ok_or_else(|| ErrorData::invalid_params("the URI is not host://HOST/PATH", None))?;
         // The same call as the tool's, with the same rules, and nobody to ask meanwhile but in the older protocol.
         let arguments = json!({ "host": host, "path": path, "length": 131_072 });
         let arguments = arguments.as_object().cloned().unwrap_or_default();
         let request = CallToolRequestParams::new(Cow::Borrowed("read")).with_arguments(arguments);
         let result = match self.call_tool(request, context).await? {
             CallToolResponse::Complete(result) => result,
-            _ => return Err(ErrorData::invalid_request("a person has to be asked: call the tool 'read'", None)),
+            _ => {
+                return Err(ErrorData::invalid_request(
+                    "a person has to be asked: call the tool 'read'",
+                    None,
+                ));
+            }
         };
         let value = result.structured_content.unwrap_or_default();
         let content = value["content"].as_str().unwrap_or_default().to_owned();
@@ -277,8 +301,17 @@ mod tests {
     fn a_resource_is_a_host_and_a_path() {
         let found = |uri: &str| place(uri).map(|(host, path)| format!("{host} {path}"));
         assert_eq!(found("host://web1/etc/hosts").as_deref(), Some("web1 /etc/hosts"));
-        assert_eq!(found("host://jo@web1:22//a%20b").as_deref(), Some("jo@web1:22 /a b"));
-        for wrong in ["host://web1", "file:///etc/passwd", "host://web1/%zz", "host://web1/%ff", "host://web1/%2"] {
+        assert_eq!(
+            found("host://jo@web1:22//a%20b").as_deref(),
+            Some("jo@web1:22 /a b")
+        );
+        for wrong in [
+            "host://web1",
+            "file:///etc/passwd",
+            "host://web1/%zz",
+            "host://web1/%ff",
+            "host://web1/%2",
+        ] {
             assert_eq!(found(wrong), None, "{wrong}");
         }
     }

@@ -62,14 +62,17 @@ impl Client {
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::ClaudeCode => (".claude.json", "mcpServers"),
-            Self::ClaudeDesktop if cfg!(target_os = "macos") => {
-                ("Library/Application Support/Claude/claude_desktop_config.json", "mcpServers")
-            }
+            Self::ClaudeDesktop if cfg!(target_os = "macos") => (
+                "Library/Application Support/Claude/claude_desktop_config.json",
+                "mcpServers",
+            ),
             Self::ClaudeDesktop => (".config/Claude/claude_desktop_config.json", "mcpServers"),
             Self::Codex => (".codex/config.toml", ""),
             Self::Cursor => (".cursor/mcp.json", "mcpServers"),
             Self::Gemini => (".gemini/settings.json", "mcpServers"),
-            Self::Vscode if cfg!(target_os = "macos") => ("Library/Application Support/Code/User/mcp.json", "servers"),
+            Self::Vscode if cfg!(target_os = "macos") => {
+                ("Library/Application Support/Code/User/mcp.json", "servers")
+            }
             Self::Vscode => (".config/Code/User/mcp.json", "servers"),
             Self::Windsurf => (".codeium/windsurf/mcp_config.json", "mcpServers"),
             Self::Zed => (".config/zed/settings.json", "context_servers"),
@@ -120,7 +123,11 @@ pub(crate) fn main(args: &Args, rules: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     if changed == text {
-        let has = if args.undo { "has no entry" } else { "already has the entry" };
+        let has = if args.undo {
+            "has no entry"
+        } else {
+            "already has the entry"
+        };
         writeln!(out, "{shown} {has} of trunkline")?;
         return Ok(());
     }
@@ -131,10 +138,17 @@ pub(crate) fn main(args: &Args, rules: &Path) -> anyhow::Result<()> {
     }
     writeln!(out, "added trunkline to {shown}; start the client anew")?;
     if !rules.exists() {
-        writeln!(out, "nothing is allowed yet: write the rules in {} (see the guide on MCP)", rules.display())?;
+        writeln!(
+            out,
+            "nothing is allowed yet: write the rules in {} (see the guide on MCP)",
+            rules.display()
+        )?;
     }
     if !server.env.contains_key("SSH_AUTH_SOCK") {
-        writeln!(out, "SSH_AUTH_SOCK is not set here, so no agent will be asked for keys")?;
+        writeln!(
+            out,
+            "SSH_AUTH_SOCK is not set here, so no agent will be asked for keys"
+        )?;
     }
     Ok(())
 }
@@ -145,9 +159,17 @@ fn server() -> anyhow::Result<Server> {
     let folder = this.parent().unwrap_or(Path::new("/"));
     let prefix = folder.parent().and_then(Path::parent).unwrap_or(folder);
     let near = [folder.join(NAME), prefix.join("bin").join(NAME)];
-    let command = near.into_iter().find(|file| file.is_file()).context("trunkline is not beside this program")?;
-    let command = command.to_str().context("this program's path is not UTF-8")?.to_owned();
-    let env = NEEDED.iter().filter_map(|name| Some((*name, std::env::var(name).ok().filter(|value| !value.is_empty())?)));
+    let command = near
+        .into_iter()
+        .find(|file| file.is_file())
+        .context("trunkline is not beside this program")?;
+    let command = command
+        .to_str()
+        .context("this program's path is not UTF-8")?
+        .to_owned();
+    let env = NEEDED
+        .iter()
+        .filter_map(|name| Some((*name, std::env::var(name).ok().filter(|value| !value.is_empty())?)));
     Ok(Server {
         command,
         env: env.collect(),
@@ -178,10 +200,15 @@ fn changed_json(text: &str, object: &str, server: Option<&Server>) -> anyhow::Re
     };
     let servers: CstObject = match top.get(object) {
         None => top.object_value_or_set(object),
-        Some(_) => top.object_value(object).with_context(|| format!("{object} is not an object"))?,
+        Some(_) => top
+            .object_value(object)
+            .with_context(|| format!("{object} is not an object"))?,
     };
     let string = |text: &str| CstInputValue::String(text.to_owned());
-    let env = server.env.iter().map(|(name, value)| ((*name).to_owned(), string(value)));
+    let env = server
+        .env
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), string(value)));
     let value = CstInputValue::Object(vec![
         ("command".into(), string(&server.command)),
         ("args".into(), CstInputValue::Array(vec![string("mcp")])),
@@ -197,7 +224,10 @@ fn changed_json(text: &str, object: &str, server: Option<&Server>) -> anyhow::Re
 fn toml_block(server: &Server) -> String {
     // TOML's basic strings and JSON's have the same escapes.
     let string = |text: &str| serde_json::Value::from(text).to_string();
-    let mut block = format!("{BEGIN}[mcp_servers.{NAME}]\ncommand = {}\nargs = [\"mcp\"]\n", string(&server.command));
+    let mut block = format!(
+        "{BEGIN}[mcp_servers.{NAME}]\ncommand = {}\nargs = [\"mcp\"]\n",
+        string(&server.command)
+    );
     if !server.env.is_empty() {
         block.push_str(&format!("\n[mcp_servers.{NAME}.env]\n"));
         for (name, value) in &server.env {
@@ -264,7 +294,8 @@ mod tests {
             "{\n  \"a\": [1, 2]\n}\n",
         ] {
             let with = changed_json(text, "mcpServers", Some(&server())).unwrap();
-            let parsed: serde_json::Value = jsonc_parser::parse_to_serde_value(&with, &ParseOptions::default()).unwrap();
+            let parsed: serde_json::Value =
+                jsonc_parser::parse_to_serde_value(&with, &ParseOptions::default()).unwrap();
             let entry = &parsed["mcpServers"]["trunkline"];
             assert_eq!(entry["command"], "/usr/bin/trunkline", "{with}");
             assert_eq!(entry["args"][0], "mcp");
@@ -283,7 +314,10 @@ mod tests {
         for text in ["", "model = \"x\"\n", "[a]\nb = 1\n\n"] {
             let with = changed_toml(text, Some(&server())).unwrap();
             let parsed: toml::Table = toml::from_str(&with).unwrap();
-            assert_eq!(parsed["mcp_servers"]["trunkline"]["env"]["SSH_AUTH_SOCK"].as_str(), Some("/run/a \"b\""));
+            assert_eq!(
+                parsed["mcp_servers"]["trunkline"]["env"]["SSH_AUTH_SOCK"].as_str(),
+                Some("/run/a \"b\"")
+            );
             assert_eq!(changed_toml(&with, Some(&server())).unwrap(), with);
             assert_eq!(changed_toml(&with, None).unwrap(), text);
         }

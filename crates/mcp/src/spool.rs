@@ -134,7 +134,11 @@ impl Spool {
                 file.read_exact_at(&mut bytes, offset)?;
                 Ok(bytes)
             }
-            None => Ok(self.head.get(start..start.saturating_add(wanted)).unwrap_or_default().to_vec()),
+            None => Ok(self
+                .head
+                .get(start..start.saturating_add(wanted))
+                .unwrap_or_default()
+                .to_vec()),
         }
     }
 }
@@ -161,7 +165,10 @@ mod tests {
         assert_eq!(spool.read(4, 100).unwrap(), b"two");
         assert_eq!(spool.read(9, 100).unwrap(), b"");
         let short = spool.summary(4);
-        assert_eq!((short.bytes.as_slice(), short.cut, short.left_out), (&b"onwo"[..], 2, 3));
+        assert_eq!(
+            (short.bytes.as_slice(), short.cut, short.left_out),
+            (&b"onwo"[..], 2, 3)
+        );
     }
 
     #[test]

@@ -67,47 +67,70 @@ pub(crate) fn all() -> Vec<Tool> {
     use Effect::{Destroys, Reads, Replaces};
     vec![
         tool::<arguments::Hosts, answers::Hosts>(
-            "hosts", Reads,
+            "hosts",
+            Reads,
             "Lists the hosts that may be reached, which of them have an open connection and how far away they are, and what the rules \
              allow on each: begin here.",
         ),
         tool::<arguments::Run, answers::Run>(
-            "run", Destroys,
+            "run",
+            Destroys,
             "Runs a command on one host or several at the same time, over connections that stay open, and says for each host whether \
              it finished (exit status, standard output and error apart), is running still, did not start, or may have started. Long \
              output is cut in its middle. 'hosts' tells which commands are allowed.",
         ),
         tool::<arguments::Follow, answers::Ran>(
-            "follow", Reads,
+            "follow",
+            Reads,
             "Gives what a command of 'run' prints, from an offset on, and waits for more of it or for its end.",
         ),
-        tool::<arguments::Stop, answers::Ran>("stop", Replaces, "Stops a command of 'run' (SIGTERM, then its channel is closed)."),
+        tool::<arguments::Stop, answers::Ran>(
+            "stop",
+            Replaces,
+            "Stops a command of 'run' (SIGTERM, then its channel is closed).",
+        ),
         tool::<arguments::Read, answers::Read>(
-            "read", Reads,
+            "read",
+            Reads,
             "Reads a file of a host, or a part of it: text as it is, anything else in base64.",
         ),
         tool::<arguments::Write, answers::Write>(
-            "write", Replaces,
+            "write",
+            Replaces,
             "Creates a file on a host, or replaces all of one at once if it is what expected_sha256 says. Owner and permissions stay; \
              hard links, ACLs and extended attributes of a replaced file do not.",
         ),
         tool::<arguments::List, answers::List>("list", Reads, "Lists a directory of a host."),
-        tool::<arguments::Stat, answers::Stat>("stat", Reads, "Tells kind, size, permissions, owner and time of a path on a host."),
+        tool::<arguments::Stat, answers::Stat>(
+            "stat",
+            Reads,
+            "Tells kind, size, permissions, owner and time of a path on a host.",
+        ),
         tool::<arguments::Search, answers::Search>(
-            "search", Reads,
+            "search",
+            Reads,
             "Finds lines that match a regular expression in a file of a host or in the files of a directory and those below it: up \
              to 2000 files, 64 MiB and 20 seconds.",
         ),
         tool::<arguments::Tail, answers::Tail>(
-            "tail", Reads,
+            "tail",
+            Reads,
             "Gives the last lines of a file of a host, or what was added behind an offset, and waits for it.",
         ),
-        tool::<arguments::Copy, answers::Copy>("copy", Replaces, "Copies one file from a host to another, through this machine."),
+        tool::<arguments::Copy, answers::Copy>(
+            "copy",
+            Replaces,
+            "Copies one file from a host to another, through this machine.",
+        ),
     ]
 }
 
 fn tool<I: JsonSchema, O: JsonSchema>(name: &'static str, effect: Effect, description: &'static str) -> Tool {
-    let mut tool = Tool::new(Cow::Borrowed(name), Cow::Borrowed(description), Arc::new(schema::<I>(Contract::Deserialize)));
+    let mut tool = Tool::new(
+        Cow::Borrowed(name),
+        Cow::Borrowed(description),
+        Arc::new(schema::<I>(Contract::Deserialize)),
+    );
     tool.output_schema = Some(Arc::new(schema::<O>(Contract::Serialize)));
     let annotations = ToolAnnotations::new()
         .read_only(matches!(effect, Effect::Reads))
@@ -181,7 +204,11 @@ fn given<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Problem> {
 /// What a host's failure is to a call.
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
-        Self::new(format!("{} ({})", trunkline_text::Printable::text(&failure.message), failure.execution))
+        Self::new(format!(
+            "{} ({})",
+            trunkline_text::Printable::text(&failure.message),
+            failure.execution
+        ))
     }
 }
 
@@ -195,14 +222,29 @@ mod tests {
             for schema in [&tool.input_schema, tool.output_schema.as_ref().unwrap()] {
                 let text = serde_json::to_string(schema).unwrap();
                 assert_eq!(schema["type"], "object", "{}", tool.name);
-                for wrong in ["\"null\"", "$ref", "$defs", "\"format\"", ":true,\"default\"", "$schema"] {
+                for wrong in [
+                    "\"null\"",
+                    "$ref",
+                    "$defs",
+                    "\"format\"",
+                    ":true,\"default\"",
+                    "$schema",
+                ] {
                     assert!(!text.contains(wrong), "{}: {wrong} in {text}", tool.name);
                 }
             }
             let text = serde_json::to_string(&tool.input_schema).unwrap();
-            assert!(text.contains("\"additionalProperties\":false"), "{}: {text}", tool.name);
+            assert!(
+                text.contains("\"additionalProperties\":false"),
+                "{}: {text}",
+                tool.name
+            );
             let answer = serde_json::to_string(tool.output_schema.as_ref().unwrap()).unwrap();
-            assert!(!answer.contains("\"exit_status\",\"signal\""), "{}: {answer}", tool.name);
+            assert!(
+                !answer.contains("\"exit_status\",\"signal\""),
+                "{}: {answer}",
+                tool.name
+            );
             let annotations = tool.annotations.unwrap();
             let hints = [
                 annotations.read_only_hint,

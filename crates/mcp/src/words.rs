@@ -110,7 +110,11 @@ fn split(line: &str) -> Result<Vec<String>, WordsError> {
 }
 
 /// The inside of double quotes, up to their end.
-fn double_quoted(chars: &mut std::str::CharIndices<'_>, open: usize, word: &mut String) -> Result<(), WordsError> {
+fn double_quoted(
+    chars: &mut std::str::CharIndices<'_>,
+    open: usize,
+    word: &mut String,
+) -> Result<(), WordsError> {
     loop {
         match chars.next() {
             Some((_, '"')) => return Ok(()),
@@ -191,11 +195,26 @@ mod tests {
     #[test]
     fn what_a_shell_would_act_on_is_refused_with_its_place() {
         for (line, at) in [
-            ("a; b", 1), ("a && b", 2), ("a | b", 2), ("a > /b", 2), ("a $(b)", 2), ("a `b`", 2), ("a \"$b\"", 3), ("a *", 2),
-            ("ls ~root", 3), ("a # b", 2), ("a {b,c}", 2), ("a [bc]", 2), ("a !b", 2), ("é <b", 3),
+            ("a; b", 1),
+            ("a && b", 2),
+            ("a | b", 2),
+            ("a > /b", 2),
+            ("a $(b)", 2),
+            ("a `b`", 2),
+            ("a \"$b\"", 3),
+            ("a *", 2),
+            ("ls ~root", 3),
+            ("a # b", 2),
+            ("a {b,c}", 2),
+            ("a [bc]", 2),
+            ("a !b", 2),
+            ("é <b", 3),
         ] {
             let error = parse(line).unwrap_err();
-            assert!(matches!(error, WordsError::Meta { at: found, .. } if found == at), "{line}: {error}");
+            assert!(
+                matches!(error, WordsError::Meta { at: found, .. } if found == at),
+                "{line}: {error}"
+            );
         }
         for line in ["a\nb", "a 'b\nc'", "a\0b", "a\x1b[2Jb", "a\u{85}b", "a 'b\tc'"] {
             assert!(matches!(parse(line), Err(WordsError::Control { .. })), "{line:?}");
@@ -229,13 +248,45 @@ mod tests {
     #[test]
     fn shells_read_back_the_same_words() {
         let words = [
-            "-n", "", "a b", "it's", "\\", "\\' ;id;", "$HOME", "`id`", "$(id)", "*", "~", "~root", "=ls", "!x", "!!", "#", "{a,b}",
-            "a=b", "%self", "^x", "é", "\"", "a\\nb", ";", "&&", "|", ">x", "-oProxyCommand=id", "[a]", "?", "\\\\", "'\\'",
+            "-n",
+            "",
+            "a b",
+            "it's",
+            "\\",
+            "\\' ;id;",
+            "$HOME",
+            "`id`",
+            "$(id)",
+            "*",
+            "~",
+            "~root",
+            "=ls",
+            "!x",
+            "!!",
+            "#",
+            "{a,b}",
+            "a=b",
+            "%self",
+            "^x",
+            "é",
+            "\"",
+            "a\\nb",
+            ";",
+            "&&",
+            "|",
+            ">x",
+            "-oProxyCommand=id",
+            "[a]",
+            "?",
+            "\\\\",
+            "'\\'",
         ];
         let line = format!("printf '<%%s>\\n' {}", quoted(&words)).replace("%%", "%");
         let expected: String = words.iter().map(|word| format!("<{word}>\n")).collect();
         let mut asked = 0;
-        for shell in ["sh", "bash", "dash", "zsh", "fish", "csh", "tcsh", "ksh", "mksh", "busybox"] {
+        for shell in [
+            "sh", "bash", "dash", "zsh", "fish", "csh", "tcsh", "ksh", "mksh", "busybox",
+        ] {
             let mut command = Command::new(shell);
             if shell == "busybox" {
                 command.arg("sh");
@@ -243,7 +294,11 @@ mod tests {
             let Ok(output) = command.args(["-c", &line]).output() else {
                 continue;
             };
-            assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{shell}: {line}");
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                expected,
+                "{shell}: {line}"
+            );
             asked += 1;
         }
         assert!(asked > 0, "no shell at all");

@@ -58,9 +58,18 @@ struct VerifyArgs {
 /// Has `trunklined` read it, which has the cryptography.
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let (how, json, options, directory) = match &args.action {
-        Action::Verify(args) => ("--verify-audit", args.json, vec![("--head", &args.head)], &args.directory),
+        Action::Verify(args) => (
+            "--verify-audit",
+            args.json,
+            vec![("--head", &args.head)],
+            &args.directory,
+        ),
         Action::Show(args) => {
-            let options = vec![("--host", &args.host), ("--since", &args.since), ("--who", &args.who)];
+            let options = vec![
+                ("--host", &args.host),
+                ("--since", &args.since),
+                ("--who", &args.who),
+            ];
             ("--show-audit", args.json, options, &args.directory)
         }
     };

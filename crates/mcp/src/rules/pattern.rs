@@ -123,7 +123,12 @@ impl CommandPattern {
             true => words.len() >= self.words.len(),
             false => words.len() == self.words.len(),
         };
-        enough && self.words.iter().zip(words).all(|(pattern, word)| pattern.matches(word))
+        enough
+            && self
+                .words
+                .iter()
+                .zip(words)
+                .all(|(pattern, word)| pattern.matches(word))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -221,7 +226,9 @@ impl Directory {
     fn rest<'a>(&self, path: &'a str) -> Option<&'a str> {
         match self.0.as_str() {
             "/" => Some(path),
-            own => path.strip_prefix(own).filter(|rest| rest.is_empty() || rest.starts_with('/')),
+            own => path
+                .strip_prefix(own)
+                .filter(|rest| rest.is_empty() || rest.starts_with('/')),
         }
     }
 
@@ -247,7 +254,9 @@ pub(crate) fn clean(path: &str) -> Option<String> {
     if trimmed.is_empty() {
         return Some("/".into());
     }
-    let is_clean = trimmed[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
+    let is_clean = trimmed[1..]
+        .split('/')
+        .all(|part| !matches!(part, "" | "." | ".."));
     is_clean.then(|| trimmed.to_owned())
 }
 
@@ -274,7 +283,11 @@ mod tests {
         assert!(host("web*").matches("web1") && host("WEB?").matches("Web1") && host("*").matches("web"));
         assert!(host("*.example.com").matches("a.example.com"));
         for (pattern, other) in [
-            ("web*", "web.evil.com"), ("*.example.com", "a.b.example.com"), ("web?", "web"), ("web", "web1"), ("?", "."),
+            ("web*", "web.evil.com"),
+            ("*.example.com", "a.b.example.com"),
+            ("web?", "web"),
+            ("web", "web1"),
+            ("?", "."),
         ] {
             assert!(!host(pattern).matches(other), "{pattern} {other}");
         }
@@ -286,7 +299,10 @@ mod tests {
     #[test]
     fn a_command_pattern_allows_what_it_shows() {
         assert!(allows("systemctl status *", "systemctl status nginx"));
-        assert!(allows("journalctl -u nginx-* -n *", "journalctl -u nginx-a -n 50"));
+        assert!(allows(
+            "journalctl -u nginx-* -n *",
+            "journalctl -u nginx-a -n 50"
+        ));
         assert!(allows("cat /var/log/*", "cat /var/log/syslog"));
         assert!(allows("cat /var/log/**", "cat /var/log/a/b"));
         assert!(allows("ls ...", "ls -la /x") && allows("ls ...", "ls"));
@@ -314,10 +330,20 @@ mod tests {
     fn a_directory_holds_what_is_in_it() {
         let logs = Directory::try_from("/var/log/".to_owned()).unwrap();
         assert!(logs.holds("/var/log") && logs.holds("/var/log/a/b"));
-        assert!(!logs.holds("/var/logs") && !logs.holds("/var") && !logs.holds("/var/log/x/.ssh/authorized_keys"));
+        assert!(
+            !logs.holds("/var/logs") && !logs.holds("/var") && !logs.holds("/var/log/x/.ssh/authorized_keys")
+        );
         let all = Directory::try_from("/".to_owned()).unwrap();
-        assert!(all.holds("/etc") && !all.holds("/root/.ssh") && !all.holds("/home/jo/.config/trunkline/mcp.toml"));
-        assert!(Directory::try_from("/root/.ssh".to_owned()).unwrap().holds("/root/.ssh/config"));
+        assert!(
+            all.holds("/etc")
+                && !all.holds("/root/.ssh")
+                && !all.holds("/home/jo/.config/trunkline/mcp.toml")
+        );
+        assert!(
+            Directory::try_from("/root/.ssh".to_owned())
+                .unwrap()
+                .holds("/root/.ssh/config")
+        );
         for wrong in ["", "a", "~/a", "/a/../b", "/a//b", "/./a", "/a\n"] {
             assert!(Directory::try_from(wrong.to_owned()).is_err(), "{wrong:?}");
         }

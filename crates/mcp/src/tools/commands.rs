@@ -33,7 +33,9 @@ pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Do
         return Err(Problem::new("input: at most 1 MiB; nothing was done"));
     }
     if arguments.wait_seconds > LONGEST_WAIT {
-        return Err(Problem::new(format!("wait_seconds: at most {LONGEST_WAIT}; nothing was done")));
+        return Err(Problem::new(format!(
+            "wait_seconds: at most {LONGEST_WAIT}; nothing was done"
+        )));
     }
     let mut destinations: Vec<Destination> = Vec::new();
     for name in &arguments.hosts {
@@ -43,7 +45,10 @@ pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Do
         }
     }
     let (action, line) = ordered(&arguments)?;
-    let wants: Vec<_> = destinations.iter().map(|host| (host.clone(), action.clone())).collect();
+    let wants: Vec<_> = destinations
+        .iter()
+        .map(|host| (host.clone(), action.clone()))
+        .collect();
     let permit = call.permit(&wants).await?;
     let time = match arguments.timeout_seconds {
         0 => limits.time(),
@@ -73,7 +78,9 @@ fn ordered(arguments: &arguments::Run) -> Result<(Action, String), Problem> {
         let line = arguments.command.clone();
         let is_bad = |c: char| c.is_control() && c != '\n' && c != '\t';
         if line.trim().is_empty() || line.contains(is_bad) {
-            return Err(Problem::new("command: a line of text without control characters; nothing was done"));
+            return Err(Problem::new(
+                "command: a line of text without control characters; nothing was done",
+            ));
         }
         if arguments.sudo {
             return Err(Problem::new("sudo: not with shell; nothing was done"));
@@ -91,7 +98,12 @@ fn ordered(arguments: &arguments::Run) -> Result<(Action, String), Problem> {
 }
 
 /// Waits for commands, at most so long. Those of a call that is cancelled are stopped, unless they are to go on.
-async fn wait_for_all(call: &Call<'_>, jobs: &[Arc<Job>], wait: Duration, keeps: bool) -> Result<(), Problem> {
+async fn wait_for_all(
+    call: &Call<'_>,
+    jobs: &[Arc<Job>],
+    wait: Duration,
+    keeps: bool,
+) -> Result<(), Problem> {
     let all = async {
         for job in jobs {
             job.ended().await;
@@ -154,7 +166,10 @@ fn report(job: &Job, most: [usize; 2]) -> answers::Ran {
         let (mut text, mut encoding) = printable(&part.bytes[..part.cut]);
         if part.left_out > 0 {
             let (tail, other) = printable(&part.bytes[part.cut..]);
-            text.push_str(&format!("\n[… {} left out …]\n{tail}", counted(part.left_out, "byte")));
+            text.push_str(&format!(
+                "\n[… {} left out …]\n{tail}",
+                counted(part.left_out, "byte")
+            ));
             if other != Encoding::Utf8 {
                 encoding = other;
             }
@@ -164,7 +179,11 @@ fn report(job: &Job, most: [usize; 2]) -> answers::Ran {
             encoding,
             total_bytes: spool.total(),
             omitted_bytes: part.left_out,
-            next_offset: if part.left_out > 0 { part.cut as u64 } else { spool.total() },
+            next_offset: if part.left_out > 0 {
+                part.cut as u64
+            } else {
+                spool.total()
+            },
         }
     });
     ended(job, stdout, stderr)
@@ -218,7 +237,9 @@ fn told(ran: &answers::Ran, marks: &Marks) -> String {
 
 fn found(call: &Call<'_>, id: &str) -> Result<Arc<Job>, Problem> {
     call.state.jobs.find(id).ok_or_else(|| {
-        Problem::new("there is no such job: its output was given whole, or it ended more than ten minutes ago")
+        Problem::new(
+            "there is no such job: its output was given whole, or it ended more than ten minutes ago",
+        )
     })
 }
 
@@ -244,7 +265,8 @@ pub(crate) async fn follow(call: &Call<'_>, arguments: arguments::Follow) -> Res
     for (which, offset) in offsets.into_iter().enumerate() {
         let spool = job.output(which);
         let bytes = spool.read(offset, BUDGET / 2);
-        let bytes = bytes.map_err(|error| Problem::new(format!("what was printed cannot be read: {error}")))?;
+        let bytes =
+            bytes.map_err(|error| Problem::new(format!("what was printed cannot be read: {error}")))?;
         let next_offset = offset + bytes.len() as u64;
         let (text, encoding) = printable(&bytes);
         outputs.push(answers::Output {
@@ -255,7 +277,10 @@ pub(crate) async fn follow(call: &Call<'_>, arguments: arguments::Follow) -> Res
             next_offset,
         });
     }
-    let (stderr, stdout) = (outputs.pop().unwrap_or_default(), outputs.pop().unwrap_or_default());
+    let (stderr, stdout) = (
+        outputs.pop().unwrap_or_default(),
+        outputs.pop().unwrap_or_default(),
+    );
     let marks = Marks::new();
     let ran = ended(&job, stdout, stderr);
     Done::new(format!("{}\n{}", marks.notice(), told(&ran, &marks)), &ran)

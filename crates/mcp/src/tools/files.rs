@@ -43,10 +43,17 @@ struct Target {
     permit: Permit,
 }
 
-async fn target(call: &Call<'_>, host: &str, path: &str, action: fn(String) -> Action) -> Result<Target, Problem> {
+async fn target(
+    call: &Call<'_>,
+    host: &str,
+    path: &str,
+    action: fn(String) -> Action,
+) -> Result<Target, Problem> {
     let destination = call.destination(host)?;
     let path = cleaned(path)?;
-    let permit = call.permit(&[(destination.clone(), action(path.clone()))]).await?;
+    let permit = call
+        .permit(&[(destination.clone(), action(path.clone()))])
+        .await?;
     Ok(Target {
         destination,
         path,
@@ -57,7 +64,9 @@ async fn target(call: &Call<'_>, host: &str, path: &str, action: fn(String) -> A
 fn cleaned(path: &str) -> Result<String, Problem> {
     clean(path).ok_or_else(|| {
         let shown = Printable::short_line(path, 200);
-        Problem::new(format!("\"{shown}\" is not an absolute path without . and .. and control characters; nothing was done"))
+        Problem::new(format!(
+            "\"{shown}\" is not an absolute path without . and .. and control characters; nothing was done"
+        ))
     })
 }
 
@@ -75,7 +84,11 @@ impl Target {
             let files = Files {
                 sftp: host.sftp().await?,
                 permits: &permits,
-                directories: call.rules.directories(&self.destination).map(str::to_owned).collect(),
+                directories: call
+                    .rules
+                    .directories(&self.destination)
+                    .map(str::to_owned)
+                    .collect(),
             };
             work(&files).await
         };
@@ -98,7 +111,11 @@ impl Target {
 pub(crate) async fn read(call: &Call<'_>, arguments: &arguments::Read) -> Result<Done, Problem> {
     let target = target(call, &arguments.host, &arguments.path, Action::Read).await?;
     let most = arguments.length.clamp(1, MOST_READ) as usize;
-    let read = target.with(call, async |files| files.read(&target.path, arguments.offset, most).await).await?;
+    let read = target
+        .with(call, async |files| {
+            files.read(&target.path, arguments.offset, most).await
+        })
+        .await?;
     let next_offset = arguments.offset + read.bytes.len() as u64;
     let (content, encoding) = exact(&read.bytes);
     let end = next_offset >= read.size;
@@ -122,7 +139,11 @@ pub(crate) async fn read(call: &Call<'_>, arguments: &arguments::Read) -> Result
     if whole {
         text.push_str(&format!("sha256 {}\n", answer.sha256));
     } else if !end {
-        text.push_str(&format!("{} of {} bytes; go on at offset {next_offset}\n", read.bytes.len(), answer.size_bytes));
+        text.push_str(&format!(
+            "{} of {} bytes; go on at offset {next_offset}\n",
+            read.bytes.len(),
+            answer.size_bytes
+        ));
     }
     Done::new(text, &answer)
 }
@@ -141,7 +162,11 @@ pub(crate) async fn write(call: &Call<'_>, arguments: arguments::Write) -> Resul
     let target = target(call, &arguments.host, &arguments.path, Action::Write).await?;
     let expected = Some(arguments.expected_sha256.as_str()).filter(|hash| !hash.is_empty());
     let bytes = content.len() as u64;
-    let written = target.with(call, async |files| files.write(&target.path, content, expected).await).await?;
+    let written = target
+        .with(call, async |files| {
+            files.write(&target.path, content, expected).await
+        })
+        .await?;
     let answer = answers::Write {
         host: target.host(),
         path: target.path.clone(),
@@ -151,7 +176,16 @@ pub(crate) async fn write(call: &Call<'_>, arguments: arguments::Write) -> Resul
         mode: written.mode.map(|mode| format!("{mode:04o}")).unwrap_or_default(),
     };
     let what = if answer.created { "created" } else { "replaced" };
-    Done::new(format!("{what} {}:{} ({}), sha256 {}", answer.host, answer.path, counted(bytes, "byte"), answer.sha256), &answer)
+    Done::new(
+        format!(
+            "{what} {}:{} ({}), sha256 {}",
+            answer.host,
+            answer.path,
+            counted(bytes, "byte"),
+            answer.sha256
+        ),
+        &answer,
+    )
 }
 
 fn entry(name: String, found: &Found) -> answers::Entry {
@@ -164,32 +198,49 @@ fn entry(name: String, found: &Found) -> answers::Entry {
         name,
         kind: found.kind.into(),
         size_bytes: attributes.size,
-        mode: attributes.permissions.map(|mode| format!("{:04o}", mode.bits())).unwrap_or_default(),
-        owner: attributes.owner.map(|owner| format!("{}:{}", owner.uid, owner.gid)).unwrap_or_default(),
+        mode: attributes
+            .permissions
+            .map(|mode| format!("{:04o}", mode.bits()))
+            .unwrap_or_default(),
+        owner: attributes
+            .owner
+            .map(|owner| format!("{}:{}", owner.uid, owner.gid))
+            .unwrap_or_default(),
         modified: modified.unwrap_or_default(),
     }
 }
 
 fn told(entry: &answers::Entry) -> String {
     let size = entry.size_bytes.map(|size| size.to_string()).unwrap_or_default();
-    format!("{} {} {} {size} {} {}\n", entry.kind, entry.mode, entry.owner, entry.modified, entry.name)
+    format!(
+        "{} {} {} {size} {} {}\n",
+        entry.kind, entry.mode, entry.owner, entry.modified, entry.name
+    )
 }
 
 pub(crate) async fn list(call: &Call<'_>, arguments: &arguments::List) -> Result<Done, Problem> {
     let target = target(call, &arguments.host, &arguments.path, Action::Read).await?;
     let most = arguments.limit.clamp(1, 1000) as usize;
-    let (names, more) = target.with(call, async |files| files.list(&target.path, most).await).await?;
+    let (names, more) = target
+        .with(call, async |files| files.list(&target.path, most).await)
+        .await?;
     let answer = answers::List {
         host: target.host(),
         path: target.path.clone(),
-        entries: names.into_iter().map(|(name, found)| entry(name, &found)).collect(),
+        entries: names
+            .into_iter()
+            .map(|(name, found)| entry(name, &found))
+            .collect(),
         more,
     };
     let marks = Marks::new();
     let lines: String = answer.entries.iter().map(told).collect();
     let more = if more { "There are more names.\n" } else { "" };
     let title = format!("{} {}", answer.host, answer.path);
-    Done::new(format!("{}\n{}{more}", marks.notice(), marks.around(&title, &lines)), &answer)
+    Done::new(
+        format!("{}\n{}{more}", marks.notice(), marks.around(&title, &lines)),
+        &answer,
+    )
 }
 
 pub(crate) async fn stat(call: &Call<'_>, arguments: &arguments::Stat) -> Result<Done, Problem> {
@@ -209,7 +260,9 @@ pub(crate) async fn stat(call: &Call<'_>, arguments: &arguments::Stat) -> Result
 }
 
 pub(crate) async fn search(call: &Call<'_>, arguments: &arguments::Search) -> Result<Done, Problem> {
-    let pattern = regex::bytes::RegexBuilder::new(&arguments.pattern).size_limit(1 << 20).build();
+    let pattern = regex::bytes::RegexBuilder::new(&arguments.pattern)
+        .size_limit(1 << 20)
+        .build();
     let pattern = pattern.map_err(|error| Problem::new(format!("pattern: {error}; nothing was done")))?;
     let target = target(call, &arguments.host, &arguments.path, Action::Read).await?;
     let search = Search {
@@ -217,7 +270,9 @@ pub(crate) async fn search(call: &Call<'_>, arguments: &arguments::Search) -> Re
         name_ends: &arguments.name_ends,
         most: arguments.limit.clamp(1, 200) as usize,
     };
-    let found = target.with(call, async |files| search.run(files, &target.path).await).await?;
+    let found = target
+        .with(call, async |files| search.run(files, &target.path).await)
+        .await?;
     let answer = answers::Search {
         host: target.host(),
         ..found
@@ -228,7 +283,10 @@ pub(crate) async fn search(call: &Call<'_>, arguments: &arguments::Search) -> Re
     let mut text = format!("{}\n{}", marks.notice(), marks.around(&answer.host, &lines));
     text.push_str(&format!("{} searched", counted(answer.files_searched, "file")));
     if !answer.stopped_by.is_empty() {
-        text.push_str(&format!("; stopped by its bound on {}, so there may be more", answer.stopped_by));
+        text.push_str(&format!(
+            "; stopped by its bound on {}, so there may be more",
+            answer.stopped_by
+        ));
     }
     Done::new(text, &answer)
 }
@@ -302,7 +360,9 @@ impl Search<'_> {
                 }
             }
         }
-        found.matches.sort_by(|one, other| (&one.path, one.line).cmp(&(&other.path, other.line)));
+        found
+            .matches
+            .sort_by(|one, other| (&one.path, one.line).cmp(&(&other.path, other.line)));
         Ok(found)
     }
 
@@ -321,7 +381,9 @@ impl Search<'_> {
 /// The beginning of a file that a walk has found to be one.
 async fn read_some(sftp: &trunkline::sftp::Sftp, path: &str) -> Result<Vec<u8>, Failure> {
     let nothing = || trunkline::sftp::FileAttributes::default();
-    let mut file = sftp.open(path, trunkline::sftp::OpenFlags::READ, nothing()).await?;
+    let mut file = sftp
+        .open(path, trunkline::sftp::OpenFlags::READ, nothing())
+        .await?;
     let mut bytes = Vec::new();
     while bytes.len() < MOST_OF_FILE {
         let chunk = file.chunk(256 * 1024).await?;
@@ -373,7 +435,11 @@ pub(crate) async fn tail(call: &Call<'_>, arguments: &arguments::Tail) -> Result
     };
     let marks = Marks::new();
     let title = format!("{} {}", answer.host, answer.path);
-    let text = format!("{}\n{}next_offset {next_offset}\n", marks.notice(), marks.around(&title, &answer.text));
+    let text = format!(
+        "{}\n{}next_offset {next_offset}\n",
+        marks.notice(),
+        marks.around(&title, &answer.text)
+    );
     Done::new(text, &answer)
 }
 
@@ -381,7 +447,10 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
     let from = call.destination(&arguments.from_host)?;
     let to = call.destination(&arguments.to_host)?;
     let (from_path, to_path) = (cleaned(&arguments.from_path)?, cleaned(&arguments.to_path)?);
-    let wants = [(from.clone(), Action::Read(from_path.clone())), (to.clone(), Action::Write(to_path.clone()))];
+    let wants = [
+        (from.clone(), Action::Read(from_path.clone())),
+        (to.clone(), Action::Write(to_path.clone())),
+    ];
     let permit = call.permit(&wants).await?;
     let done = async {
         let (source, target) = (call.host(&from).await?, call.host(&to).await?);
@@ -402,10 +471,15 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
         source.size(&from_path).await?;
         match target.look(&real_to).await {
             Ok(found) if found.kind != "file" => {
-                return Err(files::refused(format!("{to_path} is a {}, not a file", found.kind)));
+                return Err(files::refused(format!(
+                    "{to_path} is a {}, not a file",
+                    found.kind
+                )));
             }
             Ok(_) if !arguments.overwrite => {
-                return Err(files::refused(format!("{to_path} exists: overwrite would replace it")));
+                return Err(files::refused(format!(
+                    "{to_path} exists: overwrite would replace it"
+                )));
             }
             _ => {}
         }
@@ -431,7 +505,15 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
         to_host: to.as_hop(),
         to_path,
     };
-    Done::new(format!("copied {} to {}:{}", counted(answer.bytes, "byte"), answer.to_host, answer.to_path), &answer)
+    Done::new(
+        format!(
+            "copied {} to {}:{}",
+            counted(answer.bytes, "byte"),
+            answer.to_host,
+            answer.to_path
+        ),
+        &answer,
+    )
 }
 
 /// A path as a source of a copy, in which no character is a pattern's.

@@ -27,18 +27,24 @@ pub(crate) async fn list(call: &Call<'_>, arguments: arguments::Hosts) -> Result
     }
     let mut listed = Vec::new();
     for name in all.keys().filter(|name| name.contains(&arguments.filter)) {
-        let Ok(destination) = hosts::destination(name) else { continue };
+        let Ok(destination) = hosts::destination(name) else {
+            continue;
+        };
         if !call.rules.knows(&destination) {
             continue;
         }
         let report = connected.iter().find(|report| report.name == *name);
-        let connections = report.map(|report| report.connections.as_slice()).unwrap_or_default();
+        let connections = report
+            .map(|report| report.connections.as_slice())
+            .unwrap_or_default();
         let live: Vec<_> = connections.iter().filter(|one| one.handshake.is_some()).collect();
         let round_trip = live.iter().filter_map(|one| one.rtt).min();
         listed.push(answers::Host {
             host: name.clone(),
             connected: !live.is_empty() || report.is_some_and(|report| report.master.is_some()),
-            address: report.map(|report| Printable::line(&report.address).into_string()).unwrap_or_default(),
+            address: report
+                .map(|report| Printable::line(&report.address).into_string())
+                .unwrap_or_default(),
             round_trip_ms: round_trip.map(|time| (time.as_secs_f64() * 1e5).round() / 1e2),
             rules: call.rules.about(&destination),
         });
@@ -58,7 +64,10 @@ pub(crate) async fn list(call: &Call<'_>, arguments: arguments::Hosts) -> Result
         }
     }
     if !patterns.is_empty() {
-        text.push_str(&format!("Any host that matches {} may be named, too.\n", patterns.join(" ")));
+        text.push_str(&format!(
+            "Any host that matches {} may be named, too.\n",
+            patterns.join(" ")
+        ));
     }
     if listed.is_empty() && patterns.is_empty() {
         text.push_str("No host may be reached.\n");

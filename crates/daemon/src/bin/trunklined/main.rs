@@ -131,7 +131,11 @@ fn trail(folder: Option<&Path>) -> anyhow::Result<PathBuf> {
 fn show_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<()> {
     let filter = trunkline_daemon::AuditFilter {
         host: args.host.clone(),
-        since: args.since.as_deref().map(trunkline_daemon::AuditFilter::since).transpose()?,
+        since: args
+            .since
+            .as_deref()
+            .map(trunkline_daemon::AuditFilter::since)
+            .transpose()?,
         who: args.who.clone(),
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
