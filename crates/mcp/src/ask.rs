@@ -87,7 +87,9 @@ impl Person {
         }
         let answer = match &question.asking {
             Asking::Nobody => {
-                return Answer::No("it would have to be asked for, and the rules say ask = \"nobody\"".into());
+                return Answer::No(
+                    "it would have to be asked for, and the rules say ask = \"nobody\"".into(),
+                );
             }
             Asking::Program(words) => by_program(words, question, context).await,
             Asking::Client if is_stateless(context) => match self.by_client(question, request, context) {

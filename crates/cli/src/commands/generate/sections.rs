@@ -351,6 +351,53 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         },
     ),
     (
+        "trunkline setup mcp",
+        Sections {
+            synopsis: "trunkline setup mcp CLIENT [--print | --undo] [--file FILE]",
+            description: "Has the client of a coding agent start trunkline mcp, by an entry in its configuration with the variables \
+                          that it needs: clients hand over six, and SSH_AUTH_SOCK is none of them. The clients are claude-code, \
+                          claude-desktop, codex, cursor, gemini, vscode, windsurf and zed.",
+            examples: &[
+                ("Set it up:", "trunkline setup mcp claude-code"),
+                (
+                    "See first what would be written:",
+                    "trunkline setup mcp codex --print",
+                ),
+                ("Undo it:", "trunkline setup mcp claude-code --undo"),
+            ],
+            ..SETUP
+        },
+    ),
+    (
+        "trunkline mcp",
+        Sections {
+            synopsis: "trunkline mcp\ntrunkline mcp check [COMMAND] [--host HOST] [--sudo | --shell] [--read PATH | --write PATH]",
+            description: "Serves a coding agent on standard input and output, over the Model Context Protocol: commands and files on \
+                          hosts, over shared connections, by the rules in mcp.toml. What they do not allow is denied, or asked for; \
+                          each call is recorded in the audit trail.\n\n\
+                          trunkline mcp check tells what the rules say of a command or a path. Its exit status is 0 where that is \
+                          allowed, 1 where it is denied, and 2 where somebody would be asked.",
+            exit_status: DONE_OR_NOT,
+            environment: ENVIRONMENT,
+            files: &[(
+                "~/.config/trunkline/mcp.toml",
+                "The rules. Without it nothing is allowed.",
+            )],
+            examples: &[
+                (
+                    "What do the rules say?",
+                    "trunkline mcp check 'systemctl status nginx' --host web1",
+                ),
+                ("Have a client start it:", "trunkline setup mcp claude-code"),
+            ],
+            see_also: &[
+                "trunkline-setup-mcp(1)",
+                "trunkline-audit-show(1)",
+                "trunkline(1)",
+            ],
+        },
+    ),
+    (
         "trunkline run",
         Sections {
             synopsis: "trunkline run [OPTIONS] -H HOSTS COMMAND...\ntrunkline run [OPTIONS] -i INVENTORY [-H PATTERN] COMMAND...\ntrunkline run [OPTIONS] -H HOSTS --script FILE [ARGUMENT...]\ntrunkline run [OPTIONS] -H HOSTS",
@@ -945,14 +992,42 @@ trunkline completions fish > trunkline.fish",
             environment: ENVIRONMENT,
             files: AUDIT_FILES,
             examples: &[
+                ("What was done?", "trunkline audit show"),
                 ("Was anything changed?", "trunkline audit verify"),
                 ("For a program:", "trunkline audit verify --json | jq .problems"),
             ],
             see_also: &[
+                "trunkline-audit-show(1)",
                 "trunkline-audit-verify(1)",
                 "trunkline-settings(1)",
                 "trunkline(1)",
             ],
+        },
+    ),
+    (
+        "trunkline audit show",
+        Sections {
+            synopsis: "",
+            description: "Prints the audit trail: one line for each thing that was done, with its host, for whom it was done, and how \
+                          it ended; what has no end yet comes last.",
+            exit_status: DONE_OR_NOT,
+            environment: ENVIRONMENT,
+            files: AUDIT_FILES,
+            examples: &[
+                (
+                    "What was done on a host today:",
+                    "trunkline audit show --host web1 --since 1d",
+                ),
+                (
+                    "What a coding agent did:",
+                    "trunkline audit show --who claude-code",
+                ),
+                (
+                    "For a program:",
+                    "trunkline audit show --json | jq -c 'select(.event == \"end\")'",
+                ),
+            ],
+            see_also: &["trunkline-audit-verify(1)", "trunkline-mcp(1)", "trunkline(1)"],
         },
     ),
     (
