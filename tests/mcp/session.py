@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import unittest
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -140,9 +141,13 @@ class Works(unittest.IsolatedAsyncioTestCase):
                 self.assertEqual([match["path"] for match in found["matches"]], [path])
                 tail = await one.done("tail", host="box1", path=path, lines=1)
                 self.assertEqual(tail["text"], "two\n")
-                await one.done("copy", from_host="box1", from_path=path, to_host="box2", to_path=f"{path}.copy", overwrite=True)
+                await one.done(
+                    "copy", from_host="box1", from_path=path, to_host="box2", to_path=f"{path}.copy", overwrite=True
+                )
                 self.assertEqual(open(f"{path}.copy").read(), "two\n")
-                names = {entry["name"] for entry in (await one.done("list", host="box1", path=str(self.bed.files)))["entries"]}
+                names = {
+                    entry["name"] for entry in (await one.done("list", host="box1", path=str(self.bed.files)))["entries"]
+                }
                 self.assertEqual(names, {"private", "out", "in", "a.conf", "a.conf.copy"})
                 resource = await one.client.read_resource(f"host://box1{path}")
                 self.assertEqual(resource.contents[0].text, "two\n")  # type: ignore[union-attr]
@@ -180,11 +185,120 @@ class Works(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(verified.returncode, 0, verified.stdout)
 
     async def test_mistakes_in_the_rules_are_told(self) -> None:
-        self.bed.rules("[[allow]]\nhosts = [\"box1\"]\ncommands = [\"a | b\"]\n")
+        self.bed.rules('[[allow]]\nhosts = ["box1"]\ncommands = ["a | b"]\n')
         async with session(self.bed, FORMS[0]) as one:
             told = await one.refused("run", hosts=["box1"], command="true")
             self.assertIn("line 3", told)
             self.assertIn("^", told)
+
+
+class Raw:
+    """A client that says whatever it likes."""
+
+    META: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "plain", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+    }
+
+    def __init__(self, bed: Bed) -> None:
+        env = {**os.environ, **bed.env}
+        self.server = subprocess.Popen([bed.command, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+
+    def say(self, **message: Any) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.server.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self.server.stdout is not None
+        return json.loads(self.server.stdout.readline())
+
+    def call(self, number: int, command: str, **more: Any) -> None:
+        arguments = {"hosts": ["box1"], "command": command}
+        params = {"_meta": self.META, "name": "run", "arguments": arguments, **more}
+        self.say(id=number, method="tools/call", params=params)
+
+    def begin(self) -> None:
+        """As the older form of the protocol has it."""
+        info = {"name": "plain", "version": "1"}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}, "clientInfo": info}
+        self.say(id=0, method="initialize", params=params)
+        self.hear()
+        self.say(method="notifications/initialized")
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.communicate(timeout=60)
+
+
+class Hostile(unittest.TestCase):
+    """Clients that want more than they were given."""
+
+    def setUp(self) -> None:
+        self.bed = self.enterContext(Bed(servers=1))
+
+    def test_a_yes_counts_for_what_was_shown_and_once(self) -> None:
+        path, other = self.bed.files / "a", self.bed.files / "b"
+        with Raw(self.bed) as client:
+
+            def asked(number: int, command: str) -> str:
+                client.call(number, command)
+                result = client.hear()["result"]
+                self.assertEqual(result["resultType"], "input_required", result)
+                self.assertIn(command, result["inputRequests"]["permission"]["params"]["message"])
+                return str(result["requestState"])
+
+            def answered(number: int, command: str, state: str) -> bool:
+                said = {"permission": {"action": "accept", "content": {"answer": "once"}}}
+                client.call(number, command, requestState=state, inputResponses=said)
+                return not client.hear()["result"]["isError"]
+
+            state = asked(1, f"touch {path}")
+            self.assertFalse(answered(2, f"touch {other}", state))
+            self.assertFalse(answered(3, f"touch {path}", state[:-2] + "AA"))
+            self.assertFalse(answered(4, f"touch {path}", "made up"))
+            self.assertFalse(path.exists() or other.exists())
+            self.assertTrue(answered(5, f"touch {path}", state))
+            self.assertTrue(path.exists())
+            path.unlink()
+            self.assertFalse(answered(6, f"touch {path}", state))
+            self.assertFalse(path.exists())
+
+    def test_a_yes_after_the_call_was_cancelled_is_no(self) -> None:
+        path = self.bed.files / "a"
+        with Raw(self.bed) as client:
+            client.begin()
+            client.call(1, f"touch {path}", _meta={})
+            question = client.hear()
+            self.assertEqual(question["method"], "elicitation/create")
+            client.say(method="notifications/cancelled", params={"requestId": 1})
+            # The question is withdrawn, which shows that the cancellation was heard.
+            self.assertEqual(client.hear()["method"], "notifications/cancelled")
+            client.say(id=question["id"], result={"action": "accept", "content": {"answer": "session"}})
+            # Nothing was remembered either: the same is asked for again.
+            client.call(2, f"touch {path}", _meta={})
+            question = client.hear()
+            self.assertEqual(question["method"], "elicitation/create", question)
+            self.assertFalse(path.exists())
+            client.say(id=question["id"], result={"action": "decline"})
+            self.assertTrue(client.hear()["result"]["isError"])
+        self.assertFalse(path.exists())
+
+    def test_ten_thousand_calls_at_once_have_answers(self) -> None:
+        count = 10_000
+        with Raw(self.bed) as client:
+            writing = threading.Thread(target=lambda: [client.call(number, "true") for number in range(count)])
+            writing.start()
+            answers = [client.hear() for _ in range(count)]
+            writing.join()
+        self.assertEqual({answer["id"] for answer in answers}, set(range(count)))
+        for answer in answers:
+            result = answer["result"]
+            self.assertTrue(not result["isError"] or "did not start" in result["content"][0]["text"], result)
+        self.assertTrue(any(not answer["result"]["isError"] for answer in answers))
 
 
 class Ends(unittest.TestCase):
@@ -195,30 +309,16 @@ class Ends(unittest.TestCase):
 
     def begin(self, **arguments: Any) -> tuple[subprocess.Popen[bytes], int]:
         """A server with a command that notes its number and goes on; that number."""
-        self.bed.rules(
-            (self.bed.place / "mcp.toml").read_text() + '\n[[allow]]\nhosts = ["box1"]\nshell = true\n'
-        )
-        server = subprocess.Popen(
-            [self.bed.command, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **self.bed.env}
-        )
-        assert server.stdin is not None and server.stdout is not None
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "plain", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
+        self.bed.rules((self.bed.place / "mcp.toml").read_text() + '\n[[allow]]\nhosts = ["box1"]\nshell = true\n')
+        client = Raw(self.bed)
         noted = self.bed.files / "pid"
         # Whatever the server does with signals (sshd takes none for root), its channel's end ends what writes.
         command = f"echo $$ > {noted}.new && mv {noted}.new {noted}; while echo on; do sleep 0.1; done"
-        params = {
-            "_meta": meta,
-            "name": "run",
-            "arguments": {"hosts": ["box1"], "command": command, "shell": True, "wait_seconds": 0, **arguments},
-        }
-        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        server.stdin.write(json.dumps(request).encode() + b"\n")
-        server.stdin.flush()
-        answer = json.loads(server.stdout.readline())
+        more = {"shell": True, "wait_seconds": 0, **arguments}
+        call = {"hosts": ["box1"], "command": command, **more}
+        client.call(1, command, arguments=call)
+        answer = client.hear()
+        server = client.server
         self.assertEqual(answer["result"]["structuredContent"]["hosts"][0]["state"], "running", answer)
         self.wait_for(noted.exists)
         return server, int(noted.read_text())
@@ -257,7 +357,9 @@ class Ends(unittest.TestCase):
 
     def test_starting_has_no_effect(self) -> None:
         before = sorted(path.name for path in self.bed.place.iterdir())
-        server = subprocess.run([self.bed.command, "mcp"], stdin=subprocess.DEVNULL, env={**os.environ, **self.bed.env}, timeout=60)
+        server = subprocess.run(
+            [self.bed.command, "mcp"], stdin=subprocess.DEVNULL, env={**os.environ, **self.bed.env}, timeout=60
+        )
         self.assertEqual(server.returncode, 0)
         self.assertEqual(sorted(path.name for path in self.bed.place.iterdir()), before)
 
