@@ -34,7 +34,7 @@ const servers = {
         "--key=" + bed.hosts[0].key, "--group=dev", "--hostKeyMode=insecure", "--disableApproval"],
     },
     one: true,
-    call: (hosts, command) => hosts.map(() => ({ name: process.env.SSH_MCP_TOOL ?? "exec", arguments: { command } })),
+    call: (hosts, command) => hosts.map(() => ({ name: process.env.SSH_MCP_TOOL ?? "run-command", arguments: { command } })),
   },
   "mcp-ssh-manager": {
     start: { command: "node", args: [peers + "/mcp-ssh-manager/src/index.js"], env: { ...managed, PATH: process.env.PATH, HOME: place } },

@@ -69,7 +69,7 @@ impl Person {
         // 32 random bytes are long enough for any codec.
         let key: [u8; 32] = rand::random();
         Self {
-            codec: RequestStateCodec::try_new(&key).ok(),
+            codec: RequestStateCodec::try_new(key).ok(),
             open: Mutex::default(),
             remembered: Mutex::default(),
         }
@@ -164,7 +164,7 @@ impl Person {
         let number = codec.open_with(state, &bound).ok();
         let number = number.and_then(|number| String::from_utf8(number).ok());
         // Taken out whatever was said: it is used once.
-        if !number.is_some_and(|number| open.remove(&number).is_some()) {
+        if number.is_none_or(|number| open.remove(&number).is_none()) {
             return Ok(Err(stale.into()));
         }
         let said = request

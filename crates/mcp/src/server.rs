@@ -246,14 +246,9 @@ impl ServerHandler for Server {
         let arguments = json!({ "host": host, "path": path, "length": 131_072 });
         let arguments = arguments.as_object().cloned().unwrap_or_default();
         let request = CallToolRequestParams::new(Cow::Borrowed("read")).with_arguments(arguments);
-        let result = match self.call_tool(request, context).await? {
-            CallToolResponse::Complete(result) => result,
-            _ => {
-                return Err(ErrorData::invalid_request(
-                    "a person has to be asked: call the tool 'read'",
-                    None,
-                ));
-            }
+        let CallToolResponse::Complete(result) = self.call_tool(request, context).await? else {
+            let message = "a person has to be asked: call the tool 'read'";
+            return Err(ErrorData::invalid_request(message, None));
         };
         let value = result.structured_content.unwrap_or_default();
         let content = value["content"].as_str().unwrap_or_default().to_owned();

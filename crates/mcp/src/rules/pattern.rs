@@ -175,8 +175,8 @@ fn globbed(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
     // The states that the pattern can be in: offsets of its characters.
     let pattern: Vec<char> = pattern.chars().collect();
     let skip_stars = |mut states: BTreeSet<usize>| {
-        for at in 0..pattern.len() {
-            if pattern[at] == '*' && states.contains(&at) {
+        for (at, c) in pattern.iter().enumerate() {
+            if *c == '*' && states.contains(&at) {
                 states.insert(at + 1);
             }
         }
