@@ -130,7 +130,7 @@ enum Command {
 /// The commands, as `--help` groups them.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Connect", &["ssh", "warm", "check", "close"]),
-    ("Many hosts", &["run", "stream", "fleet"]),
+    ("Many hosts", &["run", "stream", "fleet", "mcp"]),
     ("Copy", &["cp", "tune"]),
     (
         "Look",

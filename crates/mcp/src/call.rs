@@ -14,7 +14,7 @@ use crate::ask::{Answer, Question};
 use crate::hosts;
 use crate::record;
 use crate::rules::{Action, Rules, Verdict};
-use crate::server::State;
+use crate::state::State;
 
 /// Why a call did nothing, or did not do all.
 pub(crate) enum Problem {

@@ -15,6 +15,7 @@ mod server;
 mod setup;
 mod shown;
 mod spool;
+mod state;
 mod tools;
 mod words;
 
