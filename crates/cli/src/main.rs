@@ -119,9 +119,9 @@ enum Command {
         /// The directory to write them to.
         folder: std::path::PathBuf,
     },
-    /// Serve a coding agent over the Model Context Protocol, by the rules in mcp.toml.
+    /// Let a coding agent work on hosts, by the rules in mcp.toml.
     Mcp(commands::mcp::Args),
-    /// Read and check the audit trail, the record of what was run on hosts.
+    /// Read and check the record of what was run on hosts.
     Audit(commands::audit::Args),
     /// Print every setting with its value, default and meaning.
     Settings(commands::daemon::settings::Args),
