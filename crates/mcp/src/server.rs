@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation,
     ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
@@ -191,9 +192,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         // Whoever calls would wait for ever for a handler that has panicked.
-        let called = AssertUnwindSafe(self.called(&request, &context))
-            .catch_unwind()
-            .await;
+        // On the heap, and of no type of its own: all that a call may do is more than one future's layout should have in it.
+        let called: BoxFuture<'_, CallToolResponse> = Box::pin(self.called(&request, &context));
+        let called = AssertUnwindSafe(called).catch_unwind().await;
         Ok(called.unwrap_or_else(|_| {
             let message = "trunkline mcp has a bug: this call has failed in a way that nobody thought of (may have started)";
             told(message).into()
