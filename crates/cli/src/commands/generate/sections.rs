@@ -357,6 +357,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             description: "Has the client of a coding agent start trunkline mcp, by an entry in its configuration with the variables \
                           that it needs: clients hand over six, and SSH_AUTH_SOCK is none of them. The clients are claude-code, \
                           claude-desktop, codex, cursor, gemini, vscode, windsurf and zed.",
+            files: &[(
+                "~/.claude.json, ~/.codex/config.toml, ~/.cursor/mcp.json and others",
+                "The client's configuration, which gets the entry.",
+            )],
             examples: &[
                 ("Set it up:", "trunkline setup mcp claude-code"),
                 (
