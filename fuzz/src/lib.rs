@@ -43,6 +43,7 @@ targets! {
     mux_frames 5_000
     packets 2_000
     proxy_mode 20_000
+    sftp_bridge 5_000
     sftp_replies 2_000
     ssh_config_dump 2_000
 }

@@ -51,6 +51,19 @@ impl Data {
         }
     }
 
+    /// Up to `len` bytes from `start` on, as slices of the same memory.
+    pub(crate) fn part(&self, start: usize, len: usize) -> Self {
+        let mut part = Self::default();
+        let mut skip = start;
+        for chunk in &self.chunks {
+            let from = skip.min(chunk.len());
+            skip -= from;
+            let n = (chunk.len() - from).min(len - part.len);
+            part.push(chunk.slice(from..from + n));
+        }
+        part
+    }
+
     /// Cuts to the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         let mut excess = self.len.saturating_sub(len);

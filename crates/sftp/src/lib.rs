@@ -8,6 +8,7 @@
 //! - [`transfer`] plans work on top of it: [`Download`](transfer::Download) and [`Upload`](transfer::Upload) of one
 //!   large file over one or several sessions, [`ManyDownload`](transfer::ManyDownload) and
 //!   [`ManyUpload`](transfer::ManyUpload) of many small ones, and [`Walk`](transfer::Walk) through a tree.
+//! - [`bridge`] stands between another program's client and the server, and carries its session over to a new connection.
 //!
 //! Paths and names are bytes, never `String`: a server's file system promises no encoding.
 //!
@@ -29,6 +30,7 @@
 //! ```
 
 mod attributes;
+pub mod bridge;
 mod client;
 mod data;
 mod error;

@@ -120,7 +120,7 @@ impl Expect {
     }
 }
 
-fn entries(reader: &mut Reader) -> Result<Vec<DirEntry>, Error> {
+pub(crate) fn entries(reader: &mut Reader) -> Result<Vec<DirEntry>, Error> {
     /// The smallest entry: two empty strings and attributes without any.
     const SMALLEST: usize = 12;
     let count = reader.u32()? as usize;

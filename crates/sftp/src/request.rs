@@ -247,6 +247,38 @@ impl Request {
         })
     }
 
+    /// The same, to be replaced.
+    pub(crate) fn handles_mut(&mut self) -> [Option<&mut Handle>; 2] {
+        match self {
+            Self::Close { handle }
+            | Self::Read { handle, .. }
+            | Self::Write { handle, .. }
+            | Self::Fstat { handle }
+            | Self::Fsetstat { handle, .. }
+            | Self::Readdir { handle }
+            | Self::Fsync { handle }
+            | Self::Fstatvfs { handle } => [Some(handle), None],
+            Self::CopyData { from, to, .. } => [Some(from), Some(to)],
+            _ => [None, None],
+        }
+    }
+
+    /// The handles in it.
+    pub(crate) fn handles(&self) -> [Option<&Handle>; 2] {
+        match self {
+            Self::Close { handle }
+            | Self::Read { handle, .. }
+            | Self::Write { handle, .. }
+            | Self::Fstat { handle }
+            | Self::Fsetstat { handle, .. }
+            | Self::Readdir { handle }
+            | Self::Fsync { handle }
+            | Self::Fstatvfs { handle } => [Some(handle), None],
+            Self::CopyData { from, to, .. } => [Some(from), Some(to)],
+            _ => [None, None],
+        }
+    }
+
     /// Whether a success takes one of the server's handles.
     pub(crate) fn opens(&self) -> bool {
         matches!(self, Self::Open { .. } | Self::Opendir { .. })

@@ -5,6 +5,7 @@
     reason = "a test may panic, and clippy knows of its functions alone, not of what they share"
 )]
 
+mod bridge;
 mod model;
 mod openssh;
 mod other_servers;

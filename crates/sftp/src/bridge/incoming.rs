@@ -1,0 +1,442 @@
+//! What a client and a server send, packet by packet.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+
+use crate::attributes::FileAttributes;
+use crate::data::{Data, Inbox};
+use crate::error::Error;
+use crate::extension::{
+    COPY_DATA, EXPAND_PATH, FSTATVFS, FSYNC, HARDLINK, HOME_DIRECTORY, LIMITS, LSETSTAT, POSIX_RENAME,
+    STATVFS,
+};
+use crate::packet::{MAX_PACKET, Reader, Truncated, kind};
+use crate::reply::{DirEntry, Handle};
+use crate::request::{OpenFlags, Request};
+use crate::status::{Status, StatusCode};
+
+/// A packet without its length.
+pub(super) struct Packet {
+    pub(super) kind: u8,
+    pub(super) body: Data,
+}
+
+/// Cuts a stream of bytes into packets.
+#[derive(Default)]
+pub(super) struct Packets {
+    inbox: Inbox,
+    declared: Option<usize>,
+}
+
+/// A length that no packet has.
+pub(super) struct BadLength {
+    pub(super) length: usize,
+    /// What the length was read from, and what came behind it.
+    pub(super) start: Vec<u8>,
+}
+
+impl Packets {
+    pub(super) fn push(&mut self, bytes: Bytes) {
+        self.inbox.push(bytes);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.inbox.len()
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<Packet>, BadLength> {
+        let declared = match self.declared {
+            Some(declared) => declared,
+            None if self.inbox.len() < 4 => return Ok(None),
+            None => {
+                let field: [u8; 4] = self.inbox.take_array();
+                let length = u32::from_be_bytes(field) as usize;
+                if !(1..=MAX_PACKET).contains(&length) {
+                    let mut start = field.to_vec();
+                    start.extend_from_slice(&self.inbox.take(self.inbox.len().min(200)).into_bytes());
+                    return Err(BadLength { length, start });
+                }
+                *self.declared.insert(length)
+            }
+        };
+        if self.inbox.len() < declared {
+            return Ok(None);
+        }
+        self.declared = None;
+        let [kind] = self.inbox.take_array();
+        let body = self.inbox.take(declared - 1);
+        Ok(Some(Packet { kind, body }))
+    }
+}
+
+/// What a client asks. The handles in it are those that it was given.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// A write keeps its data in the slices in which it came.
+    Write { handle: Handle, offset: u64, data: Data },
+    /// Anything else that this crate knows.
+    Known(Request),
+    /// A packet that it does not know, or not in this form: the bytes behind the request's number.
+    Other { kind: u8, body: Bytes },
+}
+
+impl Order {
+    /// Reads a request behind its number.
+    pub(super) fn decode(kind: u8, body: Data) -> Self {
+        if kind == kind::WRITE
+            && let Some(write) = decode_write(&body)
+        {
+            return write;
+        }
+        let body = body.into_bytes();
+        match decode(kind, &mut Reader::new(body.clone())) {
+            Ok(Some(request)) => Self::Known(request),
+            Ok(None) | Err(Truncated) => Self::Other { kind, body },
+        }
+    }
+}
+
+/// A write, with its data in slices.
+fn decode_write(body: &Data) -> Option<Order> {
+    /// Lengths of handle and data, the longest handle, and the offset.
+    const LONGEST_HEAD: usize = 4 + 256 + 8 + 4;
+    let head = body.part(0, LONGEST_HEAD).into_bytes();
+    let mut reader = Reader::new(head.clone());
+    let handle = Handle(Bytes::copy_from_slice(&reader.string().ok()?));
+    let offset = reader.u64().ok()?;
+    let len = reader.u32().ok()? as usize;
+    let start = head.len() - reader.remaining();
+    (len <= body.len() - start).then(|| Order::Write {
+        handle,
+        offset,
+        data: body.part(start, len),
+    })
+}
+
+fn decode(kind: u8, reader: &mut Reader) -> Result<Option<Request>, Truncated> {
+    // Copies: what is kept for as long as a file is open must not keep a receive buffer.
+    let string = |reader: &mut Reader| reader.string().map(|bytes| Bytes::copy_from_slice(&bytes));
+    let handle = |reader: &mut Reader| string(reader).map(Handle);
+    Ok(Some(match kind {
+        kind::OPEN => Request::Open {
+            path: string(reader)?,
+            flags: OpenFlags(reader.u32()?),
+            attributes: FileAttributes::decode(reader)?,
+        },
+        kind::CLOSE => Request::Close {
+            handle: handle(reader)?,
+        },
+        kind::READ => Request::Read {
+            handle: handle(reader)?,
+            offset: reader.u64()?,
+            length: reader.u32()?,
+        },
+        kind::LSTAT => Request::Lstat {
+            path: string(reader)?,
+        },
+        kind::STAT => Request::Stat {
+            path: string(reader)?,
+        },
+        kind::FSTAT => Request::Fstat {
+            handle: handle(reader)?,
+        },
+        kind::SETSTAT => Request::Setstat {
+            path: string(reader)?,
+            attributes: FileAttributes::decode(reader)?,
+        },
+        kind::FSETSTAT => Request::Fsetstat {
+            handle: handle(reader)?,
+            attributes: FileAttributes::decode(reader)?,
+        },
+        kind::OPENDIR => Request::Opendir {
+            path: string(reader)?,
+        },
+        kind::READDIR => Request::Readdir {
+            handle: handle(reader)?,
+        },
+        kind::REMOVE => Request::Remove {
+            path: string(reader)?,
+        },
+        kind::MKDIR => Request::Mkdir {
+            path: string(reader)?,
+            attributes: FileAttributes::decode(reader)?,
+        },
+        kind::RMDIR => Request::Rmdir {
+            path: string(reader)?,
+        },
+        kind::REALPATH => Request::Realpath {
+            path: string(reader)?,
+        },
+        kind::RENAME => Request::Rename {
+            from: string(reader)?,
+            to: string(reader)?,
+        },
+        kind::READLINK => Request::Readlink {
+            path: string(reader)?,
+        },
+        kind::SYMLINK => Request::Symlink {
+            target: string(reader)?,
+            link: string(reader)?,
+        },
+        kind::EXTENDED => return decode_extended(&reader.string()?, reader),
+        _ => return Ok(None),
+    }))
+}
+
+fn decode_extended(name: &[u8], reader: &mut Reader) -> Result<Option<Request>, Truncated> {
+    let string = |reader: &mut Reader| reader.string().map(|bytes| Bytes::copy_from_slice(&bytes));
+    let is = |(known, _): (&str, &str)| name == known.as_bytes();
+    Ok(Some(if is(POSIX_RENAME) {
+        Request::PosixRename {
+            from: string(reader)?,
+            to: string(reader)?,
+        }
+    } else if is(HARDLINK) {
+        Request::Hardlink {
+            from: string(reader)?,
+            to: string(reader)?,
+        }
+    } else if is(FSYNC) {
+        Request::Fsync {
+            handle: Handle(string(reader)?),
+        }
+    } else if is(STATVFS) {
+        Request::Statvfs {
+            path: string(reader)?,
+        }
+    } else if is(FSTATVFS) {
+        Request::Fstatvfs {
+            handle: Handle(string(reader)?),
+        }
+    } else if is(LSETSTAT) {
+        Request::Lsetstat {
+            path: string(reader)?,
+            attributes: FileAttributes::decode(reader)?,
+        }
+    } else if is(LIMITS) {
+        Request::Limits
+    } else if is(EXPAND_PATH) {
+        Request::ExpandPath {
+            path: string(reader)?,
+        }
+    } else if is(HOME_DIRECTORY) {
+        Request::HomeDirectory {
+            user: string(reader)?,
+        }
+    } else if is(COPY_DATA) {
+        Request::CopyData {
+            from: Handle(string(reader)?),
+            from_offset: reader.u64()?,
+            length: reader.u64()?,
+            to: Handle(string(reader)?),
+            to_offset: reader.u64()?,
+        }
+    } else {
+        return Ok(None);
+    }))
+}
+
+impl Packet {
+    /// A status of the bridge's own.
+    pub(super) fn of_status(code: StatusCode, text: &str) -> Self {
+        let mut body = BytesMut::new();
+        body.put_u32(code.0);
+        body.put_u32(text.len() as u32);
+        body.put_slice(text.as_bytes());
+        // The language of the text: none.
+        body.put_u32(0);
+        Self {
+            kind: kind::STATUS,
+            body: Data::from(body.freeze()),
+        }
+    }
+
+    pub(super) fn of_data(data: Data) -> Self {
+        let mut body = Data::from(Bytes::copy_from_slice(&(data.len() as u32).to_be_bytes()));
+        data.into_chunks().into_iter().for_each(|chunk| body.push(chunk));
+        Self {
+            kind: kind::DATA,
+            body,
+        }
+    }
+
+    pub(super) fn of_names(names: &[DirEntry]) -> Self {
+        let mut body = BytesMut::new();
+        body.put_u32(names.len() as u32);
+        for DirEntry {
+            name,
+            longname,
+            attributes,
+        } in names
+        {
+            for text in [name, longname] {
+                body.put_u32(text.len() as u32);
+                body.put_slice(text);
+            }
+            attributes.encode(&mut body);
+        }
+        Self {
+            kind: kind::NAME,
+            body: Data::from(body.freeze()),
+        }
+    }
+
+    pub(super) fn status(&self) -> Option<Status> {
+        (self.kind == kind::STATUS)
+            .then(|| Status::decode(&mut Reader::new(self.body.clone().into_bytes())).ok())
+            .flatten()
+    }
+
+    pub(super) fn is_ok(&self) -> bool {
+        self.kind == kind::STATUS && self.body.len() >= 4 && self.body.part(0, 4).into_bytes()[..] == [0; 4]
+    }
+
+    pub(super) fn attributes(&self) -> Option<FileAttributes> {
+        (self.kind == kind::ATTRS)
+            .then(|| FileAttributes::decode(&mut Reader::new(self.body.clone().into_bytes())).ok())
+            .flatten()
+    }
+
+    pub(super) fn handle(&self) -> Result<Handle, Error> {
+        let handle = Reader::new(self.body.clone().into_bytes()).string()?;
+        Ok(Handle(Bytes::copy_from_slice(&handle)))
+    }
+
+    /// The data of a DATA packet; `None` if it is none, or is longer than its packet.
+    pub(super) fn data(&self) -> Option<Data> {
+        if self.kind != kind::DATA {
+            return None;
+        }
+        let len = Reader::new(self.body.part(0, 4).into_bytes()).u32().ok()? as usize;
+        (len <= self.body.len() - 4).then(|| self.body.part(4, len))
+    }
+}
+
+impl Order {
+    /// The handles in it.
+    pub(super) fn handles(&self) -> impl Iterator<Item = &Handle> {
+        match self {
+            Self::Write { handle, .. } => [Some(handle), None],
+            Self::Known(request) => request.handles(),
+            Self::Other { .. } => [None, None],
+        }
+        .into_iter()
+        .flatten()
+    }
+
+    /// Whether several answers of the server may make its answer.
+    pub(super) fn brings_pieces(&self) -> bool {
+        matches!(self, Self::Known(Request::Read { .. } | Request::Readdir { .. }))
+    }
+
+    pub(super) fn truncates(&self) -> bool {
+        matches!(self, Self::Known(Request::Open { flags, .. }) if flags.truncates())
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self, Self::Known(Request::Read { .. }))
+    }
+
+    /// Whether it changes a file in a way that may be asked again, or ends it.
+    pub(super) fn is_repeatable_change(&self) -> bool {
+        match self {
+            Self::Write { .. } => true,
+            Self::Known(request) => matches!(
+                request,
+                Request::Setstat { .. }
+                    | Request::Lsetstat { .. }
+                    | Request::Fsetstat { .. }
+                    | Request::Fsync { .. }
+                    | Request::Close { .. }
+            ),
+            Self::Other { .. } => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(request: &Request) -> Packet {
+        let mut buf = BytesMut::new();
+        request.encode(7, &mut buf);
+        let mut packets = Packets::default();
+        packets.push(buf.freeze());
+        packets.next().ok().flatten().expect("a packet")
+    }
+
+    #[test]
+    fn what_a_client_encodes_is_read_again() {
+        let (a, b) = (Bytes::from_static(b"a/b"), Bytes::from_static(b"c"));
+        let h = Handle("h".into());
+        let attributes = FileAttributes {
+            size: Some(3),
+            ..FileAttributes::default()
+        };
+        let requests = [
+            Request::Open {
+                path: a.clone(),
+                flags: OpenFlags(0x1b),
+                attributes: attributes.clone(),
+            },
+            Request::Close { handle: h.clone() },
+            Request::Read {
+                handle: h.clone(),
+                offset: 9,
+                length: 4,
+            },
+            Request::Lstat { path: a.clone() },
+            Request::Fsetstat {
+                handle: h.clone(),
+                attributes: attributes.clone(),
+            },
+            Request::Rename {
+                from: a.clone(),
+                to: b.clone(),
+            },
+            Request::Symlink {
+                target: a.clone(),
+                link: b.clone(),
+            },
+            Request::PosixRename {
+                from: a.clone(),
+                to: b.clone(),
+            },
+            Request::Fsync { handle: h.clone() },
+            Request::Lsetstat {
+                path: a.clone(),
+                attributes,
+            },
+            Request::Limits,
+            Request::CopyData {
+                from: h.clone(),
+                from_offset: 1,
+                length: 2,
+                to: h.clone(),
+                to_offset: 3,
+            },
+        ];
+        for request in requests {
+            let Packet { kind, body } = sent(&request);
+            let body = body.part(4, body.len());
+            match Order::decode(kind, body) {
+                Order::Known(read) => assert_eq!(read, request),
+                other => panic!("{request:?} became {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_that_ends_early_is_left_to_the_server() {
+        let mut body = Data::from(Bytes::from_static(b"\0\0\0\x01h\0\0\0\0\0\0\0\0\0\0\0\x05abcd"));
+        assert!(matches!(
+            Order::decode(kind::WRITE, body.clone()),
+            Order::Other { .. }
+        ));
+        body.push("e".into());
+        match Order::decode(kind::WRITE, body) {
+            Order::Write { data, .. } => assert_eq!(&data.into_bytes()[..], b"abcde"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

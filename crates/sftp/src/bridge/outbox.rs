@@ -1,0 +1,55 @@
+//! Packets on their way out.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::data::Data;
+
+/// Below this data is copied behind its head: a piece of its own would cost more.
+const COPIED: usize = 1024;
+
+/// Packets in pieces: heads that are written here, and data in the slices in which it came.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pieces: VecDeque<Bytes>,
+    /// Behind `pieces`.
+    heads: BytesMut,
+    len: usize,
+}
+
+impl Outbox {
+    /// Where heads are written.
+    pub(super) fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.heads
+    }
+
+    pub(super) fn push(&mut self, data: Data) {
+        for chunk in data.into_chunks() {
+            if chunk.len() < COPIED {
+                self.heads.extend_from_slice(&chunk);
+            } else {
+                self.flush();
+                self.len += chunk.len();
+                self.pieces.push_back(chunk);
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len + self.heads.len()
+    }
+
+    pub(super) fn take(&mut self, pieces: &mut Vec<Bytes>) {
+        self.flush();
+        self.len = 0;
+        pieces.extend(self.pieces.drain(..));
+    }
+
+    fn flush(&mut self) {
+        if !self.heads.is_empty() {
+            self.len += self.heads.len();
+            self.pieces.push_back(self.heads.split().freeze());
+        }
+    }
+}
