@@ -441,6 +441,15 @@ impl Engine {
         }
     }
 
+    /// For how long a lost SFTP session of a host is to be carried over to a new connection, if it is to be
+    /// ([`Settings::sftp_resume`]).
+    pub fn resumes_sftp(&self, config: &HostConfig) -> Option<Duration> {
+        let settings = &self.inner.settings;
+        let never = matches(&settings.sftp_resume_never_hosts, config);
+        let resumes = settings.sftp_resume || matches(&settings.sftp_resume_hosts, config);
+        (resumes && !never).then_some(settings.sftp_resume_for)
+    }
+
     /// Host memory.
     pub fn memory(&self) -> &Memory {
         &self.inner.memory

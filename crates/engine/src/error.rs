@@ -259,6 +259,14 @@ pub enum Error {
         /// What went wrong.
         source: trunkline_sftp::Error,
     },
+    /// An SFTP session of a client's could not be carried over to a new connection.
+    #[error("the SFTP session on {host} was lost, and could not be carried over: {why}")]
+    SftpLost {
+        /// The host.
+        host: String,
+        /// Why not.
+        why: String,
+    },
     /// The server gives a session no terminal that needs one.
     #[error("{host}: the server does not give the session a terminal")]
     TerminalRefused {
@@ -400,6 +408,7 @@ impl Error {
             | Self::ClosedByPeer { .. }
             | Self::Closed { .. }
             | Self::NotConnected { .. }
+            | Self::SftpLost { .. }
             | Self::SystemSsh { .. } => ErrorKind::Network,
             Self::Timeout { .. } | Self::TimeUp { .. } => ErrorKind::Timeout,
             Self::Protocol {

@@ -179,6 +179,10 @@ pub struct Metrics {
     pub overflows: Counter,
     /// First connections to a host that took the place of one that was lost.
     pub reconnects: Counter,
+    /// Times that an SFTP session was carried over to a new connection.
+    pub sftp_resumed: Counter,
+    /// SFTP sessions that were to be carried over and could not be.
+    pub sftp_given_up: Counter,
     /// Handshakes that wait because as many as may be are under way with their server.
     pub waiting_for_server: Queue,
     /// The same, in all.
@@ -232,6 +236,8 @@ impl Default for Metrics {
             further_connections: Counter::default(),
             overflows: Counter::default(),
             reconnects: Counter::default(),
+            sftp_resumed: Counter::default(),
+            sftp_given_up: Counter::default(),
             waiting_for_server: Queue::default(),
             waiting_for_turn: Queue::default(),
             handshakes: Family::new_with_constructor(times),
@@ -362,6 +368,16 @@ impl Collector for Totals {
                 "reconnects",
                 "Connections that were begun in the place of one that was lost",
                 &self.0.reconnects,
+            ),
+            (
+                "sftp_resumed",
+                "Times that an SFTP session was carried over to a new connection",
+                &self.0.sftp_resumed,
+            ),
+            (
+                "sftp_given_up",
+                "SFTP sessions that were lost and could not be carried over",
+                &self.0.sftp_given_up,
             ),
         ];
         for (name, help, counter) in counters {

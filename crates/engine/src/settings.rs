@@ -124,6 +124,15 @@ settings! {
     predict_always_hosts: Vec<String> = Vec::new();
     /// Patterns of hosts for which `predict` is `"never"`, also where `predict_always_hosts` names them.
     predict_never_hosts: Vec<String> = Vec::new();
+    /// Carry SFTP sessions over to a new connection when theirs is lost: those of `sftp`, `scp`, restic and others on the mux
+    /// sockets, of `trunkline ssh -s`, and of the bindings through the daemon.
+    sftp_resume: bool = false;
+    /// Patterns of hosts for which `sftp_resume` is true.
+    sftp_resume_hosts: Vec<String> = Vec::new();
+    /// Patterns of hosts for which `sftp_resume` is false, also where `sftp_resume_hosts` names them.
+    sftp_resume_never_hosts: Vec<String> = Vec::new();
+    /// Seconds after which a lost SFTP session is given up that could not be carried over.
+    sftp_resume_for: Duration = Duration::from_secs(300);
 }
 
 impl Settings {

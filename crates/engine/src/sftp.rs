@@ -31,6 +31,7 @@ use link::{Call, Streams};
 pub use listing::{Entry, Listing};
 pub(crate) use plan::Shared;
 use trunkline_request::failure::Failure;
+pub use trunkline_sftp::bridge;
 use trunkline_sftp::transfer::{LeftOut, WalkOptions};
 use trunkline_sftp::{Config, Reply, Request};
 pub use trunkline_sftp::{

@@ -472,6 +472,7 @@ impl Driver {
                 Ok(())
             }
             keepalive::Turn::GiveUp { rule, silent } => {
+                self.io.abandon();
                 let host = &self.host;
                 let doing = match rule {
                     Rule::ServerAliveInterval => {

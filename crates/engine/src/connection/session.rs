@@ -483,8 +483,8 @@ impl SessionControl {
         answer.await.is_ok()
     }
 
-    /// One more, or one less, comes no further without the server's answers: it is given up sooner.
-    pub(crate) fn awaits(&self, awaited: bool) {
+    /// One more, or one less, comes no further without the server's answers: a silent connection is given up sooner.
+    pub fn awaits(&self, awaited: bool) {
         let _ = self.ops.send(Op::Awaited(awaited));
     }
 

@@ -12,6 +12,10 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
     /// The server was asked for something, or waits for credit itself: somebody may wait for what comes next.
     fn asked(&mut self) {}
 
+    /// Has nothing sent any more that the network has not taken: the system would try for minutes, and a server that can be reached
+    /// again would do it after what it was asked since, over another connection.
+    fn abandon(&mut self) {}
+
     /// Whether nothing was there to be read, when a read had to wait.
     fn is_drained(&self) -> bool {
         true

@@ -122,6 +122,10 @@ impl Gathering {
 }
 
 impl Socket for Gathering {
+    fn abandon(&mut self) {
+        let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
+    }
+
     fn asked(&mut self) {
         let now = Instant::now();
         self.rhythm.asked = Some(now);
