@@ -185,6 +185,13 @@ impl Entry {
         }
     }
 
+    /// Says that it was carried over to a new connection.
+    pub fn resumed(&self) {
+        if let Some(work) = self.work().as_mut() {
+            work.resumed += 1;
+        }
+    }
+
     /// Counts what a session carries.
     pub fn counted(&self, session: &SessionControl) -> SessionControl {
         let counting = session.clone();

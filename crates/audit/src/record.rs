@@ -69,6 +69,9 @@ pub(crate) struct Outcome {
     /// Bytes from the server, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) received_bytes: Option<u64>,
+    /// Times that an SFTP session was carried over to a new connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resumed: Option<u64>,
     /// From the beginning on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seconds: Option<f64>,
@@ -144,6 +147,7 @@ impl Outcome {
             failed_files: None,
             sent_bytes: None,
             received_bytes: None,
+            resumed: None,
             seconds: None,
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct Work {
     /// Its number, and when it was begun.
     pub(crate) begun: Option<(String, Instant)>,
     pub(crate) carried: Option<Carried>,
+    /// Times that it was carried over to a new connection.
+    pub(crate) resumed: u64,
     /// How its command has ended, where that is known before its session's end.
     pub(crate) exit: Option<ExitStatus>,
 }
@@ -42,6 +44,7 @@ impl Work {
             subject,
             begun: None,
             carried: None,
+            resumed: 0,
             exit: None,
         }
     }
@@ -58,6 +61,7 @@ impl Work {
         record.outcome = Some(Outcome {
             sent_bytes: outcome.sent_bytes.or(sent),
             received_bytes: outcome.received_bytes.or(received),
+            resumed: (self.resumed > 0).then_some(self.resumed),
             seconds: self
                 .begun
                 .as_ref()

@@ -28,7 +28,8 @@ use crate::protocol::{
 use forwards::Forwards;
 use listening::Waiting;
 use log::Log;
-use streams::{Streams, TERMINATED, Terms, as_told, begun, closed, hold, pump, terminal_size, tunnel};
+use streams::carry::Resumption;
+use streams::{Streams, TERMINATED, Terms, as_told, begun, closed, hold, move_data, terminal_size, tunnel};
 use trunkline_audit::Entry;
 
 /// Who wants a session, and can be spoken to.
@@ -167,6 +168,7 @@ async fn try_run(
                 program,
                 warm,
                 predict: predict(engine.predicts(&config)),
+                engine,
                 streams,
             };
             Box::pin(session.run(engine, opening, client)).await
@@ -313,6 +315,7 @@ struct Prepared<'a> {
     warm: bool,
     /// Of a client's terminal.
     predict: Option<Predict>,
+    engine: &'a Engine,
     streams: Streams,
 }
 
@@ -368,6 +371,7 @@ impl Prepared<'_> {
             program,
             warm,
             predict,
+            engine,
             streams,
         } = self;
         let Client {
@@ -427,15 +431,10 @@ impl Prepared<'_> {
             hostname: config.hostname.clone(),
             predict: predict.filter(|_| tty),
         };
-        let mut running = std::pin::pin!(pump(
-            session.into_parts(),
-            begun,
-            streams,
-            replies,
-            inputs,
-            terms,
-            host
-        ));
+        let resumption = Resumption::of(engine, host, &program, &command).filter(|_| !tty);
+        let parts = session.into_parts();
+        let running = move_data(parts, begun, streams, replies, inputs, terms, host, resumption);
+        let mut running = Box::pin(running);
         // What ssh shows once the user is authenticated.
         let mut showing = std::pin::pin!(async {
             // For these alone no other connection is made: the session's own may have failed by now.

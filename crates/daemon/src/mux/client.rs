@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
-use trunkline::{Error, Host};
+use trunkline::{Engine, Error, Host};
 
 use super::info;
 use super::packets::{PacketError, Packets};
@@ -95,6 +95,12 @@ pub(super) struct Door<'a> {
     sockets: &'a Sockets,
     pub(super) socket: &'a Socket,
     client: Option<u32>,
+}
+
+impl<'a> Door<'a> {
+    pub(super) fn engine(self) -> &'a Engine {
+        &self.sockets.engine
+    }
 }
 
 impl Door<'_> {

@@ -18,6 +18,7 @@ use super::wire::{Address, NewSession, Reply};
 use crate::observed::metrics::{Decline, Stock};
 use crate::observed::recording::Recording;
 use crate::protocol::{self, Escapes, Program, Stdio};
+use crate::session::streams::carry::Resumption;
 use crate::session::streams::terminal_input::TerminalInput;
 use crate::session::streams::{self, Streams, Terms};
 use crate::stdio::Output;
@@ -60,7 +61,7 @@ impl Client<'_> {
             started = start(self.door, &request, command, &entry) => started,
             () = self.packets.left() => return Ok(ControlFlow::Break(())),
         };
-        let (host, session) = match started {
+        let (host, session, resumption) = match started {
             Ok(started) => started,
             Err(error) => {
                 entry.failed(&error);
@@ -83,7 +84,7 @@ impl Client<'_> {
             entry: Some(&entry),
             ..Terms::default()
         };
-        let running = streams::pump(parts, begin, streams, &replies, heard, terms, &host);
+        let running = streams::move_data(parts, begin, streams, &replies, heard, terms, &host, resumption);
         let mut running = Box::pin(running);
         let mut resizing = Box::pin(resize(terminal, inputs));
         let mut begins = Some(begins);
@@ -311,12 +312,12 @@ impl Client<'_> {
     }
 }
 
-async fn start(
-    door: Door<'_>,
+async fn start<'a>(
+    door: Door<'a>,
     request: &NewSession,
     command: Result<Command, Error>,
     entry: &Entry,
-) -> Result<(Host, Session), Error> {
+) -> Result<(Host, Session, Option<Resumption<'a>>), Error> {
     let host = door.host().await?;
     let refuse = |why: &str| Err(Error::Invalid(why.into()));
     if request.x11 {
@@ -332,7 +333,11 @@ async fn start(
     let command = command?;
     entry.begin(|subject| subject.at(host.config())).await?;
     let session = host.start(&command).await?;
-    Ok((host, session))
+    let resumption = Resumption::of(door.engine(), &host, &program(request), &command);
+    let resumption = resumption
+        .filter(|_| !request.tty)
+        .map(Resumption::leaving_running);
+    Ok((host, session, resumption))
 }
 
 async fn connect(door: Door<'_>, target: &Address, entry: &Entry) -> Result<(Host, ChannelStream), Error> {

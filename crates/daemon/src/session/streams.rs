@@ -1,5 +1,6 @@
 //! What a client and a channel send each other, until both have ended.
 
+pub(crate) mod carry;
 pub(crate) mod terminal_input;
 
 mod pump;
@@ -24,6 +25,7 @@ use crate::deadline::Deadline;
 use crate::observed::recording::Recording;
 use crate::protocol::{Escapes, Exit, Reply, Request, Stdio};
 use crate::stdio::{Input, Output};
+use carry::Resumption;
 use terminal_input::TerminalInput;
 
 /// A command whose output nobody takes any more, or that was sent a signal, gets this long to end before its session is
@@ -150,9 +152,32 @@ fn with_round_trip(mut begun: Reply, host: &Host) -> Reply {
     begun
 }
 
+/// Moves a session's data, and carries the session over to another connection where that is to be done.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "all of them are what a session consists of"
+)]
+pub(crate) async fn move_data(
+    parts: SessionParts,
+    begun: Reply,
+    streams: Streams,
+    replies: &mpsc::Sender<Reply>,
+    inputs: mpsc::Receiver<Request>,
+    terms: Terms<'_>,
+    host: &Host,
+    resumption: Option<Resumption<'_>>,
+) -> Result<ExitStatus, Error> {
+    match resumption {
+        Some(resumption) => {
+            Box::pin(resumption.carry(parts, begun, streams, replies, inputs, terms, host)).await
+        }
+        None => pump(parts, begun, streams, replies, inputs, terms, host).await,
+    }
+}
+
 /// Moves a session's data until it has ended and its output is written. `begun` is said when the server has started the
 /// command, and not before: until then questions may come up, for which the client's terminal must be as it was.
-pub(crate) async fn pump(
+async fn pump(
     parts: SessionParts,
     begun: Reply,
     streams: Streams,
@@ -169,11 +194,16 @@ pub(crate) async fn pump(
         mut end,
     } = parts;
     let name = &host.config().original_host;
+    let Streams {
+        stdin: source,
+        stdout: mut output_sink,
+        stderr: mut error_sink,
+    } = streams;
     let ended = Notify::new();
     let output = async {
         let written = drain(
             &mut stdout,
-            streams.stdout,
+            &mut output_sink,
             replies,
             Reply::Output,
             terms.recording,
@@ -195,7 +225,7 @@ pub(crate) async fn pump(
     };
     let error_output = async {
         // A closed standard error is not a reason to end a command, nor to let it wait for room to write.
-        if drain(&mut stderr, streams.stderr, replies, Reply::ErrorOutput, None)
+        if drain(&mut stderr, &mut error_sink, replies, Reply::ErrorOutput, None)
             .await
             .is_err()
         {
@@ -224,7 +254,7 @@ pub(crate) async fn pump(
     let stopped = tokio::select! {
         biased;
         (status, written, ()) = &mut whole => return settled(written, status),
-        never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
+        never = feed(source, stdin, frames, Some(&control), host) => match never {},
         error = Deadline::wait(terms.deadline, name) => error,
         left = attend(inputs, framed, replies, Some(&control), host, terms) => match left {
             // Closing tells the command.
@@ -343,15 +373,20 @@ pub(crate) async fn tunnel(
             }
         }
     };
+    let Streams {
+        stdin: source,
+        stdout: mut sink,
+        ..
+    } = streams;
     let down = async {
-        let written = drain(&mut reader, streams.stdout, replies, Reply::Output, None).await;
+        let written = drain(&mut reader, &mut sink, replies, Reply::Output, None).await;
         if written.is_ok() && reader.is_complete() {
             let _ = replies.send(Reply::Output(Vec::new())).await;
         }
         written
     };
     let carry = async {
-        match tokio::join!(down, up(streams.stdin, frames, &mut writer)).0 {
+        match tokio::join!(down, up(source, frames, &mut writer)).0 {
             // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
             Ok(()) => writer.closed().await,
             // A client that takes no more waits for no end of what it is sent.
@@ -510,7 +545,7 @@ async fn discard(reader: &mut ChannelReader) {
 /// Writes a stream to its sink. Fails when nobody takes the output any more.
 async fn drain(
     reader: &mut ChannelReader,
-    mut sink: Sink,
+    sink: &mut Sink,
     replies: &mpsc::Sender<Reply>,
     frame: impl Fn(Vec<u8>) -> Reply,
     recording: Option<&Recording>,
@@ -520,7 +555,7 @@ async fn drain(
             recording.output(piece);
         }
     };
-    if let Sink::Fd(output) = &mut sink {
+    if let Sink::Fd(output) = sink {
         return pump::drain(reader, output, note).await;
     }
     while let Some(data) = reader.chunk().await {

@@ -38,7 +38,10 @@ impl Bench {
     }
 
     fn with_hosts(server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
-        let home = Home::never_busy();
+        Self::at(Home::never_busy(), server, way, hosts)
+    }
+
+    fn at(home: Home, server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
         let config = home.path("config");
         let path = format!("ControlPath {}", stock::socket(&home, "%n").display());
         let hosts = hosts.into_iter().map(|host| match way {
@@ -185,6 +188,97 @@ fn sftp_works_through_a_batch() {
         );
         assert!(fs::read(folder.join("back")).unwrap() == fs::read(folder.join("file")).unwrap());
         bench.assert_one_login();
+    }
+}
+
+/// How the wire breaks.
+#[derive(Debug, Clone, Copy)]
+enum Break {
+    Reset,
+    Closed,
+    /// Nothing more comes, and the daemon has to find out.
+    Silent,
+}
+
+/// Breaks the wire once some more has gone over it, so often, and mends it.
+fn break_often(relay: &Relay, direction: Direction, breaks: &[Break]) {
+    for how in breaks {
+        let begun = relay.bytes(direction);
+        wait_until("a part has gone over the wire", || {
+            relay.bytes(direction) > begun + 400_000
+        });
+        match how {
+            Break::Reset => relay.reset(),
+            Break::Closed => relay.close(),
+            Break::Silent => {
+                let connections = relay.connections();
+                relay.stall();
+                wait_until("it is tried anew", || relay.connections() > connections);
+                relay.resume();
+            }
+        }
+    }
+}
+
+#[test]
+fn sftp_and_scp_outlive_their_connections() {
+    const LEN: usize = 3_000_000;
+    const BREAKS: [Break; 3] = [Break::Reset, Break::Silent, Break::Closed];
+    for (way, tool) in WAYS.into_iter().zip(["sftp", "scp"]) {
+        let server = server();
+        let relay = Relay::to(server.addr()).unwrap();
+        server.trust_at(relay.addr()).unwrap();
+        let entry = server.host_entry(server.alias()).at(relay.addr());
+        let home = Home::never_busy();
+        home.settings("sftp_resume_hosts = [\"*\"]\nprobe_after = 1\nprobe_limit = 1\n");
+        let bench = Bench::at(home, server, way, vec![entry]);
+        let folder = bench.folder("files");
+        let file = folder.join("file");
+        fs::write(&file, noise(LEN, 1)).unwrap();
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            let target = folder.join(format!("{direction:?}"));
+            let (from, to) = match direction {
+                Direction::ToServer => (file.display().to_string(), bench.remote(&target)),
+                Direction::ToClient => (bench.remote(&file), target.display().to_string()),
+            };
+            let mut copier = bench.copier(tool);
+            if tool == "scp" {
+                copier.arg("-s").args([&from, &to]);
+            } else {
+                let verb = if direction == Direction::ToServer {
+                    "put"
+                } else {
+                    "get"
+                };
+                let batch = bench.home.path("batch");
+                fs::write(
+                    &batch,
+                    format!("{verb} {} {}\n", file.display(), target.display()),
+                )
+                .unwrap();
+                copier.arg("-b").arg(batch).arg(bench.server.alias());
+            }
+            relay.set_rate(direction, Some(2_500_000));
+            let mut copier = copier.stdin(std::process::Stdio::null()).spawn().unwrap();
+            break_often(&relay, direction, &BREAKS);
+            relay.set_rate(direction, None);
+            let ended = end_of(&mut copier, tool);
+            assert!(
+                ended.success(),
+                "{tool} {direction:?} {way:?}: {ended}\n{}",
+                bench.home.log()
+            );
+            assert!(
+                fs::read(&target).unwrap() == fs::read(&file).unwrap(),
+                "{tool} {direction:?} {way:?}"
+            );
+        }
+        let metrics = text(&finish(bench.home.trunkline().arg("metrics")).stdout);
+        let resumed = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("trunkline_sftp_resumed_total "));
+        let resumed: usize = resumed.and_then(|count| count.parse().ok()).unwrap();
+        assert!(resumed >= 2 * BREAKS.len(), "{resumed}");
     }
 }
 

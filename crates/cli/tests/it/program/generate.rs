@@ -39,7 +39,7 @@ fn settings_are_those_in_force() {
     };
     let of_the_file = settings();
     assert!(
-        of_the_file.contains("max_lanes              3*") && !of_the_file.contains("changed"),
+        of_the_file.contains("max_lanes                3*") && !of_the_file.contains("changed"),
         "{of_the_file}"
     );
     assert!(home.daemon().is_none());
@@ -47,7 +47,7 @@ fn settings_are_those_in_force() {
     home.settings("max_lanes = 5\n");
     let of_the_daemon = settings();
     assert!(
-        of_the_daemon.contains("max_lanes              3*"),
+        of_the_daemon.contains("max_lanes                3*"),
         "{of_the_daemon}"
     );
     assert!(
