@@ -469,12 +469,13 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
         }
         let (items, found) = mpsc::channel(QUEUE);
         let (found, pacing) = job.verification.pace(found);
-        let names = async {
+        // On the heap: the future of a copy holds those of all that it is made of, and would be moved with them.
+        let names = Box::pin(async {
             list::names(job, &group.place, &group.paths, to, top, items).await?;
             progress.counted.store(nth + 1 == last, Ordering::Relaxed);
             Ok(())
-        };
-        let work = async {
+        });
+        let work = Box::pin(async {
             match (&group.place, to) {
                 (Place::Local, Place::Local) => Err(Error::Invalid(
                     "no host is named: use cp(1) for local copies".into(),
@@ -500,15 +501,15 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
                     }
                 }
             }
-        };
-        let adapting = async {
+        });
+        let adapting = Box::pin(async {
             match (&group.place, to) {
                 (Place::Server(sessions), Place::Local) => compression::adapt(job, sessions, false).await,
                 (Place::Local, Place::Server(sessions)) => compression::adapt(job, sessions, true).await,
                 // Which of two servers' links is the slow one cannot be told.
                 _ => std::future::pending().await,
             }
-        };
+        });
         let copying = async {
             let names = async { tokio::join!(names, pacing).0 };
             tokio::select! {
