@@ -12,6 +12,7 @@ import threading
 import unittest
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from bed import Bed
@@ -120,6 +121,8 @@ class Works(unittest.IsolatedAsyncioTestCase):
         (self.bed.files / "private/a").write_text("secret")
         (self.bed.files / "out").symlink_to("/etc/passwd")
         (self.bed.files / "in").symlink_to("private/a")
+        linked = Path(f"{self.bed.files}-linked")
+        linked.symlink_to(self.bed.files)
         path = str(self.bed.files / "a.conf")
         for form in FORMS:
             async with session(self.bed, form) as one:
@@ -139,6 +142,11 @@ class Works(unittest.IsolatedAsyncioTestCase):
                     await one.refused("write", host="box1", path=str(self.bed.files / link), content="x")
                 found = await one.done("search", host="box1", path=str(self.bed.files), pattern="tw|secret|root")
                 self.assertEqual([match["path"] for match in found["matches"]], [path])
+                # A rule may name a link; what is denied where it leads is denied.
+                self.assertEqual((await one.done("read", host="box1", path=f"{linked}/a.conf"))["content"], "two\n")
+                await one.refused("read", host="box1", path=f"{linked}/private/a")
+                found = await one.done("search", host="box1", path=str(linked), pattern="tw|secret|root")
+                self.assertEqual([match["path"] for match in found["matches"]], [f"{linked}/a.conf"])
                 tail = await one.done("tail", host="box1", path=path, lines=1)
                 self.assertEqual(tail["text"], "two\n")
                 await one.done(

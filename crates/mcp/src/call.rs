@@ -171,13 +171,21 @@ impl Call<'_> {
         Problem::new(format!("{why} (did not start)"))
     }
 
-    /// Whether something may be done that was found out meanwhile: where a link leads to.
-    pub(crate) fn permits(&self, permit: &Permit, host: &Destination, action: &Action) -> bool {
-        match self.rules.verdict(host, action) {
+    /// Whether something may be done that was found out meanwhile: `named` as the rules allow it, `really` what it is, for instance where a
+    /// link leads to.
+    pub(crate) fn permits(
+        &self,
+        permit: &Permit,
+        host: &Destination,
+        named: &Action,
+        really: &Action,
+    ) -> bool {
+        let is_allowed = match self.rules.verdict(host, named) {
             Verdict::Allowed(_) => true,
             Verdict::Ask(rule) => permit.asked.contains(&rule),
             Verdict::Denied(_) => false,
-        }
+        };
+        is_allowed && !self.rules.denies(host, really)
     }
 
     /// A host to work on.

@@ -22,8 +22,8 @@ const MOST_HASHED: u64 = 64 << 20;
 /// What a call may do with files of one host.
 pub(crate) struct Files<'a> {
     pub(crate) sftp: Sftp,
-    /// Whether something may be done: what the rules allow, and what the person has said yes to.
-    pub(crate) permits: &'a (dyn Fn(&Action) -> bool + Sync),
+    /// Whether something may be done, as it is named and as it really is: what the rules allow, and what the person has said yes to.
+    pub(crate) permits: &'a (dyn Fn(&Action, &Action) -> bool + Sync),
     /// The directories that the rules name, through which a path may lead.
     pub(crate) directories: Vec<String>,
 }
@@ -80,7 +80,8 @@ impl Files<'_> {
         action: impl Fn(String) -> Action,
     ) -> Result<String, Failure> {
         let real = self.resolved(path).await?;
-        if (self.permits)(&action(real.clone())) {
+        let really = action(real.clone());
+        if (self.permits)(&really, &really) {
             return Ok(real);
         }
         // The rule's own directory may be a link, which whoever wrote the rule has vouched for.
@@ -94,7 +95,7 @@ impl Files<'_> {
                     .strip_prefix(there)
                     .filter(|rest| rest.is_empty() || rest.starts_with('/')),
             };
-            if rest.is_some_and(|rest| (self.permits)(&action(format!("{directory}{rest}")))) {
+            if rest.is_some_and(|rest| (self.permits)(&action(format!("{directory}{rest}")), &really)) {
                 return Ok(real);
             }
         }

@@ -3,6 +3,7 @@
 mod pattern;
 
 use std::fmt;
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -114,6 +115,24 @@ struct Rule {
     write: Vec<Directory>,
 }
 
+/// What a rule does with what it covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum List {
+    Deny,
+    Allow,
+    AskFor,
+}
+
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+            Self::AskFor => "ask-for",
+        })
+    }
+}
+
 /// What is to be done on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -182,12 +201,20 @@ impl Rules {
                 source,
             },
         };
-        let metadata = std::fs::metadata(path).map_err(failed)?;
-        let ours = [0, rustix::process::getuid().as_raw()].contains(&metadata.uid());
-        if !ours || metadata.mode() & 0o022 != 0 {
-            return Err(RulesError::NotOwn(path.into()));
+        let mut file = std::fs::File::open(path).map_err(failed)?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        // Whoever can write to the directory can put another file there.
+        for (path, metadata) in [
+            (path, file.metadata().map_err(failed)?),
+            (directory, std::fs::metadata(directory).map_err(failed)?),
+        ] {
+            let ours = [0, rustix::process::getuid().as_raw()].contains(&metadata.uid());
+            if !ours || metadata.mode() & 0o022 != 0 {
+                return Err(RulesError::NotOwn(path.into()));
+            }
         }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
         Self::parse(&text, path)
     }
 
@@ -200,9 +227,9 @@ impl Rules {
         };
         let mut rules: Self = toml::from_str(text).map_err(|error| mistake(error.to_string()))?;
         rules.path = path.into();
-        for (name, rule) in rules.named() {
+        for (list, number, rule) in rules.named() {
             rule.check()
-                .map_err(|wrong| mistake(format!("[[{name}]]: {wrong}")))?;
+                .map_err(|wrong| mistake(format!("[[{list} {number}]]: {wrong}")))?;
         }
         if rules.ssh_config.as_ref().is_some_and(|path| path.is_relative()) {
             return Err(mistake("ssh_config: give an absolute path".into()));
@@ -215,33 +242,32 @@ impl Rules {
         Ok(rules)
     }
 
-    /// All rules with what they are called: their list and their place in it.
-    fn named(&self) -> impl Iterator<Item = (String, &Rule)> {
+    /// All rules with their list and their number in it.
+    fn named(&self) -> impl Iterator<Item = (List, usize, &Rule)> {
         let lists = [
-            ("deny", &self.denying),
-            ("allow", &self.allowing),
-            ("ask-for", &self.asking),
+            (List::Deny, &self.denying),
+            (List::Allow, &self.allowing),
+            (List::AskFor, &self.asking),
         ];
-        lists.into_iter().flat_map(|(list, rules)| {
-            let named = rules.iter().enumerate();
-            named.map(move |(index, rule)| (format!("{list} {}", index + 1), rule))
-        })
+        lists
+            .into_iter()
+            .flat_map(|(list, rules)| (1..).zip(rules).map(move |(number, rule)| (list, number, rule)))
     }
 
     /// Whether something may be done. A denial counts for more than whatever else is said; what is allowed is not asked for.
     pub(crate) fn verdict(&self, host: &Destination, action: &Action) -> Verdict {
         let mut asks = None;
-        for (name, rule) in self.named() {
-            let denies = name.starts_with("deny");
-            if !rule.is_about(host) || !rule.covers(action, denies) {
+        for (list, number, rule) in self.named() {
+            if !rule.is_about(host, list) || !rule.covers(action, list) {
                 continue;
             }
-            match name.split(' ').next() {
-                Some("deny") => {
+            let name = format!("{list} {number}");
+            match list {
+                List::Deny => {
                     return Verdict::Denied(format!("{}: rule {name} denies it", self.path.display()));
                 }
-                Some("allow") => return Verdict::Allowed(name),
-                _ => asks = asks.or(Some(name)),
+                List::Allow => return Verdict::Allowed(name),
+                List::AskFor => asks = asks.or(Some(name)),
             }
         }
         match asks {
@@ -254,24 +280,30 @@ impl Rules {
         }
     }
 
+    /// Whether a rule denies something.
+    pub(crate) fn denies(&self, host: &Destination, action: &Action) -> bool {
+        let mut rules = self.denying.iter();
+        rules.any(|rule| rule.is_about(host, List::Deny) && rule.covers(action, List::Deny))
+    }
+
     /// Whether anything is allowed on a host, or may be asked for: whether it may be connected to at all.
     pub(crate) fn knows(&self, host: &Destination) -> bool {
         let denied = self
             .denying
             .iter()
-            .any(|rule| rule.is_about(host) && rule.is_bare());
+            .any(|rule| rule.is_about(host, List::Deny) && rule.is_bare());
         !denied
             && self
                 .allowing
                 .iter()
                 .chain(&self.asking)
-                .any(|rule| rule.is_about(host))
+                .any(|rule| rule.is_about(host, List::Allow))
     }
 
     /// The directories of the rules about a host, as they are written: where links may lead.
     pub(crate) fn directories(&self, host: &Destination) -> impl Iterator<Item = &str> {
         let rules = self.allowing.iter().chain(&self.asking);
-        let rules = rules.filter(|rule| rule.is_about(host));
+        let rules = rules.filter(|rule| rule.is_about(host, List::Allow));
         rules.flat_map(|rule| rule.read.iter().chain(&rule.write).map(Directory::as_str))
     }
 
@@ -299,8 +331,8 @@ impl Rules {
     /// What may be done on a host, for whoever has to choose.
     pub(crate) fn about(&self, host: &Destination) -> Vec<String> {
         let mut lines = Vec::new();
-        for (name, rule) in self.named().filter(|(_, rule)| rule.is_about(host)) {
-            let list = name.split(' ').next().unwrap_or_default();
+        let rules = self.named().filter(|(list, _, rule)| rule.is_about(host, *list));
+        for (list, _, rule) in rules {
             let patterns = |patterns: &[CommandPattern]| {
                 patterns
                     .iter()
@@ -352,10 +384,19 @@ impl Rule {
         Ok(())
     }
 
-    fn is_about(&self, host: &Destination) -> bool {
+    /// Whether a host is one of its hosts. What is denied is denied whoever is named in front, unless it names users itself; what is
+    /// allowed is allowed for those that it names.
+    fn is_about(&self, host: &Destination, list: List) -> bool {
+        let denies = list == List::Deny;
         let user = host.user.as_ref().is_none_or(|user| self.users.contains(user));
         let port = host.port.is_none_or(|port| self.ports.contains(&port));
-        user && port && self.hosts.iter().any(|pattern| pattern.matches(&host.host))
+        let matches = |pattern: &HostPattern| match denies {
+            true => pattern.encloses(&host.host),
+            false => pattern.matches(&host.host),
+        };
+        (user || denies && self.users.is_empty())
+            && (port || denies && self.ports.is_empty())
+            && self.hosts.iter().any(matches)
     }
 
     /// Whether it says nothing but hosts: to deny with, all that is done on them.
@@ -364,12 +405,17 @@ impl Rule {
         commands && self.read.is_empty() && self.write.is_empty()
     }
 
-    fn covers(&self, action: &Action, denies: bool) -> bool {
+    fn covers(&self, action: &Action, list: List) -> bool {
+        let denies = list == List::Deny;
         if denies && self.is_bare() {
             return true;
         }
-        let any =
-            |patterns: &[CommandPattern], words: &[String]| patterns.iter().any(|one| one.matches(words));
+        let any = |patterns: &[CommandPattern], words: &[String]| {
+            patterns.iter().any(|one| match denies {
+                true => one.encloses(words),
+                false => one.matches(words),
+            })
+        };
         let holds = |directories: &[Directory], path: &str| {
             directories.iter().any(|one| match denies {
                 true => one.encloses(path),
@@ -487,6 +533,24 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_is_for_every_user_port_and_domain_unless_it_names_some() {
+        let text = RULES.replace(
+            "hosts = [\"web*\", \"db1\"]",
+            "hosts = [\"web*\", \"*.example.com\"]",
+        );
+        let rules = rules(&text.replace("commands = [\"systemctl ... \"]", ""));
+        for host in ["web1", "deploy@web1", "ssh://deploy@web1:2222", "db.example.com"] {
+            let verdict = |path: &str| rules.verdict(&host.parse().unwrap(), &Action::Read(path.into()));
+            assert!(matches!(verdict("/var/log/a"), Verdict::Allowed(_)), "{host}");
+            assert!(
+                matches!(verdict("/var/log/private/a"), Verdict::Denied(_)),
+                "{host}"
+            );
+        }
+        assert!(!rules.knows(&"deploy@web9".parse().unwrap()));
+    }
+
+    #[test]
     fn nothing_is_allowed_by_an_empty_file() {
         let verdict = rules("").verdict(&"a".parse().unwrap(), &run("true", false));
         assert!(matches!(verdict, Verdict::Denied(_)));
@@ -544,5 +608,8 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(Rules::load(&path).is_ok(), is_good, "{mode:o}");
         }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(matches!(Rules::load(&path), Err(RulesError::NotOwn(place)) if place == dir.path()));
     }
 }

@@ -31,6 +31,11 @@ impl HostPattern {
         globbed(&self.0, &host.to_ascii_lowercase(), |c| c != '.')
     }
 
+    /// The same where `*` and `?` stand for dots as well: what is denied is denied in every domain.
+    pub(crate) fn encloses(&self, host: &str) -> bool {
+        globbed(&self.0, &host.to_ascii_lowercase(), |_| true)
+    }
+
     /// The one host that it means, where it is no pattern.
     pub(crate) fn name(&self) -> Option<&str> {
         (!self.0.contains(['*', '?'])).then_some(&self.0)
@@ -131,12 +136,37 @@ impl CommandPattern {
                 .all(|(pattern, word)| pattern.matches(word))
     }
 
+    /// Whether the words begin as the pattern says, whatever the path of the program, whatever its wildcards stand for, and whatever
+    /// follows: no way of writing what is denied is to be overlooked.
+    pub(crate) fn encloses(&self, words: &[String]) -> bool {
+        let program = |nth: usize, word: &String| match (nth, self.words.first()) {
+            (0, Some(WordPattern::Literal(program))) if !program.contains('/') => {
+                word.rsplit('/').next().unwrap_or_default().to_owned()
+            }
+            _ => word.clone(),
+        };
+        words.len() >= self.words.len()
+            && self
+                .words
+                .iter()
+                .zip(words)
+                .enumerate()
+                .all(|(nth, (pattern, word))| pattern.encloses(&program(nth, word)))
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 }
 
 impl WordPattern {
+    fn encloses(&self, word: &str) -> bool {
+        match self {
+            Self::Literal(literal) => literal == word,
+            Self::Glob(pattern) => globbed(&pattern.replace(STAR, "*"), word, |_| true),
+        }
+    }
+
     fn matches(&self, word: &str) -> bool {
         match self {
             Self::Literal(literal) => literal == word,
@@ -293,6 +323,34 @@ mod tests {
         }
         for wrong in ["", "-oProxyCommand=x", "a b", "root@a", "a;b", "a%b"] {
             assert!(HostPattern::try_from(wrong.to_owned()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_denied_host_is_denied_in_every_domain() {
+        assert!(host("*").encloses("web1.example.com") && host("web*").encloses("web1.example.com"));
+        assert!(!host("web*").encloses("db1"));
+    }
+
+    #[test]
+    fn a_denied_command_is_denied_however_it_is_written() {
+        let denies = |pattern: &str, line: &str| command(pattern).encloses(&words::parse(line).unwrap());
+        for (pattern, line) in [
+            ("rm", "rm -rf /"),
+            ("rm *", "/bin/rm -rf /"),
+            ("systemctl stop *", "systemctl stop a b"),
+            ("cat /etc/*", "cat /etc/ssh/../shadow"),
+            ("ls ...", "ls"),
+        ] {
+            assert!(denies(pattern, line), "{pattern} {line}");
+        }
+        for (pattern, line) in [
+            ("rm *", "rm"),
+            ("/bin/rm", "rm a"),
+            ("rm", "rmdir a"),
+            ("systemctl stop *", "systemctl start a"),
+        ] {
+            assert!(!denies(pattern, line), "{pattern} {line}");
         }
     }
 

@@ -80,7 +80,9 @@ impl Target {
         let done = async {
             let host = call.host(&self.destination).await?;
             let _permit = host.at_once.acquire().await;
-            let permits = |action: &Action| call.permits(&self.permit, &self.destination, action);
+            let permits = |named: &Action, really: &Action| {
+                call.permits(&self.permit, &self.destination, named, really)
+            };
             let files = Files {
                 sftp: host.sftp().await?,
                 permits: &permits,
@@ -337,7 +339,7 @@ impl Search<'_> {
                     let (shown, place) = (format!("{path}/{below}"), format!("{real}/{below}"));
                     let is_wanted = entry.attributes.file_type() == Some(FileType::Regular)
                         && shown.ends_with(self.name_ends)
-                        && (files.permits)(&Action::Read(shown.clone()));
+                        && (files.permits)(&Action::Read(shown.clone()), &Action::Read(place.clone()));
                     if !is_wanted {
                         continue;
                     }
@@ -454,8 +456,8 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
     let permit = call.permit(&wants).await?;
     let done = async {
         let (source, target) = (call.host(&from).await?, call.host(&to).await?);
-        let reads = |action: &Action| call.permits(&permit, &from, action);
-        let writes = |action: &Action| call.permits(&permit, &to, action);
+        let reads = |named: &Action, really: &Action| call.permits(&permit, &from, named, really);
+        let writes = |named: &Action, really: &Action| call.permits(&permit, &to, named, really);
         let source = Files {
             sftp: source.sftp().await?,
             permits: &reads,
