@@ -65,7 +65,7 @@ pub use trunkline_request::mode::{ModeChange, ModeError};
 use crate::engine::Host;
 use crate::error::Error;
 use crate::memory::tuned::MOST_STREAMS;
-use crate::sftp::{FileAttributes, FileType, Owner, Permissions, Sftp};
+use crate::sftp::{FileAttributes, FileType, Owner, Permissions, Sftp, Status};
 use backup::Backups;
 use compare::Beside;
 use compression::Flow;
@@ -1404,6 +1404,8 @@ struct There {
     existing: Option<Existing>,
     /// A file that cannot be replaced as it is, and is written where it is.
     in_place: bool,
+    /// What the server said when what had been written was not there any more.
+    moved: Option<Status>,
     /// What is not a regular file, and is written to.
     special: Option<FileType>,
     /// The name that it has until it is whole, and how many attempts there were to have it.

@@ -196,19 +196,12 @@ async fn pump(
     let name = &host.config().original_host;
     let Streams {
         stdin: source,
-        stdout: mut output_sink,
-        stderr: mut error_sink,
+        stdout: output_sink,
+        stderr: error_sink,
     } = streams;
     let ended = Notify::new();
     let output = async {
-        let written = drain(
-            &mut stdout,
-            &mut output_sink,
-            replies,
-            Reply::Output,
-            terms.recording,
-        )
-        .await;
+        let written = drain_to_end(&mut stdout, output_sink, replies, Reply::Output, terms.recording).await;
         if written.is_err() && terms.detached() {
             // The client has left the session to itself: nobody reads, and nobody minds.
             discard(&mut stdout).await;
@@ -225,7 +218,7 @@ async fn pump(
     };
     let error_output = async {
         // A closed standard error is not a reason to end a command, nor to let it wait for room to write.
-        if drain(&mut stderr, &mut error_sink, replies, Reply::ErrorOutput, None)
+        if drain_to_end(&mut stderr, error_sink, replies, Reply::ErrorOutput, None)
             .await
             .is_err()
         {
@@ -375,11 +368,11 @@ pub(crate) async fn tunnel(
     };
     let Streams {
         stdin: source,
-        stdout: mut sink,
+        stdout: sink,
         ..
     } = streams;
     let down = async {
-        let written = drain(&mut reader, &mut sink, replies, Reply::Output, None).await;
+        let written = drain_to_end(&mut reader, sink, replies, Reply::Output, None).await;
         if written.is_ok() && reader.is_complete() {
             let _ = replies.send(Reply::Output(Vec::new())).await;
         }
@@ -540,6 +533,17 @@ async fn attend(
 /// Reads a stream that nobody wants, so that its command is not held up.
 async fn discard(reader: &mut ChannelReader) {
     while reader.chunk().await.is_some() {}
+}
+
+/// Writes a stream to its sink, and closes that behind its end: whoever reads there sees it while the other direction goes on.
+async fn drain_to_end(
+    reader: &mut ChannelReader,
+    mut sink: Sink,
+    replies: &mpsc::Sender<Reply>,
+    frame: impl Fn(Vec<u8>) -> Reply,
+    recording: Option<&Recording>,
+) -> std::io::Result<()> {
+    drain(reader, &mut sink, replies, frame, recording).await
 }
 
 /// Writes a stream to its sink. Fails when nobody takes the output any more.

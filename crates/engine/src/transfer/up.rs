@@ -809,7 +809,7 @@ impl<'a> Up<'a> {
             return self.pour(item).await;
         }
         if item.there.in_place
-            && let Some(reason) = self.has_backup(item)
+            && let Some(reason) = self.bars_in_place(item).await
         {
             return Ok(Err(reason));
         }
@@ -885,10 +885,11 @@ impl<'a> Up<'a> {
                     leftover.was_renamed();
                     return Ok(Err(message));
                 }
-                Ended::InPlace => {
+                Ended::InPlace(moved) => {
                     leftover.was_renamed();
                     let _ = self.sessions.first().remove(part).await;
-                    if let Some(reason) = self.has_backup(item) {
+                    item.there.moved = moved;
+                    if let Some(reason) = self.bars_in_place(item).await {
                         return Ok(Err(reason));
                     }
                     item.there.in_place = true;
@@ -916,7 +917,15 @@ impl<'a> Up<'a> {
     }
 
     /// Why a file is not written where it is: its backup is the same file.
-    fn has_backup(&self, item: &Item) -> Option<Reason> {
+    /// Why a file is not written where it is, if it is not.
+    async fn bars_in_place(&self, item: &Item) -> Option<Reason> {
+        if let Some(status) = &item.there.moved {
+            let (directory, _) = path::folder_and_name(&self.final_path(item));
+            if self.exposure.is_exposed(self.sessions, &directory).await {
+                return Some(self.refused(item, status.clone()));
+            }
+            self.job.renaming_is_refused(self.sessions.first().host(), status);
+        }
         item.there.existing?;
         self.job.options.backup.as_ref()?;
         let path = self.shown(&self.final_path(item));
@@ -1114,7 +1123,8 @@ impl<'a> Up<'a> {
                     });
                 }
                 UploadEvent::NotReplaced { refused, status } => {
-                    news.ended = Some(self.not_replaced(item, refused, &status));
+                    let bars = self.not_replaced(item, refused, &status);
+                    news.ended = Some(bars.map_or_else(Ended::Failed, Ended::InPlace));
                 }
                 // What an earlier attempt has left is worth nothing to such a server: it is begun anew.
                 UploadEvent::Damaged(status) if (!exclusive || is_marked) && !item.there.in_place => {
@@ -1137,22 +1147,24 @@ impl<'a> Up<'a> {
         news
     }
 
-    /// A file that cannot get its name by renaming is written where it is to be.
-    fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Ended {
-        if item.there.in_place {
-            return Ended::Failed(self.refused(item, status.clone()));
-        }
-        if refused == Refused::Owner && self.job.options.numeric_ids {
-            return Ended::Failed(self.refused(item, status.clone()));
+    /// A file that cannot get its name by renaming is written where it is to be. Returns what was said, where what was written is not
+    /// there any more.
+    ///
+    /// # Errors
+    /// It fails.
+    fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Result<Option<Status>, Reason> {
+        let needs_owner = refused == Refused::Owner && self.job.options.numeric_ids;
+        if item.there.in_place || needs_owner {
+            return Err(self.refused(item, status.clone()));
         }
         if status.code == sftp::StatusCode::NO_SUCH_FILE {
-            // Somebody has moved what was written, and may have put something else where it was to be.
-            return Ended::Failed(self.refused(item, status.clone()));
+            // The server takes away what is closed; or somebody has moved it, and may have put something else where it was to be.
+            return Ok(Some(status.clone()));
         }
         if refused == Refused::Renaming {
             self.job.renaming_is_refused(self.sessions.first().host(), status);
         }
-        Ended::InPlace
+        Ok(None)
     }
 
     /// All bytes are there, and times or permissions are not as they were asked for.
@@ -1167,7 +1179,7 @@ impl<'a> Up<'a> {
         match status.code {
             _ if !exclusive || written > 0 => Ended::Failed(message),
             // A folder that takes no new name, and a file in it that may be written.
-            sftp::StatusCode::PERMISSION_DENIED if item.there.existing.is_some() => Ended::InPlace,
+            sftp::StatusCode::PERMISSION_DENIED if item.there.existing.is_some() => Ended::InPlace(None),
             // The name has come to be taken, or the session ended while it was asked for.
             sftp::StatusCode::FAILURE | sftp::StatusCode::CONNECTION_LOST => Ended::Again(message),
             _ => Ended::Failed(message),
@@ -1540,8 +1552,8 @@ enum Ended {
     /// All of it is there, but not its times or permissions.
     Unset(Reason),
     Failed(Reason),
-    /// The file cannot be replaced as it is.
-    InPlace,
+    /// The file cannot be replaced as it is; what was said, where what was written is not there any more.
+    InPlace(Option<Status>),
     /// Another attempt may do better; why this one did not.
     Again(Reason),
 }

@@ -268,7 +268,7 @@ async fn nobody_is_asked_for_a_further_connection_whose_log_in_has_become_a_ques
     let first = running(&host, "cat").await;
     shut(&sshd);
     let second = echo_beside(&host, "second");
-    sshd.wait_for_log("Connection closed by authenticating user")
+    sshd.wait_for_log("Disconnected from authenticating user")
         .await
         .unwrap();
     finish(first).await;

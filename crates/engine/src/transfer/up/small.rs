@@ -11,7 +11,7 @@ use super::super::part::Own;
 use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
 use super::super::source::open;
 use super::super::{Item, Place, Reason, path::shown};
-use super::{Ended, Up, looks};
+use super::{Up, looks};
 use crate::sftp::{self, Sftp, Status};
 
 /// The small files on one session.
@@ -198,10 +198,13 @@ impl<'a> SmallUp<'a> {
                     refused,
                     status,
                 } => {
-                    if let Some(item) = self.files.known.remove(&file) {
+                    if let Some(mut item) = self.files.known.remove(&file) {
                         match self.up.not_replaced(&item, refused, &status) {
-                            Ended::Failed(reason) => self.up.job.failed(item.target, reason),
-                            _ => self.in_place.push(item),
+                            Ok(moved) => {
+                                item.there.moved = moved;
+                                self.in_place.push(item);
+                            }
+                            Err(reason) => self.up.job.failed(item.target, reason),
                         }
                     }
                 }
