@@ -56,7 +56,11 @@ fn to_port(port: u16) -> ForwardTarget {
 
 /// A port of the other side's choosing, on loopback in both families.
 fn any_port() -> Listen {
-    Listen::Tcp { host: None, port: 0 }
+    // Of one address: on the other one of "localhost", the same port may be somebody else's.
+    Listen::Tcp {
+        host: Some("127.0.0.1".into()),
+        port: 0,
+    }
 }
 
 fn forward(listen: Listen, target: ForwardTarget) -> Forward {

@@ -159,7 +159,7 @@ fn stock_ssh_that_the_daemon_lets_down_fails_with_the_reason() {
     assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
     askpass.will_say("no\n");
     let denied = askpass.run(&mut stanza.ssh(), &["web", "true"]);
-    assert_refused(&denied, "does not allow");
+    assert_refused(&denied, "the use of its connection was not allowed");
     askpass.will_say("yes\n");
     // A forwarding that fails, before a session.
     let forwarding = askpass.run(&mut stanza.ssh(), &["-L", "/nowhere/socket:db:80", "web", "true"]);

@@ -244,13 +244,15 @@ fn nothing_is_deleted_unless_everything_was_copied() {
         }
     }
     fs::write(target.join("a/old"), "old").unwrap();
-    // What cannot be made: a directory where the target has a file.
-    fs::create_dir(source.join("c")).unwrap();
-    fs::write(target.join("c"), "file").unwrap();
+    let (here, there) = (
+        |path: &Path| path.display().to_string(),
+        |path: &Path| at(&server, path),
+    );
+    let (all, absent) = (source.join("."), home.path("absent"));
     for ends in [
-        [source.join(".").display().to_string(), at(&server, &target)],
-        [at(&server, &source.join(".")), target.display().to_string()],
-        [at(&server, &home.path("absent")), target.display().to_string()],
+        vec![here(&all), here(&absent), there(&target)],
+        vec![there(&all), there(&absent), here(&target)],
+        vec![there(&absent), here(&target)],
     ] {
         let output = finish(cp(&home, &server).args(["-r", "--delete"]).args(ends));
         assert_status(&output, 1);

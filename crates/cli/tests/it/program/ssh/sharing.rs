@@ -268,7 +268,7 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
         ),
         (
             "! $T warm --pin -F $C box",
-            "trunkline: box: the daemon runs in a different mount namespace",
+            "trunkline: the daemon runs in a different mount namespace",
         ),
     ] {
         let output = finish(&mut elsewhere(&two, "-m", script));
