@@ -97,7 +97,7 @@ def test_what_the_server_refuses_is_an_os_error_of_the_kind(sftp: trunkline.SFTP
         sftp.read_bytes(tmp_path / "none")
     assert isinstance(caught.value, trunkline.FileError)
     assert not sftp.exists(tmp_path / "none")
-    with pytest.raises(OSError, match="failure"):
+    with pytest.raises(OSError, match="removing the directory failed"):
         sftp.rmdir("/proc")
 
 
