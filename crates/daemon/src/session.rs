@@ -17,7 +17,9 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use trunkline::config::{HostConfig, Listen, LocalCommand, LogLevel, Reason, RequestTty, SessionType, World};
-use trunkline::{ChannelStream, Command, Engine, Error, Host, Interaction, PredictMode, Printable, Pty};
+use trunkline::{
+    ChannelStream, Command, Engine, Error, Execution, Host, Interaction, PredictMode, Printable, Pty,
+};
 
 use crate::deadline::Deadline;
 use crate::observed::recording::Recordings;
@@ -417,7 +419,11 @@ impl Prepared<'_> {
             .and_then(|pty| recordings.begin(config, (&pty.term, pty.size), &program));
         terms.recording = recording.as_ref();
         let command = command(config, request, &program, pty);
-        let session = opening.may_end(Box::pin(host.start(&command))).await?;
+        let session = opening.may_end(Box::pin(host.start(&command))).await;
+        let session = session.map_err(|error| match command.may_have_left() {
+            true => error.with_execution(Execution::MayHaveStarted),
+            false => error,
+        })?;
         entry.counted(&session.control);
         let escapes = Escapes {
             character: config.escape_char.filter(|_| tty),

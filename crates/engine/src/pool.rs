@@ -21,7 +21,7 @@ use crate::connection::channel::ChannelTerms;
 use crate::connection::driver::SURE_TEXT;
 use crate::connection::lease::{End, Lease};
 use crate::connection::login::Login;
-use crate::connection::session::{Command, Session, SpareSession};
+use crate::connection::session::{Command, Session, SpareSession, Starting};
 use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
 use crate::error::{Error, Execution};
@@ -438,13 +438,16 @@ impl Pool {
             connection.metrics().sessions.add(1);
             session.time(self.metrics.clone(), opening, asked_at);
             self.open_spares(lane);
-            if watched
-                && let Err(error) = self
+            if watched {
+                let starting = Starting::new(command, &session);
+                let started = self
                     .learn_from_start((lane, &connection), is_spare, &mut session, &mut misplaced)
-                    .await
-            {
-                refused = Some(error);
-                continue;
+                    .await;
+                starting.ended();
+                if let Err(error) = started {
+                    refused = Some(error);
+                    continue;
+                }
             }
             return Ok(session);
         }

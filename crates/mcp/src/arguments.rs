@@ -21,7 +21,7 @@ pub(crate) struct Hosts {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
-    /// The hosts to run it on, at the same time, each as [user@]host[:port] as 'hosts' lists them.
+    /// The hosts to run it on, at the same time, each as `[user@]host[:port]` as 'hosts' lists them.
     #[schemars(length(min = 1, max = 1000))]
     pub(crate) hosts: Vec<String>,
     /// A program and its arguments as words, quoted as for a shell. No shell runs it: pipes, redirections, variables and patterns

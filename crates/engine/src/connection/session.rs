@@ -1,6 +1,7 @@
 //! Sessions: a command, a shell or a subsystem on the server, with its streams (RFC 4254 section 6).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -43,13 +44,14 @@ pub struct Pty {
 ///
 /// let command = Command::exec("tail -F /var/log/syslog").env("LC_ALL", "C");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Command {
     program: Program,
     env: Vec<(String, Vec<u8>)>,
     pty: Option<Pty>,
     agent_forwarding: bool,
     verified_only: bool,
+    left: Arc<AtomicBool>,
 }
 
 impl Command {
@@ -60,7 +62,13 @@ impl Command {
             pty: None,
             agent_forwarding: false,
             verified_only: false,
+            left: Arc::default(),
         }
+    }
+
+    /// Whether it may have left for a server though nobody waited for its start to the end.
+    pub fn may_have_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     /// A command line, which the user's login shell on the server interprets.
@@ -349,6 +357,36 @@ enum Exit {
 }
 
 /// How a session came to be, and since when.
+/// A start that is waited for: where nobody does so to the end, it is withdrawn, or its command may have left.
+pub(crate) struct Starting<'a> {
+    command: &'a Command,
+    control: SessionControl,
+    is_awaited: bool,
+}
+
+impl<'a> Starting<'a> {
+    pub(crate) fn new(command: &'a Command, session: &Session) -> Self {
+        Self {
+            command,
+            control: session.control.clone(),
+            is_awaited: true,
+        }
+    }
+
+    /// It has come to an end, of which its caller is told.
+    pub(crate) fn ended(mut self) {
+        self.is_awaited = false;
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        if self.is_awaited && !self.control.withdraw() {
+            self.command.left.store(true, Ordering::Release);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Timed {
     metrics: Arc<Metrics>,
