@@ -395,9 +395,9 @@ impl Pool {
                     {
                         Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
                         Attempt::Done(Err(error)) => {
+                            // Nothing was asked for in it: it certainly did not start.
+                            lease.ends(End::NeverOpened);
                             let Error::Refused { reason: 1.., .. } = error else {
-                                // Nothing was asked for in it: it certainly did not start.
-                                lease.ends(End::NeverOpened);
                                 drop(lease);
                                 if self
                                     .lost_before_session(lane, &connection, &error, answer, &mut misplaced)
@@ -408,7 +408,6 @@ impl Pool {
                                 }
                                 return Err(error.into());
                             };
-                            lease.ends(End::NeverOpened);
                             let verdict = match self.session_refused(lane, false, asked) {
                                 Verdict::Final if self.refuses_first(lane, &mut misplaced) => {
                                     Verdict::PlaceAnew
@@ -438,16 +437,14 @@ impl Pool {
             connection.metrics().sessions.add(1);
             session.time(self.metrics.clone(), opening, asked_at);
             self.open_spares(lane);
-            if watched {
-                let starting = Starting::new(command, &session);
-                let started = self
-                    .learn_from_start((lane, &connection), is_spare, &mut session, &mut misplaced)
-                    .await;
-                starting.ended();
-                if let Err(error) = started {
-                    refused = Some(error);
-                    continue;
-                }
+            let started = (command, &mut session);
+            if watched
+                && let Err(error) = self
+                    .learn_from_start((lane, &connection), is_spare, started, &mut misplaced)
+                    .await
+            {
+                refused = Some(error);
+                continue;
             }
             return Ok(session);
         }
@@ -480,10 +477,12 @@ impl Pool {
         &self,
         (lane, connection): (LaneId, &Connection),
         is_spare: bool,
-        session: &mut Session,
+        (command, session): (&Command, &mut Session),
         misplaced: &mut Misplaced,
     ) -> Result<(), Error> {
+        let starting = Starting::new(command, session);
         let started = session.started().await;
+        starting.ended();
         let mut state = self.state();
         let is_alone = state.policy.is_alone_on(lane);
         let Err(error) = started else {
