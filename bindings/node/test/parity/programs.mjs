@@ -10,11 +10,14 @@ import {
 import http from 'node:http';
 import https from 'node:https';
 import { createRequire } from 'node:module';
-import { connect, createServer } from 'node:net';
+import { connect, createServer, isIPv4 } from 'node:net';
+import { networkInterfaces } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import { Readable } from 'node:stream';
 import { setTimeout } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
+
+const HAS_IPV6 = Object.values(networkInterfaces()).flat().some(({ address }) => address === '::1');
 
 /** What of an error programs look at. */
 export const shown = (error, ...fields) =>
@@ -441,7 +444,8 @@ export const onOpenssh = {
     for (const address of ['', '0.0.0.0', 'localhost', '127.0.0.1']) {
       const [error, port] = await called(client, 'forwardIn', address, 0);
       see(error);
-      const socket = connect(port, '127.0.0.1');
+      // The first that the server listens on, which chose the port: on the other one it may be somebody else's.
+      const socket = connect(port, isIPv4(address) || !HAS_IPV6 ? '127.0.0.1' : '::1');
       let text = '';
       socket.on('data', (chunk) => (text += chunk)).on('error', () => {});
       await once(socket, 'close');
