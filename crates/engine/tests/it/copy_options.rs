@@ -59,11 +59,30 @@ fn as_rsync(words: &[&str], source: &Path, target: &Path) {
     assert!(ran.status.success(), "{ran:?}");
 }
 
+/// Two servers.
+struct Ends {
+    sites: [Site; 2],
+    _servers: [Sshd; 2],
+}
+
+impl Ends {
+    async fn new() -> Self {
+        let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
+        Self {
+            sites: [Site::of(&servers[0]).await, Site::of(&servers[1]).await],
+            _servers: servers,
+        }
+    }
+
+    fn hosts(&self) -> [&Host; 2] {
+        [&self.sites[0], &self.sites[1]]
+    }
+}
+
 #[tokio::test]
 async fn permissions_are_changed_as_rsync_changes_them() {
-    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
-    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
-    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let ends = Ends::new().await;
+    let hosts = ends.hosts();
     let place = tempfile::tempdir().unwrap();
     let source = place.path().join("source");
     std::fs::create_dir_all(source.join("d")).unwrap();
@@ -97,9 +116,8 @@ async fn permissions_are_changed_as_rsync_changes_them() {
 
 #[tokio::test]
 async fn root_keeps_owners_and_what_is_set_for_them_and_nobody_else_tries() {
-    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
-    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
-    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let ends = Ends::new().await;
+    let hosts = ends.hosts();
     let place = tempfile::tempdir().unwrap();
     let source = place.path().join("source");
     std::fs::create_dir_all(source.join("d")).unwrap();
@@ -187,9 +205,8 @@ fn contents(root: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn what_is_replaced_or_deleted_stays_under_another_name_as_rsyncs() {
-    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
-    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
-    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let ends = Ends::new().await;
+    let hosts = ends.hosts();
     let place = tempfile::tempdir().unwrap();
     let large = |letter: &str| letter.repeat(3_000_000);
     let plant = |root: &Path, version: &str| {
@@ -259,9 +276,8 @@ async fn what_is_replaced_or_deleted_stays_under_another_name_as_rsyncs() {
 
 #[tokio::test]
 async fn a_mirror_replaces_files_by_directories_and_directories_by_files() {
-    let servers = [Sshd::start_default().unwrap(), Sshd::start_default().unwrap()];
-    let hosts = [Site::of(&servers[0]).await, Site::of(&servers[1]).await];
-    let hosts: [&Host; 2] = [&hosts[0], &hosts[1]];
+    let ends = Ends::new().await;
+    let hosts = ends.hosts();
     let place = tempfile::tempdir().unwrap();
     let (source, outside) = (place.path().join("source"), place.path().join("outside"));
     for folder in ["was a file", "was a link/sub", "was a link"] {
