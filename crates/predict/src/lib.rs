@@ -488,6 +488,8 @@ struct RoundTrip {
     is_measured: bool,
     /// How far measurements are from it, on average (RFC 6298).
     varies_by: Duration,
+    /// About the shortest: one that a busy machine has made long is corrected by the next echo.
+    shortest: Duration,
     is_far: bool,
     /// Of a near host: when a key was sent that output has not followed.
     asked: Option<Instant>,
@@ -506,6 +508,7 @@ impl RoundTrip {
             smoothed: known,
             is_measured: false,
             varies_by: known.unwrap_or_default() / 4,
+            shortest: known.unwrap_or_default(),
             is_far: false,
             asked: None,
             far_in_a_row: 0,
@@ -531,6 +534,8 @@ impl RoundTrip {
                 self.smoothed = Some((7 * smoothed + taken) / 8);
             }
         }
+        // A path that becomes longer is followed slowly.
+        self.shortest = ((7 * self.shortest + self.expected().max(self.shortest)) / 8).min(taken);
         self.is_measured = true;
         self.near_in_a_row = if taken >= FAR { 0 } else { self.near_in_a_row + 1 };
         self.decide();
@@ -552,7 +557,7 @@ impl RoundTrip {
     /// No echo comes sooner.
     fn soonest(&self) -> Duration {
         // To a proxy it is shorter.
-        self.smoothed.unwrap_or_default() / 2
+        self.shortest / 2
     }
 
     /// What is not answered by now has no answer.

@@ -68,6 +68,22 @@ fn the_first_key_is_waited_for_and_the_next_one_is_not() {
 }
 
 #[test]
+fn a_round_trip_that_was_taken_for_longer_costs_one_key_and_one_slow_echo_none() {
+    let mut session = Session::new(Mode::Always, 300, 100);
+    session.output("$ ");
+    assert_eq!(session.echoed("a"), "");
+    assert_eq!(session.echoed("b"), "");
+    session.trip = Duration::from_millis(400);
+    assert_eq!(session.echoed("c"), "c");
+    session.typed("\r");
+    session.now += session.trip;
+    session.output("\r\n$ ");
+    session.trip = Duration::from_millis(100);
+    assert_eq!(session.echoed("d"), "");
+    assert_eq!(session.typed("e"), "e");
+}
+
+#[test]
 fn after_enter_nothing_is_shown_until_an_echo() {
     let mut session = Session::new(Mode::Adaptive, 200, 200);
     session.output("$ ");

@@ -21,13 +21,16 @@ fn ssh(home: &Home, server: &trunkline_testkit::Sshd, keys: usize) -> Command {
 }
 
 #[test]
-fn a_key_is_shown_before_its_echo_once_there_was_one() {
+fn a_key_is_shown_before_its_echo_once_there_were_some() {
     let (server, home) = (server(), Home::new());
     home.settings("predict = \"always\"\n");
-    let mut terminal = Terminal::start(&ssh(&home, &server, 1));
+    let mut terminal = Terminal::start(&ssh(&home, &server, 8));
     terminal.expect("ready");
-    terminal.send("a");
-    terminal.expect("a");
+    // One proves it, unless this machine is so busy that it comes much sooner than answers did before, or very late.
+    for _ in 0..8 {
+        terminal.send("a");
+        terminal.expect("a");
+    }
     // The command swallows this one: who shows it is the client, and who takes it back, too.
     terminal.send("b");
     terminal.expect("b");
