@@ -30,7 +30,9 @@ use crate::memory::{HostId, Learner, Lesson, Memory};
 use crate::metrics::{Metrics, Opening, Queue};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
-use policy::{Demand, LaneId, Load, Loss, Patience, Placement, Policy, Reuse, Spares, Tally, Verdict};
+use policy::{
+    Demand, LaneId, Load, Loss, Patience, Placement, Policy, Refusal, Reuse, Spares, Tally, Verdict,
+};
 
 /// Makes a new connection to the pool's host, as its caller wants it, and where there is one already, logged in to like that.
 type Connector = Box<dyn Fn(&Caller, Option<LogIn>) -> Connection + Send + Sync>;
@@ -619,8 +621,11 @@ impl Pool {
     }
 
     async fn open_trial(pool: Weak<Self>, id: LaneId, connection: Connection, limit: Duration) {
+        let Some(waits) = pool.upgrade().map(|pool| pool.state().policy.trials_wait()) else {
+            return;
+        };
         // Behind its answer, all that had ended is settled.
-        let answered = connection.ping(limit).await.is_ok();
+        let answered = !waits || connection.ping(limit).await.is_ok();
         let opens = |pool: &Self| answered && pool.state().policy.open_trial(id);
         match pool.upgrade() {
             Some(pool) if opens(&pool) => {}
@@ -638,10 +643,11 @@ impl Pool {
                 }
                 Outcome::Nothing
             }
-            Err(Error::Refused { .. }) if pool.state().policy.is_between_sessions(id) => {
-                Outcome::OnlyOneSession
-            }
-            Err(Error::Refused { .. }) => Outcome::Dies,
+            Err(Error::Refused { .. }) => match pool.state().policy.trial_refused(id) {
+                Refusal::TooSoon => Outcome::Nothing,
+                Refusal::OfASecond => Outcome::OnlyOneSession,
+                Refusal::OfMore => Outcome::Dies,
+            },
             // The connection was closed from here, or has ended.
             Err(_) => match connection.ended().await.root() {
                 Error::Closed { .. } => Outcome::Nothing,
@@ -1537,7 +1543,7 @@ enum Outcome {
     OnlyOneSession,
     /// It ended by itself, or is not heard any more.
     Dies,
-    /// Nothing: the connection is not there any more.
+    /// Nothing: the connection is not there any more, or it was asked for too soon.
     Nothing,
 }
 

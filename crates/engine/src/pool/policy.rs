@@ -130,6 +130,17 @@ struct Trial {
     ended: u64,
 }
 
+/// Of a session that is tried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Sessions that had ended may have stood in its way.
+    TooSoon,
+    /// None was open.
+    OfASecond,
+    /// Others were open.
+    OfMore,
+}
+
 #[derive(Debug)]
 struct Lane {
     /// Sessions that run or are being opened, without spares.
@@ -289,6 +300,10 @@ impl Lane {
         if let Some(at) = self.starts.iter().position(|start| *start == placed) {
             self.starts.swap_remove(at);
         }
+        if self.is_empty() {
+            // What filled it is over, whenever that is measured next.
+            self.traffic.busy = false;
+        }
         self.idle_since = now;
     }
 
@@ -355,6 +370,8 @@ pub(crate) struct Policy {
     reuse: Reuse,
     spares: Spares,
     trial: Option<Trial>,
+    /// Trials begin behind an answer, as one was refused that did not.
+    trials_wait: bool,
     /// Further log-ins that were refused in a row, and when the next may be tried.
     refusals: u32,
     again: Option<Instant>,
@@ -387,6 +404,7 @@ impl Policy {
             reuse: Reuse::Untried,
             spares: Spares::Untried,
             trial: None,
+            trials_wait: false,
             refusals: 0,
             again: None,
             demand: 0,
@@ -802,13 +820,23 @@ impl Policy {
         begins
     }
 
-    /// The server has answered behind all that had ended on the lane: the session is asked for now, if the lane is idle still.
+    /// Whether the server's answer is to be waited for before the session is asked for. Commands that follow each other at once
+    /// leave no time for it.
+    pub(crate) fn trials_wait(&self) -> bool {
+        self.trials_wait
+    }
+
+    /// The session is asked for now, if the lane is idle still.
     pub(crate) fn open_trial(&mut self, id: LaneId) -> bool {
+        let waited = self.trials_wait;
         let idle = self.is_between_sessions(id);
         let lane = self.lanes.get_mut(&id).filter(|lane| idle && !lane.retired);
         match (lane, &mut self.trial) {
             (Some(lane), Some(trial)) => {
-                lane.settled = lane.ended;
+                if waited {
+                    // The server has answered behind all that had ended.
+                    lane.settled = lane.ended;
+                }
                 lane.trial = true;
                 lane.asked += 1;
                 (trial.open, trial.ended) = (true, lane.ended);
@@ -818,6 +846,16 @@ impl Policy {
                 self.trial.take_if(|trial| trial.lane == id);
                 false
             }
+        }
+    }
+
+    /// The session was refused. What that says of the server's sessions: nothing, where it may not have given back those
+    /// that had ended, or another one has come meanwhile.
+    pub(crate) fn trial_refused(&mut self, id: LaneId) -> Refusal {
+        match std::mem::replace(&mut self.trials_wait, true) {
+            false => Refusal::TooSoon,
+            true if self.is_between_sessions(id) => Refusal::OfASecond,
+            true => Refusal::OfMore,
         }
     }
 

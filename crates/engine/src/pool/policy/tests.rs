@@ -553,6 +553,19 @@ fn a_busy_lane_gets_nothing_new_until_it_is_quiet() {
 }
 
 #[test]
+fn a_lane_is_quiet_once_what_filled_it_has_ended_whenever_it_is_measured_next() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    let later = now + Duration::from_secs(1);
+    policy.traffic(lane, 10_000_000, later);
+    assert!(policy.is_busy(lane));
+    policy.session_ended(lane, now, End::Closed, later);
+    assert_eq!(open(&mut policy, later + Duration::from_millis(1)), lane);
+    policy.traffic(lane, 20_000_000, later + Duration::from_millis(300));
+    assert!(!policy.is_busy(lane), "most of it was carried for the one that has ended");
+}
+
+#[test]
 fn after_streams_that_shared_a_connection_sessions_that_come_together_are_spread() {
     let (mut policy, now) = policy();
     let first = connect(&mut policy, now);
@@ -829,6 +842,24 @@ fn a_session_that_comes_first_puts_a_trial_off() {
     assert!(!policy.open_trial(lane));
     policy.session_ended(lane, now, End::Closed, now);
     assert!(policy.begin_trial(lane));
+}
+
+#[test]
+fn a_refusal_says_how_many_sessions_there_are_once_the_server_has_answered_behind_those_that_had_ended() {
+    let (mut policy, now) = unknown();
+    let lane = connect(&mut policy, now);
+    policy.session_ended(lane, now, End::Closed, now);
+    for (waits, refusal) in [(false, Refusal::TooSoon), (true, Refusal::OfASecond)] {
+        assert!(policy.begin_trial(lane));
+        assert_eq!(policy.trials_wait(), waits);
+        assert!(policy.open_trial(lane));
+        assert_eq!(policy.trial_refused(lane), refusal);
+        policy.end_trial(lane, false);
+    }
+    assert!(policy.begin_trial(lane));
+    assert!(policy.open_trial(lane));
+    open(&mut policy, now);
+    assert_eq!(policy.trial_refused(lane), Refusal::OfMore);
 }
 
 #[test]
