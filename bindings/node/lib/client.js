@@ -1,5 +1,7 @@
 'use strict';
 
+// ssh2's `Client`: connect, log in, open channels, end.
+
 const { AsyncResource } = require('node:async_hooks');
 const { EventEmitter } = require('node:events');
 const { KIND, hub, answer, attach, attempt, detach, retain, release } = require('./hub');

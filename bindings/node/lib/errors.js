@@ -1,5 +1,7 @@
 'use strict';
 
+// Errors as ssh2's programs know them, with the engine's own words beside.
+
 const { constants } = require('node:os');
 const { getSystemErrorMap, inspect } = require('node:util');
 

@@ -1,5 +1,7 @@
 'use strict';
 
+// The package `trunkline`: ssh2's names, the promises, and the engine's settings.
+
 const { BaseAgent, CygwinAgent, OpenSSHAgent, PageantAgent, createAgent } = require('./keys/agent');
 const { AgentProtocol } = require('./keys/agent-protocol');
 const { Client } = require('./client');

@@ -1,5 +1,7 @@
 'use strict';
 
+// ssh2's name `Server`, which throws: trunkline is a client.
+
 /** ssh2's server, in name: trunkline is a client. */
 class Server {
   constructor() {

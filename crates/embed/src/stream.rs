@@ -1,4 +1,4 @@
-//! The bytes of sessions and tunnels, wherever the connection is.
+//! The bytes of sessions and tunnels, over both ways, and whether their end was the server's word.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Host memory: what earlier connections taught about each server, so that the next one is faster.
+//! Host memory: each server's identification, first choices, session limit and round trip, and the key that worked.
 //!
 //! A cache in the true sense: deleting it loses speed and nothing else, and nothing in it is secret. No failure of
 //! the disk ever reaches the caller: the memory then lives in the process alone, after one warning.

@@ -1,3 +1,5 @@
+//! An ssh-agent of a test's own, which can ask before a key is used.
+
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! The thread and runtime that a fixture's tasks run on.
+
 use std::future::Future;
 use std::thread::{self, JoinHandle};
 

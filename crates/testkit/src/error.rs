@@ -1,3 +1,5 @@
+//! The reasons why a fixture fails.
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,3 +1,5 @@
+//! Key pairs and certificates, made by `ssh-keygen`.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

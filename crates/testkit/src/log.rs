@@ -1,3 +1,5 @@
+//! Log files of servers: awaited, and printed when a test fails.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

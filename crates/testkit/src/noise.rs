@@ -1,3 +1,5 @@
+//! Random bytes, the same ones for each seed, as content in which losses show.
+
 /// Bytes without a pattern in which a lost, doubled or misplaced piece could hide; the same ones for the same seed.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,3 +1,5 @@
+//! Files for `ssh -F`, with a block for each server.
+
 use std::fmt;
 use std::fs;
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 'use strict';
 
+// ssh2's `Channel`: a session or tunnel as a Duplex.
+
 const { Duplex, Readable } = require('node:stream');
 const { KIND, hub, attach, detach, release, retain } = require('../hub');
 const { toError } = require('../errors');

@@ -1,5 +1,7 @@
 'use strict';
 
+// Terminal modes and sizes, as ssh2's programs give them.
+
 /** Opcodes of RFC 4254 section 8. @type {Record<string, number>} */
 const MODES = {
   VINTR: 1, VQUIT: 2, VERASE: 3, VKILL: 4, VEOF: 5, VEOL: 6, VEOL2: 7, VSTART: 8, VSTOP: 9, VSUSP: 10,

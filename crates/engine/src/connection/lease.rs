@@ -1,4 +1,4 @@
-//! What holds a place for a channel.
+//! The place that a channel takes up in its lane, and its return.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a program brings itself to log in with, instead of leaving it to ssh's files.
+//! Log-ins that a program leads itself: keys in memory, its own judgement of host keys, a given stream.
 
 use std::fmt;
 use std::future::Future;

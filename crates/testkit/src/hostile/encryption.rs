@@ -1,3 +1,5 @@
+//! The cipher of hostile servers: `aes128-gcm@openssh.com`.
+
 use std::io;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};

@@ -1,3 +1,5 @@
+//! Servers that are fine until a client opens a second session on a connection.
+
 use std::collections::BTreeMap;
 use std::io;
 

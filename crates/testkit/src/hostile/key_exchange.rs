@@ -1,3 +1,5 @@
+//! The key exchange of hostile servers, and its faults.
+
 use std::io;
 
 use aws_lc_rs::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};

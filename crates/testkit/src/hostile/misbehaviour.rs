@@ -1,3 +1,5 @@
+//! Ways to break the protocol before a log-in succeeds.
+
 use std::io;
 use std::time::Duration;
 

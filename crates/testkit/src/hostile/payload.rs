@@ -1,3 +1,5 @@
+//! Messages of hostile servers, written and read field by field without checks.
+
 use std::io;
 
 /// Message numbers (RFC 4250 section 4.1, RFC 5656 section 7.1, RFC 8308 section 2.3).

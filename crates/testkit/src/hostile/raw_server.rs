@@ -1,3 +1,5 @@
+//! A server that plays a script to each client.
+
 use std::collections::VecDeque;
 use std::fs;
 use std::future::Future;

@@ -1,3 +1,5 @@
+//! A server on russh whose commands do strange but legal things.
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;

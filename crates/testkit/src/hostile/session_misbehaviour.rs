@@ -1,3 +1,5 @@
+//! Ways to break the protocol in a session.
+
 use std::io;
 
 use super::payload::{Payload, number};

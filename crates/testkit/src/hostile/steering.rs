@@ -1,3 +1,5 @@
+//! Every text of a server that a client shows, filled with control sequences.
+
 use std::io;
 
 use super::key_exchange::{KexInit, KeyExchange};

@@ -1,3 +1,5 @@
+//! One connection of a scripted server: identification, packets and encryption.
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! One connection through a relay.
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! One direction of a connection through a relay, with its delay and bandwidth.
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

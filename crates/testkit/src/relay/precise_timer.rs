@@ -1,3 +1,5 @@
+//! Sleeps that are exact to some tens of microseconds.
+
 use std::io;
 use std::time::{Duration, Instant};
 

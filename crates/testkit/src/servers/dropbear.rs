@@ -1,3 +1,5 @@
+//! A dropbear server on loopback.
+
 use std::fs::{self, OpenOptions, Permissions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,3 +1,5 @@
+//! Thousands of hosts with ledgers, in one process.
+
 use std::collections::HashMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,3 +1,5 @@
+//! A stock sshd with an SFTP server that misbehaves by rules.
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! A stock sshd on loopback.
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write as _;
