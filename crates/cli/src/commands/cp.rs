@@ -52,6 +52,7 @@ pub(crate) struct Args {
     #[arg(short, long, group = "directories")]
     recursive: bool,
     /// Copy directories as they are: -r and -p, and skip files that the target has with the same size and time, as rsync does.
+    /// A source that ends in a slash stands for what is in it.
     #[arg(short, long, group = "directories")]
     archive: bool,
     /// Keep times and permissions, as scp does.
@@ -285,10 +286,15 @@ impl Args {
             .exit(),
         };
         let mut sources = sources.to_vec();
-        if let (Some(_), [source]) = (&self.files_from, &mut *sources) {
-            // What is listed goes into the target itself.
-            let content = if ends_with(source, b"/") { "." } else { "/." };
-            source.push(content);
+        let is_only = sources.len() == 1;
+        for source in &mut sources {
+            match ends_with(source, b"/") {
+                // As in rsync: the same command copies the same the second time, when the target is there.
+                true if self.mirrors() || self.files_from.is_some() => source.push("."),
+                // What is listed goes into the target itself.
+                false if is_only && self.files_from.is_some() => source.push("/."),
+                _ => {}
+            }
         }
         (sources, target.clone())
     }
@@ -341,6 +347,11 @@ impl Args {
         ensure!(!suffix.contains(&b'/'), "a suffix has no slash");
         let suffix = ByteBuf::from(suffix);
         Ok(Some(Backup { directory, suffix }))
+    }
+
+    /// Whether it means what rsync means by it.
+    fn mirrors(&self) -> bool {
+        self.archive || self.delete || self.check
     }
 
     /// Whether nothing is changed.

@@ -562,7 +562,10 @@ fn a_lane_is_quiet_once_what_filled_it_has_ended_whenever_it_is_measured_next() 
     policy.session_ended(lane, now, End::Closed, later);
     assert_eq!(open(&mut policy, later + Duration::from_millis(1)), lane);
     policy.traffic(lane, 20_000_000, later + Duration::from_millis(300));
-    assert!(!policy.is_busy(lane), "most of it was carried for the one that has ended");
+    assert!(
+        !policy.is_busy(lane),
+        "most of it was carried for the one that has ended"
+    );
 }
 
 #[test]

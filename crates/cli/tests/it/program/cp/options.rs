@@ -44,6 +44,34 @@ fn what_a_copy_replaces_stays_where_the_user_wants_it() {
 }
 
 #[test]
+fn a_source_with_a_slash_stands_for_what_is_in_it_where_the_copy_is_a_mirror() {
+    let (server, home) = (server(), Home::new());
+    fs::create_dir_all(home.path("tree/below")).unwrap();
+    fs::write(home.path("tree/below/file"), "content").unwrap();
+    let local = |name: &str| format!("{}/{name}", home.path("").display());
+    let there = |name: &str| at(&server, &home.path(name));
+    for (option, source, target, made, nested) in [
+        ("-a", local("tree/"), there("up"), "up", "up/tree"),
+        ("-a", there("tree/"), local("down"), "down", "down/tree"),
+        ("-r", local("tree/"), there("as-scp"), "as-scp", "none"),
+    ] {
+        for _ in 0..2 {
+            assert_status(&finish(cp(&home, &server).args([option, &source, &target])), 0);
+            assert_eq!(
+                fs::read(home.path(&format!("{made}/below/file"))).unwrap(),
+                b"content"
+            );
+        }
+        assert!(!home.path(nested).exists(), "{option} {source} {target}");
+    }
+    assert!(home.path("as-scp/tree/below/file").exists());
+    fs::write(home.path("up/extra"), "").unwrap();
+    let mirrored = ["-a", "--delete", &local("tree/"), &there("up")];
+    assert_status(&finish(cp(&home, &server).args(mirrored)), 0);
+    assert!(!home.path("up/extra").exists());
+}
+
+#[test]
 fn names_of_one_file_and_changed_permissions_arrive() {
     let (server, home) = (server(), Home::new());
     let (source, target) = (home.path("source"), home.path("target"));
