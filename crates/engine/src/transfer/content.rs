@@ -59,20 +59,24 @@ impl Side {
                 Some(folder) => folder.read(&file.path),
                 None => open(&file.path, file.named),
             };
+            let mut buffer = vec![0; BUFFER];
+            let mut hash = |file| hash(file, &mut buffer);
             files
                 .into_iter()
-                .map(|file| opened(file).and_then(hash).ok())
+                .map(|file| opened(file).and_then(&mut hash).ok())
                 .collect()
         });
         Ok(Some(hashed.await))
     }
 }
 
-fn hash(mut file: File) -> std::io::Result<Hash> {
+/// How much of a file is read at once.
+const BUFFER: usize = 256 * 1024;
+
+fn hash(mut file: File, buffer: &mut [u8]) -> std::io::Result<Hash> {
     let mut context = Context::new(&SHA256);
-    let mut buffer = vec![0; 256 * 1024];
     loop {
-        match file.read(&mut buffer)? {
+        match file.read(buffer)? {
             0 => break,
             read => context.update(&buffer[..read]),
         }
