@@ -22,14 +22,14 @@ import { onOwnServer } from './servers.mjs';
  */
 export const DIFFERENT = new Map([
   ['Server', 'the server side'],
-  ['end(x), then write(y)', 'what is written after the end of a stream'],
+  ['end(x), then write(y)', 'data written after the end of a stream'],
   ['what a server says of a signal', 'the description of a signal'],
   ['exec: allowHalfOpen', '`allowHalfOpen: false`'],
   ['algorithms: prepend', '`prepend`'],
   ['agentForward of a session, and of the next ones', '`agentForward` of `exec` and `shell`'],
   ['sftp: names of users and groups', '`ext_users_groups`'],
   ['openssh_noMoreSessions', '`openssh_noMoreSessions`'],
-  ['what is under way when the connection ends', 'what waits for an answer when the connection ends'],
+  ['what is under way when the connection ends', 'a request without an answer when the connection ends'],
   ['a wrong passphrase', 'a wrong passphrase of a key in OpenSSH\'s format'],
   ['a file that cannot be written to its end', 'SFTP: a write stream whose data the server refuses'],
   ['a stand-in for the socket', 'a second error after a time-out'],
