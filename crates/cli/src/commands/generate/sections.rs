@@ -40,7 +40,7 @@ const DIR: Row = (
 );
 const DAEMON: Row = (
     "TRUNKLINED",
-    "The daemon's program. By default it is looked for beside trunkline, then in ../libexec/trunkline.",
+    "The daemon's program. By default it is searched for beside trunkline, then in ../libexec/trunkline.",
 );
 const SSH: Row = (
     "TRUNKLINE_SSH",
@@ -48,15 +48,15 @@ const SSH: Row = (
 );
 const OFF: Row = (
     "TRUNKLINE_OFF",
-    "Set to 1, trunkline ssh runs the system's ssh instead, and stock ssh connects by itself.",
+    "If set to 1, trunkline ssh runs the system's ssh instead, and stock ssh connects by itself.",
 );
 const STRICT: Row = (
     "TRUNKLINE_STRICT",
-    "Set to 1, what cannot share a connection fails with the reason instead of making one of its own.",
+    "If set to 1, a command that cannot share a connection fails with the reason instead of making its own.",
 );
 const LOG: Row = (
     "TRUNKLINE_LOG",
-    "The log filter of a daemon that is started, such as debug or trunkline=trace.",
+    "The log filter of a daemon that this command starts, such as debug or trunkline=trace.",
 );
 const UP_LIMIT: Row = (
     "TRUNKLINE_UP_LIMIT",
@@ -65,21 +65,21 @@ const UP_LIMIT: Row = (
 const AGENT: Row = ("SSH_AUTH_SOCK", "The socket of the SSH agent.");
 const ASKPASS: Row = (
     "SSH_ASKPASS, SSH_ASKPASS_REQUIRE, DISPLAY, WAYLAND_DISPLAY",
-    "The program that asks questions where there is no terminal, by ssh's rules.",
+    "The program that asks questions if there is no terminal, by ssh's rules.",
 );
 const NO_COLOR: Row = ("NO_COLOR", "If it is set and not empty, output is not coloured.");
 const TMPDIR: Row = (
     "TMPDIR",
-    "Where unnamed temporary files hold input and output that do not fit into memory; /tmp by default.",
+    "The directory of unnamed temporary files for input and output that exceed memory; /tmp by default.",
 );
 
 const CONFIG: Row = (
     "~/.config/trunkline/config.toml",
-    "Trunkline's own settings; need not exist. trunkline settings prints all of them.",
+    "Trunkline's own settings; the file need not exist. trunkline settings prints all of them.",
 );
 const STATE: Row = (
     "~/.local/state/trunkline/",
-    "What is remembered about hosts, and the daemon's log, daemon.log.",
+    "Facts remembered about hosts, and the daemon's log, daemon.log.",
 );
 const RUNTIME: Row = (
     "$XDG_RUNTIME_DIR/trunkline/",
@@ -103,15 +103,15 @@ const AUDIT_FILES: &[Row] = &[
     CONFIG,
     (
         "~/.local/state/trunkline/audit/",
-        "The trail: audit.jsonl, older files, and head, which holds where it ends.",
+        "The trail: audit.jsonl, older files, and head, which records the trail's end.",
     ),
 ];
 
 const AUDIT_STATUS: &[Row] = &[
-    ("0", "The trail is as it was written."),
-    ("1", "It is not; what is wrong is printed."),
+    ("0", "The trail is intact."),
+    ("1", "The trail was changed; the problems are printed."),
     ("2", "The arguments are wrong."),
-    ("255", "It cannot be read, or there is none."),
+    ("255", "The trail cannot be read, or there is none."),
 ];
 
 const RUN_FILES: &[Row] = &[
@@ -121,16 +121,15 @@ const RUN_FILES: &[Row] = &[
     STATE,
     (
         "~/.local/state/trunkline/run.history",
-        "Lines typed at the prompt of trunkline run, but for those that begin with a space.",
+        "Lines typed at the prompt of trunkline run, except those that begin with a space.",
     ),
     RUNTIME,
 ];
 
 const SETUP: Sections = Sections {
     synopsis: "",
-    description: "Sets up other programs to use trunkline's connections. The lines that are written stand between two \
-                  comments that name trunkline. The previous version of a file is kept beside it, and --undo removes \
-                  the lines again.",
+    description: "Sets up other programs to use trunkline's connections. The new lines are between two comments that \
+                  name trunkline. The previous version of a file is kept beside it, and --undo removes the lines again.",
     exit_status: DONE_OR_NOT,
     environment: &[DIR, DAEMON, OFF],
     files: &[],
@@ -144,14 +143,15 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline",
         Sections {
             synopsis: "",
-            description: "Trunkline keeps one authenticated SSH connection to each host open in the background, and \
-                          everything that you run shares it. The first command to a host connects and logs in; the next \
-                          one takes a single round trip. Hosts, keys, the agent and known hosts are those of ssh(1), and \
-                          nothing is installed on the servers.\n\n\
+            description: "Trunkline keeps one authenticated SSH connection to each host open in the background, and all \
+                          your commands share it. The first command to a host connects and logs in; the next one takes a \
+                          single round trip. Hosts, keys, the agent and known hosts are those of ssh(1), and nothing is \
+                          installed on the servers.\n\n\
                           The first command that needs the daemon starts it. An idle connection is closed after ten \
                           minutes, or after the host's ControlPersist.\n\n\
-                          A program that is told where ssh is, but takes no arguments for it, can be given a link to \
-                          trunkline whose name begins with \"ssh\": under such a name, trunkline takes ssh's arguments.",
+                          Some programs accept the path of an ssh program, but no arguments for it. Give them a link to \
+                          trunkline whose name begins with \"ssh\": under such a name, trunkline accepts ssh's \
+                          arguments.",
             exit_status: &[
                 ("0", "It was done."),
                 ("1", "run, cp, stream: at least one host or file failed."),
@@ -198,17 +198,18 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline ssh",
         Sections {
             synopsis: "trunkline ssh [OPTIONS] destination [command [argument ...]]",
-            description: "Does what ssh(1) does, over a connection that is shared with everything else that you run. It takes \
-                          ssh's options, reads ssh's configuration, and behaves the same on the terminal, including escape \
-                          sequences and the exit status.\n\n\
-                          What the engine cannot do (GSSAPI, PKCS#11, X11 and others) is left to the system's ssh; trunkline \
-                          explain says what and why. With -v, or LogLevel DEBUG in a file, the command gets a connection of \
-                          its own, whose log goes to standard error.\n\n\
-                          On a terminal, where a key's echo takes 40 ms or longer, keys are shown as they are typed: letters, \
-                          Backspace, and the arrows within what was typed, once the program has echoed one character since the \
-                          last Enter or control key. A key that is two round trips late is underlined, and one that the \
-                          server does not confirm disappears. predict, predict_always_hosts and predict_never_hosts in \
-                          config.toml change that.",
+            description: "Works like ssh(1), over a connection that all your commands share. It takes ssh's options, \
+                          reads ssh's configuration, and behaves the same on the terminal, including escape sequences \
+                          and the exit status.\n\n\
+                          Features that the engine does not have (GSSAPI, PKCS#11, X11 and others) are left to the \
+                          system's ssh; trunkline explain names them and the reason. With -v, or LogLevel DEBUG in a \
+                          file, the log goes to standard error; for a shared connection it begins with how that \
+                          connection was made.\n\n\
+                          On a terminal, if a key's echo takes 40 ms or longer, keys are shown as they are typed: \
+                          letters, Backspace, and the arrows within the typed text, once the program has echoed one \
+                          character since the last Enter or control key. A key that is two round trips late is \
+                          underlined, and one that the server does not confirm disappears. predict, predict_always_hosts \
+                          and predict_never_hosts in config.toml change that.",
             exit_status: &[
                 ("0 to 254", "The remote command's own."),
                 (
@@ -240,9 +241,9 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline up",
         Sections {
             synopsis: "",
-            description: "Is run by the lines that trunkline setup ssh adds to ssh_config, while ssh reads them. It has the \
-                          daemon connect to the host, if that needs no question, and offer ssh a socket for the connection. \
-                          There is no need to run it by hand.\n\n\
+            description: "The lines that trunkline setup ssh adds to ssh_config run this command while ssh reads them. \
+                          It makes the daemon connect to the host, if that needs no question, and offer ssh a socket for \
+                          the connection. You need not run it by hand.\n\n\
                           If anything is wrong, or if it takes too long, it gives up, and ssh connects by itself.",
             exit_status: &[
                 ("0", "ssh can use the shared connection."),
@@ -286,9 +287,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
     (
         "trunkline setup ssh",
         Sections {
-            description: "Adds a few lines at the end of ~/.ssh/config. From then on ssh, and whatever runs it (git, rsync, scp, \
-                          sftp, Ansible), uses the shared connections. ssh still asks its own questions on a connection of its \
-                          own, and connects by itself if anything is wrong with trunkline.",
+            description: "Adds a few lines at the end of ~/.ssh/config. From then on ssh, and every program that runs it \
+                          (git, rsync, scp, sftp, Ansible), uses the shared connections. ssh still asks its own \
+                          questions on a connection of its own, and connects by itself if anything is wrong with \
+                          trunkline.",
             files: &[(
                 "~/.ssh/config",
                 "Gets the lines, unless --file names another file.",
@@ -296,7 +298,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             examples: &[
                 ("Set it up, and use it:", "trunkline setup ssh\ngit fetch"),
                 ("Undo it:", "trunkline setup ssh --undo"),
-                ("Have one command do without:", "TRUNKLINE_OFF=1 git fetch"),
+                ("Run one command without it:", "TRUNKLINE_OFF=1 git fetch"),
             ],
             ..SETUP
         },
@@ -304,8 +306,9 @@ pub(super) const ALL: &[(&str, Sections)] = &[
     (
         "trunkline setup git",
         Sections {
-            description: "Sets core.sshCommand in your global git configuration, and ssh.variant, so that git uses the shared \
-                          connections and nothing else changes. If core.sshCommand is already set, it is left as it is.",
+            description: "Sets core.sshCommand in your global git configuration, and ssh.variant, so that git uses the \
+                          shared connections and nothing else changes. If core.sshCommand is already set, it stays \
+                          unchanged.",
             files: &[("~/.gitconfig", "Gets the settings, by git config --global.")],
             examples: &[
                 ("Set it up, and use it:", "trunkline setup git\ngit fetch"),
@@ -333,9 +336,9 @@ pub(super) const ALL: &[(&str, Sections)] = &[
     (
         "trunkline setup ansible",
         Sections {
-            description: "Has Ansible's own ssh plugin follow your ssh_config, by a line in the ansible.cfg that is in use in the \
-                          current directory. Without it, the plugin sets a ControlPath of its own. Run trunkline setup ssh as \
-                          well, or use --drop-in, which does without a change to ssh_config.",
+            description: "Makes Ansible's own ssh plugin follow your ssh_config, by a line in the ansible.cfg that \
+                          applies in the current directory. Without it, the plugin sets a ControlPath of its own. Run \
+                          trunkline setup ssh as well, or use --drop-in, which needs no change to ssh_config.",
             files: &[("ansible.cfg", "Gets the line, unless --file names another file.")],
             examples: &[
                 (
@@ -354,9 +357,9 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline setup mcp",
         Sections {
             synopsis: "trunkline setup mcp CLIENT [--print | --undo] [--file FILE]",
-            description: "Has the client of a coding agent start trunkline mcp, by an entry in its configuration with the variables \
-                          that it needs: clients hand over six, and SSH_AUTH_SOCK is none of them. The clients are claude-code, \
-                          claude-desktop, codex, cursor, gemini, vscode, windsurf and zed.",
+            description: "Makes the client of a coding agent start trunkline mcp, by an entry in its configuration with \
+                          the necessary variables: clients pass on only six, and SSH_AUTH_SOCK is not among them. The \
+                          clients are claude-code, claude-desktop, codex, cursor, gemini, vscode, windsurf and zed.",
             files: &[(
                 "~/.claude.json, ~/.codex/config.toml, ~/.cursor/mcp.json and others",
                 "The client's configuration, which gets the entry.",
@@ -376,11 +379,11 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline mcp",
         Sections {
             synopsis: "trunkline mcp\ntrunkline mcp check [COMMAND] [--host HOST] [--sudo | --shell] [--read PATH | --write PATH]",
-            description: "Serves a coding agent on standard input and output, over the Model Context Protocol: commands and files on \
-                          hosts, over shared connections, by the rules in mcp.toml. What they do not allow is denied, or asked for; \
-                          each call is recorded in the audit trail.\n\n\
-                          trunkline mcp check tells what the rules say of a command or a path. Its exit status is 0 where that is \
-                          allowed, 1 where it is denied, and 2 where somebody would be asked.",
+            description: "Serves a coding agent on standard input and output, over the Model Context Protocol: commands \
+                          and files on hosts, over shared connections, by the rules in mcp.toml. A call that they do not \
+                          allow is denied, or you are asked; each call is recorded in the audit trail.\n\n\
+                          trunkline mcp check applies the rules to a command or a path. Its exit status is 0 if that is \
+                          allowed, 1 if it is denied, and 2 if you would be asked.",
             exit_status: DONE_OR_NOT,
             environment: ENVIRONMENT,
             files: &[(
@@ -405,26 +408,26 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline run",
         Sections {
             synopsis: "trunkline run [OPTIONS] -H HOSTS COMMAND...\ntrunkline run [OPTIONS] -i INVENTORY [-H PATTERN] COMMAND...\ntrunkline run [OPTIONS] -H HOSTS --script FILE [ARGUMENT...]\ntrunkline run [OPTIONS] -H HOSTS",
-            description: "Runs one command on many hosts at once, over shared connections. Each line of output is printed as it \
-                          arrives, prefixed with its host's name; a summary of what failed comes last. Every host gets all of \
-                          standard input. Without a command, a prompt takes commands for all hosts.\n\n\
-                          What stands behind the command's first word belongs to the command. {host} in it is the host's \
+            description: "Runs one command on many hosts at once, over shared connections. Each line of output is \
+                          printed as it arrives, prefixed with its host's name; a summary of failures comes last. Every \
+                          host gets all of standard input. Without a command, a prompt takes commands for all hosts.\n\n\
+                          Everything after the command's first word belongs to the command. {host} in it is the host's \
                           name, {n} its number in the list.\n\n\
-                          Ctrl-C sends the commands SIGTERM and waits up to six seconds for them to end. The summary says \
-                          which hosts had finished, which were running and which had not started. Nothing that may have \
-                          started is run again.\n\n\
-                          With --become, sudo's password is asked for once and tried on one host first. It is sent only to \
-                          hosts whose sudo asks, and never on a command line.\n\n\
-                          With --fleet, standard input and the script have at most 64 MiB together, and nothing starts before \
-                          they have been read to their end. sudo must need no password then.",
+                          Ctrl-C sends the commands SIGTERM and waits up to six seconds for them to end. The summary \
+                          says which hosts had finished, which were running and which had not started. A command that \
+                          may have started is not run again.\n\n\
+                          With --become, you are asked for sudo's password once, and it is tried on one host first. It \
+                          is sent only to hosts whose sudo asks, and never on a command line.\n\n\
+                          With --fleet, standard input and the script are limited to 64 MiB together, and nothing starts \
+                          before they have been read to their end; sudo must not need a password.",
             exit_status: &[
                 ("0", "Every command on every host succeeded."),
-                ("1", "At least one did not, or its time ran out."),
+                ("1", "At least one failed or ran out of time."),
                 ("2", "The arguments are wrong."),
                 ("129, 130, 143", "The run was ended by SIGHUP, SIGINT or SIGTERM."),
                 (
                     "255",
-                    "The run could not begin, or on no host for an error of this machine.",
+                    "The run could not begin, or ran on no host because of an error here.",
                 ),
             ],
             environment: &[DIR, DAEMON, SSH, AGENT, ASKPASS, NO_COLOR, TMPDIR],
@@ -447,7 +450,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                     "trunkline run -H 'web*' --script update.sh -- --fast",
                 ),
                 (
-                    "A quarter of the hosts at a time, as root, until one fails; then what is left:",
+                    "A quarter of the hosts at a time, as root, until one fails; then the rest:",
                     "trunkline run -H 'web*' --serial 25% --fail-fast --failed left \\\n    --become systemctl restart app\n\
                      trunkline run -H @left --become systemctl restart app",
                 ),
@@ -473,10 +476,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline stream",
         Sections {
             synopsis: "trunkline stream [OPTIONS] --to TARGET HOST... -- COMMAND\ntrunkline stream [OPTIONS] --to TARGET -H HOSTS -- COMMAND",
-            description: "Runs a command on each host and writes its output to a FIFO, a Unix socket or a file for as long as the \
-                          command runs. If a connection is lost, it connects again and starts the command again. A reader that \
-                          is slow, or not there yet, makes the command on the server wait. With --fleet, the nodes of a \
-                          fleet run the commands; see trunkline-fleet(1).",
+            description: "Runs a command on each host and writes its output to a FIFO, a Unix socket or a file for as \
+                          long as the command runs. If a connection is lost, it connects again and starts the command \
+                          again. A slow or missing reader makes the command on the server wait. With --fleet, the nodes \
+                          of a fleet run the commands; see trunkline-fleet(1).",
             exit_status: &[
                 ("0", "Every command ended with 0."),
                 ("1", "At least one did not."),
@@ -512,14 +515,15 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline fleet",
         Sections {
             synopsis: "trunkline fleet init URL\ntrunkline fleet join [URL]\ntrunkline fleet status [--json]\ntrunkline fleet drain\ntrunkline fleet leave\ntrunkline fleet key\ntrunkline fleet attach JOB\ntrunkline fleet attach STREAM --to TARGET\ntrunkline fleet cancel ID",
-            description: "Spreads the work over several control machines, the nodes of a fleet, which meet in a NATS server with \
-                          JetStream. trunkline run --fleet hands a command to it, which runs at most once on each host. \
-                          trunkline stream --fleet hands over a stream, which nodes run until it is cancelled. Each of these commands lists its options with --help.",
+            description: "Spreads the work over several control machines, the nodes of a fleet, which coordinate through \
+                          a NATS server with JetStream. trunkline run --fleet submits a command, which runs at most once \
+                          on each host. trunkline stream --fleet submits a stream, which nodes run until it is \
+                          cancelled. Each of these commands lists its options with --help.",
             exit_status: DONE_OR_NOT,
             environment: &[DIR, DAEMON, SSH],
             files: &[(
                 "~/.config/trunkline/fleet.toml",
-                "How this machine gets into its fleet, and what it runs for whom. init and join write it.",
+                "How this machine connects to its fleet, and which jobs it accepts. init and join write it.",
             )],
             examples: &[
                 ("Make a fleet:", "trunkline fleet init nats://nats1:4222"),
@@ -545,18 +549,18 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline cp",
         Sections {
             synopsis: "",
-            description: "Copies files and trees between this machine and hosts, or from one host to another through this \
-                          machine. It uses SFTP over shared connections, so nothing is installed on the servers.\n\n\
-                          A file is written beside its target and renamed when it is complete. To resume a copy that was \
-                          interrupted, run the same command again: what is there is compared by hashes, and only what differs is \
-                          sent.\n\n\
-                          Patterns of --exclude, --include and --filter-from are rsync's, and the first that matches a name \
-                          decides. A pattern that begins with a slash begins at the source directory. One that ends with a \
-                          slash is for directories. * is any text without a slash, ** any text. Without a slash a pattern is \
-                          matched with the last part of a path.\n\n\
-                          --delete deletes, after copying, what the target has in the directories that were copied and the \
-                          source has not. What a pattern leaves out stays. If anything could not be listed or copied, nothing \
-                          is deleted. To make the target the same as SOURCE, copy SOURCE/. into it.",
+            description: "Copies files and trees between this machine and hosts, or from one host to another through \
+                          this machine. It uses SFTP over shared connections, so nothing is installed on the servers.\n\n\
+                          A file is written beside its target and renamed when it is complete. To resume an interrupted \
+                          copy, run the same command again: both ends compare the existing part by hashes, and only the \
+                          differences are sent.\n\n\
+                          Patterns of --exclude, --include and --filter-from are rsync's, and the first that matches a \
+                          name decides. A pattern that begins with a slash begins at the source directory. One that ends \
+                          with a slash is for directories. * is any text without a slash, ** any text. A pattern without \
+                          a slash is matched against the last part of a path.\n\n\
+                          After copying, --delete deletes files in copied directories that the source does not have. \
+                          Names that a pattern excludes stay. If anything could not be listed or copied, nothing is \
+                          deleted. To make the target the same as SOURCE, copy SOURCE/. into it.",
             exit_status: &[
                 (
                     "0",
@@ -564,7 +568,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ),
                 (
                     "1",
-                    "Something was not; each file that failed is named on standard error. With --check: something differs.",
+                    "Something was not copied; each failed file is named on standard error. With --check: something differs.",
                 ),
                 ("2", "The arguments are wrong."),
                 ("129, 130, 143", "Ended by SIGHUP, SIGINT or SIGTERM."),
@@ -572,10 +576,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
             ],
             environment: CONNECTING,
             files: &[
-                (
-                    ".NAME.HASH.part",
-                    "A file that is not complete yet, beside its target.",
-                ),
+                (".NAME.HASH.part", "An incomplete file, beside its target."),
                 SSH_CONFIG,
                 KNOWN_HOSTS,
                 CONFIG,
@@ -604,11 +605,11 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                     "trunkline cp -H 'web[1-40]' :/var/log/app.log 'logs/{host}/'",
                 ),
                 (
-                    "What a mirror would do, without the files that are built:",
+                    "A preview of a mirror without object files:",
                     "trunkline cp -an --delete --exclude '*.o' src/. web1:/srv/src",
                 ),
                 (
-                    "A mirror that keeps what it replaces and deletes:",
+                    "A mirror that keeps replaced and deleted files:",
                     "trunkline cp -a --delete --backup-dir ../old src/. web1:/srv/src",
                 ),
                 (
@@ -623,10 +624,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline tune",
         Sections {
             synopsis: "",
-            description: "Measures which cipher, compression, request size and number of sessions move data fastest between here and \
-                          a host, prints the figures, and has trunkline cp use the best of them from then on. Three temporary \
-                          files are created on the server and removed at the end. The last lines say which options to give \
-                          plain ssh, scp and rsync.",
+            description: "Measures which cipher, compression, request size and number of sessions move data fastest \
+                          between here and a host, prints the figures, and makes trunkline cp use the best settings from \
+                          then on. Three temporary files are created on the server and removed at the end. The last \
+                          lines name options for plain ssh, scp and rsync.",
             exit_status: DONE_OR_NOT,
             environment: CONNECTING,
             files: HOST_FILES,
@@ -636,7 +637,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                     "More thoroughly, with charts:",
                     "trunkline tune --full --report web1.html web1",
                 ),
-                ("Forget what was measured:", "trunkline tune --forget web1"),
+                ("Forget the result:", "trunkline tune --forget web1"),
                 ("Measure this machine's ciphers alone:", "trunkline tune --local"),
             ],
             see_also: &["trunkline-cp(1)", "trunkline-explain(1)", "trunkline(1)"],
@@ -646,14 +647,14 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline ls",
         Sections {
             synopsis: "",
-            description: "Lists the connections that are open: the daemon's own, and the ControlMasters of your own ssh that its \
-                          ControlPath leads to. They are sorted by name. UP is the time since the log-in; CLOSES IN is the time \
-                          after which a connection that nothing uses is closed; RTT is the shortest round trip that the server's \
-                          answers have shown, those of the log-in first; RATE is shown while there is traffic. With hosts it lists \
-                          those alone, and names the ones that have no connection. A narrow \
-                          terminal shows fewer columns.\n\n\
-                          With --json, times are in seconds: since counts from 1970, rtt and closes_in are durations. rate is \
-                          in bits a second, sent and received in bytes.",
+            description: "Lists the open connections: the daemon's own, and the ControlMasters of your own ssh that its \
+                          ControlPath leads to. They are sorted by name. UP is the time since the log-in; CLOSES IN is \
+                          the time until an idle connection is closed; RTT is the shortest round trip of the server's \
+                          answers, beginning with the log-in; RATE is shown while there is traffic. With hosts as \
+                          arguments it lists only these, and names those without a connection. A narrow terminal shows \
+                          fewer columns.\n\n\
+                          With --json, times are in seconds: since counts from 1970, rtt and closes_in are durations. \
+                          rate is in bits a second, sent and received in bytes.",
             exit_status: DONE_OR_NOT,
             environment: ENVIRONMENT,
             files: &[SSH_CONFIG, RUNTIME],
@@ -678,16 +679,19 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline top",
         Sections {
             synopsis: "",
-            description: "Shows what the daemon does, in the terminal and as it changes: hosts with their connections, rates and \
-                          round trips; sessions, with what each runs and for which program; the copies of trunkline cp, with their \
-                          progress; and what has failed. Press ? for the keys: / shows only rows with some letters, s sorts by \
-                          another column, Enter shows all about a row, and c closes the connections to a host after a question.\n\n\
-                          With --fleet it shows the fleet that this machine belongs to: nodes, shards, their moves and why, jobs.\n\n\
-                          It starts no daemon. Where none runs, or when one ends, it says so and waits for the next.",
+            description: "Shows the daemon's work live in the terminal: hosts with their connections, rates and round \
+                          trips; sessions, with their commands and the programs that asked for them; the copies of \
+                          trunkline cp, with their progress; and failures. Press ? for the keys: / shows only rows that \
+                          contain some letters, s sorts by another column, Enter shows the details of a row, and c \
+                          closes the connections to a host after asking you.\n\n\
+                          With --fleet it shows the fleet that this machine belongs to: nodes, shards, their moves and \
+                          the reasons, jobs.\n\n\
+                          It does not start a daemon. If none is running, or one ends, it says so and waits for the \
+                          next.",
             exit_status: &[
-                ("0", "The user has ended it, or the terminal has gone."),
+                ("0", "The user ended it, or the terminal was closed."),
                 ("2", "The arguments are wrong."),
-                ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM has ended it."),
+                ("129, 130, 143", "Ended by SIGHUP, SIGINT or SIGTERM."),
                 ("255", "There is no terminal."),
             ],
             environment: &[DIR, NO_COLOR],
@@ -709,17 +713,18 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline serve-ui",
         Sections {
             synopsis: "",
-            description: "Serves a page that shows what the daemon does, as it changes: hosts, connections, rates, latencies as \
-                          histograms, sessions, copies with their progress, and recent failures. It prints the page's address and \
-                          runs until it is interrupted.\n\n\
-                          With --fleet the page shows the fleet that this machine belongs to: nodes, shards and their moves, jobs.\n\n\
-                          It listens on 127.0.0.1 only. The address has a token, which is another one each time: whoever has the \
-                          address, and an account on this machine, can see the page, with the names of hosts and what runs on \
-                          them. The page can change nothing, and asks for nothing from elsewhere.",
+            description: "Serves a page that shows the daemon's work live: hosts, connections, rates, latencies as \
+                          histograms, sessions, copies with their progress, and recent failures. It prints the page's \
+                          address and runs until it is interrupted.\n\n\
+                          With --fleet the page shows the fleet that this machine belongs to: nodes, shards and their \
+                          moves, jobs.\n\n\
+                          It listens on 127.0.0.1 only. The address contains a token that is new each time: anyone with \
+                          the address and an account on this machine can see the page, including the names of hosts and \
+                          the commands on them. The page is read-only and loads nothing from elsewhere.",
             exit_status: &[
                 ("2", "The arguments are wrong."),
-                ("130, 143", "SIGINT or SIGTERM has ended it."),
-                ("255", "The port cannot be listened on."),
+                ("130, 143", "Ended by SIGINT or SIGTERM."),
+                ("255", "It cannot listen on the port."),
             ],
             environment: &[DIR],
             files: DAEMON_FILES,
@@ -738,7 +743,8 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline status",
         Sections {
             synopsis: "",
-            description: "Shows the daemon: its process, version, memory, open descriptors, sockets, log, settings and load. It starts none.",
+            description: "Shows the daemon: its process, version, memory, open descriptors, sockets, log, settings and \
+                          load. It does not start one.",
             exit_status: &[
                 ("0", "The daemon runs."),
                 ("1", "No daemon runs."),
@@ -758,12 +764,13 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline metrics",
         Sections {
             synopsis: "",
-            description: "Prints the daemon's numbers in Prometheus' text format: connections, handshakes and sessions with their \
-                          times, bytes, copies, memory. It starts no daemon. The same is served over HTTP at /metrics on the \
-                          socket metrics.sock, which only you can open, and on a port of 127.0.0.1 where metrics_port in \
-                          config.toml names one; there, whoever has an account on this machine can read the names of hosts.\n\n\
-                          With --fleet they are those of the fleet's node on this machine, whose socket is fleet-metrics.sock, and \
-                          whose port is metrics_port in fleet.toml.",
+            description: "Prints the daemon's metrics in Prometheus' text format: connections, handshakes and sessions \
+                          with their times, bytes, copies, memory. It does not start a daemon. The daemon also serves \
+                          them over HTTP at /metrics on the socket metrics.sock, which only you can open, and on a port \
+                          of 127.0.0.1 if metrics_port in config.toml names one; on that port, anyone with an account on \
+                          this machine can read the names of hosts.\n\n\
+                          With --fleet they are those of the fleet's node on this machine, whose socket is \
+                          fleet-metrics.sock, and whose port is metrics_port in fleet.toml.",
             exit_status: &[
                 ("0", "They were printed."),
                 ("1", "No daemon runs, or, with --fleet, no node."),
@@ -793,11 +800,11 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline check",
         Sections {
             synopsis: "",
-            description: "Checks that the connection to each host is alive, and measures its round trip. It does not connect; of a \
-                          host without a connection it says why the last attempt to make one failed, where one did. A pattern \
-                          stands for the hosts with connections that it matches, and for aliases of ssh_config where it matches \
-                          none. Of several hosts, each is told as it answers; what failed is summed up in a table, where hosts \
-                          that failed alike share a row.",
+            description: "Checks that the connection to each host is alive, and measures its round trip. It does not \
+                          connect; for a host without a connection it says why the last attempt to connect failed, if \
+                          there was one. A pattern matches the hosts that have connections, or aliases of ssh_config if \
+                          it matches none of them. Hosts are reported as they answer; failures are summed up in a table, \
+                          where hosts that failed alike share a row.",
             exit_status: &[
                 ("0", "Every host answered."),
                 ("2", "The arguments are wrong."),
@@ -817,13 +824,13 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline close",
         Sections {
             synopsis: "",
-            description: "Closes connections. A connection takes no new sessions and closes when those that are running have ended; \
-                          with --now it closes at once, which ends them. ControlMasters of your own ssh are closed too. A \
-                          pattern stands for the hosts with connections that it matches.",
+            description: "Closes connections. A connection accepts no new sessions and closes when its running ones have \
+                          ended; with --now it closes at once, which ends them. ControlMasters of your own ssh are \
+                          closed too. A pattern matches the hosts that have connections.",
             exit_status: &[
                 ("0", "It was done."),
                 ("2", "The arguments are wrong."),
-                ("255", "A host that was named had nothing to close, or an error."),
+                ("255", "A named host had nothing to close, or an error."),
             ],
             environment: ENVIRONMENT,
             files: &[SSH_CONFIG, RUNTIME],
@@ -842,13 +849,14 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline warm",
         Sections {
             synopsis: "",
-            description: "Connects to hosts ahead of time, asking what has to be asked, so that later commands need no log-in. With \
-                          --pin the connections stay until you close them. Hosts are named as for trunkline run. Each is told as \
-                          it is connected; what failed is summed up in a table, where hosts that failed alike share a row.",
+            description: "Connects to hosts ahead of time, and asks you any questions then, so that later commands need \
+                          no log-in. With --pin the connections stay until you close them. Hosts are named as for \
+                          trunkline run. They are reported as they are connected; failures are summed up in a table, \
+                          where hosts that failed alike share a row.",
             exit_status: &[
                 ("0", "Every host is connected."),
                 ("2", "The arguments are wrong."),
-                ("255", "At least one is not."),
+                ("255", "At least one is not connected."),
             ],
             environment: CONNECTING,
             files: HOST_FILES,
@@ -864,10 +872,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline explain",
         Sections {
             synopsis: "",
-            description: "Shows what a host resolves to, whether trunkline's own engine or the system's ssh connects to it and why, \
-                          what ssh_config and options set otherwise than ssh does on its own, its connections and their state, \
-                          and what is remembered about it. With --all, also what two requests must have in common to share a \
-                          connection.",
+            description: "Shows how a host is resolved, whether trunkline's own engine or the system's ssh connects to \
+                          it and why, the settings of ssh_config and options that differ from ssh's defaults, its \
+                          connections and their state, and the facts remembered about it. With --all, it also shows the \
+                          settings that two requests must have in common to share a connection.",
             exit_status: DONE_OR_NOT,
             environment: &[DIR, DAEMON, SSH],
             files: HOST_FILES,
@@ -893,8 +901,8 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline stop",
         Sections {
             synopsis: "",
-            description: "Stops the daemon. It takes no new requests and ends when running sessions have ended; with --now it ends \
-                          at once. The next command that needs a daemon starts a new one.",
+            description: "Stops the daemon. It accepts no new requests and ends when running sessions have ended; with \
+                          --now it ends at once. The next command that needs a daemon starts a new one.",
             exit_status: DONE_OR_NOT,
             environment: ENVIRONMENT,
             files: DAEMON_FILES,
@@ -929,10 +937,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         "trunkline completions",
         Sections {
             synopsis: "",
-            description: "Prints completions for a shell, to be read by it. In bash, zsh and fish they complete hosts from \
-                          ssh_config, from known_hosts (names that are not hashed) and from the open connections, and for \
-                          trunkline cp the paths on hosts that are connected. Nothing is connected for a completion, and a \
-                          daemon that does not answer holds up the shell for two seconds at most.",
+            description: "Prints completions for a shell, to be read by it. In bash, zsh and fish they complete hosts \
+                          from ssh_config, from known_hosts (names that are not hashed) and from the open connections, \
+                          and for trunkline cp the paths on hosts that are connected. Completion never opens a \
+                          connection, and if the daemon does not answer, the shell waits for two seconds at most.",
             exit_status: DONE_OR_NOT,
             environment: ENVIRONMENT,
             files: &[
@@ -990,8 +998,8 @@ trunkline completions fish > trunkline.fish",
         "trunkline audit",
         Sections {
             synopsis: "",
-            description: "Deals with the audit trail, which has what was run on hosts through the daemon, and by programs in Python and \
-                          Node, where audit in config.toml is on or strict.",
+            description: "Shows and checks the audit trail, which records the work on hosts through the daemon, and by \
+                          programs in Python and Node, if audit in config.toml is on or strict.",
             exit_status: AUDIT_STATUS,
             environment: ENVIRONMENT,
             files: AUDIT_FILES,
@@ -1012,8 +1020,8 @@ trunkline completions fish > trunkline.fish",
         "trunkline audit show",
         Sections {
             synopsis: "",
-            description: "Prints the audit trail: one line for each thing that was done, with its host, for whom it was done, and how \
-                          it ended; what has no end yet comes last.",
+            description: "Prints the audit trail: one line for each piece of work, with its host, its requester, and how \
+                          it ended; work without an end comes last.",
             exit_status: DONE_OR_NOT,
             environment: ENVIRONMENT,
             files: AUDIT_FILES,
@@ -1038,10 +1046,10 @@ trunkline completions fish > trunkline.fish",
         "trunkline audit verify",
         Sections {
             synopsis: "",
-            description: "Checks that no record of the audit trail was changed or removed: each holds its number and the hash of \
-                          the one before. Records that were removed at the end are noticed by the file head beside them; only \
-                          --head, with a last record that was noted elsewhere, finds out somebody who changed that, too. \
-                          That older files have been removed is reported, and is not an error.",
+            description: "Checks that no record of the audit trail was changed or removed: each holds its number and the \
+                          hash of the one before. The file head beside them reveals records that were removed at the \
+                          end; if somebody changed that file too, only --head, with a last record that was noted \
+                          elsewhere, reveals it. Removed older files are reported, and are not an error.",
             exit_status: AUDIT_STATUS,
             environment: ENVIRONMENT,
             files: AUDIT_FILES,
@@ -1060,9 +1068,9 @@ trunkline completions fish > trunkline.fish",
         "trunkline settings",
         Sections {
             synopsis: "",
-            description: "Prints every setting of config.toml with its value, its default and its meaning. The values are those of \
-                          the daemon that runs, which has read the file when it was started; without a daemon, those of the \
-                          file. What is set there is marked with an asterisk.",
+            description: "Prints every setting of config.toml with its value, its default and its meaning. The values \
+                          are those of the running daemon, which read the file when it was started; without a daemon, \
+                          those of the file. Settings in the file are marked with an asterisk.",
             exit_status: DONE_OR_NOT,
             environment: ENVIRONMENT,
             files: &[CONFIG],
