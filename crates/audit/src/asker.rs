@@ -1,10 +1,10 @@
-//! Who asks: the process at the other end of a socket, as far as proc(5) tells.
+//! The requester: the process at the other end of a socket, as far as proc(5) tells.
 
 use serde::Serialize;
 use tokio::net::UnixStream;
 use trunkline::Printable;
 
-/// Who asked.
+/// The requester.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Asker {
     /// The uid of the process that connected to the daemon, or that has an engine of its own.
@@ -18,8 +18,8 @@ pub(crate) struct Asker {
     /// The program that started it, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     started_by: Option<String>,
-    /// Who had logged in to this machine, where the kernel knows (`/proc/PID/loginuid`): with accounts that several people
-    /// use, it tells them apart.
+    /// The user who had logged in to this machine, if the kernel knows (`/proc/PID/loginuid`): it distinguishes the
+    /// people who use a shared account.
     #[serde(skip_serializing_if = "Option::is_none")]
     login_uid: Option<u32>,
 }
@@ -76,7 +76,7 @@ fn parent_of(pid: u32) -> Option<u32> {
     name_and_parent(pid)?.1.filter(|parent| *parent != 0)
 }
 
-/// Who had logged in, where the kernel knows.
+/// Returns the user who had logged in, if the kernel knows.
 fn login_of(pid: u32) -> Option<u32> {
     let login = std::fs::read_to_string(format!("/proc/{pid}/loginuid")).ok()?;
     let login = login.trim().parse().ok()?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::hash::{Hash, NoHead};
 use crate::record::Record;
 
-/// Where a chain ends: the number of its last line, and that line's hash. Before the first line both are zero.
+/// The end of a chain: the number of its last line, and that line's hash. Before the first line both are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Head {
     pub(crate) number: u64,
@@ -61,7 +61,7 @@ impl Head {
     }
 }
 
-/// What a line says of its place.
+/// A line's statements about its place.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Link {
     pub(crate) number: u64,

@@ -1,4 +1,4 @@
-//! Who asks, and what is asked for, from there to its end.
+//! A requester and a request, until the end of the work.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use crate::writer::Written;
 pub struct Recorder {
     audit: Arc<Audit>,
     asker: Option<Asker>,
-    /// Whose engine does it.
+    /// The engine that does the work.
     engine: Option<&'static str>,
 }
 
@@ -73,7 +73,7 @@ impl Recorder {
         }
     }
 
-    /// Whether anything is recorded.
+    /// Returns whether anything is recorded.
     pub fn is_on(&self) -> bool {
         self.audit.writer.is_some()
     }
@@ -92,7 +92,8 @@ impl Recorder {
 /// Something that was asked for, from there to its end. Dropping it records an end that nobody knows more of.
 pub struct Entry {
     recorder: Recorder,
-    /// What became of its beginning, once that was handed over to be written: the same for whoever asks, however often.
+    /// The fate of its beginning, once that was handed over to be written: the same for every caller, however often
+    /// they ask.
     written: OnceLock<Written>,
     /// Guards it while it moves from one state to the next. `None` once the end is recorded, or where nothing is.
     work: Arc<Unended>,
@@ -115,7 +116,7 @@ impl Entry {
         locked(&self.work)
     }
 
-    /// What else its client asks for, is recorded by.
+    /// Returns the recorder of its client's other requests.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -159,12 +160,12 @@ impl Entry {
         outcome.map_err(|source| writer.refusal(source))
     }
 
-    /// Whether it could not be recorded, and must not be done by other ways either.
+    /// Returns whether it could not be recorded, and must not be done by other ways either.
     pub fn is_refused(&self) -> bool {
         self.outcome().is_some_and(Result::is_err)
     }
 
-    /// What became of its beginning, once that is known.
+    /// Returns the fate of its beginning, once that is known.
     fn outcome(&self) -> Option<&Result<(), Arc<io::Error>>> {
         self.written.get()?.peek()
     }
@@ -178,7 +179,7 @@ impl Entry {
         Some(work)
     }
 
-    /// What counts its bytes from now on.
+    /// Sets the counter of its bytes from now on.
     pub fn carries(&self, carried: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
         if let Some(work) = self.work().as_mut() {
             work.carried = Some(Box::new(carried));
@@ -213,7 +214,7 @@ impl Entry {
         }
     }
 
-    /// How its command has ended, if that was said.
+    /// Returns its command's outcome, if one was reported.
     fn told(&self) -> Option<Outcome> {
         self.work().as_ref()?.exit.as_ref().map(of_exit)
     }

@@ -23,7 +23,7 @@ impl fmt::Display for Hash {
     }
 }
 
-/// What is not a hash.
+/// A text that is not a hash.
 #[derive(Debug, thiserror::Error)]
 #[error("expected NUMBER:HASH, with a hash of 64 hexadecimal digits")]
 pub(crate) struct NoHead;

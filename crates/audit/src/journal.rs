@@ -33,7 +33,7 @@ pub(crate) struct Journal {
     known: Option<OpenTrail>,
 }
 
-/// What this process has seen last, which is still so unless somebody else has written.
+/// The state that this process has seen last, which is current unless another process has written.
 #[derive(Debug)]
 struct OpenTrail {
     file: File,
@@ -42,8 +42,8 @@ struct OpenTrail {
     head: Head,
 }
 
-/// How long another writer is waited for. Each holds the lock for one write; one that was stopped (Ctrl-Z, a debugger) in the
-/// middle of it must not stop all others for good.
+/// The time limit for waiting for another writer. Each holds the lock for one write; one that was stopped (Ctrl-Z, a
+/// debugger) in the middle of it must not stop all others for good.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest pause between two looks at the lock.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -92,7 +92,7 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// Where the chain ended when somebody wrote last; its beginning where that cannot be read.
+    /// Returns the end of the chain after the last write; its beginning if that cannot be read.
     fn head(&self) -> Head {
         let mut text = [0; 128];
         let read = self.0.read_at(&mut text, 0).unwrap_or_default();
@@ -108,7 +108,7 @@ impl Locked {
     }
 }
 
-/// What is found at the end of a file.
+/// The findings at the end of a file.
 #[derive(Debug, Default)]
 struct Tail {
     /// The last whole line's.
@@ -258,8 +258,8 @@ pub(crate) fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|(_, path)| path).collect())
 }
 
-/// What is told where a file does not end as whoever wrote last has noted. A file that is ahead is not wrong: its writer was
-/// ended before it could note that.
+/// Returns the complaint about a file that does not end as its last writer has noted. A file that is ahead is not
+/// wrong: its writer was ended before it could note that.
 fn complaint(found: Head, noted: Head) -> Option<String> {
     let said = "lines that had been written";
     if found.number < noted.number {

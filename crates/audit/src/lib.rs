@@ -34,7 +34,7 @@ pub use verify::verify;
 use work::OpenWork;
 use writer::Writer;
 
-/// What writes the trail; nothing, where it is off.
+/// The writer of the trail, which does nothing if the trail is off.
 pub struct Audit {
     writer: Option<Writer>,
     open: OpenWork,

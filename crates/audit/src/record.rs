@@ -1,4 +1,4 @@
-//! What one line of the audit trail says, but for its place in the chain.
+//! The content of one line of the audit trail, except its place in the chain.
 
 use std::time::SystemTime;
 
@@ -11,10 +11,10 @@ use crate::subject::Subject;
 /// One event. Fields that do not apply are left out.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Record {
-    /// When it happened: UTC, in RFC 3339's form, with milliseconds.
+    /// The time of the event: UTC, in RFC 3339's form, with milliseconds.
     pub(crate) time: String,
     pub(crate) event: Event,
-    /// What a beginning and its end have in common.
+    /// The number that a beginning and its end have in common.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ pub(crate) struct Record {
     pub(crate) note: Option<Note>,
 }
 
-/// What happened.
+/// The kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Event {
@@ -46,7 +46,7 @@ pub(crate) enum Event {
     Note,
 }
 
-/// How it ended.
+/// The outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     /// "did not start", "may have started", "finished", or "not known" for what was left to the system's ssh.
@@ -57,7 +57,7 @@ pub(crate) struct Outcome {
     /// The signal that ended it, without "SIG".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) signal: Option<String>,
-    /// What went wrong.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
     /// Names that a copy could not copy.
@@ -86,7 +86,7 @@ pub(crate) struct Daemon {
     pub(crate) mode: &'static str,
 }
 
-/// What is told about the trail itself.
+/// A note about the trail itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Note {
     /// A sentence.

@@ -11,18 +11,18 @@ use trunkline::Printable;
 
 use crate::verify::{find, open, read_line};
 
-/// Which records are shown.
+/// The filter for records.
 #[derive(Debug, Default)]
 pub struct Filter {
     /// Of this host, as it was typed or as it resolved.
     pub host: Option<String>,
     /// From this time on, as the trail writes times.
     pub since: Option<String>,
-    /// Whose asker has this text in it: a program, an assistant's client, a submitter of the fleet, or a uid.
+    /// Text that the requester has to contain: a program, an assistant's client, a submitter of the fleet, or a uid.
     pub who: Option<String>,
 }
 
-/// What has been begun and not ended that is kept in mind; what is begun beyond is not told at the end.
+/// The maximum number of unfinished records kept in memory; further ones are not reported at the end.
 const MOST_BEGUN: usize = 100_000;
 
 /// The fields of a record that are shown. Whoever could write the trail could write anything into it: all of it is made fit for a

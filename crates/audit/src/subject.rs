@@ -1,4 +1,4 @@
-//! What was asked for, as the trail names it.
+//! The subject of a request, as the trail names it.
 
 use serde::Serialize;
 use trunkline::config::{Forward, HostConfig};
@@ -11,7 +11,7 @@ use crate::hash::Hash;
 /// Sources of a copy that are named. The number of all is in the last of them.
 const MAX_SOURCES: usize = 32;
 
-/// What was asked for.
+/// The subject of a request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Subject {
     /// "session", "tunnel", "incoming", "listener", "forwarding", "copy", "tune", "listing", "call".
@@ -22,7 +22,7 @@ pub struct Subject {
     /// The account on the server, where the configuration could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
-    /// What the destination means: the name or address that is connected to, and its port.
+    /// The resolved destination: the name or address that is connected to, and its port.
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,22 +33,22 @@ pub struct Subject {
     /// The command line, the subsystem's name, or where a tunnel or a forwarding leads to.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     command: Option<Exact>,
-    /// Where a connection through a forwarding comes from, of a remote one in the server's words.
+    /// The origin of a connection through a forwarding; for a remote one in the server's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
     /// Whether the session has a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     terminal: Option<bool>,
-    /// What a copy reads.
+    /// The sources of a copy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sources: Vec<String>,
-    /// What a copy writes.
+    /// The target of a copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     /// The tool that an assistant called.
     #[serde(skip_serializing_if = "Option::is_none")]
     tool: Option<String>,
-    /// What was decided of the call, and by whom.
+    /// The decision about the call, and who made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     decision: Option<String>,
     /// The public nkey of who asked for it through a fleet, as the asker says; or an assistant's client, with its version.
@@ -75,7 +75,7 @@ impl Subject {
         }
     }
 
-    /// What a client's session is to run.
+    /// The subject of a client's session.
     pub fn session(host: &str, program: &Program) -> Self {
         Self::of("session", host).running(program)
     }
@@ -116,13 +116,13 @@ impl Subject {
         self
     }
 
-    /// Whose engine does it, where that is not the daemon's.
+    /// Sets the engine that does the work, if it is not the daemon's.
     pub(crate) fn by(mut self, engine: Option<&'static str>) -> Self {
         self.engine = engine;
         self
     }
 
-    /// What the destination means.
+    /// Sets the resolved destination.
     pub fn at(mut self, host: &HostConfig) -> Self {
         self.host = Some(Printable::line(&host.original_host).into_string());
         self.user = Some(Printable::line(&host.user).into_string());
@@ -165,24 +165,24 @@ impl Subject {
         Self::of("forwarding", &host.original_host).at(host).to(way)
     }
 
-    /// Whether it is given up by whoever has it, and has no other end.
+    /// Returns whether it is given up by whoever has it, and has no other end.
     pub(crate) fn lasts(&self) -> bool {
         matches!(self.kind, "forwarding" | "listener" | "tunnel" | "incoming")
     }
 
-    /// Whether it has a terminal.
+    /// Sets whether it has a terminal.
     pub fn on_terminal(mut self, terminal: bool) -> Self {
         self.terminal = Some(terminal);
         self
     }
 
-    /// Where a tunnel or a forwarding leads to.
+    /// Sets the target of a tunnel or a forwarding.
     pub fn to(mut self, place: impl AsRef<str>) -> Self {
         self.command = Some(target(place));
         self
     }
 
-    /// Where the system's ssh was left to do it.
+    /// Marks work that was left to the system's ssh.
     pub fn through_ssh(mut self) -> Self {
         self.transport = Some("ssh");
         self

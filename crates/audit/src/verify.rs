@@ -19,7 +19,7 @@ use crate::chain::{Head, Link};
 use crate::hash::Hash;
 use crate::journal::{self, LONGEST_LINE, PATIENCE, list};
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default, Serialize)]
 pub struct Verdict {
     /// Nothing is wrong.
@@ -36,13 +36,13 @@ pub struct Verdict {
     pub last_time: Option<String>,
     /// Begun, and not ended in what is here.
     pub unfinished: usize,
-    /// What those who write have noted about the trail.
+    /// The writers' notes about the trail.
     pub notes: Vec<String>,
-    /// What is wrong.
+    /// The problems.
     pub problems: Vec<String>,
 }
 
-/// Where the reading is.
+/// The state of the reading.
 struct Reading {
     verdict: Verdict,
     head: Option<Head>,
@@ -57,7 +57,7 @@ struct Reading {
 
 /// Problems, and notes, that are named one by one; the others are counted.
 const MOST_NAMED: usize = 100;
-/// What has been begun and not ended that is kept in mind; what is begun beyond is not counted.
+/// The maximum number of unfinished records kept in memory; further ones are not counted.
 const MOST_BEGUN: usize = 1_000_000;
 
 /// Reads the whole trail in `folder`. `expected` is an end of the chain that somebody noted earlier (NUMBER:HASH): it has

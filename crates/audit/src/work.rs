@@ -22,7 +22,7 @@ pub(crate) struct Work {
     pub(crate) carried: Option<Carried>,
     /// Times that it was carried over to a new connection.
     pub(crate) resumed: u64,
-    /// How its command has ended, where that is known before its session's end.
+    /// The outcome of its command, if that is known before its session's end.
     pub(crate) exit: Option<ExitStatus>,
 }
 

@@ -17,12 +17,12 @@ use crate::record::Record;
 const QUEUE: usize = 1024;
 /// Records of one write.
 const BATCH: usize = 256;
-/// What became of a record: that of every clone, whoever waits and whoever gives up.
+/// The fate of a record, the same for every clone, whoever waits and whoever gives up.
 pub(crate) type Written = Shared<BoxFuture<'static, Result<(), Arc<io::Error>>>>;
 
 /// Ends that are kept while nothing can be written. Those beyond are counted.
 const UNWRITTEN: usize = 1024;
-/// What hands records to the thread. The thread ends with it.
+/// Hands records to the thread. The thread ends with it.
 pub(crate) struct Writer {
     mode: Mode,
     queue: mpsc::Sender<Message>,
@@ -33,7 +33,7 @@ pub(crate) struct Writer {
     counts: Arc<Counts>,
 }
 
-/// What is told of the trail as numbers.
+/// Metrics of the trail.
 #[derive(Debug, Default)]
 struct Counts {
     /// Records that wait because they could not be written when they came.
@@ -42,7 +42,7 @@ struct Counts {
     lost: AtomicU64,
 }
 
-/// What the thread is asked to write.
+/// A request to the thread.
 struct Message {
     record: Option<Record>,
     /// Told when it is on the disk, or why it is not: it is not written later either.
@@ -79,7 +79,7 @@ impl Writer {
         })
     }
 
-    /// Whether nothing may happen that is not recorded.
+    /// Returns whether nothing may happen that is not recorded.
     pub(crate) fn is_strict(&self) -> bool {
         self.mode == Mode::Strict
     }
@@ -106,7 +106,7 @@ impl Writer {
         written.boxed().shared()
     }
 
-    /// Why something was not done.
+    /// Returns the reason why work was refused.
     pub(crate) fn refusal(&self, source: Arc<io::Error>) -> Error {
         Error::Local {
             doing: format!(
@@ -158,7 +158,7 @@ impl Writer {
 struct Writing {
     journal: Journal,
     sync: bool,
-    /// What could not be written when it came.
+    /// Records that could not be written when they came.
     unwritten: VecDeque<Record>,
     /// Records that were given up, of which the next line that can be written tells.
     lost: Arc<AtomicU64>,

@@ -24,10 +24,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 
-/// What is answered with.
+/// The body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How long a client may take to make its request. It is on this machine, and has nothing else to do.
+/// The time limit for a client to make its request. It is on this machine, and has nothing else to do.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
 /// The longest head of a request.

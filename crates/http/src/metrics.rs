@@ -1,4 +1,4 @@
-//! What Prometheus reads: GET /metrics, and nothing else.
+//! Metrics for Prometheus: GET /metrics, and nothing else.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -15,10 +15,10 @@ use crate::{Body, other_method, said};
 
 /// Clients at once.
 const CLIENTS: usize = 16;
-/// How long a client may take for all of it.
+/// The time limit for the whole exchange.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What has numbers to tell.
+/// A source of metrics.
 pub trait Metrics: Send + Sync + 'static {
     /// All of them at this moment, as OpenMetrics text.
     fn open_metrics(&self) -> String;
@@ -97,7 +97,7 @@ fn respond(request: &Request<Incoming>, metrics: &dyn Metrics, checks_host: bool
     }
 }
 
-/// Whether a Host header names this machine and not another name for its address.
+/// Returns whether a Host header names this machine and not another name for its address.
 fn is_this_machine(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     name == "127.0.0.1" || name.eq_ignore_ascii_case("localhost")

@@ -30,12 +30,12 @@ pub(crate) const MAX_ANSWER: usize = 4096;
 /// One question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// What to show, a blank at its end included. Text that came from a server is to be
-    /// [made safe](Prompt::from_server) first.
+    /// The text to show, including a blank at its end. Text that came from a server is to be [made
+    /// safe](Prompt::from_server) first.
     pub text: String,
     /// Whether the answer may be seen while it is typed.
     pub echo: bool,
-    /// What the answer is for.
+    /// The purpose of the answer.
     pub kind: PromptKind,
     /// Whom the answer is for, as `user@host`; empty where it concerns no host.
     pub host: String,
@@ -70,7 +70,7 @@ impl Prompt {
     }
 }
 
-/// Whether an answer to a [`PromptKind::Confirm`] allows what was asked for, by ssh's rule (readpass.c,
+/// Returns whether an answer to a [`PromptKind::Confirm`] allows what was asked for, by ssh's rule (readpass.c,
 /// `ask_permission`): an empty one and "yes" do. Without an answer nothing is allowed.
 pub fn allows(answer: Option<&str>) -> bool {
     answer.is_some_and(|answer| answer.is_empty() || answer.eq_ignore_ascii_case("yes"))
@@ -107,13 +107,13 @@ pub trait Prompter: Send + Sync {
         None
     }
 
-    /// Who answers, as things are now.
+    /// Returns the answerer for the present state of things.
     fn answerer(&self) -> Answerer {
         Answerer::Person
     }
 }
 
-/// Who answers questions, in the order of what asking them again costs.
+/// The answerer of questions, in the order of the cost of asking it again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answerer {
     /// Nobody, or nobody any more.
@@ -131,7 +131,7 @@ pub enum Answerer {
 pub struct ServerQuestions {
     /// The title; may be empty. Not made safe for a terminal.
     pub name: String,
-    /// What the server says about them; may be empty. Not made safe for a terminal.
+    /// The server's instructions for them; may be empty. Not made safe for a terminal.
     pub instruction: String,
     /// The questions, in the server's words.
     pub prompts: Vec<Prompt>,
@@ -186,12 +186,12 @@ impl Standard {
         }
     }
 
-    /// Whether there is anybody to ask.
+    /// Returns whether there is anybody to ask.
     pub fn can_ask(&self) -> bool {
         self.askpass.is_allowed() || self.terminal.exists()
     }
 
-    /// Whether a question on the terminal was ended by its interrupt or quit key.
+    /// Returns whether a question on the terminal was ended by its interrupt or quit key.
     pub fn was_interrupted(&self) -> bool {
         self.terminal.was_interrupted()
     }
@@ -234,7 +234,8 @@ impl fmt::Debug for Standard {
     }
 }
 
-/// Where distributions put the program: Debian's build of ssh looks in the first place, the others in the rest.
+/// The paths where distributions put the program: Debian's build of ssh looks in the first place, the others in the
+/// rest.
 fn default_askpass() -> PathBuf {
     let places = [
         "/usr/bin/ssh-askpass",

@@ -1,11 +1,11 @@
-//! What was typed, key by key, as far as its echo can be guessed.
+//! The user's keys, one by one, as far as their echo can be guessed.
 
 use unicode_width::UnicodeWidthChar as _;
 
 /// More than this in one piece is pasted, not typed: programs answer it in ways of their own.
 const PASTE: usize = 64;
 
-/// What a key is expected to do.
+/// The expected effect of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
     /// Show itself.
@@ -128,7 +128,7 @@ fn character(bytes: &[u8]) -> (Key, usize) {
     }
 }
 
-/// Whether what follows may change how it looks: scripts that are written in ligatures, and from right to left.
+/// Returns whether what follows may change how it looks: scripts that are written in ligatures, and from right to left.
 fn is_joined(character: char) -> bool {
     !matches!(character, '\u{a1}'..='\u{2ff}' | '\u{370}'..='\u{52f}' | '\u{1e00}'..='\u{20cf}')
 }

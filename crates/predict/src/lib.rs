@@ -1,4 +1,4 @@
-//! What typed keys will show, before the server says so: the screen is always *truth plus overlay*.
+//! The prediction of typed keys, before the server answers: the screen is always *truth plus overlay*.
 //!
 //! The truth is what the server's bytes make of a terminal; the overlay is what the keys in flight are expected to change
 //! in the line that is typed in. A [`Predictor`] stands between a session and the user's terminal and does no I/O: bytes
@@ -25,8 +25,8 @@ use line::TypedLine;
 use overlay::{Overlay, redraw};
 use truth::{Effects, Truth};
 
-/// How long output has to be silent until what it shows is judged: programs answer a key in up to four writes, and the
-/// slowest of twenty that were recorded needed up to 50 ms for them.
+/// The silence after which the effect of output is judged: programs answer a key in up to four writes, and the slowest
+/// of twenty recorded programs took up to 50 ms for them.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A program that never pauses is judged all the same.
@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 const FAR: Duration = Duration::from_millis(40);
 const NEAR: Duration = Duration::from_millis(30);
 
-/// What a guess without an answer stands at least, and keys in flight are waited for.
+/// The minimum time that a guess stays without an answer, and that keys in flight are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Keys in flight that are kept. A stalled connection is not typed into for long.
@@ -59,14 +59,14 @@ impl Size {
     /// The most cells that are modelled: 2000 columns and 500 rows.
     const MOST: usize = 1_000_000;
 
-    /// Whether a terminal of this size can be modelled. One that does not know its size says 0.
+    /// Returns whether a terminal of this size can be modelled. One that does not know its size says 0.
     #[must_use]
     pub fn is_usable(self) -> bool {
         self.rows >= 2 && self.columns >= 8 && self.rows.saturating_mul(self.columns) <= Self::MOST
     }
 }
 
-/// When keys are shown before their echo.
+/// The policy for showing keys before their echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// While the round-trip time is 40 ms or more.
@@ -104,10 +104,10 @@ pub struct Predictor {
     is_confirmed: bool,
     drawn: Option<Overlay>,
     round_trip: RoundTrip,
-    /// When output is judged that agrees with no guess, and since when it does not.
+    /// The time at which output that agrees with no guess is judged, and the time since when it disagrees.
     judged_at: Option<Instant>,
     disagrees_since: Option<Instant>,
-    /// When the line of the keys in flight is looked for.
+    /// The time at which the line of the keys in flight is searched for.
     found_at: Option<Instant>,
 }
 
@@ -173,7 +173,7 @@ impl Predictor {
         (before, after)
     }
 
-    /// What the user typed, as it was sent.
+    /// Takes the user's input, as it was sent.
     #[must_use]
     pub fn typed(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
         let keys = self.keyboard.keys(bytes);
@@ -218,7 +218,7 @@ impl Predictor {
         bytes
     }
 
-    /// When to call [`timed_out`](Self::timed_out).
+    /// Returns the time at which to call [`timed_out`](Self::timed_out).
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let waits = self.sent.front().map(|first| self.over_at(first));
@@ -255,7 +255,7 @@ impl Predictor {
         self.draw(now)
     }
 
-    /// When a key is waited for no longer.
+    /// Returns the time at which waiting for a key ends.
     fn over_at(&self, first: &Sent) -> Instant {
         first.at
             + match (first.key, &self.line) {
@@ -460,7 +460,7 @@ impl Predictor {
 
 const LATE: alacritty_terminal::term::cell::Flags = alacritty_terminal::term::cell::Flags::UNDERLINE;
 
-/// Whether there is nothing more to underline.
+/// Returns whether there is nothing more to underline.
 fn is_underlined(drawn: &Overlay) -> bool {
     drawn.cells.iter().all(|cell| cell.2.flags.contains(LATE))
 }
@@ -479,21 +479,21 @@ fn expected(line: Option<&mut TypedLine>, key: Key, truth: &Truth, at: Instant) 
     }
 }
 
-/// How long an echo takes.
+/// The time that an echo takes.
 #[derive(Debug)]
 struct RoundTrip {
     mode: Mode,
     smoothed: Option<Duration>,
     /// That is of echoes, and not of TCP, whose peer may be a proxy.
     is_measured: bool,
-    /// How far measurements are from it, on average (RFC 6298).
+    /// The mean deviation of measurements from it (RFC 6298).
     varies_by: Duration,
     /// About the shortest: one that a busy machine has made long is corrected by the next echo.
     shortest: Duration,
     is_far: bool,
     /// Of a near host: when a key was sent that output has not followed.
     asked: Option<Instant>,
-    /// How many echoes in a row took as long as a far host's, or not.
+    /// The number of consecutive echoes that took as long as a far host's, or did not.
     far_in_a_row: u32,
     near_in_a_row: u32,
 }
@@ -541,7 +541,7 @@ impl RoundTrip {
         self.decide();
     }
 
-    /// Whether the output of a host need not be followed: echoes have shown that it is near.
+    /// Returns whether the output of a host need not be followed: echoes have shown that it is near.
     fn is_near(&self) -> bool {
         !self.is_far && self.near_in_a_row >= TELLING
     }
@@ -560,7 +560,7 @@ impl RoundTrip {
         self.shortest / 2
     }
 
-    /// What is not answered by now has no answer.
+    /// Returns the age at which a key without an answer counts as unanswered.
     fn limit(&self) -> Duration {
         self.expected() + (4 * self.varies_by).max(PAUSE)
     }

@@ -3,7 +3,7 @@
 use crate::keys::Key;
 use crate::truth::Truth;
 
-/// What was typed of a line, and where in it the cursor is.
+/// The typed text of a line, and the cursor's place in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Typed {
     pub(crate) characters: Vec<char>,
@@ -11,7 +11,7 @@ pub(crate) struct Typed {
 }
 
 impl Typed {
-    /// What a key makes of it. Anything but typed characters is out of reach: `false`, and nothing is changed.
+    /// Applies a key to it. Anything but typed characters is out of reach: `false`, and nothing is changed.
     pub(crate) fn apply(&mut self, key: Key) -> bool {
         match key {
             Key::Character(character) => {
@@ -36,9 +36,9 @@ pub(crate) struct TypedLine {
     pub(crate) row: usize,
     /// The column of the first typed character.
     pub(crate) start: usize,
-    /// What stands before it.
+    /// The text in front of it.
     before: Vec<char>,
-    /// What output has confirmed.
+    /// The part that output has confirmed.
     pub(crate) confirmed: Typed,
     /// After all keys in flight.
     pub(crate) expected: Typed,
@@ -60,13 +60,13 @@ impl TypedLine {
         }
     }
 
-    /// Whether the cursor's row is this line still, whatever was typed in it.
+    /// Returns whether the cursor's row is this line still, whatever was typed in it.
     pub(crate) fn stands(&self, truth: &Truth) -> bool {
         let before = (0..self.start).map(|column| truth.character(self.row, column));
         truth.cursor().0 == self.row && before.eq(self.before.iter().copied())
     }
 
-    /// Whether the screen shows it so.
+    /// Returns whether the screen shows it so.
     pub(crate) fn shows(&self, typed: &Typed, truth: &Truth) -> bool {
         let shown = (self.start..).map(|column| truth.character(self.row, column));
         truth.cursor() == (self.row, self.start + typed.cursor)
@@ -99,7 +99,7 @@ impl TypedLine {
         Some(proves)
     }
 
-    /// What is expected to stand there before the next key.
+    /// Returns the character that is expected there before the next key.
     fn shown(&self, at: usize, truth: &Truth) -> char {
         match self.expected.characters.get(at) {
             Some(&character) => character,

@@ -1,4 +1,4 @@
-//! What is drawn over the truth, and taken back.
+//! The cells drawn over the truth, and their withdrawal.
 
 use std::io::Write as _;
 
@@ -7,7 +7,7 @@ use alacritty_terminal::vte::ansi::{Color, NamedColor};
 
 use crate::truth::{Style, Truth};
 
-/// What is shown in the cursor's row in the truth's place.
+/// The cells shown in the cursor's row instead of the truth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Overlay {
     /// By column, each once, in order.

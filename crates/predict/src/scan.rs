@@ -1,4 +1,4 @@
-//! Where the server's bytes stand between text and control sequences.
+//! The boundaries between text and control sequences in the server's bytes.
 //!
 //! A terminal takes our bytes for its own only where no sequence is open, and an emulator keeps what a sequence says only
 //! as far as it models it. So each sequence is gathered here until it is whole, and then looked at.
@@ -30,7 +30,7 @@ pub(crate) enum Piece<'a> {
 pub(crate) struct Csi<'a> {
     /// `?`, `>`, `=`, `<`, or 0.
     pub(crate) prefix: u8,
-    /// What stands before the final byte, such as `!` of DECSTR; or 0.
+    /// The intermediate byte in front of the final one, such as `!` of DECSTR; or 0.
     pub(crate) intermediate: u8,
     /// The numbers, as they came.
     pub(crate) params: &'a [u8],
@@ -93,7 +93,7 @@ impl Scanner {
         }
     }
 
-    /// Whether no sequence and no character is open.
+    /// Returns whether no sequence and no character is open.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.state == State::Ground
     }
@@ -218,7 +218,7 @@ impl Scanner {
     }
 }
 
-/// How many bytes of text stand at the beginning: ASCII and C0 controls, and whole characters.
+/// Returns the number of bytes of text at the beginning: ASCII and C0 controls, and whole characters.
 fn text_length(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
@@ -237,7 +237,7 @@ fn text_length(bytes: &[u8]) -> usize {
     at
 }
 
-/// How many bytes follow the first one of a character in UTF-8.
+/// Returns the number of bytes that follow the first one of a UTF-8 character.
 fn missing(first: u8) -> u8 {
     match first {
         0xc2..=0xdf => 1,

@@ -1,4 +1,4 @@
-//! What the server's bytes make of the terminal, as far as that can be known.
+//! The terminal as the server's bytes leave it, as far as that can be known.
 //!
 //! The session begins somewhere on a screen that others have written to, and nothing asks the terminal where. So the
 //! cursor starts in the *last* row of the model, below rows of which nothing is known: what is printed from there on scrolls in the model
@@ -20,10 +20,10 @@ use crate::scan::{Csi, Piece, Scanner};
 /// Stands where something unknown may stand: a private character that nobody prints.
 const UNKNOWN: char = '\u{10fffd}';
 
-/// Where more output than this came at once, only what can still be on the screen is looked at.
+/// If more output than this comes at once, only the part that can still be on the screen is looked at.
 const BULK: usize = 8 * 1024;
 
-/// What output did beside printing.
+/// Effects of output other than printing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// A row may have moved.
@@ -32,7 +32,7 @@ pub(crate) struct Effects {
     pub(crate) cleared: bool,
 }
 
-/// How a cell looks.
+/// The style of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
     pub(crate) fg: Color,
@@ -89,7 +89,7 @@ impl Dimensions for Size {
     }
 }
 
-/// What DECSC saves and the model's cursor does not have.
+/// The state that DECSC saves and the model's cursor does not have.
 #[derive(Debug, Clone)]
 struct Saved {
     has_exotic_pen: bool,
@@ -97,7 +97,7 @@ struct Saved {
     is_anchored: bool,
 }
 
-/// Which character sets are designated, and which one is invoked.
+/// The designated character sets, and the invoked one.
 #[derive(Debug, Clone, Copy)]
 struct Charsets {
     is_ascii: [bool; 2],
@@ -253,7 +253,8 @@ impl Truth {
         }
     }
 
-    /// Where plain text begins that alone makes the screen: after twice as many lines as there are rows, all from before has left it.
+    /// Returns the beginning of plain text that alone makes the screen: after twice as many lines as there are rows,
+    /// everything earlier has left it.
     fn start_of_what_stays(&self, bytes: &[u8], scanner: &Scanner) -> usize {
         let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | 0x80.. | b'\r' | b'\n' | b'\t');
         if bytes.len() < BULK || !scanner.is_at_rest() || !self.region_is_whole || !bytes.iter().all(is_plain)
@@ -411,7 +412,7 @@ impl Truth {
         }
     }
 
-    /// What the model does not keep of a control sequence, or takes otherwise than terminals do.
+    /// Handles effects of a control sequence that the model does not keep, or takes differently from terminals.
     fn before_plain(&mut self, csi: Csi<'_>) {
         let cursor = &self.term.grid().cursor;
         let below = usize::try_from(self.last_row().0 - cursor.point.line.0).unwrap_or(0);
@@ -496,7 +497,7 @@ impl Truth {
         })
     }
 
-    /// Whether our own bytes would do what they should.
+    /// Returns whether our own bytes would do what they should.
     pub(crate) fn can_draw(&self) -> bool {
         let cursor = &self.term.grid().cursor;
         self.backlog.is_empty()
@@ -535,7 +536,7 @@ impl Truth {
         self.cell(row, column).map_or(Style::PLAIN, Style::of)
     }
 
-    /// Whether a cell could be drawn again as it is.
+    /// Returns whether a cell could be drawn again as it is.
     pub(crate) fn can_restore(&self, row: usize, column: usize) -> bool {
         let is_plain = |cell: &Cell| {
             let extra = !(LOOKS | Flags::WRAPLINE);
@@ -544,13 +545,13 @@ impl Truth {
         !self.is_exotic && self.cell(row, column).is_some_and(is_plain)
     }
 
-    /// Whether nothing stands in a row from a column on, in no colour either.
+    /// Returns whether nothing stands in a row from a column on, in no colour either.
     pub(crate) fn is_blank_from(&self, row: usize, column: usize) -> bool {
         (column..self.size.columns).all(|at| self.cell(row, at) == Some(&Cell::default()))
     }
 
-    /// How many columns of a row may be others on the user's terminal: terminals do not agree about the widths of wide,
-    /// combined and ambiguous characters.
+    /// Returns the number of columns of a row that may differ on the user's terminal: terminals do not agree about the
+    /// widths of wide, combined and ambiguous characters.
     pub(crate) fn doubtful_columns(&self, row: usize) -> usize {
         let is_doubtful = |cell: &Cell| {
             !cell.c.is_ascii() && cell.c != UNKNOWN && {
@@ -567,13 +568,13 @@ impl Truth {
         2 * cells.filter(|cell| is_doubtful(cell)).count()
     }
 
-    /// How the next character would look.
+    /// Returns the style of the next character.
     pub(crate) fn pen(&self) -> Style {
         Style::of(&self.term.grid().cursor.template)
     }
 }
 
-/// Whether SGR asks for what is not among [`LOOKS`] and colours.
+/// Returns whether SGR asks for what is not among [`LOOKS`] and colours.
 fn has_exotic(params: &[u8]) -> bool {
     let mut groups = params.split(|&byte| byte == b';');
     while let Some(group) = groups.next() {

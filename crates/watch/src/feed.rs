@@ -1,4 +1,4 @@
-//! What the daemon tells, for as long as somebody listens: when it ends, the next one is waited for.
+//! The daemon's reports, for as long as somebody listens: when the daemon ends, the next one is waited for.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use trunkline_control::place::Place;
 use trunkline_control::protocol::{HostReport, Reply, Request, Update};
 use trunkline_text::Printable;
 
-/// How long after a failure the daemon is looked for again.
+/// The delay after a failure before the daemon is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is told.
+/// A report.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A daemon answers: what was known of another is over.

@@ -1,4 +1,5 @@
-//! What is known of the daemon, put together from its updates; and what only shows in a row of them: rates and histories.
+//! The known state of the daemon, put together from its updates, with rates and histories, which only a series of
+//! updates shows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,11 +28,11 @@ pub(crate) struct Model {
     /// Oldest first.
     pub(crate) failures: VecDeque<FailureReport>,
     pub(crate) starts: Starts,
-    /// Why nothing is told; `None` while something is.
+    /// The reason why there are no reports; `None` while there are.
     pub(crate) lost: Option<String>,
     /// Bytes that copies had moved at the moment before, when that was, and what that makes a second.
     copies: BTreeMap<u64, (Duration, u64, f64)>,
-    /// When the moment before was.
+    /// The time of the previous moment.
     before: Duration,
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct Model {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) report: HostReport,
-    /// When it was told last: a time until its connections are closed counts from there.
+    /// The time of the last report: a time until its connections are closed counts from there.
     pub(crate) told: Duration,
     /// Bytes a second.
     pub(crate) sent_rate: f64,
@@ -50,7 +51,7 @@ pub(crate) struct Host {
     before: (u64, u64),
 }
 
-/// What all hosts have together.
+/// The totals of all hosts.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) hosts: usize,
@@ -164,7 +165,7 @@ impl Model {
         self.copies.get(&id).map_or(0.0, |(_, _, rate)| *rate)
     }
 
-    /// How long ago something began.
+    /// Returns the time since something began.
     pub(crate) fn age(&self, since: Duration) -> Duration {
         self.at.saturating_sub(since)
     }
@@ -220,7 +221,7 @@ impl Host {
         moved(&self.report)
     }
 
-    /// How long its oldest connection has been there.
+    /// Returns the age of its oldest connection.
     pub(crate) fn up(&self) -> Option<Duration> {
         let handshakes = self
             .report
@@ -239,7 +240,7 @@ impl Host {
         )
     }
 
-    /// What its connections are doing, in a word: that of the one that says most.
+    /// Returns the most significant state of its connections, in a word.
     pub(crate) fn state(&self) -> &'static str {
         let connections = &self.report.connections;
         if let Some(master) = &self.report.master {

@@ -85,7 +85,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What every request is answered from.
+/// The data from which every request is answered.
 struct Site {
     place: Place,
     every: Duration,
@@ -206,7 +206,7 @@ fn page(is_fleet: bool) -> Response<Body> {
     response
 }
 
-/// Whether a request names this machine, and no page of another site made it.
+/// Returns whether a request names this machine, and no page of another site made it.
 fn is_from_here(headers: &HeaderMap, port: u16) -> bool {
     let is_ours = |name: &str| name == format!("127.0.0.1:{port}") || name == format!("localhost:{port}");
     let only = |name: HeaderName| {

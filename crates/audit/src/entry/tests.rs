@@ -8,7 +8,7 @@ use trunkline_control::place::{Place, make_private};
 
 use super::*;
 
-/// What happens to work, and to the disk below it.
+/// Events of work, and of the disk below it.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Begin,

@@ -20,7 +20,7 @@ pub struct Askpass {
     pub program: PathBuf,
     /// The whole environment it runs in. `SSH_ASKPASS_PROMPT` is set by us.
     pub env: Vec<(OsString, OsString)>,
-    /// When to use it.
+    /// The condition for using it.
     pub require: Require,
 }
 
@@ -54,7 +54,7 @@ impl Require {
 }
 
 impl Askpass {
-    /// Whether the program may be used at all: there is a display, or it is forced.
+    /// Returns whether the program may be used at all: there is a display, or it is forced.
     pub fn is_allowed(&self) -> bool {
         match self.require {
             Require::Force => true,
@@ -63,12 +63,12 @@ impl Askpass {
         }
     }
 
-    /// Whether it is used even where there is a terminal.
+    /// Returns whether it is used even where there is a terminal.
     pub(super) fn is_preferred(&self) -> bool {
         matches!(self.require, Require::Force | Require::Prefer) && self.is_allowed()
     }
 
-    /// Where its questions appear: one after the other there. On a display every such program's do.
+    /// The place of its questions, which appear there one after the other. On a display every such program's do.
     fn place(&self) -> Place {
         let displays = DISPLAYS.map(|name| self.variable(name).unwrap_or_default().to_owned());
         let program = match displays.iter().all(|display| display.is_empty()) {

@@ -76,18 +76,18 @@ impl Terminal {
         self
     }
 
-    /// Whether a question was ended by the terminal's interrupt or quit key. Whoever handles that signal asks nothing more:
-    /// what is typed next is for somebody else.
+    /// Returns whether a question was ended by the terminal's interrupt or quit key. Whoever handles that signal asks
+    /// nothing more: what is typed next is for somebody else.
     pub fn was_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a terminal to ask on.
+    /// Returns whether there is a terminal to ask on.
     pub fn exists(&self) -> bool {
         self.open().is_ok()
     }
 
-    /// Whether a question of whatever program is on it. Where that cannot be found out, none is.
+    /// Returns whether a question of whatever program is on it. Where that cannot be found out, none is.
     pub fn is_asking(&self) -> bool {
         let Ok(file) = self.open() else { return false };
         let (_, lock) = place_of(&self.path, &file);
@@ -156,7 +156,7 @@ fn open(path: &Path, write: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// What a terminal is called among the places to ask in, and the file to lock against other processes.
+/// Returns the place that a terminal counts as, and the file to lock against other processes.
 ///
 /// `/dev/tty` is one file for all terminals of a machine: the one behind it is looked up, for other terminals are none of
 /// its business, and other users could hold up everybody by a lock on it.
@@ -196,7 +196,7 @@ fn controlling_terminal() -> Option<(u64, PathBuf)> {
     (found.rdev() == device).then(|| (device, path.into()))
 }
 
-/// How often a process is stopped that nobody brings to the foreground.
+/// The number of times that a process is stopped before it gives up, if nobody brings it to the foreground.
 const STOPS: usize = 20;
 
 /// Stops the process for as long as it is in the background. `false` where it cannot be stopped: nobody looks after it.
@@ -228,7 +228,7 @@ impl Prompter for Terminal {
     }
 }
 
-/// What came from the keyboard.
+/// Input from the keyboard.
 enum Entry {
     /// A line, without its end.
     Line(Zeroizing<Vec<u8>>),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
-/// Where a question is asked.
+/// The place of a question.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A terminal, by its device number.
@@ -66,7 +66,7 @@ impl Turn {
     }
 }
 
-/// Whether anybody has the turn that goes with this file. Asking for it takes it from nobody.
+/// Returns whether anybody has the turn that goes with this file. Asking for it takes it from nobody.
 pub(super) fn is_taken(file: &File) -> bool {
     // Shared, so that who looks at the same time is not taken for one who asks. The lock goes with the descriptor.
     flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)

@@ -22,7 +22,7 @@ trait Program {
     fn resized(&mut self, _size: Size) -> String {
         String::new()
     }
-    /// Whether a character that is typed now is never shown.
+    /// Returns whether a character that is typed now is never shown.
     fn hides(&self) -> bool {
         false
     }
@@ -377,7 +377,7 @@ impl Program for Wide {
     }
 }
 
-/// What happens next on the user's side.
+/// The next event on the user's side.
 #[derive(Debug, Clone)]
 enum Step {
     Key(&'static str),

@@ -93,7 +93,7 @@ const RECORDINGS: &[(&str, &str)] = recordings![
     "zsh-highlighting",
 ];
 
-/// Where each piece of output is cut, and how long each part takes longer than the one before.
+/// The places at which output is cut, and the extra delay of each part.
 #[derive(Debug, Clone)]
 struct Path {
     round_trip: Duration,

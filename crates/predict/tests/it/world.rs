@@ -25,7 +25,7 @@ impl Dimensions for Cells {
     }
 }
 
-/// What a user sees.
+/// The user's view of the screen.
 pub(crate) struct Screen {
     term: Term<VoidListener>,
     parser: Processor,
@@ -105,11 +105,11 @@ struct Guess {
     at: (usize, usize),
     character: char,
     since: Instant,
-    /// When it was taken away.
+    /// The time at which it was taken away.
     until: Option<Instant>,
 }
 
-/// What was seen while a session ran.
+/// Observations during a session.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) keys: usize,
@@ -190,7 +190,7 @@ impl World {
         self.look();
     }
 
-    /// Whether anything is on the user's screen that the server has not sent.
+    /// Returns whether anything is on the user's screen that the server has not sent.
     pub(crate) fn guesses_are_shown(&self) -> bool {
         self.guesses.iter().any(|guess| guess.until.is_none())
     }

@@ -1,4 +1,4 @@
-//! What `trunkline-fleet` tells, for as long as somebody listens: when it ends, it is started again.
+//! The reports of `trunkline-fleet`, for as long as somebody listens: when it ends, it is started again.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use tokio::sync::mpsc;
 use trunkline_control::fleet_view::{FleetUpdate, FleetView, ViewReply};
 use trunkline_text::Printable;
 
-/// How long after a failure it is tried again.
+/// The delay after a failure before it is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// What is told.
+/// A report.
 #[derive(Debug)]
 pub(crate) enum FleetNews {
     /// It is told from the beginning: what was known is over.
     Connected,
-    /// What has changed.
+    /// A change.
     Update(Box<FleetUpdate>),
     /// Nothing is told, because of this.
     Lost(String),

@@ -1,4 +1,4 @@
-//! What is known of a fleet, put together from its updates.
+//! The known state of a fleet, put together from its updates.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,11 +22,11 @@ pub(crate) struct FleetModel {
     pub(crate) moves: VecDeque<MoveReport>,
     pub(crate) jobs: BTreeMap<String, JobReport>,
     pub(crate) streams: BTreeMap<String, StreamReport>,
-    /// Why nothing is told; `None` while something is.
+    /// The reason why there are no reports; `None` while there are.
     pub(crate) lost: Option<String>,
 }
 
-/// What all of it comes to.
+/// The totals.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) up: usize,

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::feed;
 use crate::fleet::feed::FleetNews;
 
-/// What is told of something that is watched.
+/// Reports about something that is watched.
 pub(super) trait News {
     /// It is told from the beginning, an update, or why nothing is told.
     fn parts(&self) -> Part<'_, impl Serialize>;

@@ -1,4 +1,4 @@
-//! What the user looks at, and what their keys do.
+//! The user's view, and the effects of their keys.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -10,7 +10,7 @@ pub(super) struct App<S: Subject> {
     pub(super) view: S::View,
     pub(super) filter: String,
     pub(super) mode: Mode,
-    /// What came of the last command.
+    /// The result of the last command.
     pub(super) note: Option<String>,
     /// Rows that there is room for, as last drawn.
     pub(super) room: usize,
@@ -36,7 +36,7 @@ impl<S: Subject> Default for App<S> {
     }
 }
 
-/// What keys mean.
+/// The meaning of keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     /// They are commands.
@@ -53,7 +53,7 @@ pub(super) enum Mode {
     },
 }
 
-/// What is to be done.
+/// The work to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
     None,

@@ -10,7 +10,7 @@ use super::tables::{Row, asker};
 use crate::model::{Host, Model};
 use crate::quantity::{bytes, rate, time};
 
-/// What is known of a row; nothing of one that has gone.
+/// Returns the details of a row, or `None` if it has gone.
 pub(super) fn of(model: &Model, row: &Row) -> Option<Lines> {
     match row {
         Row::Host(sharing) => Some(host(model, model.hosts.get(sharing)?)),

@@ -1,4 +1,4 @@
-//! What is shown, for a terminal of any size.
+//! The drawing of the screen, for a terminal of any size.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -15,7 +15,7 @@ use crate::fleet::feed::FleetNews;
 use crate::fleet::model::FleetModel;
 use crate::quantity::time;
 
-/// What is looked at.
+/// The selected table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum View {
     #[default]
@@ -408,7 +408,7 @@ fn node_names(stream: &StreamReport) -> String {
     names.join(" ")
 }
 
-/// How long ago that was, by the clock by which it was told.
+/// Returns the time since then, by the clock of the report.
 fn ago(model: &FleetModel, at: u64) -> String {
     time(Duration::from_secs(model.fleet.now.saturating_sub(at).max(1)))
 }
@@ -446,7 +446,7 @@ fn state_of(model: &FleetModel, node: Option<&str>) -> &'static str {
     node.map_or("", |node| node.state.as_str())
 }
 
-/// When a shard of this site came to a node, or went.
+/// Returns the time at which a shard of this site last came to a node, or went.
 fn last_move(model: &FleetModel, site: &Option<String>, node: Option<&str>) -> Option<u64> {
     let mut moves = model.moves.iter().rev();
     let moved = moves.find(|moved| {

@@ -1,4 +1,4 @@
-//! What is looked at in the terminal: the daemon, or a fleet.
+//! The subject of the view in the terminal: the daemon, or a fleet.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ pub(super) trait Subject {
     type View: Debug + Copy + PartialEq + Default + 'static;
     /// Names a row.
     type Row: Debug + Clone + PartialEq;
-    /// What is told of it.
+    /// Its reports.
     type News;
 
     /// Its tables, in their order.
@@ -25,22 +25,22 @@ pub(super) trait Subject {
     /// Takes in what is told.
     fn learn(&mut self, news: Self::News);
 
-    /// What a table is called.
+    /// Returns the title of a table.
     fn name(view: Self::View) -> &'static str;
 
     /// The columns of a table.
     fn columns(view: Self::View) -> &'static [Column];
 
-    /// What is said in place of rows where there are none.
+    /// Returns the text shown in place of rows if there are none.
     fn nothing(view: Self::View) -> &'static str;
 
-    /// How many rows a table has without a filter.
+    /// Returns the number of rows that a table has without a filter.
     fn count(&self, view: Self::View) -> usize;
 
     /// The rows that a filter lets through, in order.
     fn rows(&self, view: Self::View, filter: &str, sort: Sort) -> Vec<Self::Row>;
 
-    /// What is in a cell. `now`: seconds since 1970.
+    /// Returns the text of a cell. `now`: seconds since 1970.
     fn cell(&self, row: &Self::Row, column: &Column, now: u64) -> String;
 
     /// All that is known of a row; nothing of one that has gone.
@@ -49,10 +49,10 @@ pub(super) trait Subject {
     /// The two lines above the tables.
     fn summary(&self, palette: Palette) -> [Line<'static>; 2];
 
-    /// Whose connections are closed for a row: what decides who may share them.
+    /// Returns the key of the connections to close for a row: the settings that decide who may share them.
     fn sharing(&self, row: &Self::Row) -> Option<String>;
 
-    /// What is asked before that.
+    /// Returns the question to ask before that.
     fn question(&self, sharing: &str) -> Vec<Line<'static>>;
 }
 
@@ -88,7 +88,7 @@ pub(super) const fn number(name: &'static str, width: u16, from: u16) -> Column 
     }
 }
 
-/// What a table is sorted by.
+/// The sort order of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sort {
     /// The column.
@@ -126,7 +126,7 @@ pub(super) fn natural(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// How much is done, as a bar of this width.
+/// Returns the progress as a bar of this width.
 pub(super) fn bar(share: f64, width: usize) -> String {
     let eighths = (share * width as f64 * 8.0) as usize;
     let mut bar = "█".repeat(eighths / 8);

@@ -10,7 +10,7 @@ use super::subject::{Column, Sort, bar, natural, number, text};
 use crate::model::{Host, Model};
 use crate::quantity::{bytes, rate, time};
 
-/// What is looked at.
+/// The selected table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum View {
     #[default]
@@ -202,7 +202,7 @@ fn compare_activities(model: &Model, a: &Activity, b: &Activity, column: &str) -
     }
 }
 
-/// What is in a cell. `now`: seconds since 1970.
+/// Returns the text of a cell. `now`: seconds since 1970.
 pub(super) fn cell(model: &Model, row: &Row, column: &Column, now: u64) -> String {
     match row {
         Row::Host(sharing) => model.hosts.get(sharing).map(|host| of_host(host, column.name)),
@@ -277,7 +277,7 @@ fn of_activity(model: &Model, activity: &Activity, column: &str) -> String {
     }
 }
 
-/// Who asked: the program, and what ran it.
+/// Returns the program that asked, and the one that ran it.
 pub(super) fn asker(activity: &Activity) -> String {
     let mut programs = activity.asker.programs.clone();
     programs.reverse();
@@ -287,7 +287,7 @@ pub(super) fn asker(activity: &Activity) -> String {
     }
 }
 
-/// How much of a copy is done.
+/// Returns the finished share of a copy.
 fn share(activity: &Activity) -> f64 {
     match &activity.transfer {
         Some(transfer) if transfer.total_bytes > 0 => {
@@ -297,7 +297,7 @@ fn share(activity: &Activity) -> f64 {
     }
 }
 
-/// How long a copy will take at its present rate.
+/// Returns the time that a copy still takes at its present rate.
 fn left(model: &Model, activity: &Activity) -> Option<Duration> {
     let transfer = activity.transfer.as_ref().filter(|transfer| transfer.counted)?;
     let rate = model.copy_rate(activity.id);
