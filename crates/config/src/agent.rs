@@ -19,8 +19,8 @@ use trunkline_proto::wire::{Reader, WireError, Writer};
 use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
-/// How long an agent may take to accept a connection, to list its keys or to take one: its user may have to unlock it first. A
-/// signature has no limit: it may wait for a touch, a PIN or a confirmation.
+/// The time limit for an agent to accept a connection, to list its keys or to take one: its user may have to unlock it
+/// first. A signature has no limit: it may wait for a touch, a PIN or a confirmation.
 const PROMPT_REPLY: Duration = Duration::from_secs(120);
 
 /// The largest reply that is read, in bytes (authfd.c, `MAX_AGENT_REPLY_LEN`).
@@ -283,7 +283,7 @@ impl Agent {
         Ok(reply)
     }
 
-    /// What follows the message number, which has to be `number`.
+    /// Returns the rest after the message number, which has to be `number`.
     fn expect<'a>(&self, reply: &'a [u8], number: u8) -> Result<Reader<'a>, AgentError> {
         match reply.split_first() {
             Some((got, rest)) if *got == number => Ok(Reader::new(rest)),
@@ -315,18 +315,18 @@ impl Identity {
         Reader::new(&self.blob).name().unwrap_or_default()
     }
 
-    /// Whether this is a certificate.
+    /// Returns whether this is a certificate.
     pub fn is_certificate(&self) -> bool {
         keys::is_certificate_algorithm(self.algorithm())
     }
 
-    /// Whether signing needs a security key, and with it most often a touch.
+    /// Returns whether signing needs a security key, and with it most often a touch.
     pub fn is_security_key(&self) -> bool {
         self.algorithm().starts_with("sk-")
     }
 }
 
-/// What an agent is to watch when it uses a key that it is given.
+/// The conditions for an agent to use a key that it is given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Constraints {
     /// Forget the key after this long.
@@ -335,7 +335,7 @@ pub struct Constraints {
     pub confirm: bool,
 }
 
-/// Why an agent could not help.
+/// The reason why an agent could not help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -356,7 +356,7 @@ pub enum AgentError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The agent did not answer in time what needs no human.
@@ -370,14 +370,14 @@ pub enum AgentError {
     Malformed {
         /// The socket.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         what: &'static str,
     },
     /// The agent has the key and did not do what was asked: the user denied it, a touch was missed, or the
     /// key is restricted to other destinations.
     #[error("the SSH agent refused to {action}")]
     Refused {
-        /// What it was to do.
+        /// The action that it was asked for.
         action: &'static str,
     },
     /// The agent lists no keys at all.

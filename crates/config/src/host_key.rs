@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use trunkline_proto::certificate::{Certificate, CertificateError};
 use trunkline_proto::signature::{self, fingerprint};
 
-/// What ssh_config says about host keys.
+/// The settings of ssh_config for host keys.
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// `StrictHostKeyChecking`.
@@ -75,7 +75,7 @@ impl Policy {
     }
 }
 
-/// What the files say.
+/// The contents of the files.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
     /// The known_hosts files, the user's first.
@@ -84,7 +84,7 @@ pub struct Trust {
     pub revoked: RevokedKeys,
 }
 
-/// Who was asked for.
+/// The requested server.
 #[derive(Debug, Clone, Copy)]
 pub struct Server<'a> {
     /// The host name connected to (`HostName`), not its address.
@@ -118,7 +118,7 @@ impl Server<'_> {
     }
 }
 
-/// What to do with a server.
+/// The decision about a server.
 #[derive(Debug)]
 pub enum Decision {
     /// Continue.
@@ -142,9 +142,9 @@ pub struct Accepted {
     pub is_unverified: bool,
     /// Whether the server's list of its keys may change the user's files (UpdateHostKeys).
     pub may_update: bool,
-    /// What the user should be told.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// Where the key, or the authority that certified it, is known from; `None` where it was not.
+    /// The place where the key, or the authority that certified it, is listed; `None` if it was not known.
     pub known_at: Option<Location>,
 }
 
@@ -171,7 +171,7 @@ impl Remember {
         known_hosts::append(&self.file, &names, &self.key, self.hash)
     }
 
-    /// What ssh tells the user about it.
+    /// Returns ssh's message to the user about it.
     pub fn notice(&self) -> String {
         let kind = shown_type(&self.key);
         format!(
@@ -184,7 +184,7 @@ impl Remember {
 /// A question about a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// What to show.
+    /// The text to show.
     pub text: String,
     /// The fingerprint that is as good as a yes.
     pub fingerprint: String,
@@ -193,7 +193,7 @@ pub struct Question {
     remember: Option<Remember>,
 }
 
-/// What the user said.
+/// The user's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// Continue.
@@ -204,8 +204,8 @@ pub enum Reply {
     Unclear,
 }
 
-/// How often a question is repeated after an unclear answer. ssh repeats it forever, and with it a script that
-/// gives the same wrong answer each time.
+/// The number of times that a question is repeated after an unclear answer. ssh repeats it forever, and with it a
+/// script that gives the same wrong answer each time.
 const MAX_ATTEMPTS: usize = 5;
 
 impl Question {
@@ -241,7 +241,7 @@ impl Question {
         })
     }
 
-    /// What a yes means.
+    /// Returns the decision that a yes means.
     fn accepted(self) -> Decision {
         match self.remember {
             Some(remember) => Decision::AcceptAndRemember(self.accepted, remember),
@@ -250,7 +250,7 @@ impl Question {
     }
 }
 
-/// Why a host key is not accepted.
+/// The reason why a host key is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostKeyError {
@@ -270,7 +270,7 @@ pub enum HostKeyError {
         fingerprint: String,
         /// The type of the key that is known.
         known_type: String,
-        /// Where that stands.
+        /// The place of that line.
         at: Location,
     },
     /// The address the host name leads to is known by another key (CheckHostIP).
@@ -284,7 +284,7 @@ pub enum HostKeyError {
         host: String,
         /// The address's name there.
         address: String,
-        /// Where the other key stands.
+        /// The place of the other key.
         at: Location,
     },
     /// The key, or the authority that certified it, is marked as revoked.
@@ -299,7 +299,7 @@ pub enum HostKeyError {
         key_type: String,
         /// Its fingerprint.
         fingerprint: String,
-        /// What revokes it.
+        /// The place of the line that revokes it.
         at: Location,
     },
     /// The host is unknown and unknown hosts are not accepted.
@@ -314,7 +314,7 @@ pub enum HostKeyError {
         key_type: String,
         /// Its fingerprint.
         fingerprint: String,
-        /// Why the certificate it came with was not good enough.
+        /// The reason why its certificate was not accepted.
         refusal: Option<CertificateRefusal>,
     },
     /// The host is unknown and there is no file to remember it in (`UserKnownHostsFile none`).
@@ -354,7 +354,7 @@ pub enum HostKeyError {
     BadCertificate {
         /// The host's name in known_hosts.
         host: String,
-        /// What is wrong with it.
+        /// The error in it.
         source: CertificateError,
     },
     /// The key changed or is revoked and StrictHostKeyChecking no let the connection through, with which nothing may be
@@ -365,7 +365,7 @@ pub enum HostKeyError {
     Disabled {
         /// The host.
         host: String,
-        /// What was asked for, as ssh calls it: "Port forwarding".
+        /// The requested feature, by ssh's name: "Port forwarding".
         what: &'static str,
     },
     /// The same, and ExitOnForwardFailure asks for all or nothing.
@@ -379,7 +379,7 @@ pub enum HostKeyError {
     NotProven {
         /// The host's name in known_hosts.
         host: String,
-        /// What is wrong with the proof.
+        /// The error in the proof.
         reason: String,
     },
 }
@@ -676,7 +676,7 @@ impl Case<'_> {
         }))
     }
 
-    /// What the address is known by, where CheckHostIP asks.
+    /// Returns the name of the address and the verdict about it, if CheckHostIP asks for one.
     fn address_verdict(&self) -> Option<(String, Verdict)> {
         let address = self.server.address_name(self.policy)?;
         let verdict = self.trust.known.check_name(&address, self.key);
@@ -713,7 +713,7 @@ impl Case<'_> {
 
     /// ssh's words, which scripts and askpass programs look for (sshconnect.c, `check_host_key`).
     fn question(&self) -> String {
-        /// How many other names a question lists.
+        /// The maximum number of other names that a question lists.
         const MAX_NAMES: usize = 8;
         let at = match self.server.address {
             Some(address) => lookup_name(&address.to_string(), self.server.port, None),
@@ -745,7 +745,7 @@ impl Case<'_> {
 /// The end of every question. Scripts that drive ssh (expect and its like) wait for exactly this.
 const CONTINUE: &str = "Are you sure you want to continue connecting (yes/no/[fingerprint])? ";
 
-/// What `VisualHostKey` shows of a host key: its fingerprint, and the picture of it that people recognise (sshkey.c,
+/// Returns the picture that `VisualHostKey` shows of a host key, with its fingerprint (sshkey.c,
 /// `fingerprint_randomart`).
 pub fn picture(key: &[u8]) -> String {
     let kind = signature::key_type(key).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How a connection that is being made talks to its user.
+//! The dialogue between a connection that is being made and its user.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::prompt::{
     Answer, Answerer, Answers, Never, Prompt, PromptKind, Prompter, ServerQuestions, Standard,
 };
 
-/// Who answers questions and who is told things while a connection is made.
+/// The answerer of questions and the receiver of messages while a connection is made.
 #[derive(Clone)]
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
@@ -24,11 +24,11 @@ pub struct Interaction {
     show: Option<Arc<Show>>,
     heard: Arc<Announcements>,
     client: Client,
-    /// What was logged, where that is kept; guarded for as long as a line takes.
+    /// The log, if it is kept; locked for as long as a line takes.
     record: Option<Arc<Mutex<Vec<LogLine>>>>,
 }
 
-/// What has been told.
+/// The messages that were sent.
 #[derive(Default)]
 struct Announcements {
     /// A server's banner.
@@ -40,22 +40,22 @@ struct Announcements {
 type Tell = dyn Fn(MessageKind, &str) + Send + Sync;
 type Show = dyn Fn(Option<&Waiting>) + Send + Sync;
 
-/// What somebody is told.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageKind {
-    /// What ssh logs from `LogLevel INFO` on.
+    /// Messages that ssh logs from `LogLevel INFO` on.
     Notice,
-    /// What ssh logs from `LogLevel ERROR` on.
+    /// Messages that ssh logs from `LogLevel ERROR` on.
     Warning,
     /// The server's banner, which ssh prints and does not log, unless it is to be quiet.
     Banner,
-    /// What a ProxyCommand says on standard error, which is ssh's own.
+    /// A ProxyCommand's standard error, which is ssh's own.
     Proxy,
-    /// What ssh logs from this level on.
+    /// Messages that ssh logs from this level on.
     Log(LogLevel),
 }
 
-/// What holds up a connection that is being made, beside the network.
+/// The reason, other than the network, for which a connection that is being made waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldUp {
     /// Its client is being asked something.
@@ -81,12 +81,12 @@ impl Client {
 }
 
 impl KnownClient {
-    /// Whether anything is still done for it.
+    /// Returns whether anything is still done for it.
     pub fn is_there(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Whether it is `client`.
+    /// Returns whether it is `client`.
     pub fn is(&self, client: &Client) -> bool {
         // The weak reference keeps the place in memory from being another's.
         self.0.as_ptr() == Arc::as_ptr(&client.0)
@@ -210,7 +210,7 @@ impl Interaction {
         self
     }
 
-    /// What was logged.
+    /// Returns the log.
     pub fn recorded(&self) -> Vec<LogLine> {
         let record = self.record.as_ref();
         record.map_or_else(Vec::new, |record| {
@@ -229,7 +229,7 @@ impl Interaction {
         (self.tell)(MessageKind::Proxy, line);
     }
 
-    /// Whether a banner was shown.
+    /// Returns whether a banner was shown.
     pub fn has_shown_banner(&self) -> bool {
         self.heard.banner.load(Ordering::Relaxed)
     }
@@ -286,7 +286,7 @@ impl Interaction {
         }
     }
 
-    /// Whether nobody waits for what is done, as in [`Self::unattended`].
+    /// Returns whether nobody waits for what is done, as in [`Self::unattended`].
     pub fn is_unattended(&self) -> bool {
         self.show.is_none()
     }
@@ -303,7 +303,7 @@ impl Interaction {
     }
 }
 
-/// What came of a log-in's questions.
+/// The result of a log-in's questions.
 #[derive(Debug, Default)]
 pub struct Asking {
     answered: AtomicBool,
@@ -312,17 +312,17 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Whether it came to nothing because whoever had the answers has left: the server has not been given one.
+    /// Returns whether it came to nothing because whoever had the answers has left: the server has not been given one.
     pub fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
     }
 
-    /// Whether anything was answered, rightly or wrongly.
+    /// Returns whether anything was answered, rightly or wrongly.
     pub fn is_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Whether something was asked, and nothing answered.
+    /// Returns whether something was asked, and nothing answered.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) && !self.answered.load(Ordering::Relaxed)
     }

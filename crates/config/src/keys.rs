@@ -32,7 +32,7 @@ pub struct PublicKey {
     pub algorithm: String,
     /// The wire blob.
     pub blob: Bytes,
-    /// What follows the key on its line; often `user@host`. Bytes that are not UTF-8 are replaced.
+    /// The comment after the key on its line; often `user@host`. Bytes that are not UTF-8 are replaced.
     pub comment: String,
 }
 
@@ -55,7 +55,7 @@ impl PublicKey {
         })
     }
 
-    /// Whether it has signed `data`; `signature` is encoded as in RFC 4253 section 6.6.
+    /// Returns whether it has signed `data`; `signature` is encoded as in RFC 4253 section 6.6.
     pub fn has_signed(&self, data: &[u8], signature: &[u8]) -> bool {
         Reader::new(signature)
             .name()
@@ -72,13 +72,13 @@ impl PublicKey {
         }
     }
 
-    /// Whether this is a certificate and not a plain key.
+    /// Returns whether this is a certificate and not a plain key.
     pub fn is_certificate(&self) -> bool {
         is_certificate_algorithm(&self.algorithm)
     }
 }
 
-/// Why a key could not be loaded or used.
+/// The reason why a key could not be loaded or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -87,7 +87,7 @@ pub enum KeyError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Others than the owner can read the file; ssh ignores such a key, and so does trunkline.
@@ -114,7 +114,7 @@ pub enum KeyError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         reason: &'static str,
     },
     /// The key is encrypted and no passphrase was given.
@@ -148,7 +148,7 @@ pub enum KeyError {
     Cost {
         /// The file.
         path: PathBuf,
-        /// What it asks for.
+        /// The memory or time that it asks for.
         cost: String,
     },
     /// The private half lives in a FIDO token and only an agent (or ssh itself) can sign with it.
@@ -275,7 +275,7 @@ pub fn key_type_of_algorithm(algorithm: &str) -> Option<&'static str> {
         .find(|known| *known == plain)
 }
 
-/// Whether a public key algorithm's keys are OpenSSH certificates (PROTOCOL.certkeys).
+/// Returns whether a public key algorithm's keys are OpenSSH certificates (PROTOCOL.certkeys).
 pub fn is_certificate_algorithm(algorithm: &str) -> bool {
     algorithm.ends_with(CERTIFICATE_SUFFIX)
 }

@@ -31,7 +31,7 @@ const MAX_FILE: u64 = 64 << 20;
 /// The longest line that is read, in bytes. The largest RSA key takes 2,800; the rest is for host names.
 const MAX_LINE: usize = 64 << 10;
 
-/// What the known_hosts files hold.
+/// The contents of the known_hosts files.
 ///
 /// ```
 /// use trunkline_config::known_hosts::{KnownHosts, Verdict};
@@ -107,7 +107,7 @@ impl KnownHosts {
         self.problems.iter().map(AsRef::as_ref)
     }
 
-    /// Which types of keys are known for a host under `name` (see [`lookup_name`]), in the files' order.
+    /// Returns the key types that are known for a host under `name` (see [`lookup_name`]), in the files' order.
     pub fn key_types_for(&self, name: &str) -> KnownTypes {
         let mut known = KnownTypes::default();
         for entry in self.entries_for(name) {
@@ -246,7 +246,7 @@ impl KnownHosts {
             .map(|entry| (&entry.at, &entry.line.key))
     }
 
-    /// Where else a plain key stands, and under which names; `[hashed]` stands for a name that cannot be told.
+    /// Returns the other places of a plain key, with its names there; `[hashed]` stands for a name that cannot be told.
     pub fn names_of(&self, key: &[u8]) -> Vec<(Location, String)> {
         self.entries
             .iter()
@@ -266,7 +266,7 @@ impl KnownHosts {
             .filter(move |entry| entry.line.hosts.matches(name))
     }
 
-    /// Where `key` is marked `@revoked` for the host under `name`.
+    /// Returns the place where `key` is marked `@revoked` for the host under `name`.
     fn revocation(&self, name: &str, key: &[u8]) -> Option<Location> {
         self.entries
             .iter()
@@ -276,7 +276,7 @@ impl KnownHosts {
     }
 }
 
-/// What is known of a plain host key.
+/// The verdict about a plain host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The host is known by this key.
@@ -302,7 +302,7 @@ pub enum Verdict {
     },
 }
 
-/// What is known of a host certificate.
+/// The verdict about a host certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateVerdict {
     /// The host is known by the certificate's authority, and the certificate is good.
@@ -321,7 +321,7 @@ pub enum CertificateVerdict {
     },
 }
 
-/// Why a certificate of a trusted authority is not good.
+/// The reason why a certificate of a trusted authority is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateRefusal {
@@ -342,13 +342,13 @@ pub enum CertificateRefusal {
     /// Its time has not come.
     #[error("it is not valid yet")]
     NotYetValid {
-        /// When it begins, in seconds since 1970.
+        /// The beginning of its validity, in seconds since 1970.
         from: u64,
     },
     /// Its time is over.
     #[error("it has expired")]
     Expired {
-        /// When it ended, in seconds since 1970.
+        /// The end of its validity, in seconds since 1970.
         at: u64,
     },
     /// It has a critical option; none is defined for hosts.
@@ -368,7 +368,7 @@ pub enum CertificateRefusal {
     Signature(String),
 }
 
-/// Why `certificate`, whose authority is trusted, is not good for `host`.
+/// Returns the reason why `certificate`, whose authority is trusted, is not valid for `host`.
 fn refusal<S: AsRef<str>>(
     certificate: &Certificate,
     host: &str,
@@ -452,7 +452,7 @@ pub enum Problem {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The line is not in the format of known_hosts, or holds a key of a type unknown here.
@@ -460,23 +460,23 @@ pub enum Problem {
     BadLine {
         /// The line.
         at: Location,
-        /// What is wrong with it.
+        /// The error in it.
         why: &'static str,
     },
 }
 
-/// Why a known_hosts or revocation file could not be changed or read.
+/// The reason why a known_hosts or revocation file could not be changed or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KnownHostsError {
     /// Reading, locking or writing failed.
     #[error("cannot {action} {}: {source}", file.display())]
     Io {
-        /// What was tried: "read", "lock", "write" …
+        /// The attempted action: "read", "lock", "write" …
         action: &'static str,
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A key to be written is of no type that known_hosts can hold.
@@ -550,7 +550,7 @@ impl RevokedKeys {
         Ok(Self { keys: revoked })
     }
 
-    /// Where `key` is listed as revoked, if it is. Ask for a certificate's key and its CA's too.
+    /// Returns the place where `key` is listed as revoked, if it is. Ask for a certificate's key and its CA's too.
     pub fn location_of(&self, key: &[u8]) -> Option<&Location> {
         self.keys
             .iter()
@@ -673,7 +673,7 @@ impl Hosts {
         })
     }
 
-    /// Whether the line is about the host known as `name`.
+    /// Returns whether the line is about the host known as `name`.
     pub(crate) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Patterns(patterns) => matches_patterns(name.as_bytes(), patterns),
@@ -683,12 +683,12 @@ impl Hosts {
         }
     }
 
-    /// Whether the field names more than one host.
+    /// Returns whether the field names more than one host.
     pub(crate) fn is_list(&self) -> bool {
         matches!(self, Self::Patterns(patterns) if patterns.contains(&b','))
     }
 
-    /// Whether the field has a form that ssh never writes: a wildcard, or more than `host,address`.
+    /// Returns whether the field has a form that ssh never writes: a wildcard, or more than `host,address`.
     pub(crate) fn is_complex(&self) -> bool {
         match self {
             Self::Hashed { .. } => false,

@@ -1,5 +1,5 @@
-//! What is known before a socket opens: destinations and lists of hosts, what ssh_config says of them, known_hosts and
-//! what follows from it, keys and agents, and who answers questions.
+//! The knowledge that is needed before a socket opens: destinations and lists of hosts, their ssh_config, known_hosts
+//! and the decisions that follow, keys and agents, and the answerer of questions.
 
 pub mod agent;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! What ssh_config says about a destination, exactly as the user's own `ssh` reads it.
+//! The configuration of a destination, exactly as the user's own `ssh` reads it.
 //!
 //! `ssh -G` is the source of truth: `Host`, `Match`, `Include`, `Match exec` and every default come from it.
 //! [`Resolver`] runs it and remembers the answer, [`HostConfig`] types the answer and expands what `ssh -G` leaves
@@ -72,7 +72,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Why a destination could not be resolved. The same failure may answer several waiting callers, hence `Clone`.
+/// The reason why a destination could not be resolved. The same failure may answer several waiting callers, hence
+/// `Clone`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -108,7 +109,7 @@ pub enum ConfigError {
     NotAConfiguration {
         /// The program.
         program: PathBuf,
-        /// What was missing.
+        /// The missing part.
         reason: &'static str,
     },
     /// A token or environment variable that ssh would stop at, too.
@@ -118,7 +119,7 @@ pub enum ConfigError {
         directive: &'static str,
         /// Its value as `ssh -G` prints it.
         value: String,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
     /// A host that a program described cannot be used.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long to wait before something that failed is tried again: each time twice as long, up to a bound.
+/// The delay before something that failed is tried again: each time twice as long, up to a bound.
 ///
 /// ```
 /// use std::time::Duration;

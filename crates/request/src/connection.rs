@@ -1,4 +1,4 @@
-//! What is told of a host's connections.
+//! Reports about a host's connections.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// One connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionReport {
-    /// What its handshake led to; `None` while it is being made.
+    /// The result of its handshake; `None` while it is being made.
     pub handshake: Option<Handshake>,
     /// The round-trip time as last measured, in seconds.
     #[serde(with = "seconds")]
@@ -57,7 +57,8 @@ mod seconds {
     }
 }
 
-/// What client and server have agreed on. Algorithms have the names of RFC 4250 section 4.11 and its successors.
+/// The algorithms and keys that client and server have agreed on. Algorithms have the names of RFC 4250 section 4.11
+/// and its successors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handshake {
     /// Seconds since 1970 when authentication succeeded.
@@ -76,8 +77,8 @@ pub struct Handshake {
     pub compressed: bool,
     /// The last line of what the server said before its identification, safe to show; or empty.
     pub greeting: String,
-    /// How it was logged in to: methods, and the key's type, fingerprint and place.
+    /// The log-in: methods, and the key's type, fingerprint and place.
     pub log_in: String,
-    /// How the host key was checked: where it was known from, or which rule let it through.
+    /// The check of the host key: where it was known from, or which rule accepted it.
     pub host_key_check: String,
 }

@@ -1,4 +1,4 @@
-//! How to copy, and what is told of a copy.
+//! The options of a copy, and its reports.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_bytes::ByteBuf;
 
 use crate::mode::ModeChange;
 
-/// Whether a path leads to a descriptor of the process that opens it, as /dev/stdin does.
+/// Returns whether a path leads to a descriptor of the process that opens it, as /dev/stdin does.
 pub fn is_descriptor(path: &Path) -> bool {
     let names = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
     names.iter().any(|name| path == Path::new(name))
@@ -16,7 +16,7 @@ pub fn is_descriptor(path: &Path) -> bool {
         || path.starts_with("/proc/self/fd")
 }
 
-/// How to copy.
+/// The options of a copy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CopyOptions {
@@ -27,18 +27,18 @@ pub struct CopyOptions {
     /// Keep owners and groups, too, by their numbers, and what is set for them; the target's side has to be root.
     #[serde(default)]
     pub numeric_ids: bool,
-    /// What becomes of the source's permissions before they count.
+    /// Changes to the source's permissions before they apply.
     #[serde(default)]
     pub chmod: Vec<ModeChange>,
     /// Names of one file at the source become names of one file at the target.
     #[serde(default)]
     pub hard_links: bool,
-    /// What is replaced or deleted gets another name.
+    /// A backup name for replaced and deleted files.
     #[serde(default)]
     pub backup: Option<Backup>,
     /// Leave out what the target has in the same version or a newer one, by its time.
     pub update: bool,
-    /// What shows that a file which the target has is not to be copied again.
+    /// The comparison that shows that a file of the target need not be copied again.
     pub compare: Comparison,
     /// Keep what was copied of a large file when the copy ends in its middle, and resume from there: from what both ends'
     /// hashes show to be right.
@@ -49,7 +49,7 @@ pub struct CopyOptions {
     pub sync: bool,
     /// Show what would be copied and deleted, and do neither.
     pub dry_run: bool,
-    /// Which names are left out, and kept where the target has them: the first rule that matches decides.
+    /// The rules for names that are left out, and kept if the target has them: the first rule that matches decides.
     pub filters: Vec<FilterRule>,
     /// The only paths below the source that are copied, and directories that lead to them.
     pub only: Option<Vec<serde_bytes::ByteBuf>>,
@@ -104,7 +104,7 @@ impl Default for CopyOptions {
 }
 
 impl CopyOptions {
-    /// Whether what the target has decides what is copied.
+    /// Returns whether what the target has decides what is copied.
     pub fn looks_first(&self) -> bool {
         self.update || self.ignore_existing || self.compare != Comparison::Nothing
     }
@@ -116,7 +116,7 @@ impl CopyOptions {
     }
 }
 
-/// Where what is replaced or deleted stays.
+/// The place for replaced and deleted files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backup {
     /// A directory, from the target's on; `None` for beside what takes its place.
@@ -131,7 +131,7 @@ impl Backup {
         [target, &self.suffix].concat()
     }
 
-    /// Whether a path below the target's root, as which `root` was named, is one of a backup.
+    /// Returns whether a path below the target's root, as which `root` was named, is one of a backup.
     pub fn has(&self, root: &[u8], target: &[u8]) -> bool {
         let Some(directory) = &self.directory else {
             return target.ends_with(&self.suffix);
@@ -148,8 +148,8 @@ impl Backup {
     }
 }
 
-/// What shows that a file which the target has is the source's: rsync's rules. What of its time and permissions differs then is
-/// set, where they are kept.
+/// The comparison that shows that a file of the target is the source's: rsync's rules. What of its time and permissions
+/// differs then is set, where they are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Comparison {
     /// Nothing does: every file is copied.
@@ -163,7 +163,7 @@ pub enum Comparison {
     Content,
 }
 
-/// What of a name is not as it is at the source.
+/// The differences of a name from the source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes(u8);
 
@@ -196,12 +196,12 @@ impl Changes {
         (Self::LINK, "link"),
     ];
 
-    /// Whether nothing is.
+    /// Returns whether nothing is.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether any of `others` is among them.
+    /// Returns whether any of `others` is among them.
     pub fn has(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }
@@ -239,7 +239,7 @@ impl std::ops::BitOrAssign for Changes {
 pub struct FilterRule {
     /// It is copied.
     pub include: bool,
-    /// Which names.
+    /// The names.
     #[serde(with = "serde_bytes")]
     pub pattern: Vec<u8>,
 }
@@ -286,7 +286,7 @@ impl FilterRule {
     }
 }
 
-/// What became of a name.
+/// An event of a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopyEvent {
     /// It was copied, or would be.
@@ -296,7 +296,7 @@ pub enum CopyEvent {
         path: Bytes,
         /// Its length; 0 for what is not a file.
         length: u64,
-        /// Why; nothing where that was not looked at.
+        /// The reasons; empty if they were not looked for.
         changes: Changes,
     },
     /// The target has it already; its time or permissions were set, or would be.
@@ -304,7 +304,7 @@ pub enum CopyEvent {
         /// The target's path.
         #[serde(with = "path")]
         path: Bytes,
-        /// What was.
+        /// The differences.
         changes: Changes,
     },
     /// The target has it already.
@@ -319,7 +319,7 @@ pub enum CopyEvent {
         #[serde(with = "path")]
         path: Bytes,
     },
-    /// What the server does in another way than others, and how everything is copied because of that.
+    /// A peculiarity of the server, and the way in which everything is copied because of it.
     Note {
         /// A sentence.
         message: String,
@@ -329,7 +329,7 @@ pub enum CopyEvent {
         /// The path that could not be read or written.
         #[serde(with = "path")]
         path: Bytes,
-        /// Why not, in a sentence that names it.
+        /// The reason, in a sentence that names the file.
         message: String,
         /// The same as an errno of this machine; `None` where there is none that says it, or the server did not say.
         errno: Option<i32>,
@@ -352,7 +352,7 @@ mod path {
     }
 }
 
-/// What a copy waits for.
+/// A reason for a copy to wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
     /// The first session with a host.
@@ -364,10 +364,10 @@ pub enum Waiting {
     Lost {
         /// Its name.
         host: String,
-        /// How long it is going to be tried, if nothing comes of it.
+        /// The time limit for the attempts, if none succeeds.
         seconds: u64,
     },
-    /// What an earlier copy left is hashed on both ends.
+    /// Both ends hash the part that an earlier copy left.
     Checking {
         /// Its length.
         bytes: u64,
@@ -406,7 +406,7 @@ pub struct Snapshot {
     /// The target's path of what was begun last.
     #[serde(with = "path")]
     pub current: Bytes,
-    /// What it waits for, where nothing moves because of that.
+    /// The reason to wait, if nothing moves because of it.
     pub waiting: Option<Waiting>,
 }
 

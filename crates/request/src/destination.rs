@@ -1,11 +1,11 @@
-//! What the user typed: `host`, `user@host` or `ssh://[user@]host[:port]`, as ssh(1) takes it.
+//! A destination as typed: `host`, `user@host` or `ssh://[user@]host[:port]`, as ssh(1) takes it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where to connect, before ssh_config has had its say.
+/// A destination, before ssh_config applies.
 ///
 /// The host is an alias, a name or an address, exactly as typed; only resolving it tells which. Both parts are
 /// free of the characters that OpenSSH refuses because they reach a shell through `%h` and `%r`.
@@ -90,7 +90,7 @@ impl Destination {
     }
 }
 
-/// Why a destination was refused.
+/// The reason why a destination was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DestinationError {

@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by who is to blame, and what it means for the command that was asked for.
+//! Failures, sorted by who is to blame, and their meaning for the requested command.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::LogLevel;
 
-/// What went wrong, as it is told over the control socket and to programs in other languages.
+/// A failure, as it is reported over the control socket and to programs in other languages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Who is to blame.
+    /// The party to blame.
     pub kind: ErrorKind,
     /// Whether the command may have run.
     pub execution: Execution,
@@ -18,9 +18,9 @@ pub struct Failure {
     pub message: String,
     /// The errno of this machine that says what the system, or a server of a file, said.
     pub errno: Option<i32>,
-    /// What programs tell failures of one kind apart by.
+    /// The value by which programs distinguish failures of one kind.
     pub cause: Cause,
-    /// What ssh(1) says instead, for a client that stands for it; `None` where it has no words of its own.
+    /// The lines that ssh(1) prints instead, for a client in its place; `None` if ssh has none.
     pub in_words_of_ssh: Option<Vec<WordsOfSsh>>,
 }
 
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// What was to be used was closed on this side.
+    /// Something that was to be used was closed on this side.
     pub fn closed(what: &str) -> Self {
         Self {
             cause: Cause::Closed,
@@ -55,7 +55,8 @@ impl Failure {
         }
     }
 
-    /// Whether it stays as it is until somebody does something about it: another host key, a log-in that is refused.
+    /// Returns whether it stays as it is until somebody does something about it: another host key, a log-in that is
+    /// refused.
     pub fn is_final(&self) -> bool {
         matches!(self.kind, ErrorKind::HostKey | ErrorKind::Authentication)
     }
@@ -82,19 +83,19 @@ impl std::error::Error for Failure {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlgorithmKind {
-    /// How keys are exchanged.
+    /// Key exchange.
     Kex,
-    /// What the server's key is.
+    /// The server's key.
     HostKey,
-    /// What encrypts.
+    /// Encryption.
     Cipher,
-    /// What authenticates messages.
+    /// Message authentication.
     Mac,
-    /// What compresses.
+    /// Compression.
     Compression,
 }
 
-/// What a failure consists in, with what programs ask about it.
+/// The cause of a failure, with the facts that programs ask for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     /// The kind says it all.
@@ -138,18 +139,18 @@ pub enum Cause {
         /// The server's words, or empty.
         words: String,
     },
-    /// What was to speak SFTP on the server ended before it began. Neither is known where the server did not say.
+    /// The server's SFTP program ended before it began. Neither is known where the server did not say.
     SftpUnstarted {
         /// Its exit status.
         status: Option<u32>,
         /// The signal that ended it, without "SIG".
         signal: Option<String>,
     },
-    /// What was to be used was closed on this side.
+    /// Something that was to be used was closed on this side.
     Closed,
 }
 
-/// What a failure means for a command: may it have run?
+/// The meaning of a failure for a command: may it have run?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Execution {
     /// It did not start. Trying again is safe.
@@ -161,7 +162,7 @@ pub enum Execution {
 }
 
 impl Execution {
-    /// What the message of a lost connection ends in.
+    /// Returns the last clause of a lost connection's message.
     #[must_use]
     pub fn clause(self) -> String {
         format!("; the command {self}")
@@ -183,7 +184,7 @@ impl fmt::Display for Execution {
     }
 }
 
-/// Who is to blame. The names are stable: exit codes, exceptions and JSON derive from them.
+/// The party to blame. The names are stable: exit codes, exceptions and JSON derive from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -208,8 +209,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether such a failure may pass by itself, so that it is worth trying again later: whatever keeps something going
-    /// (a stream, a remote forwarding) asks this and nothing else. It says nothing of the command: see
+    /// Returns whether such a failure may pass by itself, so that it is worth trying again later: whatever keeps
+    /// something going (a stream, a remote forwarding) asks this and nothing else. It says nothing of the command: see
     /// `Error::execution`.
     ///
     /// A host key, a log-in and a configuration stay wrong until somebody mends them; meanwhile each attempt is held

@@ -32,7 +32,7 @@ pub const MOST_HOSTS: usize = 1_000_000;
 pub struct Target {
     /// The name in the list, for people.
     pub name: String,
-    /// Where it is.
+    /// The destination.
     pub destination: Destination,
     /// Arguments as for ssh(1).
     #[serde(with = "crate::os_bytes::list")]
@@ -60,7 +60,7 @@ impl Target {
     }
 }
 
-/// What a pattern selected of an inventory.
+/// The hosts that a pattern selected from an inventory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
     /// The hosts to reach over SSH, in the order of the inventory.
@@ -76,7 +76,7 @@ pub struct Selection {
 pub struct Unmatched {
     /// The part, as it was typed.
     pub part: String,
-    /// What it was most likely meant to be.
+    /// The most similar known name.
     pub near: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub struct Unmatched {
 pub struct Skipped {
     /// The host's name in the inventory.
     pub name: String,
-    /// Why, as a sentence for the user.
+    /// The reason, as a sentence for the user.
     pub why: String,
 }
 
@@ -106,7 +106,8 @@ pub fn expand(expression: &str, folder: &Path) -> Result<Vec<String>, HostListEr
     Ok(list.without_excluded(names))
 }
 
-/// What takes away the hosts that an expression names: each of its parts with a `!`. A file's hosts are taken away one by one.
+/// Returns the parts that exclude the hosts of an expression: each of its parts with a `!`. A file's hosts are taken
+/// away one by one.
 ///
 /// # Errors
 /// As for [`expand`], for files.
@@ -122,7 +123,7 @@ pub fn exclusions(expression: &str, folder: &Path) -> Result<Vec<String>, HostLi
     Ok(exclusions)
 }
 
-/// What host lists name, and what they exclude, before the patterns among the names are looked up.
+/// The names and exclusions of host lists, before the patterns among the names are looked up.
 #[derive(Debug, Default)]
 pub struct HostList {
     wanted: Vec<String>,
@@ -204,7 +205,7 @@ impl HostList {
     }
 }
 
-/// What is wrong with a host list.
+/// An error in a host list.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostListError {
@@ -213,11 +214,11 @@ pub enum HostListError {
     Syntax {
         /// The file and line, with a separator behind them; empty for what was typed.
         place: String,
-        /// What it is in.
+        /// The line with the error.
         line: String,
         /// The column, from 1, in characters.
         column: usize,
-        /// What is wrong there.
+        /// The error there.
         problem: &'static str,
     },
     /// More hosts than [`MOST_HOSTS`].
@@ -244,7 +245,8 @@ const DEEPEST: u32 = 8;
 /// The longest range that is written out as text; no host name has more digits than this.
 const MOST_DIGITS: usize = 18;
 
-/// What is shown of a line on either side of what is wrong in it: the mark stands under it on a terminal of 80 columns.
+/// The number of characters shown on either side of an error in a line: the mark under it has to fit on a terminal of
+/// 80 columns.
 const SHOWN: usize = 35;
 
 /// The line, or what is around the column of a long one, and a mark under the column.
@@ -263,7 +265,7 @@ fn caret(line: &str, column: usize) -> String {
     format!("  {before}{shown}{behind}\n  {:indent$}^", "")
 }
 
-/// Where an expression stands, for errors.
+/// The place of an expression, for errors.
 struct Place<'a> {
     file: Option<&'a Path>,
     line: usize,

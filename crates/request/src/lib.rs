@@ -36,7 +36,7 @@ pub const RESOLVING: &str = "TRUNKLINE_RESOLVING";
 /// Set to 1 by who would rather have a command fail than have it make a connection that is not shared.
 pub const STRICT: &str = "TRUNKLINE_STRICT";
 
-/// What is said where nothing but a shared connection may be used, and this is `why` none can be.
+/// Returns the message for a case that allows only shared connections, and `why` there is none.
 #[must_use]
 pub fn not_shared(why: impl std::fmt::Display) -> String {
     format!("{why}, and only shared connections may be used (TRUNKLINE_STRICT=1 or strict_hosts)")

@@ -1,4 +1,4 @@
-//! How much a program tells its user, and what it says of its work.
+//! The verbosity of a program, and its log lines.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum LogLevel {
     /// Nothing.
     Quiet,
-    /// What ends the program.
+    /// Errors that end the program.
     Fatal,
     /// Errors.
     Error,
@@ -42,7 +42,7 @@ impl LogLevel {
         })
     }
 
-    /// What ssh writes in front of a line of this level: nothing but for those that are for finding faults.
+    /// Returns ssh's prefix for a line of this level: empty except for debugging levels.
     #[must_use]
     pub fn prefix(self) -> &'static str {
         match self {
@@ -57,10 +57,10 @@ impl LogLevel {
 /// A line of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When it was written.
+    /// The time at which it was written.
     pub at: SystemTime,
     /// For whom.
     pub level: LogLevel,
-    /// What it says: nothing that a terminal would act on.
+    /// The text, without anything that a terminal would interpret.
     pub text: String,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is done to permissions.
+/// A change of permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeChange {
     keep: u32,
@@ -12,7 +12,7 @@ pub struct ModeChange {
     keeps_running: bool,
 }
 
-/// What a change is for, where it is not for all.
+/// The files that a change applies to, if not to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Only {
     Directories,
@@ -113,7 +113,7 @@ impl ModeChange {
         })
     }
 
-    /// Whether it sets set-user-ID or set-group-ID.
+    /// Returns whether it sets set-user-ID or set-group-ID.
     pub fn sets_ids(&self) -> bool {
         self.set & 0o6000 != 0
     }

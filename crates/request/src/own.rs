@@ -43,7 +43,7 @@ pub enum OwnError {
 const OTHERS: &str = "use a directory of your own (set HOME or TRUNKLINE_DIR; sudo -H does)";
 
 impl OwnError {
-    /// Whether there is nothing at the path.
+    /// Returns whether there is nothing at the path.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io(_, error) if error.kind() == io::ErrorKind::NotFound)
@@ -227,7 +227,7 @@ impl Walk {
         Ok((here, found))
     }
 
-    /// Whoever made a link says where it leads, wherever that is.
+    /// Checks a link: its maker decides where it leads.
     fn passes_link(&mut self, link: &Stat, at: &Path) -> Result<(), OwnError> {
         self.links += 1;
         if self.links > MOST_LINKS {

@@ -1,8 +1,8 @@
-//! What a question to the user is about.
+//! The subject of a question to the user.
 
 use serde::{Deserialize, Serialize};
 
-/// What an answer is for. A program can show different dialogues for them.
+/// The purpose of an answer. A program can show different dialogues for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PromptKind {

@@ -12,24 +12,24 @@ pub use directives::{DIRECTIVES, Directive, Values};
 pub struct SshOption {
     /// The letter behind `-`.
     pub letter: u8,
-    /// What its value is called in ssh's synopsis, where it takes one.
+    /// The name of its value in ssh's synopsis, if it takes one.
     pub value: Option<&'static str>,
     /// The directive of ssh_config(5) that it sets, in lower case.
     pub directive: Option<&'static str>,
-    /// What it decides.
+    /// The decision that it takes part in.
     pub bears_on: BearsOn,
 }
 
-/// What an option of ssh decides.
+/// The decision that an option of ssh takes part in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BearsOn {
-    /// Who talks to whom, and over what: `ssh -G` must see it.
+    /// The two parties, and the connection between them: `ssh -G` must see it.
     Connection,
     /// The same, in a way that only an ssh with a connection of its own can carry out.
     OwnConnection,
-    /// What happens inside of a session or around it.
+    /// Events inside a session or around it.
     Session,
-    /// What only the system's ssh does: the reason, in a phrase that completes "handed to the system's ssh: …".
+    /// A feature of the system's ssh alone: the reason, in a phrase that completes "handed to the system's ssh: …".
     SystemSsh(&'static str),
 }
 
@@ -119,14 +119,14 @@ const fn valued(
 /// An option as typed: `-v`, or `-p 22`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypedOption {
-    /// Which.
+    /// The option.
     pub option: &'static SshOption,
     /// Present exactly for those that take one.
     pub value: Option<OsString>,
 }
 
 impl TypedOption {
-    /// Whether it sets a directive of ssh_config(5), named in lower case.
+    /// Returns whether it sets a directive of ssh_config(5), named in lower case.
     #[must_use]
     pub fn sets(&self, directive: &str) -> bool {
         let line = self.value.as_deref().filter(|_| self.option.letter == b'o');
@@ -137,7 +137,7 @@ impl TypedOption {
     }
 }
 
-/// What ssh refuses among its options.
+/// An error in ssh's options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadOption {
     /// ssh does not have it.
@@ -152,7 +152,7 @@ pub enum BadOption {
 pub struct TypedOptions<'a> {
     arguments: &'a [OsString],
     next: usize,
-    /// What is left of a word with several letters.
+    /// The rest of a word with several letters.
     cluster: &'a [u8],
     is_over: bool,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trunkline_text::counted;
 
-/// What is best for moving data on one path. Kept in host memory as JSON.
+/// The best settings for moving data on one path. Kept in host memory as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Choice {
@@ -23,7 +23,7 @@ pub struct Choice {
     pub streams_down: Option<usize>,
     /// See `streams_down`.
     pub streams_up: Option<usize>,
-    /// What one session moves with these settings, and with those that it would have had.
+    /// The rates of one session with these settings, and with the ones that it would have had.
     pub rates: Rates,
     /// See `rates`.
     pub usual_rates: Rates,
@@ -86,12 +86,12 @@ impl Rates {
     }
 }
 
-/// How to tune.
+/// The options of tuning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TuneOptions {
     /// More sizes, more depths, more sessions, and everything three times.
     pub full: bool,
-    /// How long it may take. What is under way when it is over is waited for.
+    /// The time limit. What is under way when it is over is waited for.
     pub time: Duration,
     /// Bytes of payload that may be moved.
     pub bytes: u64,
@@ -112,7 +112,7 @@ impl TuneOptions {
     }
 }
 
-/// How far a tuning is.
+/// The progress of a tuning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The part: "link", "ciphers", "compression", "request sizes", "sessions".
@@ -121,11 +121,11 @@ pub struct Step {
     pub done: usize,
     /// See `done`.
     pub of: usize,
-    /// What is being measured.
+    /// The current measurement.
     pub what: String,
 }
 
-/// What tuning found on one path. Rates are bytes of payload a second, before compression.
+/// The results of tuning on one path. Rates are bytes of payload a second, before compression.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The host as it was asked for.
@@ -136,7 +136,7 @@ pub struct Report {
     pub server: String,
     /// Seconds since 1970 when it was measured.
     pub measured: u64,
-    /// How long all of it took.
+    /// The total time.
     pub seconds: f64,
     /// Bytes of payload that were moved for it.
     pub bytes: u64,
@@ -150,16 +150,16 @@ pub struct Report {
     pub streams: Vec<StreamsRow>,
     /// Runs of rsync over the system's ssh.
     pub rsync: Vec<RsyncRow>,
-    /// What is best for copies, as it is remembered.
+    /// The best settings for copies, as they are remembered.
     pub choice: Choice,
-    /// What to tell plain ssh, scp and rsync.
+    /// Advice for plain ssh, scp and rsync.
     pub advice: Vec<Advice>,
-    /// What could not be measured, and why.
+    /// Measurements that were impossible, and why.
     pub notes: Vec<String>,
-    /// How much measurements of the same thing differed, as a part of the larger: the median. `None` where nothing was
-    /// measured twice.
+    /// The difference between measurements of the same thing, as a part of the larger: the median. `None` where nothing
+    /// was measured twice.
     pub noise: Option<f64>,
-    /// What the figures say, in short.
+    /// The conclusion from the figures.
     pub verdict: Verdict,
     /// The version of trunkline that measured.
     pub program: String,
@@ -167,34 +167,34 @@ pub struct Report {
     pub machine: String,
 }
 
-/// What the figures say.
+/// The conclusion from the figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What `cp` does otherwise than it would on its own, and gains by; empty where nothing clearly gains.
+    /// The changes by which `cp` gains; empty if nothing clearly gains.
     pub changes: Vec<Change>,
-    /// How many times as fast something had to be to be chosen.
+    /// The least gain, as a factor, that counts.
     pub worth: f64,
-    /// How far the verdict can be relied on.
+    /// The reliability of the verdict.
     pub certainty: Certainty,
 }
 
 /// Something that `cp` does otherwise than it would on its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// What, for people.
+    /// A description for people.
     pub what: String,
-    /// How many times as fast it was measured to be.
+    /// The measured gain, as a factor.
     pub gain: f64,
 }
 
-/// How far a verdict can be relied on.
+/// The reliability of a verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
     /// Nothing was measured twice, or what was differed so much that it is not known what gains.
     #[default]
     Low,
-    /// What was measured twice differed, and some gain is not far above that.
+    /// Repeated measurements differed, and some gain is not far above the difference.
     Fair,
     /// Gains are far above what differed, or there is none and little differed.
     High,
@@ -263,11 +263,11 @@ impl Report {
 pub struct Link {
     /// The shortest of several round trips, in seconds.
     pub rtt: f64,
-    /// What one session moves that is set up as ssh_config says, with data that does not compress.
+    /// The rates of one session with the settings of ssh_config, for data that does not compress.
     pub rates: Rates,
 }
 
-/// Which way data goes.
+/// The direction of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the server to here.
@@ -309,29 +309,29 @@ pub struct RequestRow {
     pub size: u32,
     /// Requests under way at once.
     pub depth: usize,
-    /// What they moved.
+    /// Their rates.
     pub rates: Rates,
 }
 
 /// So many SFTP sessions at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StreamsRow {
-    /// How many.
+    /// The number of streams.
     pub streams: usize,
-    /// What they moved together.
+    /// The rates of all together.
     pub rates: Rates,
 }
 
 /// Runs of rsync with the same options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RsyncRow {
-    /// What is copied: "new file" or "changed file".
+    /// The kind of copy: "new file" or "changed file".
     pub work: String,
     /// The options that the runs had beside `-t` and the `-e` of plain ssh.
     pub options: Vec<String>,
     /// The file's length.
     pub bytes: u64,
-    /// How long each run took.
+    /// The time of each run.
     pub seconds: Vec<f64>,
 }
 
@@ -344,7 +344,7 @@ impl RsyncRow {
     }
 }
 
-/// What to tell another program.
+/// Advice for another program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
     /// "ssh", "scp" or "rsync".
@@ -353,11 +353,11 @@ pub struct Advice {
     pub data: String,
     /// Options for its command line; empty where its defaults are best.
     pub options: Vec<String>,
-    /// How many times as fast as its defaults it was measured to be.
+    /// The measured gain over its defaults, as a factor.
     pub gain: f64,
 }
 
-/// What this machine does in a second, on one core.
+/// The work that this machine does in a second, on one core.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LocalReport {
     /// The CPU's name, where the system tells it.

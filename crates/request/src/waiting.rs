@@ -1,4 +1,4 @@
-//! What somebody waits for before their own work begins.
+//! The reason to wait before one's own work begins.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::PromptKind;
 
-/// What is waited for, in words of its [`Display`](fmt::Display) that fit on a line.
+/// The event that is waited for; the text of its [`Display`](fmt::Display) fits on a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
     /// The connection is being made for another client, whose user is asked something.
     Question {
         /// To whom, as `user@host`.
         host: String,
-        /// What is asked.
+        /// The kind of question.
         kind: PromptKind,
     },
     /// All sessions that the server opens on the connections that there are run already, and no other connection is made.
@@ -24,7 +24,7 @@ pub enum Waiting {
 }
 
 impl Waiting {
-    /// Why, without that it is waited for.
+    /// Returns the reason, without the words about waiting.
     pub fn why(&self) -> String {
         match self {
             Self::Question { host, kind } => {

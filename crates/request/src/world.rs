@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use vantage::Vantage;
 
-/// What a caller's request means depends on where it was made: this is that place.
+/// The surroundings of a caller, which give a request its meaning.
 ///
 /// The daemon acts for callers in other folders and with other environments; its own decides nothing. The whole
 /// environment travels, not a chosen part: `SendEnv`, `${VAR}`, `Match exec`, `ProxyCommand` and `LocalCommand`
@@ -28,7 +28,7 @@ pub struct World {
     /// The environment.
     #[serde(with = "crate::os_bytes::map")]
     pub env: BTreeMap<OsString, OsString>,
-    /// Where in the system: what does not stand there would mean other hosts and files by the same words.
+    /// The caller's view of the system: elsewhere, the same words would mean other hosts and files.
     pub vantage: Vantage,
     /// Its limits.
     pub limits: Limits,
@@ -103,13 +103,14 @@ impl World {
         self.env.get(name.as_ref()).map(OsString::as_os_str)
     }
 
-    /// Whether the user wants nothing to be done over a connection that is not shared ([`STRICT`](crate::STRICT)).
+    /// Returns whether the user wants nothing to be done over a connection that is not shared
+    /// ([`STRICT`](crate::STRICT)).
     #[must_use]
     pub fn must_share(&self) -> bool {
         self.var(crate::STRICT).is_some_and(|value| value == "1")
     }
 
-    /// What runs the user's commands: SHELL, or `/bin/sh`.
+    /// Returns the shell that runs the user's commands: SHELL, or `/bin/sh`.
     #[must_use]
     pub fn shell(&self) -> &OsStr {
         self.var("SHELL")

@@ -13,7 +13,7 @@ struct SideBySide {
     shown: Bytes,
     algorithm: &'static str,
     proxy: String,
-    /// What a `RevokedHostKeys` file holds, where there is to be one.
+    /// The contents of a `RevokedHostKeys` file, if there is one.
     revoked: Option<String>,
 }
 

@@ -101,7 +101,7 @@ impl UnprovenKeys {
     }
 }
 
-/// What a server's list of its keys would change, before the server has proven that it has them.
+/// The changes that a server's list of its keys would make, before the server has proven that it has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyUpdate {
     names: Vec<String>,
@@ -237,7 +237,7 @@ impl ProvenUpdate {
         &self.remove
     }
 
-    /// What will change, one line for each key, for the user.
+    /// Returns the changes, one line for each key, for the user.
     pub fn describe(&self) -> String {
         let line = |what: &str, key: &Bytes| {
             let kind = keys::display_name(signature::key_type(key).unwrap_or("unknown"));

@@ -25,11 +25,11 @@ pub struct Inventory {
     hosts: Vec<String>,
     variables: HashMap<String, Variables>,
     groups: BTreeMap<String, Group>,
-    /// What ansible.cfg and the environment say where no variable does.
+    /// The settings of ansible.cfg and the environment, used if no variable overrides them.
     defaults: Variables,
 }
 
-/// Why an inventory could not be used.
+/// The reason why an inventory could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InventoryError {
@@ -60,7 +60,7 @@ pub enum InventoryError {
     Pattern {
         /// The part of the pattern.
         pattern: String,
-        /// What is wrong.
+        /// The error.
         problem: String,
     },
     /// More hosts than [`MOST_HOSTS`](super::MOST_HOSTS).
@@ -261,7 +261,7 @@ impl Inventory {
 }
 
 enum Problem {
-    /// What was printed is not a list of hosts.
+    /// The output is not a list of hosts.
     Json(String),
     Inventory(InventoryError),
 }
@@ -348,7 +348,7 @@ fn kept(variables: &Value) -> Variables {
         .collect()
 }
 
-/// How Ansible's ssh connection plugin would reach the host.
+/// Returns the target that Ansible's ssh connection plugin would use for the host.
 fn target(name: &str, variables: &Variables) -> Result<Target, String> {
     let value = |names: [&'static str; 2]| {
         names.into_iter().find_map(|name| {

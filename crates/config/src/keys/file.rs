@@ -1,4 +1,4 @@
-//! What an `IdentityFile` names: a private key, its public half, a certificate beside it.
+//! The files that an `IdentityFile` names: a private key, its public half, a certificate beside it.
 
 use super::formats::{Fault, Sealed};
 use super::private::{MAX_RSA_BITS, MIN_RSA_BITS};
@@ -45,7 +45,7 @@ pub struct KeyFile {
     is_encrypted: bool,
     /// The cipher that guards it, where that is not read here.
     foreign_cipher: Option<String>,
-    /// What stands for the file where there is none.
+    /// The content to use if there is no file.
     content: Option<Content>,
 }
 
@@ -164,7 +164,7 @@ impl KeyFile {
         self.certificate.as_ref()
     }
 
-    /// Whether `certificate` is a certificate for this key.
+    /// Returns whether `certificate` is a certificate for this key.
     pub fn is_certified_by(&self, certificate: &PublicKey) -> bool {
         match (&self.public, Certificate::parse(&certificate.blob)) {
             (Some(public), Ok(certificate)) => public.blob == certificate.key_blob(),
@@ -172,13 +172,13 @@ impl KeyFile {
         }
     }
 
-    /// Whether the private half is in the file; if not, only an agent can sign.
+    /// Returns whether the private half is in the file; if not, only an agent can sign.
     pub fn has_private_half(&self) -> bool {
         self.is_private && !self.is_security_key()
     }
 
-    /// What the file holds that ssh signs with and [`unlock`](Self::unlock) does not open, in a few words; `None` for other
-    /// keys. What shows only once it is open is not looked at.
+    /// Returns the kind of key in the file, in a few words, if ssh signs with it but [`unlock`](Self::unlock) does not
+    /// open it; `None` for other keys. What shows only once it is open is not looked at.
     pub fn only_ssh_signs(&self) -> Option<String> {
         let public = self.public.as_ref().filter(|_| self.is_private)?;
         if self.is_security_key() {
@@ -195,12 +195,12 @@ impl KeyFile {
         }
     }
 
-    /// Whether [`unlock`](Self::unlock) needs a passphrase.
+    /// Returns whether [`unlock`](Self::unlock) needs a passphrase.
     pub fn is_encrypted(&self) -> bool {
         self.is_encrypted
     }
 
-    /// Whether the key lives in a FIDO token: only an agent can sign with it, after a touch.
+    /// Returns whether the key lives in a FIDO token: only an agent can sign with it, after a touch.
     pub fn is_security_key(&self) -> bool {
         self.public
             .as_ref()
@@ -247,7 +247,7 @@ impl KeyFile {
         }
     }
 
-    /// Where the public half is a certificate (`key.pub` itself may hold one), tells the key from it.
+    /// Separates the key from the certificate if the public half is one (`key.pub` itself may hold one).
     fn take_certificate(&mut self) {
         let Some(certificate) = self.public.take_if(|public| public.is_certificate()) else {
             return;

@@ -51,7 +51,7 @@ pub(super) enum Secret {
 
 type Wiped = Zeroizing<Vec<u8>>;
 
-/// Why a key could not be read; [`KeyError`](super::KeyError) without the file's name.
+/// The reason why a key could not be read; [`KeyError`](super::KeyError) without the file's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Malformed(&'static str),
@@ -119,7 +119,7 @@ impl Sealed {
         Err(Fault::Malformed("it has no private key in a known format"))
     }
 
-    /// Whether a passphrase is needed to open it.
+    /// Returns whether a passphrase is needed to open it.
     pub(super) fn is_encrypted(&self) -> bool {
         match self.format {
             Format::OpenSsh => Envelope::parse(&self.body).is_ok_and(|envelope| envelope.cipher != b"none"),
@@ -261,7 +261,7 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// What the private section is encrypted with, or the name of what is not read here.
+    /// Returns the cipher of the private section, or the name of one that is not supported.
     fn cipher(&self) -> Result<Cipher, String> {
         let name = String::from_utf8_lossy(self.cipher);
         let cipher: Cipher = name.parse().map_err(|_| name.clone().into_owned())?;

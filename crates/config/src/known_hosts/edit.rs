@@ -15,7 +15,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// What [`append`] did.
+/// The result of [`append`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
     /// The line or lines were added.
@@ -119,7 +119,7 @@ pub fn update(
     Ok(true)
 }
 
-/// Whether `content` trusts `key` for `name`.
+/// Returns whether `content` trusts `key` for `name`.
 fn has(content: &[u8], name: &str, key: &[u8]) -> bool {
     content.split(|&b| b == b'\n').any(|line| {
         matches!(Line::parse(line), Ok(Some(line))

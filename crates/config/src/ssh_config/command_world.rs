@@ -1,4 +1,4 @@
-//! What the user's own commands see of the caller on whose behalf they run.
+//! The caller's surroundings, as the user's own commands on their behalf see them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,9 +11,9 @@ use aws_lc_rs::digest::{Context, SHA256};
 use super::World;
 use super::hex;
 
-/// What decides where a command of the user's leads, as far as its caller does: environment, working folder, umask and
-/// shell. Commands that take part in who is reached or trusted (ProxyCommand, KnownHostsCommand, `Match exec`) make this
-/// a part of the [`SharingKey`](super::SharingKey).
+/// The caller's part of where a user's command leads: environment, working directory, umask and shell. Commands that
+/// take part in who is reached or trusted (ProxyCommand, KnownHostsCommand, `Match exec`) make this a part of the
+/// [`SharingKey`](super::SharingKey).
 ///
 /// Of the environment it holds a digest: this may be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl CommandWorld {
         }
     }
 
-    /// Whether the same commands, run for `world`, would see the same.
+    /// Returns whether the same commands, run for `world`, would see the same.
     #[must_use]
     pub fn is_that_of(&self, world: &World) -> bool {
         Self::with(world, self.mentioned.clone()) == *self
@@ -117,8 +117,9 @@ impl CommandWorld {
     }
 }
 
-/// Whether a PWD is another name of the working folder, which might mean something. The folder's own name is there already,
-/// and one that leads elsewhere is a program's that changed its folder and not the variable: shells set it anew.
+/// Returns whether a PWD is another name of the working folder, which might mean something. The folder's own name is
+/// there already, and one that leads elsewhere is a program's that changed its folder and not the variable: shells set
+/// it anew.
 fn is_other_name(pwd: &Path, cwd: &Path) -> bool {
     let identity = |path: &Path| path.metadata().map(|folder| (folder.dev(), folder.ino())).ok();
     pwd != cwd && identity(pwd).is_some_and(|found| identity(cwd) == Some(found))

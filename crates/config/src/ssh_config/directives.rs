@@ -15,7 +15,7 @@ use super::values::{
 };
 use super::{CommandWorld, ConfigError, dump};
 
-/// What a directive is to those who share a connection.
+/// The role of a directive in sharing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It decides who is reached, trusted or shown, or how: they have it in common. So does whatever nothing else is said of.
@@ -30,7 +30,7 @@ pub enum Role {
     Irrelevant(&'static str),
 }
 
-/// Why a host is left to the system's ssh because of a directive.
+/// The reason to leave a host to the system's ssh because of a directive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OnlySsh {
     pub(super) why: &'static str,
@@ -45,7 +45,7 @@ const NONE_OF_THESE: &str = "the engine has none of these";
 pub struct Row {
     /// Its name, in small letters.
     pub keyword: &'static str,
-    /// What it is to those who share a connection.
+    /// Its role in sharing a connection.
     pub role: Role,
     /// Whether a master of ssh's applies its own to every session and forwarding over it, as it was started with: the mux protocol
     /// (OpenSSH's PROTOCOL.mux) has no word for it, so that the one of the ssh that asks does not count.
@@ -104,7 +104,7 @@ impl Row {
         }
     }
 
-    /// Where it is set, the host is left to the system's ssh.
+    /// Leaves the host to the system's ssh if the directive is set.
     const fn only_ssh(self, why: &'static str) -> Self {
         Self {
             only_ssh: Some(OnlySsh { why, depends: false }),
@@ -137,7 +137,7 @@ macro_rules! directives {
             $($(#[doc = $doc])+ pub $field: $kind,)*
         }
 
-        /// What of a [`HostConfig`] no directive says by itself.
+        /// The parts of a [`HostConfig`] that no single directive determines.
         pub(super) struct Beside {
             $(pub(super) $beside: $of,)*
         }
@@ -163,7 +163,7 @@ macro_rules! directives {
                 Ok(Self { $($beside: beside.$beside,)* $($field,)* })
             }
 
-            /// What a directive is set to, and whether it is set to something, for those that have a field.
+            /// Returns the value of a directive, and whether it is set, for those that have a field.
             pub(super) fn value_of(&self, keyword: &str) -> Option<&dyn Shown> {
                 match keyword {
                     $($keyword => Some(&self.$field),)*
@@ -197,8 +197,8 @@ directives! {
         user: String,
         /// The file that `-F` named, absolute, for resolving jump hosts from the same one; "none" stays as it is.
         config_file: Option<PathBuf>,
-        /// What the last of the jump hosts resolves to, and so on to the first of them; `None` where there are none, or none
-        /// was resolved.
+        /// The configuration of the last jump host, which has that of the one before it, and so on; `None` if there are
+        /// none, or none was resolved.
         jump: Option<Arc<HostConfig>>,
         /// The caller's world, where commands of the user's take part in who is reached or trusted: `ProxyCommand`,
         /// `KnownHostsCommand`, and a `Match exec` in the files, whatever it decided.
@@ -211,8 +211,8 @@ directives! {
         /// `ssh -G` prints the resulting list only, so this is true for its default with more behind it or with some
         /// left out: an own list in the default's order expresses no other preference, and is told apart by no one.
         host_key_order_is_free: bool,
-        /// What ssh says on standard error while it reads the configuration, whatever LogLevel is: files of `-i` that are not
-        /// there, an agent that cannot be forwarded, directives that it no longer has.
+        /// ssh's messages on standard error while it reads the configuration, whatever LogLevel is: missing files of
+        /// `-i`, an agent that cannot be forwarded, directives that it no longer has.
         remarks: Vec<String>,
         /// Lines with a known keyword and a value that is not understood; each is a reason for the system's ssh.
         not_understood: Vec<dump::Directive>,

@@ -34,13 +34,13 @@ pub(crate) fn parse(output: &[u8]) -> Vec<Directive> {
 pub struct Departure {
     /// The keyword, in small letters.
     pub keyword: String,
-    /// What it is set to; of several lines, one value after the other.
+    /// Its value; of several lines, one value after the other.
     pub values: Vec<String>,
-    /// What it would be; empty for nothing.
+    /// Its usual value; empty for none.
     pub usual: Vec<String>,
 }
 
-/// Where `configured` has other lines than `usual`, in its order, and then what only `usual` has.
+/// Returns the lines of `configured` that differ from `usual`, in its order, and then the ones that only `usual` has.
 pub(crate) fn departures(configured: &[Directive], usual: &[Directive]) -> Vec<Departure> {
     let values = |of: &[Directive], keyword: &str| -> Vec<String> {
         let lines = of.iter().filter(|directive| directive.keyword == keyword);
@@ -168,7 +168,7 @@ impl Fields {
         self.parse(keyword, read).filter(|time| !time.is_zero())
     }
 
-    /// What a keyword is set to, which stays to be read.
+    /// Returns the value of a keyword, without taking it.
     pub(crate) fn peek(&self, keyword: &str) -> Option<&str> {
         let mut lines = self.left.iter();
         let line = lines.find(|directive| directive.keyword == keyword)?;
@@ -177,7 +177,7 @@ impl Fields {
             .map(String::as_str)
     }
 
-    /// What nobody took.
+    /// Returns the directives that were not taken.
     pub(crate) fn left(self) -> (Vec<Directive>, Vec<Directive>) {
         (self.left, self.not_understood)
     }

@@ -15,7 +15,7 @@ use super::account::Account;
 use super::dump::Directive;
 use super::{ForwardAgent, HostConfig, World};
 
-/// What was found in the files that `ssh -G` reads.
+/// The findings in the files that `ssh -G` reads.
 ///
 /// This does not interpret ssh_config; ssh does. It follows every `Include`, also those in blocks that do not
 /// match, so that it errs on the side of asking ssh again.
@@ -37,9 +37,9 @@ pub(crate) struct Sources {
     pub(crate) forwards_to_socks: bool,
     /// Names of `Host` lines that are neither patterns nor negated, in the order of the files.
     pub(crate) aliases: Vec<String>,
-    /// What `ControlPath` is set to, as written, in the order of the files.
+    /// The values of `ControlPath`, as written, in the order of the files.
     pub(crate) control_paths: Vec<String>,
-    /// What `UserKnownHostsFile` and `GlobalKnownHostsFile` are set to, likewise.
+    /// The values of `UserKnownHostsFile` and `GlobalKnownHostsFile`, likewise.
     pub(crate) known_hosts: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ impl Sources {
         sources
     }
 
-    /// Whether every file is still what it was.
+    /// Returns whether every file is still what it was.
     pub(crate) fn unchanged(&self) -> bool {
         self.stamps
             .iter()
@@ -290,10 +290,10 @@ impl Sources {
     }
 }
 
-/// What a forwarding to a host called `socks` has in it.
+/// The text in a forwarding to a host called `socks`.
 const SOCKS: &str = "socks:";
 
-/// Whether an argument is one of ssh's options that take no value, or several in one, with this one among them.
+/// Returns whether an argument is one of ssh's options that take no value, or several in one, with this one among them.
 fn has_flag(argument: &str, flag: char) -> bool {
     const FLAGS: &str = "46AaCfGgKkMNnqsTtVvXxYy";
     let Some(options) = argument.strip_prefix('-') else {
@@ -303,7 +303,7 @@ fn has_flag(argument: &str, flag: char) -> bool {
     flags.into_iter().any(|option| option == flag)
 }
 
-/// Whose file: it decides where a relative `Include` begins.
+/// The owner of a file, who decides where a relative `Include` begins.
 #[derive(Clone, Copy)]
 enum Origin {
     User,
@@ -320,7 +320,7 @@ const DEEPEST_INCLUDE: u32 = 16;
 const MOST_FILES: usize = 1024;
 const LONGEST_FILE: u64 = 4 * 1024 * 1024;
 
-/// What a file or folder looked like.
+/// The state of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stamp {
     Missing,
@@ -441,7 +441,7 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     }
 }
 
-/// What a `Match` line may ask beside the names in the request.
+/// The things that a `Match` line may ask for beside the names in the request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Foreign {
     /// The addresses of this machine.
@@ -474,8 +474,8 @@ fn foreign_condition(conditions: &[String]) -> Option<Foreign> {
     most
 }
 
-/// Whether a command is that of `trunkline setup ssh`: the program, which has the shell replace itself, behind a test of whether
-/// it is there.
+/// Returns whether a command is that of `trunkline setup ssh`: the program, which has the shell replace itself, behind
+/// a test of whether it is there.
 fn is_stanza(command: &str) -> bool {
     let command = command.trim_start();
     let (tested, command) = match command

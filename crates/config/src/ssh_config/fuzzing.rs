@@ -1,4 +1,4 @@
-//! What the fuzz targets call.
+//! The entry points of the fuzz targets.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -141,13 +141,13 @@ impl HostConfig {
         Ok(config)
     }
 
-    /// Whether commands of the user's take part in who is reached or trusted, on the way or at its end.
+    /// Returns whether commands of the user's take part in who is reached or trusted, on the way or at its end.
     #[must_use]
     pub fn runs_commands(&self) -> bool {
         self.commands.is_some() || self.jump.as_deref().is_some_and(Self::runs_commands)
     }
 
-    /// Whether the same commands would see the same in another caller's world.
+    /// Returns whether the same commands would see the same in another caller's world.
     #[must_use]
     pub fn is_for(&self, world: &World) -> bool {
         let same = self
@@ -170,7 +170,7 @@ impl HostConfig {
         })
     }
 
-    /// What stands in the login shell's place, if the caller has no command of its own: RemoteCommand.
+    /// Returns the command that takes the login shell's place, if the caller has no command of its own: RemoteCommand.
     ///
     /// # Errors
     /// [`ConfigError::TwoCommands`].
@@ -193,8 +193,8 @@ impl HostConfig {
     }
 }
 
-/// What `ssh -G` would say of an explicit host where it differs from the defaults of [`HostConfig::read`]. The names are
-/// placeholders.
+/// Returns the lines that `ssh -G` would print for an explicit host if they differ from the defaults of
+/// [`HostConfig::read`]. The names are placeholders.
 fn explicit_directives() -> Vec<Directive> {
     let host_keys = trunkline_proto::HOST_KEY_ALGORITHMS.join(",");
     let Algorithms {
@@ -227,13 +227,13 @@ fn explicit_directives() -> Vec<Directive> {
         .collect()
 }
 
-/// Whether `part` is `whole` with some left out.
+/// Returns whether `part` is `whole` with some left out.
 fn is_subsequence(part: &[String], whole: &[String]) -> bool {
     let mut whole = whole.iter();
     part.iter().all(|name| whole.any(|other| other == name))
 }
 
-/// Whether a SendEnv pattern, with `*` and `?`, matches a name.
+/// Returns whether a SendEnv pattern, with `*` and `?`, matches a name.
 fn sends(pattern: &str, name: &str) -> bool {
     fn matches(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern.split_first(), name.split_first()) {

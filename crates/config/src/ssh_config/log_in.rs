@@ -1,4 +1,4 @@
-//! How a connection was logged in to, and which requests would have logged in the same way.
+//! The log-in of a connection, and the requests that would have logged in the same way.
 //!
 //! Requests that reach the same account of the same server, and trust the same files, may still differ in the methods that
 //! they allow and in how strictly they check a host key. That is not a part of what has to be equal: a request is held
@@ -40,7 +40,7 @@ impl Method {
     }
 }
 
-/// How a connection was logged in to.
+/// The log-in of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogIn {
     /// The methods that the server accepted, in order: several where it wanted several, none where it asked for nothing.
@@ -49,7 +49,7 @@ pub struct LogIn {
     pub refused: Vec<Method>,
     /// The key, where one took part.
     pub key: Option<KeyUsed>,
-    /// How the host key was checked.
+    /// The check of the host key.
     pub host_key: HostKeyCheck,
 }
 
@@ -62,14 +62,14 @@ pub struct KeyUsed {
     pub shown: String,
 }
 
-/// How a host key was checked.
+/// The check of a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostKeyCheck {
     /// The `StrictHostKeyChecking` that it was checked with.
     pub rule: StrictHostKeyChecking,
     /// The strictest that lets the same key through as well.
     pub passes: StrictHostKeyChecking,
-    /// Where the key, or its authority, was known from before; `None` for a new one.
+    /// The place where the key, or its authority, was known from before; `None` for a new one.
     pub known_at: Option<String>,
     /// It was accepted although it had changed or is revoked.
     pub is_unverified: bool,
@@ -103,7 +103,7 @@ impl fmt::Display for LogIn {
     }
 }
 
-/// Which log-ins a request accepts as one of its own.
+/// The log-ins that a request accepts as its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogInTerms {
     /// The methods that it would try, in its order.
@@ -112,7 +112,7 @@ pub struct LogInTerms {
     pub host_key: StrictHostKeyChecking,
 }
 
-/// Why a request does not use a connection to its own account.
+/// The reason why a request does not use a connection to its own account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Objection {
     /// It forbids a method that was used.
@@ -146,7 +146,7 @@ impl fmt::Display for Objection {
 }
 
 impl LogInTerms {
-    /// What speaks against the use of a connection that was logged in to like this: that the request could not have made it so.
+    /// Returns the objection to a connection that was logged in to like this: the request could not have made it so.
     ///
     /// Account, way, identities and files are not looked at: they are equal where the
     /// [keys](super::SharingKey::may_meet) say so.
@@ -171,7 +171,7 @@ impl LogInTerms {
 }
 
 impl HostConfig {
-    /// Which log-ins it accepts.
+    /// Returns the log-ins that it accepts.
     #[must_use]
     pub fn log_in_terms(&self) -> LogInTerms {
         let allowed = |method: &Method| match method {
@@ -189,7 +189,7 @@ impl HostConfig {
         }
     }
 
-    /// What [`Self::log_in_terms`] is made of, for people to compare.
+    /// Returns the settings behind [`Self::log_in_terms`], for people to compare.
     #[must_use]
     pub fn explain_log_in(&self) -> Vec<(&'static str, String)> {
         self.explain_rows(Role::LogIn).collect()

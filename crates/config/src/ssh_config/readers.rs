@@ -1,4 +1,4 @@
-//! How the directives are read whose values are more than a word, a number or a list.
+//! The readers of directives whose values are more than a word, a number or a list.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::values::{self, Forward, ForwardAgent, ForwardTarget, Listen, Shown};
 use super::{ConfigError, World};
 use crate::destination::Destination;
 
-/// How the connection reaches the host.
+/// The way in which the connection reaches the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proxy {
     /// By TCP.
@@ -57,7 +57,8 @@ impl Shown for Vec<IdentityFile> {
     }
 }
 
-/// What an ssh without any configuration offers, as far as it matters whether somebody has chosen otherwise.
+/// The algorithms that an ssh without any configuration offers, as far as it matters whether somebody has chosen
+/// others.
 #[derive(Debug, Default)]
 pub(crate) struct DefaultAlgorithms {
     pub(crate) host_key: Vec<String>,
@@ -83,7 +84,7 @@ impl Shown for LocalCommand {
     }
 }
 
-/// What the reading of a dump needs beside it.
+/// The context for reading a dump.
 pub(crate) struct Surroundings<'a> {
     pub(crate) world: &'a World,
     pub(crate) account: &'a Account,
@@ -91,7 +92,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) original_host: &'a str,
     pub(crate) config_file: Option<PathBuf>,
     pub(crate) asked: VersionTokens,
-    /// What the same ssh prints for `HostKeyAlgorithms` where nothing is configured.
+    /// The output of the same ssh for `HostKeyAlgorithms` if nothing is configured.
     pub(crate) default_algorithms: &'a DefaultAlgorithms,
 }
 

@@ -41,15 +41,15 @@ pub struct Resolver {
     /// Guards the runs under way, which later callers with the same question wait for.
     flights: Mutex<HashMap<(Question, Arc<World>), Flight>>,
     permits: Semaphore,
-    /// What the ssh program last used prints for `HostKeyAlgorithms` where nothing is configured.
+    /// The output of the last used ssh program for `HostKeyAlgorithms` if nothing is configured.
     defaults: Mutex<Option<Defaults>>,
     time_limit: Duration,
 }
 
-/// What is asked: a destination, arguments as for ssh(1), and where the caller stands.
+/// A request: a destination, arguments as for ssh(1), and the caller's surroundings.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Where to.
+    /// The destination.
     pub destination: Destination,
     /// Options of ssh(1) that bear on the configuration (`-F`, `-o`, `-p`, `-l`, `-i`, `-J`, ...), as typed. They
     /// come before the destination's own user and port, and therefore win, as they do for ssh.
@@ -106,7 +106,7 @@ impl Request {
         })
     }
 
-    /// Whether the caller's own options set a directive, named in lower case.
+    /// Returns whether the caller's own options set a directive, named in lower case.
     pub fn sets(&self, directive: &str) -> bool {
         typed_options(&self.ssh_args).any(|typed| typed.sets(directive))
     }
@@ -138,7 +138,7 @@ struct Question([u8; 32]);
 /// A program as it was, and its default host key algorithms.
 type Defaults = ((PathBuf, Stamp), Arc<DefaultAlgorithms>);
 
-/// What `ssh -G` printed, and what it said on standard error.
+/// The output of `ssh -G`, and its standard error.
 struct Dump {
     directives: Vec<Directive>,
     remarks: Vec<String>,
@@ -146,7 +146,7 @@ struct Dump {
 
 type Flight = Arc<OnceCell<Result<Arc<Answer>, ConfigError>>>;
 
-/// What ssh said, and all that it depends on.
+/// ssh's answer, and everything that it depends on.
 #[derive(Debug)]
 struct Answer {
     config: Arc<HostConfig>,
@@ -160,7 +160,7 @@ struct Answer {
     variables: BTreeMap<String, Option<OsString>>,
     /// The working folder, where a relative path takes part.
     cwd: Option<PathBuf>,
-    /// Where more than files and variables takes part: the whole world, and until when to believe it.
+    /// The whole world, and the end of the answer's validity, if more than files and variables takes part.
     volatile: Option<(Arc<World>, Instant)>,
 }
 
@@ -204,10 +204,10 @@ impl Answer {
     }
 }
 
-/// How long an answer lives in which a foreign command took part. Long enough for a playbook's burst of commands.
+/// The lifetime of an answer in which a foreign command took part. Long enough for a playbook's burst of commands.
 const VOLATILE_LIFE: Duration = Duration::from_secs(10);
 
-/// How long `ssh -G` may take, a `Match exec` included, which ssh itself waits for without a limit.
+/// The time limit of `ssh -G`, including a `Match exec`, which ssh itself waits for without a limit.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// At most this many questions are remembered, each in at most [`MOST_VARIANTS`] worlds.
@@ -223,10 +223,10 @@ const MOST_RUNS: usize = 8;
 /// `ssh -G` prints about 4 KiB; thousands of forwardings stay below this.
 const LONGEST_OUTPUT: u64 = 4 * 1024 * 1024;
 
-/// How ssh.c's remarks on files begin.
+/// The beginnings of ssh.c's remarks on files.
 const OF_FILES: [&str; 2] = ["Warning: Identity file", "Cannot forward agent socket path"];
 
-/// How ssh.c complains about a missing command.
+/// The texts of ssh.c's complaints about a missing command.
 const WANTS_COMMAND: [&str; 2] = ["specify a subsystem", "without a command"];
 
 /// As much of ssh's complaint as helps.
@@ -554,7 +554,7 @@ impl Resolver {
         )
     }
 
-    /// What `ssh -G` prints, with `first` before the caller's arguments.
+    /// Returns the output of `ssh -G`, with `first` before the caller's arguments.
     async fn dump(
         &self,
         program: &Path,
@@ -679,7 +679,7 @@ fn check_options(arguments: &[OsString]) -> Result<(), ConfigError> {
     Err(ConfigError::NotOptions(words.join(" ")))
 }
 
-/// What ends a line, or a value, for whoever reads it.
+/// The bytes that end a line or a value for a reader.
 const LINE_BREAKS: [u8; 3] = *b"\n\r\0";
 
 /// Variables with line breaks in them that the configuration mentions. ssh prints the values of some directives expanded
@@ -795,7 +795,7 @@ impl Drop for Run {
     }
 }
 
-/// How long a failed ssh's last words are waited for.
+/// The time limit for a failed ssh's last words.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The same for what is in the pipe already.
@@ -864,7 +864,7 @@ pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
         .ok_or_else(|| ConfigError::NoProgram(path.to_string_lossy().into_owned()))
 }
 
-/// What ssh wrote before it gave up, in a line.
+/// Returns the last words of an ssh that gave up, in a line.
 #[must_use]
 pub fn complaint(stderr: &[u8]) -> String {
     match lines_of(stderr) {
@@ -876,7 +876,7 @@ pub fn complaint(stderr: &[u8]) -> String {
 /// Of an ssh that gave up without a word.
 const NO_REASON: &str = "it gave no reason";
 
-/// What ssh wrote, without its debug messages and what it says to everyone without a terminal.
+/// Returns ssh's output, without its debug messages and the messages that everyone without a terminal gets.
 fn lines_of(stderr: &[u8]) -> String {
     let text = Printable::text(stderr);
     let lines: Vec<&str> = text

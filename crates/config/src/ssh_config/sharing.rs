@@ -1,4 +1,4 @@
-//! Which requests may use one connection: those for which everything that decides who talks to whom is equal.
+//! The requests that may use one connection: those for which everything that decides who talks to whom is equal.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,8 @@ impl SharingKey {
         }
     }
 
-    /// Whether a connection for the one may serve the other, if it was [logged in to](super::LogIn) as that one would.
+    /// Returns whether a connection for the one may serve the other, if it was [logged in to](super::LogIn) as that one
+    /// would.
     #[must_use]
     pub fn may_meet(&self, other: &Self) -> bool {
         self.reached == other.reached
@@ -75,7 +76,7 @@ impl fmt::Debug for SharingKey {
 }
 
 impl HostConfig {
-    /// Which connections may serve this host.
+    /// Returns the key of the connections that may serve this host.
     #[must_use]
     pub fn sharing_key(&self) -> SharingKey {
         SharingKey {
@@ -84,14 +85,14 @@ impl HostConfig {
         }
     }
 
-    /// Whether both are the same account on the same server, whatever the way and the keys.
+    /// Returns whether both are the same account on the same server, whatever the way and the keys.
     #[must_use]
     pub fn is_same_account(&self, other: &Self) -> bool {
         (&self.user, &self.hostname, self.port) == (&other.user, &other.hostname, other.port)
     }
 
-    /// What has to be equal where a connection is shared: names (directives, mostly) and values, for people to compare.
-    /// [`Self::explain_log_in`] has what need not be.
+    /// Returns the settings that have to be equal for a connection to be shared: names (directives, mostly) and values,
+    /// for people to compare. [`Self::explain_log_in`] has what need not be.
     ///
     /// Where a command of the user's takes part in who is reached or trusted, what it sees of its caller is among them: of
     /// the environment a digest. A jump host stands for all of this of its own.
@@ -131,7 +132,8 @@ impl HostConfig {
         rows.filter_map(|row| Some((row.keyword, self.value_of(row.keyword)?.shown())))
     }
 
-    /// What more has to be equal where sessions share a master of the system's ssh. What is not understood may be anything.
+    /// Returns the further settings that have to be equal for sessions to share a master of the system's ssh. What is
+    /// not understood may be anything.
     fn explain_master(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fixed = DIRECTIVES.iter().filter(|row| row.is_fixed_by_master).map(|row| {
             let lines = self

@@ -1,4 +1,4 @@
-//! What the engine cannot do, and must therefore leave to the system's `ssh`.
+//! The features that the engine does not have, and therefore leaves to the system's `ssh`.
 
 use std::fs::File;
 use std::io::Read;
@@ -74,7 +74,7 @@ impl Reason {
 }
 
 impl HostConfig {
-    /// Whether the configuration allows one of these algorithms, which the engine does not have. `theirs`: the
+    /// Returns whether the configuration allows one of these algorithms, which the engine does not have. `theirs`: the
     /// server's names of this kind, with commas between.
     pub fn only_ssh_could(&self, kind: AlgorithmKind, theirs: &str) -> bool {
         let kinds = [KEX, HOST_KEYS, CIPHERS, MACS];
@@ -85,30 +85,30 @@ impl HostConfig {
         })
     }
 
-    /// What the configuration names of a kind, where the engine has none of it.
+    /// Returns the configured names of a kind, if the engine supports none of them.
     fn foreign(&self, kind: &Kind) -> Option<String> {
         let configured = (kind.configured)(self);
         let has_none = !configured.is_empty() && !configured.iter().any(|name| (kind.has)(name));
         has_none.then(|| configured.join(","))
     }
 
-    /// Whether the configuration allows more ways to open a connection (key exchange, host keys) than the engine has, as
-    /// for a server that knows nothing newer than SHA-1. ssh's own defaults do not.
+    /// Returns whether the configuration allows more ways to open a connection (key exchange, host keys) than the
+    /// engine has, as for a server that knows nothing newer than SHA-1. ssh's own defaults do not.
     pub fn allows_older(&self) -> bool {
         [KEX, HOST_KEYS]
             .iter()
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
     }
 
-    /// Whether the configuration allows algorithms of any kind that the engine does not have.
+    /// Returns whether the configuration allows algorithms of any kind that the engine does not have.
     pub fn allows_others(&self) -> bool {
         [KEX, HOST_KEYS, CIPHERS, MACS]
             .iter()
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
     }
 
-    /// Why only ssh can log in with the key in `file`, as a sentence, where the configuration allows that; `None` for a key
-    /// that the engine signs with or ssh would not.
+    /// Returns the reason why only ssh can log in with the key in `file`, as a sentence, if the configuration allows
+    /// that; `None` for a key that the engine signs with or ssh would not.
     pub fn only_ssh_signs_with(&self, file: &KeyFile) -> Option<String> {
         let what = file.only_ssh_signs()?;
         let public = file.public_key()?;
@@ -123,14 +123,14 @@ impl HostConfig {
         (long_enough && allowed).then(|| format!("{} is {what}", file.path().display()))
     }
 
-    /// Whether RSA keys (or, for their type, certificates for them) may sign with SHA-1, as ssh does for a server that
-    /// does not say it takes better (sshconnect2.c, `key_sig_algorithm`). The engine never does.
+    /// Returns whether RSA keys (or, for their type, certificates for them) may sign with SHA-1, as ssh does for a
+    /// server that does not say it takes better (sshconnect2.c, `key_sig_algorithm`). The engine never does.
     pub fn allows_sha1_for(&self, key_type: &str) -> bool {
         key_type.starts_with("ssh-rsa") && self.accepts_key_type(key_type)
     }
 
-    /// Whether it may turn out that only ssh can log in: SHA-1 is allowed, or a key file is one that the engine cannot sign
-    /// with. Reads the key files.
+    /// Returns whether it may turn out that only ssh can log in: SHA-1 is allowed, or a key file is one that the engine
+    /// cannot sign with. Reads the key files.
     pub fn may_need_ssh_to_log_in(&self) -> bool {
         let files = self.identity_files.iter().map(|file| KeyFile::open(&file.path));
         self.allows_sha1_for("ssh-rsa")
@@ -140,14 +140,15 @@ impl HostConfig {
                 .any(|file| self.only_ssh_signs_with(&file).is_some())
     }
 
-    /// Whether PubkeyAcceptedAlgorithms has the name.
+    /// Returns whether PubkeyAcceptedAlgorithms has the name.
     pub fn accepts_key_type(&self, algorithm: &str) -> bool {
         self.pubkey_accepted_algorithms
             .iter()
             .any(|accepted| accepted == algorithm)
     }
 
-    /// Why this host must be reached through the system's `ssh`; empty where the engine can do all that is asked.
+    /// Returns the reasons why this host must be reached through the system's `ssh`; empty if the engine can do
+    /// everything requested.
     ///
     /// Reads the first bytes of the `RevokedHostKeys` file, where there is one.
     #[must_use]
@@ -181,7 +182,7 @@ impl HostConfig {
         Some(value.shown())
     }
 
-    /// What a directive is set to, where only ssh can do something with that.
+    /// Returns the value of a directive, if only ssh can handle it.
     fn value_for_ssh(&self, keyword: &str) -> Option<String> {
         match keyword {
             "kexalgorithms" => self.foreign(&KEX),
@@ -220,7 +221,8 @@ impl HostConfig {
     }
 }
 
-/// Whether a file is a key revocation list in OpenSSH's binary format (PROTOCOL.krl), of which the first bytes tell.
+/// Returns whether a file is a key revocation list in OpenSSH's binary format (PROTOCOL.krl), of which the first bytes
+/// tell.
 fn is_binary_list(file: &Path) -> bool {
     let mut start = [0; KRL_MAGIC.len()];
     let read = File::open(file).and_then(|mut file| file.read_exact(&mut start));
@@ -238,7 +240,7 @@ mod tests {
     use super::super::host::tests::{config_of, printed_by_ssh};
     use super::{HostConfig, KeyFile};
 
-    /// What OpenSSH 9.2 to 10.x, Debian and Fedora print beyond the installed version, with harmless values.
+    /// The lines that OpenSSH 9.2 to 10.x, Debian and Fedora print beyond the installed version, with harmless values.
     const OTHER_VERSIONS: &str = "channeltimeout none\nobscurekeystroketiming yes\ntag web\nversionaddendum none\n\
         refuseconnection none\nwarnweakcrypto yes\ngssapikexalgorithms gss-group14-sha256-\ngssapikeyexchange no\n\
         gssapiclientidentity x\ngssapiserveridentity x\ngssapitrustdns no\ngssapirenewalforcesrekey no\n\

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use super::account::Account;
 use super::{ConfigError, World};
 
-/// What the tokens of one connection stand for.
+/// The values of the tokens of one connection.
 pub(crate) struct Tokens<'a> {
     pub(crate) world: &'a World,
     pub(crate) account: &'a Account,
@@ -37,7 +37,7 @@ pub(crate) struct VersionTokens {
     pub(crate) jump: Option<String>,
 }
 
-/// Which tokens a directive takes.
+/// The tokens that a directive accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
     /// `%%`, `%C %d %h %i %j %k %L %l %n %p %r %u`, and `${VAR}`: `IdentityFile` and `CertificateFile`.

@@ -11,7 +11,7 @@ pub(crate) trait Shown {
     /// Two values that are not the same are not shown the same.
     fn shown(&self) -> String;
 
-    /// Whether it is set to something that is not the absence of it.
+    /// Returns whether it is set to something that is not the absence of it.
     fn is_set(&self) -> bool {
         !self.shown().is_empty()
     }
@@ -446,7 +446,7 @@ fn type_of_service(name: &str) -> Option<Option<u8>> {
     }
 }
 
-/// Where a forwarding listens.
+/// The listening end of a forwarding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Listen {
     /// A TCP port; 0 lets the server choose (remote only).
@@ -489,7 +489,7 @@ impl std::fmt::Display for Listen {
     }
 }
 
-/// Where a forwarding leads.
+/// The target of a forwarding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ForwardTarget {
     /// A TCP port.
@@ -518,9 +518,9 @@ impl std::fmt::Display for ForwardTarget {
 /// `LocalForward` or `RemoteForward`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Forward {
-    /// Where connections come in.
+    /// The listening end.
     pub listen: Listen,
-    /// Where they go.
+    /// The target.
     pub target: ForwardTarget,
 }
 

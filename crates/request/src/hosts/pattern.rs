@@ -1,12 +1,12 @@
 //! Patterns for names of hosts, and names that are nearly right.
 
-/// Whether a name is a pattern, with `*` or `?` in it.
+/// Returns whether a name is a pattern, with `*` or `?` in it.
 #[must_use]
 pub fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
 }
 
-/// Whether one of some patterns means a host; letters' case means nothing.
+/// Returns whether one of some patterns means a host; letters' case means nothing.
 #[must_use]
 pub fn means_host(patterns: &[String], host: &str) -> bool {
     let host = host.to_ascii_lowercase();

@@ -16,7 +16,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Whether owners can be given away here.
+/// Returns whether owners can be given away here.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

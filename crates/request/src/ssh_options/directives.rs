@@ -7,11 +7,11 @@ use Values::{Any, Host, List, Path, Query, Words};
 pub struct Directive {
     /// Its name, as ssh_config(5) writes it.
     pub name: &'static str,
-    /// What it can be set to.
+    /// Its possible values.
     pub values: Values,
 }
 
-/// What a directive can be set to.
+/// The possible values of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
     /// A number, a time, a text.

@@ -1,4 +1,4 @@
-//! Where in the system a process stands.
+//! A process's view of the system.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Where in the system a process stands, which decides what the same words mean to it: its namespaces, its root folder and how
-/// its connections are routed.
-/// Two processes with equal ones reach the same networks, and mean the same files, users and host names.
+/// A process's view of the system, which decides the meaning of words to it: its namespaces, its root directory and the
+/// routing of its connections. Two processes with equal ones reach the same networks, and mean the same files, users
+/// and host names.
 ///
 /// The network's namespace decides who an address is; the mounts' and the root folder which files are meant (the
 /// configuration, keys, `known_hosts`, the agent's socket); the users' who one is, and with it whose home folder; the one of
@@ -63,7 +63,7 @@ impl Vantage {
         }
     }
 
-    /// What differs first between two; `None` where nothing does.
+    /// Returns the first difference between two, if there is one.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let differs = |of: fn(&Self) -> Option<Inode>| of(self) != of(other);
@@ -111,8 +111,9 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What of a process's control groups (`/proc/PID/cgroup`) decides how its connections are routed: the VRF that it was started
-/// in, which is the end of a path (iproute2's ipvrf.c, `vrf_identify`), and its groups of net_cls and net_prio.
+/// Returns the part of a process's control groups (`/proc/PID/cgroup`) that decides how its connections are routed: the
+/// VRF that it was started in, which is the end of a path (iproute2's ipvrf.c, `vrf_identify`), and its groups of
+/// net_cls and net_prio.
 fn routing(groups: &[u8]) -> String {
     let groups = String::from_utf8_lossy(groups);
     let of_line = |line: &str| {

@@ -29,7 +29,7 @@ pub(super) struct Key {
     files: BTreeMap<PathBuf, Option<Stamp>>,
 }
 
-/// What changes with a file's content.
+/// The attributes that change with a file's content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     file: (u64, u64),
@@ -44,12 +44,12 @@ struct Remembered {
     inventory: Inventory,
 }
 
-/// What is not looked through: a tree with more files is asked about each time.
+/// The limit of files that are looked through: a tree with more is read again each time.
 const MOST_FILES: usize = 10_000;
 
 impl Key {
-    /// What an answer about these sources would be made from now. `None` where more than files decides it: a script, a
-    /// plugin, a pipe.
+    /// Returns the state from which an answer about these sources would be made now. `None` where more than files
+    /// decides it: a script, a plugin, a pipe.
     pub(super) fn new(program: &Path, sources: &[PathBuf], world: &World) -> Option<Self> {
         let ours = |name: &str| {
             name.starts_with("ANSIBLE_") || name.starts_with("PYTHON") || ["HOME", "PATH"].contains(&name)
@@ -206,7 +206,7 @@ fn hash(what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// What a file is to an inventory.
+/// The role of a file in an inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Source,

@@ -1,4 +1,4 @@
-//! What `ansible-inventory` says of inventories.
+//! The output of `ansible-inventory` about inventories.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,7 +26,7 @@ pub(super) fn ansible_inventory(world: &World) -> Option<PathBuf> {
         })
 }
 
-/// How long it may take, scripts and plugins that ask clouds included.
+/// The time limit, including scripts and plugins that ask clouds.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// 1,000,000 hosts of 128 bytes.
@@ -36,7 +36,7 @@ const LONGEST_COMPLAINT: u64 = 4096;
 /// Without it, a source that cannot be read is warned of, and taken for one without hosts.
 const UNPARSED_FAILS: &str = "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED";
 
-/// What the program prints about all sources together.
+/// Returns the program's output about all sources together.
 pub(super) async fn list(
     program: &Path,
     sources: &[PathBuf],
@@ -73,8 +73,8 @@ pub(super) async fn list(
     output_of(program, command).await
 }
 
-/// What ansible.cfg and the environment say of Ansible's ssh plugin, as the program beside `ansible-inventory` prints it; nothing
-/// where there is none, or one from before the format (ansible-core 2.13).
+/// Returns the settings of Ansible's ssh plugin from ansible.cfg and the environment, as printed by the program beside
+/// `ansible-inventory`; nothing if there is no such program, or one from before the format (ansible-core 2.13).
 pub(super) async fn ssh_options(inventory: &Path, world: &World) -> Result<Vec<u8>, InventoryError> {
     let program = inventory.with_file_name("ansible-config");
     if !program.exists() {

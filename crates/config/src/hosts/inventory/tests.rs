@@ -52,7 +52,7 @@ impl Place {
         Inventory::load(&[name.into()], &self.world).await
     }
 
-    /// How often `ansible-inventory` was run.
+    /// Returns the number of times that `ansible-inventory` was run.
     fn runs(&self) -> usize {
         fs::read_to_string(self.folder.path().join("runs")).map_or(0, |runs| runs.lines().count())
     }

@@ -11,7 +11,7 @@ use super::super::{
 };
 use super::*;
 
-/// What the installed ssh prints with no configuration file.
+/// Returns the output of the installed ssh without a configuration file.
 pub(crate) fn printed_by_ssh(args: &[&str], host: &str) -> String {
     let output = Command::new("ssh")
         .args(["-G", "-F", "none"])
@@ -362,7 +362,7 @@ fn a_local_command_counts_only_where_it_is_permitted() {
     );
 }
 
-/// What a directive by itself is to sharing, `directives` tests.
+/// The role of a single directive in sharing is tested in `directives`.
 #[test]
 fn requests_that_differ_in_who_is_reached_do_not_share() {
     let plain = with_options(&[]).sharing_key();
