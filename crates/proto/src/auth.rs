@@ -27,7 +27,7 @@ enum Request {
     KeyboardInteractive,
 }
 
-/// What a client's host says of its user (RFC 4252 section 9).
+/// The statement of a client's host about its user (RFC 4252 section 9).
 #[derive(Debug, Clone, Copy)]
 pub struct HostClaim<'a> {
     /// The public key algorithm of the host's key.

@@ -67,7 +67,7 @@ pub struct Channels {
     next_global: u64,
     events: VecDeque<ChannelEvent>,
     rtt: RoundTrip,
-    /// What is being handled came now; none before anything has come.
+    /// The arrival of the data that is being handled; none before any has come.
     arrival: Option<Arrival>,
     /// The server has waited for credit since somebody looked.
     starved: bool,
@@ -120,7 +120,7 @@ impl Control {
 }
 
 impl Channels {
-    /// What counts as little to send.
+    /// The most that counts as little to send.
     const SMALL: usize = 4096;
 
     /// No channels yet; their windows will grow from `budget`.
@@ -138,7 +138,7 @@ impl Channels {
         self.table.len()
     }
 
-    /// Whether there is no channel.
+    /// Returns whether there is no channel.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -187,18 +187,18 @@ impl Channels {
         self.rtt.shortest()
     }
 
-    /// How often it was measured. Before that, it is only known to be no longer.
+    /// Returns the number of measurements. Before that, it is only known to be no longer.
     pub fn rtt_measurements(&self) -> u32 {
         self.rtt.measurements()
     }
 
-    /// What was received is handled next.
+    /// Sets the time of the received data that is handled next.
     pub fn receiving(&mut self, now: Instant) {
         let drained = self.arrival.map_or(0, |arrival| arrival.drained);
         self.arrival = Some(Arrival { now, drained });
     }
 
-    /// Whether the server was seen to wait for credit since the last call.
+    /// Returns whether the server was seen to wait for credit since the last call.
     pub fn take_starved(&mut self) -> bool {
         std::mem::take(&mut self.starved)
     }
@@ -244,7 +244,7 @@ impl Channels {
         }
     }
 
-    /// Whether something was asked of a session, may have left, and was not answered.
+    /// Returns whether something was asked of a session, may have left, and was not answered.
     pub(crate) fn awaits_start(&self, id: ChannelId) -> bool {
         let channel = self.table.get(&id);
         channel.is_some_and(|channel| {
@@ -400,7 +400,7 @@ impl Channels {
         self.events.pop_front()
     }
 
-    /// Whether [`Self::next_message`] would return something.
+    /// Returns whether [`Self::next_message`] would return something.
     pub fn has_messages(&self) -> bool {
         !self.control.messages.is_empty() || !self.small.is_empty() || !self.bulk.is_empty()
     }
@@ -489,14 +489,14 @@ impl Channels {
         }
     }
 
-    /// Whether the application has given a channel up.
+    /// Returns whether the application has given a channel up.
     pub(crate) fn is_abandoned(&self, id: ChannelId) -> bool {
         self.table.get(&id).is_none_or(|channel| channel.abandoned)
     }
 
-    /// What may leave before authentication has succeeded: every opening that waits, and all that was given to the
-    /// first channel of the connection, addressed to the number that sshd gives to a connection's first channel: 0.
-    /// Each message comes with its channel.
+    /// Takes the messages that may leave before authentication has succeeded: every opening that waits, and everything
+    /// given to the first channel of the connection, addressed to the number that sshd gives to a connection's first
+    /// channel: 0. Each message comes with its channel.
     pub(crate) fn take_early(&mut self) -> Vec<(Option<ChannelId>, Bytes)> {
         let mut early: Vec<(Option<ChannelId>, Bytes)> = Vec::new();
         let first = ChannelId(0);
@@ -554,7 +554,7 @@ impl Channels {
 
     // The server's messages.
 
-    /// What waits to be sent because the server's messages demand it.
+    /// Returns the size of the replies that the server's messages demand and that wait to be sent.
     pub(crate) fn owed(&self) -> Owed {
         self.control.owed
     }
@@ -945,7 +945,7 @@ fn starts_in(message: &[u8]) -> Option<RemoteId> {
     starts.then_some(remote)
 }
 
-/// What a server says of the signal that ended a command, as far as it is worth keeping.
+/// Returns a server's text about the signal that ended a command, as far as it is worth keeping.
 fn signal_text(text: &[u8]) -> Printable {
     Printable::line(&text[..text.len().min(MAX_SIGNAL_TEXT)])
 }

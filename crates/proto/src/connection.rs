@@ -25,13 +25,13 @@ use crate::transport::identification::ServerId;
 use crate::transport::{Inbound, RekeyLimit, Sequence, Transport};
 use crate::wire::Writer;
 
-/// How a connection is to be made.
+/// The settings of a connection.
 pub struct Config {
     /// The user to log in as.
     pub user: String,
     /// Algorithms.
     pub preferences: Preferences,
-    /// When to exchange keys anew.
+    /// The limits after which keys are exchanged again.
     pub rekey_limit: RekeyLimit,
     /// Send KEXINIT together with the identification (RFC 4253 section 4.2 allows it), not after the server's.
     pub early_kexinit: bool,
@@ -48,7 +48,7 @@ pub struct Config {
     pub early_log_in: bool,
     /// Let up to 64 KiB of a session's input leave behind its start, where the server is sshd.
     pub early_stdin: bool,
-    /// What receive windows grow from; connections of a process share it.
+    /// The budget from which receive windows grow; connections of a process share it.
     pub window_budget: Arc<WindowBudget>,
 }
 
@@ -100,7 +100,7 @@ enum EarlySession {
 #[derive(Debug, Clone, Copy)]
 struct EarlyCommand {
     channel: ChannelId,
-    /// When the server is asked whether it has passed it by, once the log-in has succeeded.
+    /// The time at which the server is asked whether it has passed the command by, once the log-in has succeeded.
     due: Option<Instant>,
     asked: bool,
 }
@@ -142,7 +142,7 @@ pub struct Connection {
     early_stdin: bool,
     early_session: EarlySession,
     early_command: Option<EarlyCommand>,
-    /// What was given to channels may follow the authentication request that waits in `auth_messages`.
+    /// Messages for channels may follow the authentication request that waits in `auth_messages`.
     early_wanted: bool,
     early: Vec<EarlyMessage>,
     /// The authentication request that the early messages followed was refused.
@@ -160,10 +160,10 @@ pub struct Connection {
     global_requests: VecDeque<(Sequence, GlobalRequestId)>,
 }
 
-/// How much is sealed before the socket is asked to take it: large enough for one system call to be cheap beside the
-/// sealing, small enough to stay in the second-level cache.
+/// The bytes that are sealed before the socket is asked to take them: large enough for one system call to be cheap
+/// beside the sealing, small enough to stay in the second-level cache.
 const BATCH: usize = 256 * 1024;
-/// What chaff's ping carries, as OpenSSH's: the packet is as long as one with a single typed byte.
+/// The content of chaff's ping, as in OpenSSH: the packet is as long as one with a single typed byte.
 const CHAFF: &[u8] = b"PING!";
 
 impl Connection {
@@ -218,7 +218,7 @@ impl Connection {
         self.transport.server_id()
     }
 
-    /// What the server said before its identification, or instead of one: the last line, or an empty text.
+    /// Returns the server's text before its identification, or instead of one: the last line, or an empty text.
     pub fn greeting(&self) -> &Printable {
         self.transport.greeting()
     }
@@ -269,12 +269,12 @@ impl Connection {
             .map_or(&[], |offer| offer.compression.as_slice())
     }
 
-    /// What the server said of itself in SSH_MSG_EXT_INFO.
+    /// Returns the server's statements about itself in SSH_MSG_EXT_INFO.
     pub fn ext_info(&self) -> &ExtInfo {
         self.transport.ext_info()
     }
 
-    /// Whether authentication has succeeded.
+    /// Returns whether authentication has succeeded.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated
     }
@@ -284,7 +284,7 @@ impl Connection {
         self.channels.started(id)
     }
 
-    /// Whether keys are being exchanged: what is given to channels waits for the new ones.
+    /// Returns whether keys are being exchanged: what is given to channels waits for the new ones.
     pub fn is_exchanging_keys(&self) -> bool {
         !self.transport.may_send()
     }
@@ -304,31 +304,31 @@ impl Connection {
         self.channels.len()
     }
 
-    /// Whether something left early, on the assumption that the server would work through its packets in order, and the
-    /// server has not yet said a word that shows it: RFC 4253 section 10 has the service accepted first.
+    /// Returns whether something left early, on the assumption that the server would work through its packets in order,
+    /// and the server has not yet said a word that shows it: RFC 4253 section 10 has the service accepted first.
     pub fn is_ahead(&self) -> bool {
         let messages = !self.early.is_empty() && !self.early_failed || self.is_opening_early();
         !self.authenticated && (messages || self.auth_is_ahead && !self.auth.service_accepted())
     }
 
-    /// Whether a session was asked for in the flight of the log-in, and nothing is known of it yet.
+    /// Returns whether a session was asked for in the flight of the log-in, and nothing is known of it yet.
     pub fn is_opening_early(&self) -> bool {
         matches!(self.early_session, EarlySession::Asked { .. })
     }
 
-    /// Whether an authentication request has left before the service was accepted.
+    /// Returns whether an authentication request has left before the service was accepted.
     pub fn has_logged_in_early(&self) -> bool {
         self.auth_is_ahead
     }
 
-    /// Whether the first packet of a key exchange method has left as a guess.
+    /// Returns whether the first packet of a key exchange method has left as a guess.
     pub fn has_guessed(&self) -> bool {
         self.transport.has_guessed()
     }
 
-    /// Whether the server is OpenSSH's sshd, whose order of work the early flights lean on. Anything may call itself
-    /// `OpenSSH_…`, so that a second sign is asked for: one that it announces with the key exchange, its list of host
-    /// keys after the log-in, or that it was seen before ([`Config::known_sshd`]).
+    /// Returns whether the server is OpenSSH's sshd, whose order of work the early flights lean on. Anything may call
+    /// itself `OpenSSH_…`, so that a second sign is asked for: one that it announces with the key exchange, its list of
+    /// host keys after the log-in, or that it was seen before ([`Config::known_sshd`]).
     pub fn is_sshd(&self) -> bool {
         // sshd since 8.9 binds a key's signature to the host key, and says so; nothing else is known to. Before, its
         // MACs tell.
@@ -407,7 +407,7 @@ impl Connection {
         self.transport.rekey_if_due(now)
     }
 
-    /// When the server is asked whether it has passed the early command by.
+    /// Returns the time at which the server is asked whether it has passed the early command by.
     fn early_due(&self) -> Option<Instant> {
         // A ping ahead of what is sent again would show nothing.
         let command = self.early_command.filter(|_| self.again.is_empty())?;
@@ -438,8 +438,8 @@ impl Connection {
         }
     }
 
-    /// What was asked while the connection is made is answered. The server has signed for it, looked for a key or waited for
-    /// PAM.
+    /// Times the answers to requests that are made while the connection is set up. The server has signed for it, looked
+    /// for a key or waited for PAM.
     fn time_exchange(&mut self, now: Instant) {
         if let Some(time) = self.transport.exchange().answer(now) {
             self.channels.answered_within(time);
@@ -633,7 +633,8 @@ impl Connection {
         self.auth_messages.push_back(request);
     }
 
-    /// What a key has to sign to authenticate with `algorithm`. `None` before the first key exchange is verified.
+    /// Returns the data that a key has to sign to authenticate with `algorithm`. `None` before the first key exchange
+    /// is verified.
     ///
     /// Where the server knows it, the signature is bound to the host key (publickey-hostbound-v00@openssh.com), which
     /// agents demand for keys that are constrained to destinations.
@@ -657,7 +658,8 @@ impl Connection {
         self.early_wanted = early;
     }
 
-    /// What the key of the client's host has to sign to vouch for its user. `None` before the first key exchange is verified.
+    /// Returns the data that the key of the client's host has to sign to vouch for its user. `None` before the first
+    /// key exchange is verified.
     pub fn data_for_host_to_sign(&self, claim: &HostClaim<'_>) -> Option<Bytes> {
         let session_id = self.transport.session_id()?;
         Some(self.auth.data_for_host_to_sign(session_id, claim))
@@ -793,7 +795,8 @@ impl Connection {
         self.channels.drained();
     }
 
-    /// Whether the server was seen to wait for credit since the last call: what comes should be read without delay.
+    /// Returns whether the server was seen to wait for credit since the last call: what comes should be read without
+    /// delay.
     pub fn take_starved(&mut self) -> bool {
         self.channels.take_starved()
     }
@@ -804,8 +807,8 @@ impl Connection {
         self.channels.rtt()
     }
 
-    /// How many answers were timed that the server had nothing to do for. Before that, the round trip is known to be no longer
-    /// than [`Self::rtt`].
+    /// Returns the number of timed answers that needed no work of the server's. Before that, the round trip is known to
+    /// be no longer than [`Self::rtt`].
     pub fn rtt_measurements(&self) -> u32 {
         self.channels.rtt_measurements()
     }
@@ -854,7 +857,7 @@ impl Connection {
         Ok(self.transport.outgoing())
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// Returns the time at which [`Self::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.transport
             .rekey_at()

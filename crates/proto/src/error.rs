@@ -1,4 +1,4 @@
-//! What ends a connection, sorted by who is to blame.
+//! The ends of a connection, sorted by who is to blame.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::crypto::kex::KexError;
 use crate::message::DisconnectReason;
 use crate::wire::WireError;
 
-/// What an error holds of a server's words is [`Printable`]: there is no other way in.
+/// The reason why a connection ended. A server's words in it are [`Printable`]: there is no other way in.
 ///
 /// A connection's end. Every variant is final: the connection must be dropped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,15 +66,15 @@ impl Error {
 /// A kind of algorithm that is negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlgorithmKind {
-    /// How keys are exchanged.
+    /// Key exchange.
     Kex,
-    /// What the server's key is.
+    /// The server's key.
     HostKey,
-    /// What encrypts.
+    /// Encryption.
     Cipher,
-    /// What authenticates messages.
+    /// Message authentication.
     Mac,
-    /// What compresses.
+    /// Compression.
     Compression,
 }
 
@@ -90,8 +90,8 @@ impl fmt::Display for AlgorithmKind {
     }
 }
 
-/// How a server broke the protocol. [`Display`](std::fmt::Display) says it in words that follow "the server broke the SSH
-/// protocol:".
+/// A server's violation of the protocol. [`Display`](std::fmt::Display) says it in words that follow "the server broke
+/// the SSH protocol:".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerMisbehaved {

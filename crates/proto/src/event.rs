@@ -1,4 +1,4 @@
-//! What a connection tells the application.
+//! Events of a connection for the application.
 
 use bytes::Bytes;
 
@@ -36,8 +36,8 @@ pub enum Event {
     Channel(ChannelEvent),
     /// The answer to [`Connection::ping`](crate::Connection::ping).
     Pong,
-    /// What became of the session of [`Connection::open_with_log_in`](crate::Connection::open_with_log_in): it is open, or it
-    /// was refused, dropped, or lost with the request that it followed.
+    /// The fate of the session of [`Connection::open_with_log_in`](crate::Connection::open_with_log_in): it is open, or
+    /// it was refused, dropped, or lost with the request that it followed.
     EarlySession(Option<ChannelId>),
     /// The server has begun the command that left with the log-in: it works through its packets in order.
     EarlyCommand,

@@ -1,4 +1,4 @@
-//! What servers show of themselves: public keys and certificates, and what is signed with them.
+//! The proofs of a server's identity: public keys and certificates, and the signatures made with them.
 
 pub mod certificate;
 mod public_key;

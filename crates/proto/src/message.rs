@@ -48,7 +48,7 @@ pub(crate) const CHANNEL_FAILURE: u8 = 100;
 pub(crate) const PING: u8 = 192;
 pub(crate) const PONG: u8 = 193;
 
-/// Why a connection is ended (RFC 4253 section 11.1).
+/// The reason for ending a connection (RFC 4253 section 11.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisconnectReason(pub u32);
 
@@ -147,7 +147,7 @@ impl KexInit {
     }
 }
 
-/// What a server says of itself in SSH_MSG_EXT_INFO (RFC 8308), as far as a client can use it.
+/// A server's statements about itself in SSH_MSG_EXT_INFO (RFC 8308), as far as a client can use them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExtInfo {
     /// `server-sig-algs`: the signature algorithms it accepts for publickey authentication.

@@ -1,11 +1,11 @@
-//! What the server makes this side say, and how much of it may wait.
+//! The replies that the server makes this side send, and the bound on those that wait.
 
 use crate::error::{Error, PeerMisbehaved};
 
 /// The most that may wait to be sent because the server's messages demand it, as [`Owed`] counts it. Answers wait only
 /// while the server does not read; one that asks on and on must not fill our memory with them.
 pub(crate) const MAX_OWED: usize = 4 * 1024 * 1024;
-/// What a message in a queue takes beside its bytes.
+/// The memory that a queued message takes beside its bytes.
 const OVERHEAD: usize = 64;
 
 /// Bytes that wait to be sent because the server's messages demand it: answers to its requests and to its offers of

@@ -32,7 +32,7 @@ pub(crate) const MAX_PACKET: usize = 256 * 1024;
 /// A sequence number may not come around under one key (RFC 4344 section 3.1); OpenSSH's MAX_PACKETS.
 const MAX_PACKETS: u64 = 1 << 31;
 
-/// When to exchange keys anew, beyond what the cipher itself demands (ssh_config's RekeyLimit).
+/// The limits after which keys are exchanged again, beyond the demands of the cipher itself (ssh_config's RekeyLimit).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RekeyLimit {
     /// Bytes in either direction.
@@ -45,7 +45,7 @@ pub struct RekeyLimit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Sequence(pub(crate) u32);
 
-/// What [`Transport::receive`] found.
+/// The finding of [`Transport::receive`].
 pub(crate) enum Inbound {
     /// A message for a layer above.
     Payload(Bytes),
@@ -167,10 +167,10 @@ pub(crate) struct Transport {
     server_offer: Option<ServerOffer>,
     /// A guess has left.
     guessed: bool,
-    /// What is asked of the server until it has let the user in.
+    /// The question that the server is asked until it has let the user in.
     exchange: Exchange,
     ext_info: ExtInfo,
-    /// How many SSH_MSG_EXT_INFO have come.
+    /// The number of SSH_MSG_EXT_INFO that have come.
     ext_infos: u8,
     strict: bool,
     /// The first key exchange is complete.
@@ -255,7 +255,7 @@ impl Transport {
         self.server_id.as_ref()
     }
 
-    /// What the server said before its identification, or instead of one.
+    /// Returns the server's text before its identification, or instead of one.
     pub(crate) fn greeting(&self) -> &Printable {
         self.finder.greeting()
     }
@@ -280,12 +280,12 @@ impl Transport {
         }
     }
 
-    /// Whether the first packet of a method has left as a guess.
+    /// Returns whether the first packet of a method has left as a guess.
     pub(crate) fn has_guessed(&self) -> bool {
         self.guessed
     }
 
-    /// What the server offered in its first KEXINIT.
+    /// Returns the server's offer in its first KEXINIT.
     pub(crate) fn server_offer(&self) -> Option<&ServerOffer> {
         self.server_offer.as_ref()
     }
@@ -299,7 +299,7 @@ impl Transport {
         self.host_signature.as_ref()
     }
 
-    /// Whether messages of the layers above may be sent now (RFC 4253 section 7.1).
+    /// Returns whether messages of the layers above may be sent now (RFC 4253 section 7.1).
     pub(crate) fn may_send(&self) -> bool {
         self.established && matches!(self.kex, Kex::Idle | Kex::Switching { .. })
     }
@@ -309,7 +309,7 @@ impl Transport {
         Sequence(self.sequence_in.wrapping_sub(1))
     }
 
-    /// When a rekey by time is due.
+    /// Returns the time at which a rekey by time is due.
     pub(crate) fn rekey_at(&self) -> Option<Instant> {
         if !self.authenticated || !matches!(self.kex, Kex::Idle) {
             return None;

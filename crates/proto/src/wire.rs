@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    /// Whether everything has been read.
+    /// Returns whether everything has been read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

@@ -94,7 +94,7 @@ impl FileAttributes {
         self.permissions.and_then(Permissions::file_type)
     }
 
-    /// Whether nothing is told, or nothing is to be set.
+    /// Returns whether nothing is told, or nothing is to be set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

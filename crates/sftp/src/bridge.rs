@@ -38,7 +38,7 @@ use paths::{Knowledge, Paths};
 use recovery::Seen;
 use trunkline_text::Printable;
 
-/// Why a session cannot be carried on. The client's connection is to be broken, so that it knows.
+/// The reason why a session cannot be carried on. The client's connection is to be broken, so that it knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GiveUp {
@@ -48,7 +48,7 @@ pub enum GiveUp {
     /// The client broke the protocol.
     #[error("the SFTP client broke the protocol: {0}")]
     Client(Printable),
-    /// What was open is not what the server has there now.
+    /// An open file is not the one that the server has there now.
     #[error(
         "{path} is not the file that was open before the connection was lost: {why}. What the server had acknowledged was \
          written to the file that was there then"
@@ -56,34 +56,34 @@ pub enum GiveUp {
     Changed {
         /// Its path.
         path: Printable,
-        /// How it differs.
+        /// The difference.
         why: &'static str,
     },
-    /// What was open cannot be opened any more.
+    /// An open file or directory cannot be opened any more.
     #[error("{path} was open when the connection was lost, and cannot be opened again: {status}")]
     Gone {
         /// Its path.
         path: Printable,
-        /// What the server says.
+        /// The server's answer.
         status: Status,
     },
-    /// What was open is of a kind that is not carried over.
+    /// An open file is of a kind that is not carried over.
     #[error("{path} was open when the connection was lost, and cannot be opened again: {why}")]
     NotCarried {
         /// Its path.
         path: Printable,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
 }
 
 /// The most memory that a session takes, in bytes: requests without an answer, and answers that wait for their turn.
 pub const MOST_HELD: usize = 16 * 1024 * 1024;
-/// What is left of that when the client's bytes are not taken any more: a piece of them, and a packet.
+/// The part of it that remains when the client's bytes are not taken any more: a piece of them, and a packet.
 const ROOM: usize = 512 * 1024;
-/// What a request costs beside its data.
+/// The cost of a request beside its data.
 const COST: usize = 256;
-/// What an answer to READDIR may cost.
+/// The maximum cost of an answer to READDIR.
 const LISTING_COST: usize = 256 * 1024;
 /// The first bytes of the handles that clients are given. No two are the same in a session, so that what a client asks of a
 /// closed file never reaches another one.
@@ -98,9 +98,9 @@ struct Entry {
     state: State,
     /// It was sent in a session that was lost since.
     was_sent: bool,
-    /// What was known of the paths that it changes, when it was first sent.
+    /// The knowledge of the paths that it changes, when it was first sent.
     before: [Option<(Knowledge, u64)>; 2],
-    /// What looking at those paths brought after a loss.
+    /// The findings about those paths after a loss.
     seen: [Option<Seen>; 2],
     /// An exclusive OPEN that has made its file: to be opened as any other.
     has_made_file: bool,
@@ -108,12 +108,12 @@ struct Entry {
     parts: usize,
     /// The first part of a WRITE that failed.
     failure: Option<Packet>,
-    /// What a READ has brought so far.
+    /// The data that a READ has brought so far.
     read: Data,
 }
 
 impl Entry {
-    /// Whether a loss would have it asked again.
+    /// Returns whether a loss would have it asked again.
     fn may_be_asked_again(&self) -> bool {
         match self.state {
             State::Held => false,
@@ -131,13 +131,13 @@ enum State {
     Answered(Packet),
 }
 
-/// What the server was asked.
+/// A question to the server.
 enum Ask {
     /// A request of the client's, or a part of it.
     Entry(u64),
     /// The attributes of what has just been opened.
     Known(Handle),
-    /// What the new session takes.
+    /// The limits of the new session.
     Limits,
     /// Whether a request was done: one of its paths.
     Look(u64, usize),
@@ -153,9 +153,9 @@ enum Phase {
     Lost,
     /// The server has not told its version.
     Greeting,
-    /// What has become of requests is being found out.
+    /// The fate of requests is being found out.
     Looking,
-    /// What was open is being opened again.
+    /// The open files are being opened again.
     Reopening,
     /// The client's requests go to the server.
     Up,
@@ -185,7 +185,7 @@ pub struct Bridge {
     is_greeted: bool,
     /// The server works on requests in their order, as sftp-server does, and takes SYMLINK's paths in its order.
     keeps_order: bool,
-    /// What a later session takes.
+    /// The limits of a later session.
     limits: Limits,
 
     /// The client's requests without an answer, the oldest first.
@@ -194,16 +194,16 @@ pub struct Bridge {
     first: u64,
     /// The next one to be sent.
     next: u64,
-    /// How many of those that the server has are READs.
+    /// The number of READs among those that the server has.
     reads: usize,
-    /// What the queue takes.
+    /// The size of the queue.
     held: usize,
     asks: HashMap<u32, Ask>,
     next_ask: u32,
     /// Questions of the bridge's own that a new session waits for.
     awaited: usize,
 
-    /// What the client has open, by the handles that it was given.
+    /// The client's open files, by the handles that it was given.
     files: HashMap<Handle, File>,
     next_handle: u32,
     paths: Paths,
@@ -254,7 +254,7 @@ impl Bridge {
 
     // Getters.
 
-    /// Whether more of the client's bytes are to be taken: what is held is bounded by [`MOST_HELD`].
+    /// Returns whether more of the client's bytes are to be taken: what is held is bounded by [`MOST_HELD`].
     pub fn takes_from_client(&self) -> bool {
         self.memory() < MOST_HELD - ROOM
     }
@@ -273,17 +273,17 @@ impl Bridge {
         self.to_client.len()
     }
 
-    /// Whether the client waits for something, or has something open: a lost connection is to be replaced.
+    /// Returns whether the client waits for something, or has something open: a lost connection is to be replaced.
     pub fn needs_server(&self) -> bool {
         !self.queue.is_empty() || !self.files.is_empty() || (self.is_asked && !self.is_greeted)
     }
 
-    /// Whether the client has every answer.
+    /// Returns whether the client has every answer.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && (self.is_greeted || !self.is_asked)
     }
 
-    /// Whether the client's requests go to the server: the session was carried over, if there was one before.
+    /// Returns whether the client's requests go to the server: the session was carried over, if there was one before.
     pub fn is_up(&self) -> bool {
         self.phase == Phase::Up
     }
@@ -442,7 +442,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Whether a request names something that is closed, or was never open.
+    /// Returns whether a request names something that is closed, or was never open.
     fn closed_handle(&self, order: &Order) -> bool {
         order
             .handles()
@@ -539,7 +539,7 @@ impl Bridge {
     }
 }
 
-/// What a first session takes: whatever the client asks for.
+/// The limits of a first session: none for the client.
 const UNLIMITED: Limits = Limits {
     max_read: u32::MAX,
     max_write: u32::MAX,

@@ -13,7 +13,7 @@ use crate::request::Request;
 use crate::status::{Status, StatusCode};
 use trunkline_text::Printable;
 
-/// How a session is to begin.
+/// The beginning of a session.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// Let requests leave behind SSH_FXP_INIT without waiting for the server's version: a round trip less. sftp-server
@@ -45,9 +45,9 @@ struct Pending {
     sequence: u64,
     /// It may take the server as long as a disk takes.
     takes_long: bool,
-    /// What it closes.
+    /// The handle that it closes.
     closes: Option<Handle>,
-    /// What to ask again if it is refused because too much is open.
+    /// The request to repeat if it is refused because too much is open.
     opens: Option<Request>,
 }
 
@@ -55,11 +55,11 @@ struct Pending {
 struct RefusedOpen {
     id: RequestId,
     request: Request,
-    /// What was open then.
+    /// The number of open files at that time.
     beside: usize,
 }
 
-/// Who opens something, and what is to become of it where that is not possible now.
+/// The requester of an opening, and the treatment of one that is impossible now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     /// A transfer plan, or whoever closes soon: it waits for a handle.
@@ -68,7 +68,7 @@ enum Patience {
     Fails,
 }
 
-/// Who waits for a reply, and what it does to the count of open handles.
+/// The receiver of a reply, and its effect on the count of open handles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// The application, for something that neither opens nor closes.
@@ -138,9 +138,9 @@ pub struct Client {
     opening: usize,
     /// Handles being closed, with the places of their CLOSE in the order of what was sent.
     closing: HashMap<Handle, u64>,
-    /// What may be opened when nothing else is.
+    /// The refused openings, to be tried when nothing else is open.
     refused: Vec<RefusedOpen>,
-    /// What of that was asked again, and how much was open when it was refused.
+    /// The repeated ones, with the number of open files when each was refused.
     reopening: Vec<(RequestId, usize)>,
     /// So many were open at once.
     proven: usize,
@@ -209,7 +209,7 @@ impl Client {
         self.extensions.as_ref()
     }
 
-    /// Whether the server can do what an extended request asks. False before it has told its version.
+    /// Returns whether the server can do what an extended request asks. False before it has told its version.
     pub fn supports(&self, request: &Request) -> bool {
         request.extension().is_none_or(|(name, version)| {
             self.extensions
@@ -218,14 +218,14 @@ impl Client {
         })
     }
 
-    /// What the server takes: the defaults until it has told, which it has before the first handle is given out.
+    /// The server's limits: the defaults until it has sent them, which happens before the first handle is given out.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Whether the server works on the requests for one file in the order in which they were sent, so that what ends a file
-    /// may leave behind what fills it. Section 6.1 of the draft demands it, and others than OpenSSH's sftp-server let WRITE,
-    /// FSETSTAT, CLOSE and RENAME overtake each other.
+    /// Returns whether the server works on the requests for one file in the order in which they were sent, so that what
+    /// ends a file may leave behind what fills it. Section 6.1 of the draft demands it, and others than OpenSSH's
+    /// sftp-server let WRITE, FSETSTAT, CLOSE and RENAME overtake each other.
     pub fn keeps_order(&self) -> bool {
         self.extensions.as_ref().is_some_and(Extensions::are_sftp_servers)
     }
@@ -235,7 +235,8 @@ impl Client {
         self.pending.len() + self.backlog.len()
     }
 
-    /// Whether a transfer plan may ask for more: each request takes memory until it is answered, however little it asks for.
+    /// Returns whether a transfer plan may ask for more: each request takes memory until it is answered, however little
+    /// it asks for.
     pub fn has_room(&self) -> bool {
         self.in_flight() + self.held.len() + self.waiting.len() < self.most_ahead()
     }
@@ -252,8 +253,8 @@ impl Client {
         self.open.len() + self.opening + self.closing.len()
     }
 
-    /// Whether the server has no reason to be silent: it owes an answer that takes it no time. OpenSSH's sftp-server does
-    /// one thing after the other, and may wait for a disk or a FIFO in any of them.
+    /// Returns whether the server has no reason to be silent: it owes an answer that takes it no time. OpenSSH's
+    /// sftp-server does one thing after the other, and may wait for a disk or a FIFO in any of them.
     pub fn is_owed_an_answer(&self) -> bool {
         match self.extensions {
             Some(_) => !self.keeps_order() && self.pending.values().any(|pending| !pending.takes_long),
@@ -261,12 +262,12 @@ impl Client {
         }
     }
 
-    /// How many handles the server was seen to allow at once, if it refused more.
+    /// Returns the number of handles that the server was seen to allow at once, if it refused more.
     pub fn found_max_handles(&self) -> Option<usize> {
         self.found_max_handles
     }
 
-    /// How many more files can be opened without waiting in the client.
+    /// Returns the number of files that can be opened without waiting in the client.
     pub fn free_handles(&self) -> usize {
         self.limits
             .max_handles
@@ -468,7 +469,7 @@ impl Client {
         Ok(())
     }
 
-    /// What was refused beside other files is open now that there are none: those were too many.
+    /// Notes that an opening which was refused beside other files succeeded without them: those were too many.
     fn handle_opened_again(&mut self, id: RequestId, is_open: bool) {
         let Some(at) = self.reopening.iter().position(|(again, _)| *again == id) else {
             return;
@@ -727,7 +728,7 @@ impl Client {
 }
 
 impl Config {
-    /// What may be used of what a server takes.
+    /// Returns the part of a server's limits that may be used.
     fn bound(&self, limits: Limits) -> Limits {
         let limits = limits.bounded(self.largest_request);
         let most = self.max_handles.unwrap_or(usize::MAX).max(1);

@@ -1,4 +1,4 @@
-//! What ends an SFTP session.
+//! The ends of an SFTP session.
 
 use trunkline_text::Printable;
 
@@ -10,8 +10,8 @@ pub enum Error {
     /// The server broke the protocol. Nothing more can be believed of it.
     #[error("the server broke the SFTP protocol: {0}")]
     PeerMisbehaved(Printable),
-    /// What came first is text, not SFTP: usually a login script of the remote user that prints something even when
-    /// nobody looks at a terminal.
+    /// The first bytes are text, not SFTP: usually from a login script of the remote user that prints something even
+    /// without a terminal.
     #[error(
         "the server printed \"{0}\" where SFTP should begin; make its shell's startup files silent for sessions \
          without a terminal"

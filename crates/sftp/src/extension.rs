@@ -1,4 +1,4 @@
-//! What a server can beyond the draft: extensions of SSH_FXP_VERSION and the replies to SSH_FXP_EXTENDED
+//! The server's abilities beyond the draft: extensions of SSH_FXP_VERSION and the replies to SSH_FXP_EXTENDED
 //! (OpenSSH's PROTOCOL, section 4).
 
 use bytes::Bytes;
@@ -27,16 +27,16 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Whether an extension was announced with a version. A server may announce several versions of one.
+    /// Returns whether an extension was announced with a version. A server may announce several versions of one.
     pub fn has(&self, name: &str, version: &str) -> bool {
         self.announced
             .iter()
             .any(|(n, v)| n == name.as_bytes() && v == version.as_bytes())
     }
 
-    /// Whether they are those of OpenSSH's own sftp-server, which begins with the same three since its version 5.1. Others
-    /// announce some of its extensions in an order of their own. What a server calls itself says less: OpenSSH's
-    /// sftp-server runs behind dropbear and tinysshd, too, and sshd runs other subsystems.
+    /// Returns whether they are those of OpenSSH's own sftp-server, which begins with the same three since its version
+    /// 5.1. Others announce some of its extensions in an order of their own. What a server calls itself says less:
+    /// OpenSSH's sftp-server runs behind dropbear and tinysshd, too, and sshd runs other subsystems.
     pub fn are_sftp_servers(&self) -> bool {
         let first = self.announced.iter().take(3);
         let first = first.map(|(name, version)| (&name[..], &version[..]));
@@ -52,7 +52,7 @@ impl Extensions {
             .map(|(name, version)| (&name[..], &version[..]))
     }
 
-    /// What stands behind the version number in SSH_FXP_VERSION.
+    /// Reads the extensions after the version number in SSH_FXP_VERSION.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Error> {
         let mut announced = Vec::new();
         while reader.remaining() > 0 {
@@ -62,7 +62,7 @@ impl Extensions {
     }
 }
 
-/// What a server takes: the reply to `limits@openssh.com`, or what OpenSSH assumes of servers without it. Values are
+/// A server's limits: the reply to `limits@openssh.com`, or OpenSSH's assumption about servers without it. Values are
 /// such that they can be used without another check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -157,7 +157,7 @@ impl StatVfs {
         self.blocks_available.saturating_mul(self.fragment_size)
     }
 
-    /// Whether the file system is mounted read-only.
+    /// Returns whether the file system is mounted read-only.
     pub fn is_read_only(&self) -> bool {
         self.flags & 1 != 0
     }

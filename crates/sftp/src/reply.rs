@@ -25,7 +25,7 @@ pub struct DirEntry {
     pub attributes: FileAttributes,
 }
 
-/// What a request brought.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -49,7 +49,7 @@ pub enum Reply {
     Names(Names),
 }
 
-/// How a request ended: what it brought, or the status that says why not.
+/// The outcome of a request: its result, or the status with the reason for the failure.
 pub type Outcome = Result<Reply, Status>;
 
 /// The kind of reply that a request waits for.

@@ -10,7 +10,7 @@ use crate::extension::{
 use crate::packet::{Writer, kind};
 use crate::reply::{Expect, Handle};
 
-/// What to open a file for: the pflags of section 6.3. Combine with `|`.
+/// The purposes of opening a file: the pflags of section 6.3. Combine with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct OpenFlags(pub u32);
 
@@ -47,14 +47,14 @@ pub enum Request {
     Open {
         /// The file.
         path: Bytes,
-        /// What for.
+        /// The purposes.
         flags: OpenFlags,
         /// Permissions of a file that is made, before the server's umask. OpenSSH looks at nothing else here.
         attributes: FileAttributes,
     },
     /// Closes a file or directory: [`Reply::Done`](crate::Reply::Done). The handle is gone whatever the answer.
     Close {
-        /// What to close.
+        /// The handle.
         handle: Handle,
     },
     /// Reads: [`Reply::Data`](crate::Reply::Data), which may be shorter, or a status
@@ -62,16 +62,16 @@ pub enum Request {
     Read {
         /// An open file.
         handle: Handle,
-        /// Where from.
+        /// The beginning.
         offset: u64,
-        /// How much; more than 255 KiB becomes that, since no larger reply is accepted.
+        /// The length; more than 255 KiB becomes that, since no larger reply is accepted.
         length: u32,
     },
     /// Writes: [`Reply::Done`](crate::Reply::Done).
     Write {
         /// An open file.
         handle: Handle,
-        /// Where to.
+        /// The place to write.
         offset: u64,
         /// At most [`Limits::max_write`](crate::Limits::max_write) bytes. From 1 KiB on they are not copied.
         data: Bytes,
@@ -95,14 +95,14 @@ pub enum Request {
     Setstat {
         /// The path.
         path: Bytes,
-        /// What to set.
+        /// The attributes to set.
         attributes: FileAttributes,
     },
     /// Sets attributes of an open file: [`Reply::Done`](crate::Reply::Done).
     Fsetstat {
         /// An open file.
         handle: Handle,
-        /// What to set.
+        /// The attributes to set.
         attributes: FileAttributes,
     },
     /// Opens a directory: [`Reply::Handle`](crate::Reply::Handle).
@@ -153,7 +153,7 @@ pub enum Request {
     /// Makes a symbolic link: [`Reply::Done`](crate::Reply::Done). The target goes first on the wire, as OpenSSH has
     /// it (PROTOCOL, section 4.1), and not as the draft.
     Symlink {
-        /// What the link says.
+        /// The target of the link.
         target: Bytes,
         /// The link to make.
         link: Bytes,
@@ -191,7 +191,7 @@ pub enum Request {
     Lsetstat {
         /// The path.
         path: Bytes,
-        /// What to set; its size is ignored by the server.
+        /// The attributes to set; the server ignores the size.
         attributes: FileAttributes,
     },
     /// `limits@openssh.com`: [`Reply::Limits`](crate::Reply::Limits). The client asks by itself.
@@ -205,13 +205,13 @@ pub enum Request {
     CopyData {
         /// An open file.
         from: Handle,
-        /// Where in it to begin.
+        /// The beginning in the source.
         from_offset: u64,
-        /// How much; 0 means to the end.
+        /// The length; 0 means to the end.
         length: u64,
         /// An open file, another one.
         to: Handle,
-        /// Where in it to begin.
+        /// The beginning in the target.
         to_offset: u64,
     },
     /// `home-directory`: a user's home: [`Reply::Path`](crate::Reply::Path).
@@ -279,7 +279,7 @@ impl Request {
         }
     }
 
-    /// Whether a success takes one of the server's handles.
+    /// Returns whether a success takes one of the server's handles.
     pub(crate) fn opens(&self) -> bool {
         matches!(self, Self::Open { .. } | Self::Opendir { .. })
     }
@@ -324,7 +324,7 @@ impl Request {
             }
     }
 
-    /// What kind of answer belongs to it.
+    /// Returns the kind of answer that belongs to it.
     pub(crate) fn expects(&self) -> Expect {
         match self {
             Self::Open { .. } | Self::Opendir { .. } => Expect::Handle,

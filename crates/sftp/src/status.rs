@@ -30,7 +30,7 @@ impl StatusCode {
     /// SSH_FX_OP_UNSUPPORTED
     pub const OP_UNSUPPORTED: Self = Self(8);
 
-    /// What the code means, in a few words.
+    /// Returns the meaning of the code, in a few words.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::OK => "success",
@@ -47,7 +47,7 @@ impl StatusCode {
     }
 }
 
-/// Why the server did not do what it was asked, or that a file or directory is at its end.
+/// The reason why the server refused a request, or the end of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The code; never [`StatusCode::OK`] where it stands for a failure.
@@ -65,7 +65,7 @@ impl Status {
         }
     }
 
-    /// Whether the server says more than what the code means.
+    /// Returns whether the server says more than what the code means.
     pub fn has_own_words(&self) -> bool {
         !self.message.is_empty() && !self.message.eq_ignore_ascii_case(self.code.meaning())
     }
@@ -83,7 +83,7 @@ impl Status {
         Self::local(self.code, format!("the server could not close it ({self})"))
     }
 
-    /// Whether a name that was to be free may be taken, which version 3 has no status for.
+    /// Returns whether a name that was to be free may be taken, which version 3 has no status for.
     pub(crate) fn may_be_taken(&self) -> bool {
         /// SSH_FX_FILE_ALREADY_EXISTS of later drafts, which some servers of version 3 send.
         const ALREADY_EXISTS: StatusCode = StatusCode(11);

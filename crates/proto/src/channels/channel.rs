@@ -28,7 +28,7 @@ impl ChannelId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemoteId(pub(crate) u32);
 
-/// Which of the server's streams data belongs to.
+/// The server's stream to which data belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// SSH_MSG_CHANNEL_DATA: standard output, or the forwarded connection.
@@ -50,8 +50,8 @@ pub enum Started {
 
 /// The largest data message that we accept, as OpenSSH's CHAN_SES_PACKET_DEFAULT.
 pub(crate) const MAX_DATA: u32 = 32 * 1024;
-/// What may be sent ahead of the server's window right behind `exec`: sshd opens the window (2 MiB) while it handles
-/// the request, before it reads the next packet, so that this much is never outside it.
+/// The most that may be sent ahead of the server's window right behind `exec`: sshd opens the window (2 MiB) while it
+/// handles the request, before it reads the next packet, so that this much is never outside it.
 pub(crate) const OVERDRAFT: i64 = 64 * 1024;
 
 /// Data that the application gave and the window has not let out yet.
@@ -90,7 +90,7 @@ impl Outbox {
     }
 }
 
-/// How the opening of a channel stands.
+/// The state of a channel's opening.
 #[derive(Debug)]
 pub(crate) enum Opening {
     /// We asked; `waiting` are requests to send once the server's number is known.
@@ -105,7 +105,7 @@ pub(crate) enum Opening {
 pub(crate) struct Channel {
     pub(crate) opening: Opening,
     pub(crate) outbox: Outbox,
-    /// What the server lets us send. Negative while an overdraft is out.
+    /// The bytes that the server lets us send. Negative while an overdraft is out.
     pub(crate) send_window: i64,
     pub(crate) send_max: usize,
     /// The server's window for this session is about to open (see [`OVERDRAFT`]).
@@ -117,7 +117,7 @@ pub(crate) struct Channel {
     pub(crate) eof_received: bool,
     /// Whether the channel stands in the scheduler's queue.
     pub(crate) scheduled: bool,
-    /// What the answers to our requests mean, in order: `true` for one that starts a session.
+    /// The meanings of the answers to our requests, in order: `true` for one that starts a session.
     pub(crate) replies: VecDeque<bool>,
     pub(crate) started: Started,
     /// The application is done with the channel; nothing of it is reported any more.
@@ -170,7 +170,7 @@ impl Channel {
         self.credit().saturating_sub(self.outbox.len())
     }
 
-    /// Whether data, EOF or CLOSE can go out now.
+    /// Returns whether data, EOF or CLOSE can go out now.
     pub(crate) fn has_work(&self) -> bool {
         if self.close_sent {
             return false;

@@ -1,4 +1,4 @@
-//! What the channels of a connection tell the application.
+//! Events of a connection's channels for the application.
 
 use bytes::Bytes;
 use trunkline_text::Printable;
@@ -24,14 +24,14 @@ pub enum ChannelEvent {
     Incoming {
         /// Its number here.
         id: ChannelId,
-        /// What it is.
+        /// The kind of connection.
         kind: IncomingKind,
     },
     /// Data arrived. Its size must be returned by `consumed` once read.
     Data {
         /// The channel.
         id: ChannelId,
-        /// Which stream.
+        /// The stream.
         stream: Stream,
         /// The bytes.
         data: Bytes,
@@ -76,7 +76,7 @@ pub enum ChannelEvent {
     Closed(ChannelId),
     /// The answer to a global request.
     GlobalReply {
-        /// Which request.
+        /// The request.
         id: GlobalRequestId,
         /// Whether it was granted.
         success: bool,

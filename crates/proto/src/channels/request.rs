@@ -1,4 +1,4 @@
-//! What either side asks of the other (RFC 4254): channels, requests in them, and global requests.
+//! Requests between the two sides (RFC 4254): channels, requests in them, and global requests.
 
 use bytes::{Bytes, BytesMut};
 
@@ -20,7 +20,7 @@ pub struct TerminalSize {
     pub height: u32,
 }
 
-/// What can be asked of a session channel (RFC 4254 section 6).
+/// Requests for a session channel (RFC 4254 section 6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelRequest {
     /// `pty-req`.
@@ -61,18 +61,18 @@ pub enum ChannelRequest {
         name: String,
         /// Whether the server is asked to answer.
         wants_reply: bool,
-        /// What follows the two.
+        /// The rest of the message.
         body: Bytes,
     },
 }
 
 impl ChannelRequest {
-    /// Whether this starts what the session is for.
+    /// Returns whether this starts what the session is for.
     pub fn starts(&self) -> bool {
         matches!(self, Self::Exec(_) | Self::Shell | Self::Subsystem(_))
     }
 
-    /// Whether this gives the server the use of something on this side: the agent, a display.
+    /// Returns whether this gives the server the use of something on this side: the agent, a display.
     pub fn lends(&self) -> bool {
         match self {
             Self::AgentForwarding => true,
@@ -83,8 +83,8 @@ impl ChannelRequest {
         }
     }
 
-    /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
-    /// worth one.
+    /// Returns whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are
+    /// not worth one.
     pub fn wants_reply(&self) -> bool {
         match self {
             Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite => false,
@@ -109,7 +109,8 @@ impl ChannelRequest {
         }
     }
 
-    /// What sshd ends the connection for: a NUL in a text, or terminal modes that stop in the middle.
+    /// Returns whether sshd would end the connection for it: a NUL in a text, or terminal modes that stop in the
+    /// middle.
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Pty { term, modes, .. } => nul_in(term) || !are_whole(modes),
@@ -155,7 +156,8 @@ fn nul_in(text: impl AsRef<[u8]>) -> bool {
     text.as_ref().contains(&0)
 }
 
-/// Whether the body of a request that sshd knows has all of its fields, and nothing behind them. Of others it reads nothing.
+/// Returns whether the body of a request that sshd knows has all of its fields, and nothing behind them. Of others it
+/// reads nothing.
 fn is_whole(name: &str, body: &[u8]) -> bool {
     let mut reader = Reader::new(body);
     let text = |reader: &mut Reader<'_>| reader.string().is_ok_and(|text| !nul_in(text));
@@ -172,7 +174,7 @@ fn is_whole(name: &str, body: &[u8]) -> bool {
     has_fields && reader.rest().is_empty()
 }
 
-/// Whether encoded terminal modes come to their end (RFC 4254 section 8); none are whole, too.
+/// Returns whether encoded terminal modes come to their end (RFC 4254 section 8); none are whole, too.
 fn are_whole(modes: &[u8]) -> bool {
     let mut rest = modes;
     loop {
@@ -204,7 +206,7 @@ pub enum ChannelKind {
         host: String,
         /// Its port.
         port: u16,
-        /// Where the connection came from on this side.
+        /// The origin of the connection on this side.
         originator: (String, u16),
     },
     /// `direct-streamlocal@openssh.com`: a Unix socket on the server.
@@ -233,7 +235,7 @@ impl ChannelKind {
         }
     }
 
-    /// Whether a NUL is in it, as [`ChannelRequest::is_malformed`].
+    /// Returns whether a NUL is in it, as [`ChannelRequest::is_malformed`].
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Session => false,
@@ -275,7 +277,7 @@ pub enum IncomingKind {
         address: String,
         /// The listening port.
         port: u32,
-        /// Who connected.
+        /// The origin of the connection.
         originator: (String, u32),
     },
     /// `forwarded-streamlocal@openssh.com` (OpenSSH's PROTOCOL, section 2.4).
@@ -287,7 +289,7 @@ pub enum IncomingKind {
     Agent,
 }
 
-/// Why a channel was not opened (RFC 4254 section 5.1).
+/// The reason why a channel was not opened (RFC 4254 section 5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenFailure(pub u32);
 
@@ -346,7 +348,7 @@ impl GlobalRequest {
         }
     }
 
-    /// Whether a NUL is in it, as [`ChannelRequest::is_malformed`].
+    /// Returns whether a NUL is in it, as [`ChannelRequest::is_malformed`].
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::TcpipForward { address, .. } | Self::CancelTcpipForward { address, .. } => nul_in(address),

@@ -76,7 +76,7 @@ impl Default for WindowBudget {
 pub(crate) struct RoundTrip {
     /// TCP's, as connecting showed it. It may have ended at a proxy.
     assumed: Option<Duration>,
-    /// How many were measured.
+    /// The number of measurements.
     measured: u32,
     /// The shortest answer of this interval, and of the one before.
     shortest: [Option<Duration>; 2],
@@ -122,12 +122,12 @@ impl RoundTrip {
         self.shortest.into_iter().flatten().min()
     }
 
-    /// How many answers were measured that the server had nothing to do for.
+    /// Returns the number of measured answers that needed no work of the server's.
     pub(crate) fn measurements(&self) -> u32 {
         self.measured
     }
 
-    /// Whether what was measured differs so little that it is the path's.
+    /// Returns whether what was measured differs so little that it is the path's.
     fn is_steady(&self) -> bool {
         let longest = self.longest.into_iter().flatten().max();
         let close = |(shortest, longest): (Duration, Duration)| longest * 2 <= shortest * 3;
@@ -145,16 +145,16 @@ impl RoundTrip {
     }
 }
 
-/// How much the server may send on a channel, and when it is told of more.
+/// The data that the server may still send on a channel, and the rule for granting more.
 #[derive(Debug)]
 pub(crate) struct ReceiveWindow {
-    /// What the server may still send.
+    /// The bytes that the server may still send.
     credit: u32,
     /// The window's present full size.
     size: u32,
     /// Read by the application and not yet returned to the server.
     consumed: u32,
-    /// When credit was returned last: the rate of the reader.
+    /// The time of the last return of credit, which gives the reader's rate.
     since: Option<Instant>,
     /// The return of credit whose effect is waited for.
     echo: Option<Echo>,
@@ -171,7 +171,7 @@ pub(crate) struct ReceiveWindow {
 struct Echo {
     sent: Instant,
     remaining: u32,
-    /// When the last of `remaining` came.
+    /// The arrival of the last of `remaining`.
     last: Option<Arrival>,
 }
 
@@ -228,7 +228,7 @@ impl ReceiveWindow {
         waited.then_some(trip)
     }
 
-    /// What came was not for anybody: it may be sent again.
+    /// Returns credit for data that was for nobody.
     pub(crate) fn return_unread(&mut self, len: u32) {
         self.credit += len;
         self.echo = None;
@@ -266,7 +266,8 @@ impl ReceiveWindow {
         Some(add)
     }
 
-    /// Whether the window may be larger than it is. `on_the_path`: what TCP's round trip asks for, where it is known.
+    /// Returns whether the window may be larger than it is. `on_the_path`: what TCP's round trip asks for, where it is
+    /// known.
     fn may_grow(&self, on_the_path: Option<u32>, trip: &RoundTrip) -> bool {
         match on_the_path {
             Some(wanted) if wanted <= self.size => self.starved && trip.is_steady(),
@@ -334,7 +335,7 @@ mod tests {
         rate: u32,
         /// One way.
         delay: Duration,
-        /// How much longer a machine under load takes to notice an answer.
+        /// The extra time that a machine under load takes to notice an answer.
         lateness: Duration,
         /// Credit on its way to the server.
         adjusts: Vec<(Instant, u32)>,

@@ -48,7 +48,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// What trunkline offers, in the order for a CPU with AES instructions.
+    /// The ciphers that trunkline offers, in the order for a CPU with AES instructions.
     pub const DEFAULT: &[Self] = &[
         Self::Aes128Gcm,
         Self::Aes256Gcm,
@@ -102,7 +102,7 @@ impl Cipher {
         }
     }
 
-    /// Whether the cipher authenticates by itself, so that no MAC is negotiated.
+    /// Returns whether the cipher authenticates by itself, so that no MAC is negotiated.
     pub fn is_aead(self) -> bool {
         matches!(self, Self::Aes128Gcm | Self::Aes256Gcm | Self::ChaCha20Poly1305)
     }
@@ -139,14 +139,15 @@ impl fmt::Debug for PacketKeys {
     }
 }
 
-/// Why received bytes are no packet. Every one of these ends the connection: the stream cannot be resumed.
+/// The reason why received bytes are not a valid packet. Every one of these ends the connection: the stream cannot be
+/// resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CipherError {
     /// `packet_length` is below the 5 bytes that padding takes, or above what we accept.
     #[error("the server sent a packet of length {length}; between 5 and {max} are allowed")]
     LengthOutOfRange {
-        /// What the packet says.
+        /// The length that the packet names.
         length: usize,
         /// The caller's maximum.
         max: usize,
@@ -154,7 +155,7 @@ pub enum CipherError {
     /// The packet is not a multiple of the cipher's block size.
     #[error("the server sent a packet of length {length}, which does not fill blocks of {block} bytes")]
     LengthNotAligned {
-        /// What the packet says.
+        /// The length that the packet names.
         length: usize,
         /// The cipher's block size.
         block: usize,
@@ -181,7 +182,7 @@ enum Sealing {
 }
 
 impl Sealer {
-    /// What goes before the first NEWKEYS: no encryption, no tag.
+    /// Returns the state before the first NEWKEYS: no encryption, no tag.
     pub fn plaintext() -> Self {
         Self(Sealing::Plaintext)
     }
@@ -218,8 +219,8 @@ impl Sealer {
         }
     }
 
-    /// Whether the 4 length bytes count in the padding multiple: not where they are authenticated data in front of
-    /// the ciphertext (AEAD, encrypt-then-MAC).
+    /// Returns whether the 4 length bytes count in the padding multiple: not where they are authenticated data in front
+    /// of the ciphertext (AEAD, encrypt-then-MAC).
     pub fn length_is_padded(&self) -> bool {
         match &self.0 {
             Sealing::Plaintext => true,
@@ -289,7 +290,7 @@ impl fmt::Debug for Sealer {
 /// [`Self::open`] once the whole packet is there.
 pub struct Opener {
     opening: Opening,
-    /// What `packet_len` found out about the packet that `open` is due for: its size on the wire.
+    /// The size on the wire of the packet that `open` is due for, as `packet_len` found it.
     measured: Option<usize>,
 }
 
@@ -301,7 +302,7 @@ enum Opening {
 }
 
 impl Opener {
-    /// What comes before the first NEWKEYS: no encryption, no tag.
+    /// Returns the state before the first NEWKEYS: no encryption, no tag.
     pub fn plaintext() -> Self {
         Self {
             opening: Opening::Plaintext,
@@ -443,7 +444,7 @@ impl Opener {
         matches!(self.opening, Opening::Plaintext) || self.hides_length()
     }
 
-    /// Whether the length is encrypted together with the body's first bytes.
+    /// Returns whether the length is encrypted together with the body's first bytes.
     fn hides_length(&self) -> bool {
         matches!(&self.opening, Opening::Ctr(_, mac) if !mac.mac().is_etm())
     }
@@ -457,7 +458,7 @@ impl fmt::Debug for Opener {
     }
 }
 
-/// Where the payload of a clear packet (without tag) lies.
+/// Returns the place of the payload in a clear packet (without tag).
 fn payload_range(packet: &[u8]) -> Result<Range<usize>, CipherError> {
     let start = LENGTH_LEN + 1;
     let padding = usize::from(*packet.get(LENGTH_LEN).ok_or(CipherError::BadPadding)?);

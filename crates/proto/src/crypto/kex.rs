@@ -69,7 +69,7 @@ pub enum KexMethod {
 }
 
 impl KexMethod {
-    /// What trunkline offers, best first: post-quantum hybrids, elliptic curves, finite fields.
+    /// The methods that trunkline offers, best first: post-quantum hybrids, elliptic curves, finite fields.
     pub const DEFAULT: &[Self] = &[
         Self::MlKem768X25519Sha256,
         #[cfg(feature = "sntrup761")]
@@ -128,7 +128,7 @@ impl KexMethod {
         }
     }
 
-    /// Whether recorded traffic stays secret from a quantum computer.
+    /// Returns whether recorded traffic stays secret from a quantum computer.
     pub fn is_post_quantum(self) -> bool {
         match self {
             Self::MlKem768X25519Sha256 => true,
@@ -207,7 +207,7 @@ impl KexHash {
     }
 }
 
-/// Why a key exchange failed. Each ends the connection.
+/// The reason why a key exchange failed. Each ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KexError {
@@ -223,9 +223,9 @@ pub enum KexError {
     /// The server's public value has another size than the method's.
     #[error("the server's public key has {got} bytes instead of {expected}")]
     PublicKeyLength {
-        /// What the method asks for.
+        /// The length that the method requires.
         expected: usize,
-        /// What came.
+        /// The received length.
         got: usize,
     },
     /// The server's public value is not a point of the curve, or is one that makes the secret guessable.
@@ -251,7 +251,7 @@ pub struct Ephemeral {
     secret: Secret,
     /// Our public value: the KEM's key and the X25519 point, a point, or a big-endian number.
     public: Bytes,
-    /// What a group exchange asks the server for.
+    /// The size that a group exchange asks the server for.
     group_bits: u32,
 }
 
@@ -272,7 +272,7 @@ enum Encapsulation {
     Sntrup761(sntrup761::DecapsulationKey),
 }
 
-/// What a server's message led to.
+/// The result of a server's message.
 #[derive(Debug)]
 #[must_use]
 pub enum Step {
@@ -429,7 +429,7 @@ pub struct Agreed {
     /// The server's signature over the exchange hash.
     pub signature: Bytes,
     hash: KexHash,
-    /// What lies between `K_S` and `K` in the exchange hash: the public values, and a group exchange's parameters.
+    /// The part of the exchange hash between `K_S` and `K`: the public values, and a group exchange's parameters.
     exchanged: Bytes,
     /// `K` as it is hashed: an mpint, or a string for the hybrid methods.
     shared_secret: Zeroizing<Vec<u8>>,
@@ -520,12 +520,12 @@ impl fmt::Debug for Agreed {
     }
 }
 
-/// Which way packets go.
+/// The direction of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// What we send.
+    /// Packets that we send.
     ClientToServer,
-    /// What we receive.
+    /// Packets that we receive.
     ServerToClient,
 }
 

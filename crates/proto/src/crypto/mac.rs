@@ -19,7 +19,7 @@ pub enum Mac {
 }
 
 impl Mac {
-    /// What trunkline offers, best first: OpenSSH's own order without SHA-1 and UMAC.
+    /// The algorithms that trunkline offers, best first: OpenSSH's own order without SHA-1 and UMAC.
     pub const DEFAULT: &[Self] = &[
         Self::HmacSha256Etm,
         Self::HmacSha512Etm,
@@ -55,7 +55,7 @@ impl Mac {
         }
     }
 
-    /// Whether the MAC covers the ciphertext (and the length travels in the clear) instead of the plaintext.
+    /// Returns whether the MAC covers the ciphertext (and the length travels in the clear) instead of the plaintext.
     pub fn is_etm(self) -> bool {
         matches!(self, Self::HmacSha256Etm | Self::HmacSha512Etm)
     }
@@ -103,7 +103,7 @@ impl MacKey {
         context.sign()
     }
 
-    /// Whether `tag` is the one over the sequence number and `data`, compared in constant time.
+    /// Returns whether `tag` is the one over the sequence number and `data`, compared in constant time.
     pub(crate) fn matches(&self, sequence: u32, data: &[u8], tag: &[u8]) -> bool {
         let expected = self.sign(sequence, data);
         aws_lc_rs::constant_time::verify_slices_are_equal(expected.as_ref(), tag).is_ok()

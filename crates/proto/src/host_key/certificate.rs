@@ -27,13 +27,13 @@ pub struct Certificate {
     critical_options: Vec<(String, Bytes)>,
     extensions: Vec<(String, Bytes)>,
     pub(crate) ca_key: Bytes,
-    /// What the CA has signed: everything up to and including its key.
+    /// The bytes that the CA has signed: everything up to and including its key.
     pub(crate) signed: Bytes,
     pub(crate) signature: Bytes,
     pub(crate) ca_signature_algorithm: String,
 }
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CertType {
     /// It identifies a user to a server.
@@ -42,7 +42,7 @@ pub enum CertType {
     Host,
 }
 
-/// Why a blob is not a certificate that we can use.
+/// The reason why a blob is not a usable certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -67,7 +67,7 @@ pub enum CertificateError {
     /// It has more principals or options than OpenSSH would put in one.
     #[error("the certificate has more than {max} {what}")]
     TooMany {
-        /// What there is too much of.
+        /// The items that are too many.
         what: &'static str,
         /// The limit.
         max: usize,
@@ -140,7 +140,7 @@ impl Certificate {
         &self.key_blob
     }
 
-    /// What it is for.
+    /// Returns its purpose.
     pub fn cert_type(&self) -> CertType {
         self.cert_type
     }

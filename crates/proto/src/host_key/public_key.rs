@@ -147,7 +147,7 @@ impl<'a> PublicKey<'a> {
     }
 }
 
-/// Why a blob is not a key.
+/// The reason why a blob is not a valid key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PublicKeyError {
     UnsupportedType {

@@ -92,13 +92,13 @@ pub fn rsa_bits(blob: &[u8]) -> Result<Option<usize>, SignatureError> {
     }
 }
 
-/// What `ssh-keygen -l` prints for the key: `SHA256:` and the hash of the blob in base64 without padding. The
-/// fingerprint of a certificate, as OpenSSH shows it, is that of its [`Certificate::key_blob`].
+/// Returns the fingerprint as `ssh-keygen -l` prints it: `SHA256:` and the hash of the blob in base64 without padding.
+/// The fingerprint of a certificate, as OpenSSH shows it, is that of its [`Certificate::key_blob`].
 pub fn fingerprint(blob: &[u8]) -> String {
     format!("SHA256:{}", STANDARD_NO_PAD.encode(digest(&SHA256, blob)))
 }
 
-/// Why a signature, or the key that should have made it, is not accepted.
+/// The reason why a signature, or the key that should have made it, is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
@@ -125,9 +125,9 @@ pub enum SignatureError {
     /// The signature names another algorithm than was agreed on.
     #[error("the signature was made with {got:?} where {expected} was agreed on")]
     WrongAlgorithm {
-        /// What was agreed on.
+        /// The negotiated algorithm.
         expected: &'static str,
-        /// What the signature names.
+        /// The algorithm that the signature names.
         got: String,
     },
     /// A blob does not have its type's form.
@@ -175,7 +175,7 @@ impl Certificate {
     }
 }
 
-/// How a signature is made. RSA keys have several; every other key type has one.
+/// The way in which a signature is made. RSA keys have several; every other key type has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Algorithm {
     RsaSha256,
@@ -299,7 +299,8 @@ fn verify_ed25519(key: &[u8], signature: &[u8], data: &[u8]) -> Result<(), Signa
         .map_err(|_| SignatureError::BadSignature)
 }
 
-/// What a security key signs (PROTOCOL.u2f, "SSH U2F Signatures"), from the flags and counter behind its signature.
+/// Returns the data that a security key signs (PROTOCOL.u2f, "SSH U2F Signatures"), from the flags and counter behind
+/// its signature.
 fn security_key_data(
     application: &[u8],
     mut signature: Reader<'_>,

@@ -1,4 +1,4 @@
-//! Which algorithms a connection may use, and the choice among them (RFC 4253 section 7.1).
+//! The algorithms that a connection may use, and the choice among them (RFC 4253 section 7.1).
 
 use crate::crypto::cipher::Cipher;
 use crate::crypto::kex::KexMethod;
@@ -51,7 +51,7 @@ pub const HOST_KEY_ALGORITHMS: &[&str] = &[
     "rsa-sha2-256",
 ];
 
-/// What this side allows, most wanted first.
+/// The algorithms that this side allows, most wanted first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preferences {
     /// Key exchange methods.
@@ -135,7 +135,7 @@ impl Direction {
     }
 }
 
-/// What both sides agreed on.
+/// The algorithms that both sides agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
     /// The key exchange method.
@@ -162,7 +162,7 @@ impl Negotiated {
     }
 }
 
-/// What is kept of a server's first KEXINIT: what later connections may choose otherwise.
+/// The part of a server's first KEXINIT that is kept: later connections may choose differently by it.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerOffer {
     /// The key exchange and host key algorithms that it listed first.

@@ -49,7 +49,7 @@ impl fmt::Debug for Compressor {
     }
 }
 
-/// Why a payload cannot be decompressed. The stream cannot be resumed after any of these.
+/// The reason why a payload cannot be decompressed. The stream cannot be resumed after any of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum DecompressError {
@@ -126,7 +126,7 @@ impl fmt::Debug for Decompressor {
     }
 }
 
-/// How much of the current payload a stream has taken, from its totals before and now.
+/// Returns the part of the current payload that a stream has taken, from its totals before and now.
 fn consumed(before: u64, now: u64) -> usize {
     usize::try_from(now - before).expect("a payload fits in memory, and so does what was taken of it")
 }

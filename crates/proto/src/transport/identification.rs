@@ -47,12 +47,12 @@ impl ServerId {
         self.line.as_bytes()
     }
 
-    /// What follows `SSH-2.0-`: software name, version and comment.
+    /// Returns the text after `SSH-2.0-`: software name, version and comment.
     pub fn software(&self) -> &str {
         self.shown.as_str().splitn(3, '-').nth(2).unwrap_or_default()
     }
 
-    /// Whether the server is OpenSSH's sshd, whose behaviour the early flights lean on.
+    /// Returns whether the server is OpenSSH's sshd, whose behaviour the early flights lean on.
     pub fn is_openssh(&self) -> bool {
         self.software().starts_with("OpenSSH_")
     }

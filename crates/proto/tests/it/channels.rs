@@ -423,7 +423,7 @@ fn a_server_that_asks_and_does_not_read_is_refused_in_bounded_memory() {
     }
 }
 
-/// What an application may do with an offer, all of which makes this side say something.
+/// An application's possible answer to an offer, each of which makes this side send something.
 type Answer = fn(&mut Channels, ChannelId);
 
 #[test]

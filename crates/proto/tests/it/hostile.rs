@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_millis(300);
 /// Reads of up to 64 KiB that a server may use up on nothing.
 const PATIENCE: usize = 100;
 
-/// How the connection must end.
+/// The required end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Misbehaved,

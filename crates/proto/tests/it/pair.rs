@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 const RTT: Duration = Duration::from_millis(100);
 
-/// What the application shows when it is asked to authenticate.
+/// The credential that the application shows when it is asked to authenticate.
 #[derive(Debug, Clone, Copy)]
 enum Credential {
     /// Any key does: the server does not verify it. `true`: with the early flight.
@@ -394,7 +394,7 @@ fn a_failure_without_proof_of_refusal_ends_the_connection_and_the_command_may_ha
     assert!(pair.server.executed.is_empty());
 }
 
-/// What became of the log-in that a command left with, and what is known of the command then.
+/// The fate of the log-in that a command left with, and the knowledge about the command then.
 #[test]
 fn whether_a_command_may_have_begun_goes_by_the_servers_word_on_the_log_in() {
     let failure = |partial| Answer::Failure {

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 /// The largest packet with its length and its tag: no connection keeps more unread.
 const MOST_UNREAD: usize = 256 * 1024 + 4 + 64;
-/// What is read at once.
+/// The size of one read.
 const READ: usize = 64 * 1024;
 
 /// An Ed25519 client key.
@@ -47,7 +47,7 @@ impl Key {
     }
 }
 
-/// How a connection ended, or why one stopped listening to it.
+/// The end of a connection, or of listening to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum End {
     /// The state machine had enough.
@@ -64,7 +64,7 @@ pub(crate) struct Client {
     pub(crate) connection: Connection,
     chunk: Vec<u8>,
     events: VecDeque<Event>,
-    /// What an error left behind it: events that came before it are still told.
+    /// The end that an error left behind it: events that came before it are still reported.
     end: Option<End>,
     /// Reads that are left without a decision to make, before one gives the server up.
     patience: usize,
@@ -224,7 +224,7 @@ impl Drop for Client {
     }
 }
 
-/// What a session said.
+/// A session's output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) stdout: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What the server answers, and what the client gets of it.
+//! The server's answers, and the client's share of them.
 
 use bytes::{BufMut as _, BytesMut};
 
@@ -128,7 +128,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// What is open more than once changes by what is written to it elsewhere.
+    /// Returns the file, and changes the other openings of it, which writes elsewhere affect.
     pub(super) fn shared(&mut self, mut new: File) -> File {
         let others = self.files.values_mut();
         let mut is_shared = false;
@@ -182,7 +182,7 @@ impl Bridge {
         self.queue[index].state = State::Answered(answer);
     }
 
-    /// What an answer says beyond itself.
+    /// Learns from an answer beyond its own request.
     pub(super) fn learn(&mut self, n: u64, answer: &Packet) {
         let index = (n - self.first) as usize;
         let entry = &self.queue[index];
@@ -263,7 +263,7 @@ impl Bridge {
         }
     }
 
-    /// What was open by a name that is taken away is not to be found by it.
+    /// Marks files that were opened by a name which is taken away: they cannot be found by it.
     pub(super) fn take_name(&mut self, request: &Request) {
         let taken = match request {
             Request::Remove { path } | Request::Rmdir { path } => path,

@@ -1,4 +1,4 @@
-//! What a client has open, and by what it is known again.
+//! A client's open file, and the means to recognise it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,13 +21,13 @@ pub(super) struct File {
     /// The server's handle in its present session.
     pub(super) handle: Option<Handle>,
     pub(super) kind: Kind,
-    /// What the server said of it when it was opened.
+    /// The server's attributes when it was opened.
     pub(super) known: Option<FileAttributes>,
     /// The client has asked for its end, and may not use it any more.
     pub(super) is_closing: bool,
     /// Something was read from it or written to it.
     pub(super) is_used: bool,
-    /// Why it cannot be used in the present session.
+    /// The reason why it cannot be used in the present session.
     pub(super) dead: Option<GiveUp>,
     /// Its name was taken away, or may have been, so that what has the name now is another file.
     pub(super) has_lost_name: bool,
@@ -38,7 +38,7 @@ pub(super) enum Kind {
     Directory(Names),
 }
 
-/// What became of a file's content.
+/// The state of a file's content.
 pub(super) struct Content {
     pub(super) flags: OpenFlags,
     /// Something else that the client has open writes to it as well.
@@ -49,7 +49,7 @@ pub(super) struct Content {
     pub(super) least: u64,
     /// It ends nowhere behind this, if its size at the start is known.
     pub(super) most: u64,
-    /// Where the first write went, and where the next one has to go if none leaves a gap.
+    /// The place of the first write, and the one of the next if none leaves a gap.
     appended: Option<(u64, u64)>,
     /// Writes were not one behind the other.
     has_gaps: bool,
@@ -126,7 +126,7 @@ impl File {
         Some((least, content.most.max(base)))
     }
 
-    /// What its name leads to.
+    /// Returns the knowledge of its name.
     pub(super) fn knowledge(&self) -> Knowledge {
         Knowledge::Present {
             sizes: self.sizes(),
@@ -134,7 +134,7 @@ impl File {
         }
     }
 
-    /// What to ask in order to open it again; why not, if that cannot be.
+    /// Returns the flags to open it again, or the reason why that is impossible.
     pub(super) fn reopening(&self) -> Result<OpenFlags, GiveUp> {
         let stuck = |why| {
             Err(GiveUp::NotCarried {
@@ -243,7 +243,7 @@ impl Content {
         }
     }
 
-    /// Whether the offsets of an append are where its data went: servers differ in whether they look at them.
+    /// Returns whether the offsets of an append are where its data went: servers differ in whether they look at them.
     fn appends_where_told(&self, known: Option<&FileAttributes>) -> bool {
         let size = known.and_then(|known| known.size);
         match self.appended {
@@ -254,7 +254,7 @@ impl Content {
 }
 
 impl Names {
-    /// Whether a name was not told yet.
+    /// Returns whether a name was not told yet.
     pub(super) fn is_new(&mut self, name: &[u8]) -> bool {
         if self.told.len() >= MOST_NAMES {
             self.has_too_many = true;

@@ -1,4 +1,4 @@
-//! What a client and a server send, packet by packet.
+//! The packets of a client and a server.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
@@ -30,7 +30,7 @@ pub(super) struct Packets {
 /// A length that no packet has.
 pub(super) struct BadLength {
     pub(super) length: usize,
-    /// What the length was read from, and what came behind it.
+    /// The bytes of the length, and the ones after it.
     pub(super) start: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ impl Packets {
     }
 }
 
-/// What a client asks. The handles in it are those that it was given.
+/// A client's request. The handles in it are those that it was given.
 #[derive(Debug)]
 pub(super) enum Order {
     /// A write keeps its data in the slices in which it came.
@@ -323,7 +323,7 @@ impl Order {
         .flatten()
     }
 
-    /// Whether several answers of the server may make its answer.
+    /// Returns whether several answers of the server may make its answer.
     pub(super) fn brings_pieces(&self) -> bool {
         matches!(self, Self::Known(Request::Read { .. } | Request::Readdir { .. }))
     }
@@ -336,7 +336,7 @@ impl Order {
         matches!(self, Self::Known(Request::Read { .. }))
     }
 
-    /// Whether it changes a file in a way that may be asked again, or ends it.
+    /// Returns whether it changes a file in a way that may be asked again, or ends it.
     pub(super) fn is_repeatable_change(&self) -> bool {
         match self {
             Self::Write { .. } => true,

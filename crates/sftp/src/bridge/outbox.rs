@@ -19,7 +19,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Where heads are written.
+    /// Returns the buffer in which heads are written.
     pub(super) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.heads
     }

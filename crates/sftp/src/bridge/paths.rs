@@ -1,4 +1,4 @@
-//! What the server's answers said of paths, and which requests are about the same name.
+//! The server's statements about paths, and the requests that concern the same name.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::attributes::FileAttributes;
 use crate::request::Request;
 
-/// What was true of a path when the server last said something about it.
+/// The state of a path when the server last reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Knowledge {
     Missing,
@@ -26,7 +26,7 @@ impl Knowledge {
         }
     }
 
-    /// Whether a file with these attributes may be the one that is known.
+    /// Returns whether a file with these attributes may be the one that is known.
     pub(super) fn is(&self, attributes: &FileAttributes) -> bool {
         let Self::Present { sizes, modified } = self else {
             return false;
@@ -57,7 +57,7 @@ const LONGEST: usize = 4096;
 pub(super) const RECENT: u64 = 64;
 
 impl Paths {
-    /// What is known of a path, and how many answers ago it was said.
+    /// Returns the knowledge of a path, and the number of answers since then.
     pub(super) fn about(&self, path: &[u8]) -> Option<(Knowledge, u64)> {
         self.known
             .get(path)
@@ -83,7 +83,7 @@ impl Paths {
     }
 }
 
-/// What a request does to names.
+/// The effect of a request on names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// It is about what is open, or about nothing.
@@ -137,7 +137,8 @@ pub(super) fn victim(request: &Request) -> Option<&Bytes> {
     }
 }
 
-/// Whether a request has to wait for another one's answer: after a loss, looking could not tell what each of them has done.
+/// Returns whether a request has to wait for another one's answer: after a loss, looking could not tell what each of
+/// them has done.
 pub(super) fn conflict(new: &Request, old: &Request) -> bool {
     let ((new, of_new), (old, of_old)) = (effect(new), effect(old));
     match (new, old) {
@@ -151,7 +152,8 @@ pub(super) fn conflict(new: &Request, old: &Request) -> bool {
         .any(|a| of_old.iter().flatten().any(|b| overlap(a, b)))
 }
 
-/// Whether two paths may lead through the same name. Only names are compared, since one path has many spellings.
+/// Returns whether two paths may lead through the same name. Only names are compared, since one path has many
+/// spellings.
 pub(super) fn overlap(a: &[u8], b: &[u8]) -> bool {
     let names =
         |path| <[u8]>::split(path, |byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
@@ -162,7 +164,7 @@ pub(super) fn overlap(a: &[u8], b: &[u8]) -> bool {
     is_in(a, b) || is_in(b, a)
 }
 
-/// Whether two paths may be one file's, where one is spelled from elsewhere than the other.
+/// Returns whether two paths may be one file's, where one is spelled from elsewhere than the other.
 pub(super) fn may_be_same(a: &[u8], b: &[u8]) -> bool {
     let names =
         |path| <[u8]>::split(path, |byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");

@@ -1,4 +1,4 @@
-//! What a new session begins with: finding out what the lost one has done, and opening again what was open.
+//! The beginning of a new session: it finds out what the lost one has done, and opens the same files again.
 
 use super::file::Kind;
 use super::incoming::{Order, Packet};
@@ -14,17 +14,17 @@ use crate::status::StatusCode;
 use bytes::Bytes;
 use trunkline_text::Printable;
 
-/// What looking at a path brought.
+/// The finding about a path.
 pub(super) enum Seen {
     Missing,
     There(FileAttributes),
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     Link(Bytes),
     /// The server does not tell.
     Untold,
 }
 
-/// What has become of a request whose answer was lost.
+/// The fate of a request whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Done,
@@ -128,7 +128,7 @@ impl Bridge {
         }
     }
 
-    /// What is open by names that may or may not have been changed is not to be found by them.
+    /// Marks files that were opened by names which may or may not have been changed: they cannot be found by them.
     fn doubt_names(&mut self, n: u64) {
         let index = (n - self.first) as usize;
         let Order::Known(request) = &self.queue[index].order else {
@@ -145,7 +145,7 @@ impl Bridge {
         }
     }
 
-    /// What has become of a request that was sent, by what was seen since.
+    /// Returns the fate of a request that was sent, judged by the findings since.
     fn fate(&self, n: u64) -> Fate {
         let entry = &self.queue[(n - self.first) as usize];
         let before = entry.before.map(|known| known.map(|(knowledge, _)| knowledge));
@@ -271,7 +271,7 @@ fn same_as_before(file: &mut File, now: FileAttributes) -> Result<(), GiveUp> {
     Ok(())
 }
 
-/// Why something could not be opened again.
+/// Returns the reason why a file could not be opened again.
 fn gone(file: &File, answer: &Packet) -> GiveUp {
     let path = Printable::line(&file.path);
     match answer.status() {
@@ -283,7 +283,7 @@ fn gone(file: &File, answer: &Packet) -> GiveUp {
     }
 }
 
-/// What to ask in order to see whether a request was done.
+/// Returns the requests that show whether a request was done.
 fn looks(request: &Request) -> [Option<Request>; 2] {
     let look = |path: &Bytes| Some(Request::Lstat { path: path.clone() });
     match request {

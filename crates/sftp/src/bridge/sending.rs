@@ -1,4 +1,4 @@
-//! What goes to the server, and what has to wait.
+//! The requests that go to the server, and those that have to wait.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
@@ -34,8 +34,8 @@ impl Bridge {
         self.phase == Phase::Up || (self.phase == Phase::Greeting && self.sessions == 1 && self.is_asked)
     }
 
-    /// Whether a request has to wait for others that were sent before: if the connection were lost now, looking could not tell
-    /// what each of them did, or a READ that is asked again would find what was written behind it.
+    /// Returns whether a request has to wait for others that were sent before: if the connection were lost now, looking
+    /// could not tell what each of them did, or a READ that is asked again would find what was written behind it.
     pub(super) fn has_to_wait(&self, n: u64) -> bool {
         let index = (n - self.first) as usize;
         let new = &self.queue[index].order;
@@ -66,13 +66,13 @@ impl Bridge {
         }
     }
 
-    /// Whether a request is about an open file that a path may lead to.
+    /// Returns whether a request is about an open file that a path may lead to.
     pub(super) fn is_about(&self, order: &Order, path: &Bytes) -> bool {
         let mut files = order.handles().filter_map(|handle| self.files.get(handle));
         files.any(|file| self.has_links || paths::may_be_same(path, &file.path))
     }
 
-    /// Whether the older of two requests reads what the newer one changes, or moves the end of.
+    /// Returns whether the older of two requests reads what the newer one changes, or moves the end of.
     pub(super) fn is_read_before(&self, old: &Order, new: &Order) -> bool {
         let Order::Known(Request::Read { offset, .. }) = old else {
             return false;
@@ -167,7 +167,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// What is answered without asking: to the end of what cannot be opened again and was only read, whatever it is.
+    /// Answers a request without the server: an unknown handle fails, and closing a file that cannot be opened again and
+    /// was only read succeeds. Any other request for such a file ends the session.
     pub(super) fn answer_without_server(&self, n: u64) -> Result<Option<Packet>, GiveUp> {
         let entry = &self.queue[(n - self.first) as usize];
         let mut dead = None;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How much memory the names may take that servers list, in all walks that share it: names that were asked for, that wait to
-/// be taken, and directories that wait to be read. A server may make up names without end, and many servers may.
+/// The memory limit for names that servers list, in all walks that share it: names that were asked for, that wait to be
+/// taken, and directories that wait to be read. A server may make up names without end, and many servers may.
 ///
 /// A walk that finds it used up asks for one answer at a time, once all was taken that it has told; so each of them can end,
 /// whatever the others hold.
@@ -29,17 +29,18 @@ impl NameBudget {
         }))
     }
 
-    /// What it is.
+    /// Returns the limit.
     pub fn most(&self) -> usize {
         self.0.most
     }
 
-    /// What is taken of it. It may be more for as long as an answer takes that was larger than any before.
+    /// Returns the used part of it. It may be more for as long as an answer takes that was larger than any before.
     pub fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// Whether there is room for names that can be asked for later as well: half is left for what cannot be put off.
+    /// Returns whether there is room for names that can be asked for later as well: half is left for what cannot be put
+    /// off.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.taken().saturating_add(bytes) <= self.0.most / 2
     }
@@ -85,7 +86,7 @@ impl Share {
         &self.budget
     }
 
-    /// What it is from now on.
+    /// Sets its present use.
     pub(super) fn set(&mut self, taken: usize) {
         self.budget.change(self.taken, taken);
         self.taken = taken;

@@ -18,7 +18,7 @@ use crate::reply::{Handle, Outcome, Reply};
 use crate::request::{OpenFlags, Request};
 use crate::status::{Status, StatusCode};
 
-/// What to download.
+/// The options of a download.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DownloadOptions {
@@ -61,23 +61,23 @@ pub enum DownloadEvent {
     Attributes(FileAttributes),
     /// Bytes of the file, in no order.
     Data {
-        /// Where they belong.
+        /// Their place in the file.
         offset: u64,
         /// The bytes.
         data: Data,
     },
     /// Zeros, in whole blocks of 4 KiB: a hole may be left there. Only with [`DownloadOptions::sparse`].
     Zeros {
-        /// Where they begin.
+        /// The beginning.
         offset: u64,
-        /// How many.
+        /// The length.
         length: u64,
     },
     /// A worker beside others takes no part.
     WorkerLost(WorkerId, WorkerLoss),
     /// All bytes have come. The file may have grown meanwhile.
     Finished {
-        /// Where the file ended; what was written behind this is to be cut off.
+        /// The end of the file; data that was written behind it has to be cut off.
         length: u64,
         /// Whether `length` is more than the file had when it was opened.
         grown: bool,
@@ -105,16 +105,16 @@ pub struct Download {
     over: bool,
 }
 
-/// What tells one file from another in version 3, which has no inode numbers: size and modification time.
+/// The identity of a file in version 3, which has no inode numbers: size and modification time.
 type Identity = (Option<u64>, Option<u32>);
 
 type Worker = worker::Worker<Purpose, Reading>;
 
-/// What a worker reads.
+/// A worker's part of the reading.
 struct Reading {
     /// Whether the worker's file is known to be the same as the others'.
     trusted: bool,
-    /// What is this worker's to ask for: short reads first, then the rest of its stripe.
+    /// The ranges that this worker has to ask for: short reads first, then the rest of its stripe.
     short: VecDeque<Range<u64>>,
     stripe: Range<u64>,
 }
@@ -160,13 +160,13 @@ impl Download {
         }
     }
 
-    /// What has been downloaded: with [`Ranges::done`] a later attempt resumes from there.
+    /// Returns the downloaded ranges: with [`Ranges::done`] a later attempt resumes from there.
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Whether [`DownloadEvent::Finished`] or [`DownloadEvent::Failed`] was given out or waits. Each worker wants to be
-    /// driven once more then, to close its file.
+    /// Returns whether [`DownloadEvent::Finished`] or [`DownloadEvent::Failed`] was given out or waits. Each worker
+    /// wants to be driven once more then, to close its file.
     pub fn is_over(&self) -> bool {
         self.over
     }

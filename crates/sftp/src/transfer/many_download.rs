@@ -24,7 +24,7 @@ pub enum ManyDownloadEvent {
     Data {
         /// The file.
         file: FileId,
-        /// Where they belong.
+        /// Their place in the file.
         offset: u64,
         /// The bytes.
         data: Data,
@@ -42,7 +42,7 @@ pub enum ManyDownloadEvent {
     Failed {
         /// The file.
         file: FileId,
-        /// Why not.
+        /// The reason.
         status: Status,
     },
 }
@@ -84,7 +84,7 @@ struct Small {
     expected: usize,
     /// Answers awaited.
     awaited: usize,
-    /// What is to be closed behind them.
+    /// The handle to close after them.
     handle: Option<Handle>,
     got: u64,
     attributes: Option<FileAttributes>,

@@ -22,7 +22,7 @@ use crate::status::{Status, StatusCode};
 pub struct UploadFile {
     /// The file to write.
     pub path: Bytes,
-    /// What is expected to be there under `path`.
+    /// The expected state of `path`.
     pub opening: Opening,
     /// Owner and group to give the file; where the server refuses that, the file ends with
     /// [`ManyUploadEvent::NotReplaced`].
@@ -68,7 +68,7 @@ pub enum ManyUploadEvent {
     Finished {
         /// The file.
         file: FileId,
-        /// Why the attributes were not set, if they were not.
+        /// The reason why the attributes were not set, if they were not.
         attributes: Result<(), Status>,
     },
     /// The file could not get its last name as it should; what has that name is as it was, and what was written has been
@@ -76,7 +76,7 @@ pub enum ManyUploadEvent {
     NotReplaced {
         /// The file.
         file: FileId,
-        /// What the server refused.
+        /// The refused operation.
         refused: Refused,
         /// In its words.
         status: Status,
@@ -85,14 +85,14 @@ pub enum ManyUploadEvent {
     Taken {
         /// The file.
         file: FileId,
-        /// What the server says.
+        /// The server's answer.
         status: Status,
     },
     /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others continue.
     Failed {
         /// The file.
         file: FileId,
-        /// Why not.
+        /// The reason.
         status: Status,
     },
 }
@@ -126,12 +126,12 @@ struct Running {
     held: usize,
     handle: Option<Handle>,
     content: Option<Data>,
-    /// What was written.
+    /// The number of bytes written.
     length: u64,
     flight: Flight,
     awaited: usize,
     renaming: Option<Renaming>,
-    /// What was written has been asked to be removed.
+    /// The removal of the written file has been requested.
     is_removed: bool,
     attributes: Option<Status>,
     /// They were set by path.
@@ -140,7 +140,7 @@ struct Running {
     failed: Option<Status>,
 }
 
-/// What has left for a file.
+/// A request for a file that has left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flight {
     /// OPEN.

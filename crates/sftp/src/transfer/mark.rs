@@ -10,9 +10,9 @@ use crate::attributes::{FileAttributes, FileType, Owner, Times};
 #[derive(Debug)]
 pub(super) struct Mark {
     accessed: u32,
-    /// When the file was made, by both clocks.
+    /// The time at which the file was made, by both clocks.
     made: Option<(Instant, u32)>,
-    /// Whose it is; `None` until the file was seen to have kept the mark.
+    /// Its owner; `None` until the file was seen to have kept the mark.
     owner: Option<Owner>,
 }
 
@@ -25,7 +25,7 @@ impl Mark {
         }
     }
 
-    /// What marks a file.
+    /// Returns the times that mark a file.
     pub(super) fn times(&self) -> FileAttributes {
         let times = Times {
             accessed: self.accessed,
@@ -47,12 +47,12 @@ impl Mark {
         self.owner = found.owner.filter(|_| self.is_shown(found));
     }
 
-    /// Whether the file was seen to have it, so that others can look for it.
+    /// Returns whether the file was seen to have it, so that others can look for it.
     pub(super) fn is_kept(&self) -> bool {
         self.owner.is_some()
     }
 
-    /// Whether what was opened under the file's name is that file.
+    /// Returns whether what was opened under the file's name is that file.
     pub(super) fn is_on(&self, found: &FileAttributes) -> bool {
         self.is_kept() && self.is_shown(found) && found.owner == self.owner
     }
@@ -62,7 +62,7 @@ impl Mark {
             && found.times.is_some_and(|times| times.accessed == self.accessed)
     }
 
-    /// What the file's times would be by now without it, by the server's clock.
+    /// Returns the times that the file would have by now without the mark, by the server's clock.
     pub(super) fn usual_times(&self, now: Instant) -> Option<Times> {
         let (begun, made) = self.made?;
         let passed = u32::try_from(now.saturating_duration_since(begun).as_secs()).unwrap_or(u32::MAX);

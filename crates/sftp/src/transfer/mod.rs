@@ -65,9 +65,9 @@ use crate::reply::Outcome;
 
 /// A transfer as a state machine without I/O, over one session or several.
 pub trait Plan {
-    /// Which of the sessions it goes over; `()` where there is only one.
+    /// The session among those that it goes over; `()` if there is only one.
     type Worker: Copy;
-    /// What it tells.
+    /// Its events.
     type Event;
 
     /// Asks a session for as much as is worth having in flight. Call it after every other call.
@@ -109,7 +109,7 @@ pub trait Many: Plan<Worker = ()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) u64);
 
-/// What a server refuses to do with a file that is written, so that it cannot get its last name as it should.
+/// An operation that a server refuses on a written file, so that it cannot get its last name in the usual way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// To give it the owner of what it replaces.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The unit is the caller's: bytes for one file, files for many.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// What is in flight until a rate is known.
+    /// The bytes in flight until a rate is known.
     first: u64,
     least: u64,
     most: u64,
@@ -23,11 +23,11 @@ pub(super) struct Pace {
     /// Units a second: the maxima of this and the last generation of [`GENERATION`] rounds.
     rates: [f64; 2],
     rounds: u32,
-    /// What was delivered when the current round began.
+    /// The delivered bytes when the current round began.
     round: u64,
 }
 
-/// What was known when something was sent.
+/// The state of the pace when something was sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SendMark {
     amount: u64,
@@ -60,7 +60,7 @@ impl Pace {
         Self { first, ..self }
     }
 
-    /// How much there should be in flight.
+    /// Returns the number of bytes that should be in flight.
     pub(super) fn target(&self) -> u64 {
         let rate = self.rates[0].max(self.rates[1]);
         if rate == 0.0 {
@@ -71,7 +71,7 @@ impl Pace {
         ((2.0 * product) as u64).clamp(self.least, self.most)
     }
 
-    /// Whether more should be sent, beside `prepared` that is about to be.
+    /// Returns whether more should be sent, beside `prepared` that is about to be.
     pub(super) fn has_room(&self, prepared: u64) -> bool {
         self.in_flight + prepared < self.target()
     }
@@ -85,7 +85,7 @@ impl Pace {
         }
     }
 
-    /// What was sent has been answered.
+    /// Notes that something sent was answered.
     pub(super) fn done(&mut self, sent: SendMark, now: Instant) {
         self.in_flight -= sent.amount;
         self.delivered += sent.amount;
@@ -105,7 +105,7 @@ impl Pace {
         }
     }
 
-    /// What was sent will not be answered.
+    /// Notes that something sent will not be answered.
     pub(super) fn lost(&mut self, sent: SendMark) {
         self.in_flight -= sent.amount;
     }

@@ -11,11 +11,11 @@ use std::ops::Range;
 /// files grow, and those of /proc say that they are empty. Without an expected end ranges are given out without limit.
 #[derive(Debug, Clone)]
 pub struct Ranges {
-    /// Where the first range that was never given out begins.
+    /// The beginning of the first range that was never given out.
     next: u64,
     expected: Option<u64>,
     end: Option<u64>,
-    /// Where the piece begins that was given out to look for the end.
+    /// The beginning of the piece that was given out to look for the end.
     probe: Option<u64>,
     returned: Vec<Range<u64>>,
     /// Done ranges, start to end, apart from each other.
@@ -130,12 +130,12 @@ impl Ranges {
         self.done.insert(start, end);
     }
 
-    /// Whether the end is known and everything before it is done.
+    /// Returns whether the end is known and everything before it is done.
     pub fn is_complete(&self) -> bool {
         self.end.is_some_and(|end| self.done_to() >= end)
     }
 
-    /// Whether the end is known and nothing is left to give out.
+    /// Returns whether the end is known and nothing is left to give out.
     pub fn is_given_out(&self) -> bool {
         let done_at = self
             .done
@@ -145,7 +145,7 @@ impl Ranges {
         self.returned.is_empty() && self.end.is_some_and(|end| self.next.max(done_at) >= end)
     }
 
-    /// Where the first gap begins: everything from the start to here is done. What a single-stream resume needs.
+    /// Returns the beginning of the first gap: everything before it is done. What a single-stream resume needs.
     pub fn done_to(&self) -> u64 {
         match self.done.range(..=self.start).next_back() {
             Some((_, &end)) => end.max(self.start),

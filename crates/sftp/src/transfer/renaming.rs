@@ -28,7 +28,7 @@ enum Step {
     Reading(Status),
     /// It is looked at what has the name.
     Looking(Status),
-    /// What has the name is being moved aside.
+    /// The file that has the name is being moved aside.
     MovingAside(Status),
     /// The name is free.
     Placing,
@@ -99,14 +99,14 @@ impl Renaming {
         ControlFlow::Continue(client.request(request))
     }
 
-    /// What the file that is replaced is called meanwhile: as the one that replaces it was, which nobody else uses.
+    /// Returns the temporary name of the replaced file: the replacing file's earlier name, which nobody else uses.
     fn aside(&self) -> Bytes {
         let stem = self.from.strip_suffix(b".part").unwrap_or(&self.from);
         [stem, b".old"].concat().into()
     }
 }
 
-/// Whether a name that is taken may be why a server refused to rename.
+/// Returns whether a name that is taken may be why a server refused to rename.
 fn may_be_in_the_way(status: &Status) -> bool {
     let is_refused = matches!(
         status.code,

@@ -18,7 +18,7 @@ use crate::reply::{Handle, Outcome, Reply};
 use crate::request::{OpenFlags, Request};
 use crate::status::{Status, StatusCode};
 
-/// What to upload, and how to leave it.
+/// The options of an upload, and the attributes of the result.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UploadOptions {
@@ -34,7 +34,7 @@ pub struct UploadOptions {
     pub create: FileAttributes,
     /// Attributes to set behind the last write: times, permissions, owner. Its size is ignored.
     pub attributes: FileAttributes,
-    /// What is expected to be there under `path`.
+    /// The expected state of `path`.
     pub opening: Opening,
     /// Owner and group to give the file before anything is written to it; with [`Opening::Exclusive`]. Where the server
     /// refuses that, the upload ends with [`UploadEvent::NotReplaced`].
@@ -74,7 +74,7 @@ impl UploadOptions {
     }
 }
 
-/// How the file to write is opened.
+/// The way to open the file to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Opening {
     /// It is made, or emptied if it is there and nothing of it is to be kept.
@@ -99,9 +99,9 @@ pub enum UploadEvent {
     Read {
         /// For the answer.
         id: ReadId,
-        /// Where to read.
+        /// The place to read.
         offset: u64,
-        /// How much.
+        /// The length.
         length: usize,
     },
     /// A worker beside others takes no part.
@@ -112,12 +112,12 @@ pub enum UploadEvent {
         length: u64,
         /// Whether the server wrote it to its disk as was asked.
         synced: bool,
-        /// Why the attributes were not set, if they were not.
+        /// The reason why the attributes were not set, if they were not.
         attributes: Result<(), Status>,
     },
     /// The file could not get its last name as it should; what has that name is as it was. Nothing more comes.
     NotReplaced {
-        /// What the server refused.
+        /// The refused operation.
         refused: Refused,
         /// In its words.
         status: Status,
@@ -151,7 +151,7 @@ pub struct Upload {
     events: VecDeque<UploadEvent>,
     /// Bytes wanted, provided and being written.
     held: usize,
-    /// Where the last of the confirmed writes ends.
+    /// The end of the last confirmed write.
     written_end: u64,
     /// The beginning of the first bytes that were sent, to look for it in the file, and whether they are confirmed.
     sample: Option<(u64, Bytes)>,
@@ -164,7 +164,7 @@ const SAMPLE: usize = 4096;
 
 type Worker = worker::Worker<Purpose, Writing>;
 
-/// What a worker writes.
+/// A worker's part of the writing.
 #[derive(Default)]
 struct Writing {
     /// Bytes that were wanted for this worker and are not being written yet.
@@ -174,7 +174,7 @@ struct Writing {
     came_early: bool,
     /// The file may not be read, only written.
     only_writes: bool,
-    /// What it has opened has not been seen to be the file.
+    /// Its opened file has not been identified yet.
     is_unseen: bool,
 }
 
@@ -187,7 +187,7 @@ enum Purpose {
     /// The same: what was written is still there.
     StillThere,
     Owner,
-    /// What the new file looks like before it is marked.
+    /// The attributes of the new file before it is marked.
     Made,
     Mark,
     /// The same when it is.
@@ -211,7 +211,7 @@ enum Purpose {
     Rename,
 }
 
-/// What a worker opens the file as.
+/// The role in which a worker opens the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// The one that makes it, or knows that it is there.
@@ -221,7 +221,7 @@ enum Role {
     Further,
 }
 
-/// How far the end of an upload is.
+/// The progress of an upload's end.
 #[derive(Default)]
 struct Finish {
     /// The worker that finishes.
@@ -279,18 +279,18 @@ impl Upload {
         }
     }
 
-    /// Whether the file was opened on the server, or made.
+    /// Returns whether the file was opened on the server, or made.
     pub fn has_opened(&self) -> bool {
         self.created
     }
 
-    /// What the server has confirmed: with [`Ranges::done`] a later attempt resumes from there.
+    /// Returns the ranges that the server has confirmed: with [`Ranges::done`] a later attempt resumes from there.
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each worker wants to be
-    /// driven once more then, to close its file.
+    /// Returns whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each worker wants
+    /// to be driven once more then, to close its file.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -578,7 +578,7 @@ impl Upload {
         worker.state = WorkerState::Opening;
     }
 
-    /// Whether nothing of the file is to be kept.
+    /// Returns whether nothing of the file is to be kept.
     fn is_fresh(&self) -> bool {
         self.options.start == 0 && self.options.done.is_empty()
     }
@@ -731,7 +731,7 @@ impl Upload {
         self.workers.stir();
     }
 
-    /// What FSTAT told of a file that is marked, or should be.
+    /// Handles the result of FSTAT on a file that is marked, or should be.
     fn handle_look(
         &mut self,
         id: WorkerId,
@@ -774,7 +774,7 @@ impl Upload {
         }
     }
 
-    /// What the file is to look like at last.
+    /// Returns the final attributes of the file.
     fn last_attributes(&self, now: Instant) -> FileAttributes {
         let mut attributes = self.options.attributes.clone();
         let usual = self.mark.as_ref().and_then(|mark| mark.usual_times(now));
@@ -904,8 +904,8 @@ impl Upload {
         }
     }
 
-    /// What has been cut may be empty by now: a server that truncates a file to nothing and fills it up again was seen
-    /// (Paramiko's).
+    /// Handles the result of a cut: the file may be empty by now, as a server was seen (Paramiko's) that truncates a
+    /// file to nothing and fills it up again.
     fn handle_cut(&mut self, id: WorkerId, client: &mut Client, outcome: Outcome) {
         let Some(handle) = self.handle_to_finish(id) else {
             return;
@@ -937,7 +937,7 @@ impl Upload {
         self.ask(id, read, Purpose::Compare, client);
     }
 
-    /// Whether what was read back is what was written there.
+    /// Returns whether what was read back is what was written there.
     fn is_as_written(&self, outcome: Outcome) -> bool {
         match (outcome, &self.sample) {
             (Ok(Reply::Data(data)), Some((_, sample))) => {
@@ -991,7 +991,7 @@ impl Upload {
         }
     }
 
-    /// Whether the server did not set the attributes of an open file, and may set those of a path.
+    /// Returns whether the server did not set the attributes of an open file, and may set those of a path.
     fn should_set_by_path(&self) -> bool {
         let refused = self.finish.attributes.as_ref();
         refused.is_some_and(|status| status.code != StatusCode::PERMISSION_DENIED)
@@ -1085,7 +1085,7 @@ fn read(handle: &Handle, offset: u64, length: u64) -> Request {
 }
 
 impl Worker {
-    /// Whether nothing is wanted for it, waits on it or is under way.
+    /// Returns whether nothing is wanted for it, waits on it or is under way.
     fn is_idle(&self) -> bool {
         self.asked.is_empty() && self.work.prepared == 0
     }

@@ -17,17 +17,17 @@ use crate::reply::{DirEntry, Handle, Outcome, Reply};
 use crate::request::Request;
 use crate::status::{Status, StatusCode};
 
-/// How to walk.
+/// The options of a walk.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WalkOptions {
     /// The directory to start in.
     pub root: Bytes,
-    /// How deep: 1 lists the root alone.
+    /// The depth: 1 lists the root alone.
     pub depth: usize,
     /// Names that are left out.
     pub left_out: Option<LeftOut>,
-    /// What the names may take that were not taken from it yet.
+    /// The budget for names that were not taken from the walk yet.
     pub budget: NameBudget,
 }
 
@@ -89,7 +89,7 @@ pub enum WalkEvent {
     Failed {
         /// Its path from the root; empty for the root itself.
         directory: Bytes,
-        /// Why not.
+        /// The reason.
         status: Status,
     },
     /// All has been told.
@@ -105,7 +105,7 @@ pub struct Walk {
     options: WalkOptions,
     /// Directories to read: the last found is read first, so that few wait at once.
     waiting: Vec<Directory>,
-    /// What they take.
+    /// Their size.
     waiting_bytes: usize,
     open: HashMap<u64, Open>,
     next_open: u64,
@@ -216,7 +216,7 @@ impl Walk {
         }
     }
 
-    /// Whether [`WalkEvent::Finished`] was given out or waits.
+    /// Returns whether [`WalkEvent::Finished`] was given out or waits.
     pub fn is_over(&self) -> bool {
         self.finished
     }
@@ -310,8 +310,8 @@ impl Plan for Walk {
 }
 
 impl Walk {
-    /// Whether there is room for the names that one more READDIR brings. Where all was taken that it has told, there is for one
-    /// alone: else walks could wait for each other.
+    /// Returns whether there is room for the names that one more READDIR brings. Where all was taken that it has told,
+    /// there is for one alone: else walks could wait for each other.
     fn has_room(&mut self) -> bool {
         self.account();
         let is_at_rest = self.reading == 0 && self.events.is_empty();
@@ -325,7 +325,7 @@ impl Walk {
             .set(self.reading * self.largest + kept + self.events_bytes);
     }
 
-    /// Whether what cannot be put off takes more than it may.
+    /// Returns whether what cannot be put off takes more than it may.
     fn holds_too_much(&self, more: usize) -> bool {
         let kept = self.waiting_bytes + self.listed * A_HASH + more;
         kept > LEAST && self.share.budget().is_exceeded()
@@ -552,7 +552,7 @@ impl Walk {
 }
 
 impl WalkEvent {
-    /// What it takes in memory, about.
+    /// Returns the approximate memory that it takes.
     fn held(&self) -> usize {
         let bytes = match self {
             Self::Entry { path, longname, .. } => path.len() + longname.len(),
@@ -564,7 +564,7 @@ impl WalkEvent {
     }
 }
 
-/// Whether a file can have this name in a directory.
+/// Returns whether a file can have this name in a directory.
 fn is_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }

@@ -14,7 +14,7 @@ use crate::status::Status;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(usize);
 
-/// Why a worker beside others takes no part. Its session is well and may be used for something else.
+/// The reason why a worker beside others takes no part. Its session is well and may be used for something else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkerLoss {
@@ -34,11 +34,12 @@ pub trait Striped: Plan<Worker = WorkerId> {
     /// others, which want to be driven.
     fn retire_worker(&mut self, worker: WorkerId);
 
-    /// Whether one worker has made work for the others since this was last asked: the file is there now, or what a worker had
-    /// is for others. Each wants to be driven then, since of an idle session nothing comes that would have it driven.
+    /// Returns whether one worker has made work for the others since this was last asked: the file is there now, or
+    /// what a worker had is for others. Each wants to be driven then, since of an idle session nothing comes that would
+    /// have it driven.
     fn wants_all_driven(&mut self) -> bool;
 
-    /// Whether nothing comes of a worker any more: it was lost, removed, or retired and has ended what it had.
+    /// Returns whether nothing comes of a worker any more: it was lost, removed, or retired and has ended what it had.
     fn is_gone(&self, worker: WorkerId) -> bool;
 }
 
@@ -68,9 +69,9 @@ pub(super) enum WorkerState {
     Gone,
 }
 
-/// What a worker has in flight from the start: the first window of a session.
+/// A worker's bytes in flight from the start: the first window of a session.
 const FIRST_FLIGHT: u64 = 2 * 1024 * 1024;
-/// What a worker has in flight however slow it is: four of OpenSSH's largest reads.
+/// The least that a slow worker has in flight: four of OpenSSH's largest reads.
 const LEAST_FLIGHT: u64 = 1024 * 1024;
 
 impl<Purpose, Work> Workers<Purpose, Work> {
@@ -106,7 +107,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
         self.workers.get_mut(id.0)
     }
 
-    /// What a request was that an answer has come to, if it is this worker's.
+    /// Takes the answered request off the list, and returns it if it is this worker's.
     pub(super) fn answered(&mut self, id: WorkerId, request: RequestId) -> Option<Purpose> {
         self.get_mut(id)?.asked.remove(&request)
     }
@@ -121,7 +122,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
         self.workers.iter_mut()
     }
 
-    /// How many take part, or may yet.
+    /// Returns the number of workers that take part, or may yet.
     pub(super) fn taking_part(&self) -> usize {
         self.workers.iter().filter(|worker| worker.takes_part()).count()
     }
@@ -133,7 +134,7 @@ impl<Purpose, Work> Workers<Purpose, Work> {
 }
 
 impl<Purpose, Work> Worker<Purpose, Work> {
-    /// Whether anything may come of it: one that has sent the file's end is closed, and waits for the answers.
+    /// Returns whether anything may come of it: one that has sent the file's end is closed, and waits for the answers.
     pub(super) fn takes_part(&self) -> bool {
         !matches!(self.state, WorkerState::Gone) || !self.asked.is_empty()
     }

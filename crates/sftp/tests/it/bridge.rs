@@ -13,10 +13,10 @@ use server::{Disk, Manner, Session, packet, status_code, string};
 
 /// Paths that histories are about.
 const PATHS: [&str; 6] = ["a", "b", "c", "d", "d/x", "d/y"];
-/// What a status says that the bridge itself gives, where it cannot tell.
+/// The text of a status that comes from the bridge itself, in case of doubt.
 const IN_DOUBT: &[u8] = b"trunkline: the connection was lost";
 
-/// What a client has asked and was not answered.
+/// A client's unanswered request.
 struct Asked {
     id: u32,
     kind: u8,
@@ -34,7 +34,7 @@ struct Client {
     open: Vec<(Bytes, Bytes, bool)>,
     reference: Disk,
     session: Session,
-    /// How often each change was made, as far as the client was told.
+    /// The number of times that each change was made, as far as the client was told.
     told: HashMap<String, u32>,
     in_doubt: u64,
     inbox: Vec<u8>,
@@ -275,7 +275,7 @@ impl Client {
     }
 }
 
-/// What came of a history.
+/// The outcome of a history.
 #[derive(Default)]
 struct Outcome {
     requests: u64,
@@ -446,7 +446,7 @@ fn packet_init() -> Bytes {
     Bytes::from_static(&[0, 0, 0, 5, 1, 0, 0, 0, 6])
 }
 
-/// How many seeds: TRUNKLINE_BRIDGE_SEEDS=FROM-TO.
+/// Returns the seeds: TRUNKLINE_BRIDGE_SEEDS=FROM-TO.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let asked = std::env::var("TRUNKLINE_BRIDGE_SEEDS").ok();
     match asked.as_deref().and_then(|text| text.split_once('-')) {

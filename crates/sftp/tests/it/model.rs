@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// What all sessions see: files by path, and directories with the names in them.
+/// The files and directories that all sessions see: files by path, and directories with the names in them.
 #[derive(Default)]
 pub(crate) struct Disk {
     pub(crate) files: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -47,7 +47,7 @@ pub(crate) struct Disk {
 
 pub(crate) type SharedDisk = Rc<RefCell<Disk>>;
 
-/// How a session behaves.
+/// The behaviour of a session.
 #[derive(Debug, Clone)]
 pub(crate) struct Manner {
     pub(crate) rtt: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Manner {
     pub(crate) other: Option<Other>,
 }
 
-/// How a server that is not OpenSSH's does what it is asked. Each is what a real one was seen to do.
+/// The behaviour of a server that is not OpenSSH's. Each is what a real one was seen to do.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Other {
     /// It works on what has come in any order.
@@ -142,7 +142,7 @@ pub(crate) struct Session {
     to_server: VecDeque<(Instant, Bytes)>,
     to_client: BinaryHeap<Reverse<(Instant, u64, Vec<u8>)>>,
     sequence: u64,
-    /// When each direction is free again.
+    /// The time at which each direction is free again.
     free: [Instant; 2],
     /// The session breaks when so many bytes have come from the server.
     pub(crate) breaks_after: Option<u64>,
@@ -203,7 +203,7 @@ impl Session {
         }
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub(crate) fn next_time(&self) -> Option<Instant> {
         let server = self.to_server.front().map(|(at, _)| *at);
         let client = self.to_client.peek().map(|Reverse((at, ..))| *at);
@@ -274,7 +274,7 @@ impl Session {
         self.server.requests
     }
 
-    /// When bytes that leave at `now` have arrived.
+    /// Returns the arrival time of bytes that leave at `now`.
     fn pass(&mut self, direction: usize, length: usize, now: Instant) -> Instant {
         let took = Duration::from_secs_f64(length as f64 / self.server.manner.rate as f64);
         let free = &mut self.free[direction];
@@ -584,7 +584,7 @@ impl Server {
     }
 }
 
-/// Whether opening a file with these flags empties it; `erlang`: as Erlang's server does it.
+/// Returns whether opening a file with these flags empties it; `erlang`: as Erlang's server does it.
 fn empties(flags: u32, erlang: bool) -> bool {
     const READ: u32 = 0x01;
     const WRITE: u32 = 0x02;

@@ -30,7 +30,7 @@ fn content_of(disk: &SharedDisk, path: &str) -> Option<Vec<u8>> {
     disk.borrow().files.get(path.as_bytes()).cloned()
 }
 
-/// What a server does that loses nothing when it is asked with care.
+/// Behaviours of a server that lose nothing when it is treated with care.
 fn harmless() -> impl Strategy<Value = Other> {
     (
         any::<bool>(),

@@ -36,7 +36,7 @@ impl Local {
     }
 }
 
-/// How a download over some sessions went.
+/// The course of a download over some sessions.
 pub(crate) struct Downloaded {
     pub(crate) local: Vec<u8>,
     /// Bytes that came.
@@ -1226,7 +1226,7 @@ pub(crate) fn upload_many(
     (failed, took)
 }
 
-/// What the names of walks take whose events nobody takes until they wait for that.
+/// Returns the most memory that the names of walks take while nobody takes their events until they wait for that.
 fn most_taken(options: WalkOptions, session: &mut Session, start: Instant) -> (usize, Vec<WalkEvent>) {
     let budget = options.budget.clone();
     let mut walk = Walk::new(options);

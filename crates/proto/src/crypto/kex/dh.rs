@@ -275,7 +275,7 @@ mod tests {
         );
     }
 
-    /// Whether 3^(n-1) = 1 modulo n.
+    /// Returns whether 3^(n-1) = 1 modulo n.
     fn fermat(n: &BoxedUint) -> bool {
         let modulus = BoxedMontyParams::new_vartime(Odd::new(n.clone()).unwrap());
         let one = BoxedUint::one_with_precision(n.bits_precision());

@@ -245,11 +245,11 @@ proptest! {
     }
 }
 
-/// What the server half of an exchange ends with.
+/// The result of the server half of an exchange.
 struct Server {
     /// `K` as it is hashed.
     secret: Vec<u8>,
-    /// What goes between the host key and `K` in the exchange hash.
+    /// The part of the exchange hash between the host key and `K`.
     exchanged: Bytes,
 }
 

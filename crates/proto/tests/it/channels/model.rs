@@ -36,7 +36,7 @@ pub(crate) const FAILURE: u8 = 100;
 /// The windows that a client may have: sshd stops at 16 MiB.
 const FIRST_WINDOW: u64 = 2 << 20;
 const LARGEST_WINDOW: u64 = 15 << 20;
-/// What sshd opens a session's window with when it handles `exec`, and the largest packet it takes.
+/// sshd's initial window of a session when it handles `exec`, and the largest packet it takes.
 const SSHD_WINDOW: i64 = 2 << 20;
 const SSHD_PACKET: u32 = 32 * 1024;
 /// Channels in one run: enough to interleave, few enough to meet again.
@@ -121,7 +121,7 @@ pub(crate) struct Model {
     global_answers: VecDeque<bool>,
 }
 
-/// What the application knows of a channel.
+/// The application's view of a channel.
 #[derive(Debug, Default)]
 struct Application {
     session: bool,
@@ -142,11 +142,11 @@ struct Application {
     sent: u64,
 }
 
-/// What the server knows of a channel.
+/// The server's view of a channel.
 #[derive(Debug, Default)]
 struct Server {
     client: u32,
-    /// What the client may still send.
+    /// The bytes that the client may still send.
     window: i64,
     packet: u32,
     /// A session in which nothing runs yet: sshd drops its data (SSH_CHANNEL_LARVAL).
@@ -154,7 +154,7 @@ struct Server {
     got: u64,
     eof_got: bool,
     close_got: bool,
-    /// What the client has granted in all.
+    /// The total that the client has granted.
     granted: u64,
     sent: [u64; 2],
     eof_sent: bool,

@@ -15,7 +15,7 @@ pub(crate) const OPENSSH: &str = "SSH-2.0-OpenSSH_9.9 model";
 const SESSION_WINDOW: i64 = 2 << 20;
 const MAX_PACKET: usize = 256 * 1024;
 
-/// What the server does, where it has a choice.
+/// The server's choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Behaviour {
     pub(crate) id: &'static str,
@@ -41,7 +41,7 @@ pub(crate) struct Behaviour {
     /// Lists its host keys after the login.
     pub(crate) host_keys: bool,
     pub(crate) disconnect_after_login: Option<&'static str>,
-    /// What it does with messages of channels that arrive in one piece with the log-in.
+    /// Its treatment of messages of channels that arrive in one piece with the log-in.
     pub(crate) early: Early,
     /// The number of its first channel.
     pub(crate) first_channel: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Behaviour {
     pub(crate) no_global_requests: bool,
 }
 
-/// What a server does with messages of channels that come ahead of its answers.
+/// A server's treatment of messages of channels that come ahead of its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Early {
     /// Works through them in order.
@@ -123,7 +123,7 @@ pub(crate) struct Server {
     their_init: Option<Vec<u8>>,
     skip_guess: bool,
     next_opener: Option<Opener>,
-    /// What may not be sent before our NEWKEYS.
+    /// Messages that may not be sent before our NEWKEYS.
     held: Vec<Bytes>,
     sent_since_kex: usize,
     authenticated: bool,

@@ -10,7 +10,7 @@ const EOF: u32 = 1;
 const NO_SUCH_FILE: u32 = 2;
 const FAILURE: u32 = 4;
 
-/// How a server behaves.
+/// The behaviour of a server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Manner {
     /// Its answers come in any order.
@@ -93,7 +93,7 @@ impl Disk {
         self.made.iter().map(|(change, times)| (change, *times))
     }
 
-    /// What is there, by name.
+    /// Returns the contents, by name.
     pub(super) fn tree(&self) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let nodes = self.names.iter().map(|(name, node)| {
@@ -175,7 +175,7 @@ type Listed = Option<Vec<Vec<u8>>>;
 /// A session with the server.
 pub(super) struct Session {
     manner: Manner,
-    /// What is open, by number: the lowest that is free is used next, as sftp-server does.
+    /// The open files, by number: the lowest free one is used next, as by sftp-server.
     open: Vec<Option<(usize, Listed)>>,
 }
 
