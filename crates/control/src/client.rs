@@ -26,7 +26,7 @@ use crate::socket::{
     take_frame,
 };
 
-/// Why the daemon could not be reached.
+/// The reason why the daemon could not be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -42,7 +42,7 @@ pub enum ClientError {
     /// One was started and did not come up.
     #[error("the daemon did not start: {why}; its log is {log}")]
     Start {
-        /// What is known.
+        /// The known cause.
         why: String,
         /// Its log.
         log: PathBuf,
@@ -52,7 +52,7 @@ pub enum ClientError {
     Private {
         /// The program.
         program: PathBuf,
-        /// What is known.
+        /// The known cause.
         why: String,
     },
     /// The program that was started as the daemon is not of this program's version.
@@ -72,7 +72,7 @@ pub enum ClientError {
     /// Somebody else listens on the socket.
     #[error("{socket} belongs to uid {uid}, not to you: set TRUNKLINE_DIR to a directory of your own")]
     Stranger {
-        /// Who.
+        /// The owner.
         uid: u32,
         /// The socket.
         socket: PathBuf,
@@ -101,7 +101,7 @@ pub enum ClientError {
     Gone,
 }
 
-/// Where the daemon cannot be reached, nothing has begun.
+/// If the daemon cannot be reached, nothing has begun.
 impl From<&ClientError> for Failure {
     fn from(error: &ClientError) -> Self {
         Self::new(ErrorKind::Local, error.to_string())
@@ -114,7 +114,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// How to start a daemon.
+/// The way to start a daemon.
 #[derive(Debug, Clone)]
 pub enum Starter {
     /// By the program [`trunklined`](crate::program), wherever it is installed.
@@ -139,7 +139,7 @@ pub struct Client {
     requests: RequestWriter,
 }
 
-/// What a client says first, ready to be said to as many daemons as it takes.
+/// The first messages of a client, ready to be sent to as many daemons as it takes.
 struct Opening<'a> {
     bytes: Vec<u8>,
     fds: &'a [BorrowedFd<'a>],
@@ -167,13 +167,13 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// How often a daemon may end, or be replaced, under a client that wants one.
+/// The number of times that a daemon may end, or be replaced, under a client that wants one.
 const ATTEMPTS: usize = 5;
 
-/// How long a daemon may take to say welcome. It does nothing else first, so one that needs longer is stopped or stuck.
+/// The time limit for a daemon's welcome. It does nothing else first, so one that needs longer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a daemon may take to come up, or one that was stopped to let go of its place.
+/// The time limit for a daemon to come up, or for a stopped one to release its place.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 impl Client {
@@ -464,7 +464,7 @@ impl Call {
     }
 }
 
-/// Whoever listens on the daemon's socket gets our streams and our environment.
+/// Checks the listener on the daemon's socket, which gets our streams and our environment.
 fn check_peer(stream: &impl AsFd, place: &Place) -> Result<(), ClientError> {
     let peer = nix::sys::socket::getsockopt(stream, PeerCredentials);
     let peer = peer.map_err(|error| FrameError::Io(error.into()))?;
@@ -561,7 +561,7 @@ async fn wait_for_holder(place: &Place) -> bool {
     }
 }
 
-/// What is known of a daemon that has the lock, and where nobody listens.
+/// Returns the known facts about a daemon that has the lock while nobody listens.
 fn unreachable_holder(place: &Place) -> String {
     let socket = place.socket();
     let holder = std::fs::read_to_string(place.lock()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What `trunkline run --fleet` and the program `trunkline-fleet` say to each other. The client shows; the program knows NATS.
+//! The messages between `trunkline run --fleet` and the program `trunkline-fleet`. The client shows; the program knows
+//! NATS.
 //!
 //! They are of one release, and speak over a socket that the client passes as standard input. Frames are those of the
 //! [control protocol](crate::protocol).
@@ -28,7 +29,7 @@ pub const HOSTS_IN_A_FRAME: usize = 1000;
 /// The longest input of a job, in bytes, with its script.
 pub const LONGEST_INPUT: u64 = 64 << 20;
 
-/// What the client says.
+/// A client's message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum FleetRequest {
     /// Hosts of a job to come; several follow each other.
@@ -47,8 +48,8 @@ pub enum FleetRequest {
     AttachStream(String),
     /// Follow the stream that was told of.
     Follow {
-        /// Where output goes: `fifo:PATH`, `unix:PATH` or `file:PATH` with an absolute path, in which `{host}` is the host's name.
-        /// It is told where there is none.
+        /// The target of output: `fifo:PATH`, `unix:PATH` or `file:PATH` with an absolute path, in which `{host}` is
+        /// the host's name. It is told where there is none.
         to: Option<String>,
         /// The line that is written where output may be missing or come twice. `{host}`, `{time}` and `{reason}` are replaced.
         mark: Option<String>,
@@ -62,34 +63,34 @@ pub enum FleetRequest {
 /// A host, and what is run on it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FleetHost {
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// Where it is.
+    /// The destination.
     pub destination: Destination,
     /// The command line.
     #[serde(with = "serde_bytes")]
     pub command: Vec<u8>,
 }
 
-/// What holds for all hosts of a job.
+/// The limits for all hosts of a job.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct FleetLimits {
     /// On so many hosts at once, in the whole fleet.
     pub at_once: u32,
     /// So many hosts make a batch.
     pub batch: u32,
-    /// When more than so many have failed, no more are started.
+    /// The number of failures after which no more hosts are started.
     pub failures: Option<u32>,
-    /// How long each host may take.
+    /// The time limit for each host.
     pub limit: Option<Duration>,
-    /// How often a host on which nothing may have run is tried again.
+    /// The number of times that a host on which nothing may have run is tried again.
     pub retries: u32,
 }
 
-/// How the commands of a stream are begun again, and where their output goes.
+/// The restarts of a stream's commands, and the target of their output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FleetStream {
-    /// When.
+    /// The condition.
     pub restart: FleetRestart,
     /// The first pause.
     pub first: Duration,
@@ -99,7 +100,7 @@ pub struct FleetStream {
     pub subject: Option<String>,
 }
 
-/// When a command is begun again.
+/// The condition for starting a command again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FleetRestart {
     /// When the connection was lost.
@@ -110,7 +111,7 @@ pub enum FleetRestart {
     Never,
 }
 
-/// What is told of a host of a stream.
+/// A report about a host of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamNews {
     /// A node runs the command: not for the first time, where there is a reason.
@@ -129,14 +130,14 @@ pub enum StreamNews {
     Over(bool),
 }
 
-/// What the program says. Hosts are numbered from 0, in the order of the job.
+/// A message of the program. Hosts are numbered from 0, in the order of the job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum FleetReply {
     /// The first part of what is told: the job, and how many hosts it has.
     Job {
         /// Its name.
         job: String,
-        /// How many.
+        /// The number of hosts.
         hosts: u32,
     },
     /// The hosts, in their order; several follow each other.
@@ -177,7 +178,7 @@ pub struct Fleet {
     is_cancelled: Arc<AtomicBool>,
 }
 
-/// What cancels the job of a program at work, whoever else speaks with it.
+/// Cancels the job of a program at work, whoever else speaks with it.
 #[derive(Debug, Clone)]
 pub struct Canceller {
     /// Held for a frame at a time.
@@ -252,7 +253,7 @@ impl Fleet {
         }
     }
 
-    /// What cancels its job.
+    /// Returns the canceller of its job.
     pub fn canceller(&self) -> Canceller {
         Canceller {
             requests: self.requests.clone(),
@@ -260,7 +261,7 @@ impl Fleet {
         }
     }
 
-    /// What it says next; `None` where it has ended. Cancel-safe.
+    /// Returns the next message; `None` when the program has ended. Cancel-safe.
     ///
     /// # Errors
     /// What it says cannot be read.

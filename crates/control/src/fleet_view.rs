@@ -1,4 +1,4 @@
-//! What `trunkline-watch` and the program `trunkline-fleet` say to each other: a fleet as it is, and as it changes.
+//! The messages between `trunkline-watch` and the program `trunkline-fleet`: a fleet's state and its changes.
 //!
 //! The program tells everything once, and then at each interval what has changed. They are of one release, and speak over a
 //! socket that is passed as standard input. Frames are those of the [control protocol](crate::protocol).
@@ -17,7 +17,7 @@ use crate::socket::{FrameError, FrameReader, split};
 /// The most nodes, jobs or streams in one [`FleetUpdate`], so that a frame holds them.
 pub const IN_A_FRAME: usize = 200;
 
-/// What the program says.
+/// A message of the program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ViewReply {
     /// The fleet, or what has changed of it.
@@ -26,7 +26,7 @@ pub enum ViewReply {
     Failed(String),
 }
 
-/// What has changed. All texts are printable lines, and bounded.
+/// The changes. All texts are printable lines, and bounded.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FleetUpdate {
     /// Nodes that are new or have changed.
@@ -50,13 +50,13 @@ pub struct FleetUpdate {
 /// The fleet itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetReport {
-    /// What its names in NATS begin with.
+    /// The prefix of its names in NATS.
     pub name: String,
     /// The servers, as fleet.toml names them.
     pub servers: String,
-    /// Why nothing is started, where that is so.
+    /// The reason why nothing is started, if there is one.
     pub frozen: Option<String>,
-    /// How many seconds ago the connection to NATS was lost, where it is: what is told is as old as that.
+    /// The seconds since the connection to NATS was lost, if it was: the reports are as old as that.
     pub cut_off: Option<u64>,
     /// The time, in seconds since 1970, by this machine's clock.
     pub now: u64,
@@ -68,7 +68,7 @@ pub struct FleetReport {
     pub older_streams: u32,
 }
 
-/// How a node is.
+/// The state of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
@@ -105,7 +105,7 @@ pub struct NodeReport {
     pub name: String,
     /// Its site label.
     pub site: Option<String>,
-    /// How it is.
+    /// Its state.
     pub state: NodeState,
     /// The version of its program.
     pub version: String,
@@ -113,9 +113,9 @@ pub struct NodeReport {
     pub running: u32,
     /// Shards that are its.
     pub shards: u32,
-    /// When it was heard of, in seconds since 1970, by this machine's clock.
+    /// The time when it was last heard of, in seconds since 1970, by this machine's clock.
     pub heard: u64,
-    /// Why it starts nothing, where that is so.
+    /// The reason why it starts nothing, if there is one.
     pub trouble: Option<String>,
 }
 
@@ -130,7 +130,7 @@ pub struct ZoneReport {
     pub owners: Vec<Option<u16>>,
 }
 
-/// Why shards moved.
+/// The reason why shards moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveReason {
@@ -161,17 +161,17 @@ impl MoveReason {
 pub struct MoveReport {
     /// Numbers them, in their order.
     pub id: u64,
-    /// When the first of them moved, in seconds since 1970, by this machine's clock.
+    /// The time of the first move, in seconds since 1970, by this machine's clock.
     pub at: u64,
     /// The zone.
     pub site: Option<String>,
-    /// Whose they were.
+    /// The former owner.
     pub from: Option<String>,
-    /// Whose they are.
+    /// The present owner.
     pub to: String,
-    /// Why.
+    /// The reason.
     pub reason: MoveReason,
-    /// How many.
+    /// The number of shards.
     pub shards: u32,
 }
 
@@ -182,7 +182,7 @@ pub struct JobReport {
     pub job: String,
     /// The public nkey of who submitted it.
     pub submitter: String,
-    /// When it was submitted, in seconds since 1970, by the submitter's clock.
+    /// The time of its submission, in seconds since 1970, by the submitter's clock.
     pub at: u64,
     /// All of its hosts.
     pub hosts: u32,
@@ -209,7 +209,7 @@ impl JobReport {
         counts.into_iter().fold(0, u32::saturating_add)
     }
 
-    /// How it is, in one word.
+    /// Returns its state, in one word.
     pub fn state(&self) -> &'static str {
         match () {
             () if self.settled() >= self.hosts => "done",
@@ -228,7 +228,7 @@ pub struct StreamReport {
     pub stream: String,
     /// The public nkey of who submitted it.
     pub submitter: String,
-    /// When it was submitted, in seconds since 1970, by the submitter's clock.
+    /// The time of its submission, in seconds since 1970, by the submitter's clock.
     pub at: u64,
     /// The subject of JetStream that it writes to, if it does.
     pub subject: Option<String>,
@@ -242,17 +242,17 @@ pub struct StreamReport {
     pub failed: u32,
     /// Those whose node does not run it because it may not.
     pub refused: u32,
-    /// How often nodes have begun a command again.
+    /// The number of times that nodes have started a command again.
     pub restarts: u64,
     /// Somebody has said that it is to end.
     pub cancelled: bool,
-    /// What each node does for it, those first that do most.
+    /// The nodes' work for it, the busiest first.
     pub nodes: Vec<StreamNode>,
     /// Nodes that do something for it and are not told of.
     pub more_nodes: u32,
 }
 
-/// What a node does for a stream.
+/// A node's work for a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamNode {
     /// Its name.
@@ -261,12 +261,12 @@ pub struct StreamNode {
     pub running: u32,
     /// Hosts on which it does not, because it may not.
     pub refused: u32,
-    /// Why, for one of them.
+    /// The reason, for one of them.
     pub why: Option<String>,
 }
 
 impl StreamReport {
-    /// How it is, in one word.
+    /// Returns its state, in one word.
     pub fn state(&self) -> &'static str {
         match () {
             () if self.ended >= self.hosts => "ended",
@@ -314,7 +314,7 @@ impl FleetView {
         Ok(Self { replies, child })
     }
 
-    /// What it says next; `None` where it has ended. Cancel-safe.
+    /// Returns the next message; `None` when the program has ended. Cancel-safe.
     ///
     /// # Errors
     /// What it says cannot be read.

@@ -1,4 +1,4 @@
-//! What trunkline's clients and its daemon say to each other, and the client's end of it. There is no engine in it: a
+//! The protocol between trunkline's clients and its daemon, and the client's end of it. There is no engine in it: a
 //! program that speaks to the daemon needs no more than this.
 //!
 //! [`protocol`] is what is said, [`socket`] how it travels, [`place`] where the two meet, [`client`] the client's end.
@@ -24,7 +24,7 @@ pub mod socket;
 pub mod stdio;
 pub mod terminal;
 
-/// What the fuzz targets reach that nobody else should.
+/// The entry points of the fuzz targets, for nobody else.
 #[doc(hidden)]
 pub mod fuzzing {
     /// Decodes what a client may send, as the daemon does.

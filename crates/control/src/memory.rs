@@ -1,4 +1,4 @@
-//! What is in this process's memory.
+//! The protection of this process's memory.
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 

@@ -6,7 +6,7 @@ use std::fmt;
 use rmp::Marker;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Visitor};
 
-/// What is not the MessagePack of that type, and why.
+/// The reason why bytes are not the MessagePack of a type.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(String);
@@ -32,10 +32,10 @@ pub(crate) fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     }
 }
 
-/// How deep values may lie in one another: each level takes some of the stack. A frame of the protocol has eight.
+/// The maximum depth of nested values: each level takes some of the stack. A frame of the protocol has eight.
 const MAX_DEPTH: usize = 64;
 
-/// What is not generic is here, so that it is there once.
+/// The part that is not generic, so that it exists only once.
 struct Reader<'de> {
     rest: &'de [u8],
     depth: usize,
@@ -156,7 +156,7 @@ impl<'de> Reader<'de> {
         self.take(length)
     }
 
-    /// How many values a list has that begins so.
+    /// Returns the number of values in a list that begins with this marker.
     fn list(&mut self, marker: Marker) -> Result<usize> {
         match marker {
             Marker::FixArray(length) => Ok(length.into()),
@@ -166,7 +166,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// How many names and values a map has that begins so.
+    /// Returns the number of names and values in a map that begins with this marker.
     fn map(&mut self, marker: Marker) -> Result<usize> {
         match marker {
             Marker::FixMap(length) => Ok(length.into()),

@@ -20,12 +20,12 @@ pub struct OwnSocket {
 }
 
 impl OwnSocket {
-    /// Where it is, or was.
+    /// Returns its path, present or former.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the file is there, and still this socket's.
+    /// Returns whether the file is there, and still this socket's.
     pub fn stands(&self) -> bool {
         FileId::at(&self.path).is_ok_and(|found| found == self.file)
     }
@@ -77,7 +77,7 @@ pub fn for_metrics(path: &Path) -> Option<(UnixListener, OwnSocket)> {
     listen_anew(path).inspect_err(tell).ok()
 }
 
-/// Which file it is: its device and its inode.
+/// The identity of a file: its device and its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId(u64, u64);
 

@@ -1,4 +1,4 @@
-//! Where the daemon's sockets, its state and its settings are.
+//! The places of the daemon's sockets, its state and its settings.
 
 use std::path::{Path, PathBuf};
 

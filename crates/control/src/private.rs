@@ -84,7 +84,7 @@ impl Drop for Private {
     }
 }
 
-/// What it said when it could not continue.
+/// Returns its last words when it could not continue.
 fn last_words(line: &UnixStream) -> Option<String> {
     // It is of no more use, and is to end if it has not.
     line.shutdown(Shutdown::Write).ok()?;
@@ -94,7 +94,7 @@ fn last_words(line: &UnixStream) -> Option<String> {
     Some(decode::<String>(&said).ok()??.0)
 }
 
-/// What the line carries: the far end of a connection comes with it.
+/// The message on the line: the far end of a connection comes with it.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Connection {}
 

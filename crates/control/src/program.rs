@@ -1,4 +1,4 @@
-//! Where the programs are that `trunkline` runs: `trunklined`, which is the daemon and has the engine in it, and
+//! The places of the programs that `trunkline` runs: `trunklined`, which is the daemon and has the engine in it, and
 //! `trunkline-watch`, which shows what the daemon does, `trunkline-fleet`, which works with other machines, and
 //! `trunkline-mcp`, which works for coding agents.
 
@@ -15,7 +15,7 @@ const FLEET: &str = "trunkline-fleet";
 
 const MCP: &str = "trunkline-mcp";
 
-/// Why there is no `trunklined` to run.
+/// The reason why there is no `trunklined` to run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -44,7 +44,7 @@ pub enum ProgramError {
     MissingPart {
         /// The program.
         name: &'static str,
-        /// What it does.
+        /// Its purpose.
         purpose: &'static str,
         /// Beside the program that looks for it.
         beside: PathBuf,
@@ -105,7 +105,7 @@ fn find_part(name: &'static str, purpose: &'static str) -> Result<PathBuf, Progr
     })
 }
 
-/// Where this program is, wherever links to it are.
+/// Returns the directory of this program, wherever links to it are.
 fn our_folder() -> Result<PathBuf, ProgramError> {
     let ourselves = std::env::current_exe().and_then(|path| path.canonicalize());
     let ourselves = ourselves.map_err(|error| ProgramError::NoPath(error.to_string()))?;

@@ -29,7 +29,7 @@ pub const VERSION: u32 = 16;
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
 
-/// What a client says.
+/// A client's message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
     /// Must be first. Answered by [`Reply::Welcome`], for which nobody has to wait.
@@ -96,9 +96,9 @@ pub enum Request {
     /// Copies files: answered by [`Reply::Progress`] and [`Reply::Names`] while it runs, then by [`Reply::Copied`] or
     /// [`Reply::Failed`]. The client's leaving ends it.
     Copy(Box<CopyRequest>),
-    /// What has connections: answered by [`Reply::Hosts`].
+    /// Lists the connections: answered by [`Reply::Hosts`].
     List,
-    /// What the daemon itself is doing: answered by [`Reply::Status`].
+    /// Reports on the daemon itself: answered by [`Reply::Status`].
     Status,
     /// Numbers for Prometheus: answered by [`Reply::Metrics`].
     Metrics {
@@ -113,16 +113,16 @@ pub enum Request {
     },
     /// Whether a host has a live connection: answered by [`Reply::Checked`] or [`Reply::Failed`].
     Check(HostRequest),
-    /// What a destination resolves to: answered by [`Reply::Explained`].
+    /// Explains how a destination is resolved: answered by [`Reply::Explained`].
     Explain(HostRequest),
     /// To forget what was learnt of a host: answered by [`Reply::Done`] or [`Reply::Failed`].
     Forget(HostRequest),
-    /// What was found best for moving data to and from a host, to be remembered; `None` to forget it. Answered by
+    /// Remembers the best settings for moving data to and from a host; `None` to forget them. Answered by
     /// [`Reply::Done`].
     Tuned {
         /// The host.
         host: HostRequest,
-        /// What was found.
+        /// The best settings.
         choice: Option<Choice>,
     },
     /// Measures the path to a host, on connections that nothing else uses: answered by [`Reply::Tuning`] while it runs,
@@ -135,13 +135,13 @@ pub enum Request {
         /// For how long.
         each: Duration,
     },
-    /// What tuning has found for which hosts: answered by [`Reply::Choices`].
+    /// Lists the results of tuning for all hosts: answered by [`Reply::Choices`].
     Choices,
     /// Looks for masters that the user's own ssh has made, and acts on them: answered by [`Reply::Masters`].
     Masters {
-        /// Which.
+        /// The masters.
         of: MastersOf,
-        /// What is to be done.
+        /// The action.
         action: MasterAction,
     },
     /// The `Host` aliases of ssh_config that match a pattern: answered by [`Reply::Aliases`].
@@ -150,17 +150,17 @@ pub enum Request {
         pattern: String,
         /// The caller.
         world: World,
-        /// What `-F` names.
+        /// The file of `-F`.
         #[serde(with = "trunkline_request::os_bytes::option")]
         config_file: Option<OsString>,
     },
     /// The hosts whose names begin so, for a shell to complete: answered by [`Reply::HostNames`].
     HostNames {
-        /// How they begin.
+        /// The beginning of their names.
         prefix: String,
         /// The caller.
         world: World,
-        /// What `-F` names.
+        /// The file of `-F`.
         #[serde(with = "trunkline_request::os_bytes::option")]
         config_file: Option<OsString>,
     },
@@ -171,7 +171,7 @@ pub enum Request {
         host: HostRequest,
         /// The directory, with a slash behind it; empty for where SFTP begins.
         folder: String,
-        /// How they begin.
+        /// The beginning of their names.
         prefix: String,
     },
     /// The hosts of Ansible inventories: answered by [`Reply::Selection`].
@@ -187,7 +187,7 @@ pub enum Request {
     },
     /// Closes the connections that [`HostReport::sharing`] names, of whatever destination: answered by [`Reply::Closed`].
     CloseShared {
-        /// Which.
+        /// The key of the connections.
         sharing: String,
         /// Without waiting for sessions to end.
         at_once: bool,
@@ -202,7 +202,7 @@ pub enum Request {
 /// A destination, with all that decides what it means.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostRequest {
-    /// What the user typed.
+    /// The destination as typed.
     pub destination: Destination,
     /// ssh's options, as typed.
     #[serde(with = "trunkline_request::os_bytes::list")]
@@ -218,9 +218,9 @@ pub struct HostRequest {
 /// A session to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SessionRequest {
-    /// Where.
+    /// The host.
     pub host: HostRequest,
-    /// What.
+    /// The program.
     pub program: Program,
     /// Variables for the session, beside those that SendEnv and SetEnv name. Nothing on this side sees them.
     #[serde(with = "trunkline_request::os_bytes::map")]
@@ -233,9 +233,9 @@ pub struct SessionRequest {
     pub stdio: [Stdio; 3],
     /// Whether the client can be asked questions.
     pub answers: bool,
-    /// What the client does as ssh(1) does it, where it stands for that.
+    /// The parts in which the client acts as ssh(1), if it stands in for it.
     pub ssh: Option<SshClient>,
-    /// How long it may take, connecting included. The daemon keeps the time, because it knows how far the command came.
+    /// The time limit, connecting included. The daemon keeps the time, because it knows how far the command came.
     pub limit: Option<Duration>,
     /// Whom the client works for, where that is not its own user.
     pub on_behalf: Option<OnBehalf>,
@@ -246,7 +246,7 @@ pub struct SessionRequest {
 /// Somebody on another machine, as the client knows it: for the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnBehalf {
-    /// Who asks: a public nkey.
+    /// The requester: a public nkey.
     pub submitter: String,
     /// The job of the fleet.
     pub job: String,
@@ -260,7 +260,7 @@ pub struct SshClient {
     /// It goes to the background when the session has begun (`-f`). Where only ssh_config asks for that, the answer is
     /// [`Reply::UseSystemSsh`].
     pub background: bool,
-    /// What overrules LogLevel (`-v`, `-q`).
+    /// A level that overrides LogLevel (`-v`, `-q`).
     pub log_level: Option<LogLevel>,
 }
 
@@ -269,9 +269,9 @@ pub struct SshClient {
 pub struct CopyRequest {
     /// From where.
     pub sources: Vec<CopyPlace>,
-    /// Where to.
+    /// The target.
     pub target: CopyPlace,
-    /// How, with the caller's umask.
+    /// The options, with the caller's umask.
     pub options: CopyOptions,
     /// Tell of every name, and not only of those that fail.
     pub names: bool,
@@ -286,8 +286,8 @@ pub enum CopyPlace {
     Local(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
     /// A path on a host.
     Host(Box<HostRequest>, #[serde(with = "serde_bytes")] Vec<u8>),
-    /// What the client has open, and people call by this path: its descriptor comes with the request, in the order of the
-    /// sources and the target. Three at most.
+    /// An open descriptor of the client's, called by this path: it comes with the request, in the order of the sources
+    /// and the target. Three at most.
     Passed(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
 }
 
@@ -296,7 +296,7 @@ pub enum CopyPlace {
 pub struct TuneRequest {
     /// To where.
     pub host: HostRequest,
-    /// How.
+    /// The options.
     pub options: TuneOptions,
 }
 
@@ -323,13 +323,13 @@ pub enum MastersOf {
     All {
         /// The caller.
         world: Box<World>,
-        /// What `-F` names.
+        /// The file of `-F`.
         #[serde(with = "trunkline_request::os_bytes::option")]
         config_file: Option<OsString>,
     },
 }
 
-/// What is done to masters.
+/// An action on masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterAction {
     /// Nothing.
@@ -352,7 +352,7 @@ pub struct MasterFound {
     pub acted: bool,
 }
 
-/// What ssh's escape sequences ask about a session's forwardings.
+/// A request of ssh's escape sequences about a session's forwardings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForwardRequest {
     /// Open one, given as to ssh's `-L`, `-R` or `-D`.
@@ -385,10 +385,10 @@ impl ForwardKind {
     }
 }
 
-/// What a session runs.
+/// The program of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Program {
-    /// What the configuration says (RemoteCommand, SessionType), else the login shell.
+    /// The program of the configuration (RemoteCommand, SessionType), else the login shell.
     Configured,
     /// A command line.
     Exec(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -445,7 +445,7 @@ pub enum Stdio {
     Null,
 }
 
-/// What the daemon says.
+/// The daemon's message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
     /// The answer to [`Request::Hello`]. When `protocol` is not the client's, nothing else will be answered but
@@ -457,8 +457,8 @@ pub enum Reply {
         program: String,
         /// Its process.
         pid: u32,
-        /// Where in the system it stands. A client that stands elsewhere would have it reach other hosts and read other
-        /// files.
+        /// The daemon's view of the system. A client that stands elsewhere would have it reach other hosts and read
+        /// other files.
         vantage: Option<Vantage>,
     },
     /// Something for the user's eyes: a warning, the server's banner.
@@ -477,15 +477,16 @@ pub enum Reply {
     /// To an [`SshClient`], before the session begins: LocalCommand, for the caller's shell. Answered by
     /// [`Request::LocalCommandDone`].
     LocalCommand(String),
-    /// What is waited for before anything happens: to be shown, if at all, until the next reply. `None`: that is over.
+    /// The event that is waited for before anything happens: to be shown, if at all, until the next reply. `None`: that
+    /// is over.
     Waiting(Option<Waiting>),
     /// A question for the user.
     Ask {
-        /// What to show.
+        /// The text to show.
         text: String,
         /// Whether the answer may be seen.
         echo: bool,
-        /// What the answer is for.
+        /// The purpose of the answer.
         kind: PromptKind,
         /// Whom it is about, as `user@host`: a client that asks about several hosts shows it. Empty for none.
         host: String,
@@ -494,7 +495,7 @@ pub enum Reply {
     Begun {
         /// On a terminal: the client's goes into raw mode.
         tty: bool,
-        /// What the user can ask for while typing.
+        /// The escape sequences that the user can type.
         escapes: Escapes,
         /// Whether the connection was there before.
         warm: bool,
@@ -503,7 +504,7 @@ pub enum Reply {
         /// On a terminal: how typed keys may be shown before their echo. `None`: not at all.
         predict: Option<Predict>,
     },
-    /// What the session listens on stands, after [`Reply::Begun`].
+    /// The session is listening, after [`Reply::Begun`].
     Listening {
         /// The TCP port.
         port: Option<u16>,
@@ -513,7 +514,7 @@ pub enum Reply {
     Incoming {
         /// Its number, which no other connection has.
         number: u64,
-        /// Who, as `address:port` in the server's words; empty for a Unix socket.
+        /// The origin, as `address:port` in the server's words; empty for a Unix socket.
         originator: String,
     },
     /// To a session of [`Program::Nothing`]: new sessions of its host go elsewhere than before.
@@ -537,15 +538,15 @@ pub enum Reply {
     Failed(Failure),
     /// The host needs the system's ssh: last frame, and nothing was begun.
     UseSystemSsh {
-        /// Why.
+        /// The reasons.
         reasons: Vec<String>,
         /// Options for ssh, before all others, by which it uses the connection that is kept warm, or becomes it.
         #[serde(with = "trunkline_request::os_bytes::list")]
         options: Vec<OsString>,
     },
-    /// How far a copy is; at most ten a second.
+    /// The progress of a copy; at most ten a second.
     Progress(CopyProgress),
-    /// What became of names that a copy has dealt with.
+    /// The events of names in a copy.
     Names(Vec<CopyEvent>),
     /// A copy is over: last frame about it.
     Copied(CopyEnd),
@@ -553,7 +554,7 @@ pub enum Reply {
     Hosts(Vec<HostReport>),
     /// The answer to [`Request::Status`].
     Status(Box<DaemonStatus>),
-    /// What has changed: the answers to [`Request::Subscribe`].
+    /// The changes: the answers to [`Request::Subscribe`].
     Update(Box<Update>),
     /// The answer to [`Request::Metrics`], as text.
     Metrics(String),
@@ -564,7 +565,7 @@ pub enum Reply {
     },
     /// The answer to [`Request::Explain`].
     Explained(Box<Explanation>),
-    /// How far a [`Request::Tune`] is: what is measured now.
+    /// The progress of a [`Request::Tune`]: the current measurement.
     Tuning(Step),
     /// The answer to [`Request::Tune`].
     Measured(Box<Report>),
@@ -592,7 +593,7 @@ pub enum Reply {
     Done,
 }
 
-/// When keys are shown before the server echoes them.
+/// The policy for showing keys before the server echoes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Predict {
     /// However near the host is, and not only where it is far.
@@ -612,18 +613,18 @@ pub struct Escapes {
     pub local_commands: bool,
 }
 
-/// How a copy ended. Names may have failed nevertheless: its progress counts them.
+/// The end of a copy. Names may have failed nevertheless: its progress counts them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CopyEnd {
-    /// What was copied.
+    /// The totals.
     pub progress: CopyProgress,
-    /// How long it took, connecting included.
+    /// The duration, connecting included.
     pub elapsed: Duration,
     /// The ciphers of the connections that it may have gone over.
     pub ciphers: Vec<CopyCipher>,
 }
 
-/// How connections protect what a copy moves.
+/// The protection of a copy's data by its connections.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CopyCipher {
     /// By SSH's name.
@@ -639,7 +640,7 @@ impl std::fmt::Display for CopyCipher {
     }
 }
 
-/// How a session ended.
+/// The end of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// With a status.
@@ -655,11 +656,11 @@ pub enum Exit {
 pub struct HostName {
     /// As it would be typed.
     pub name: String,
-    /// Where it was found.
+    /// The source of the name.
     pub source: HostSource,
 }
 
-/// Where the name of a host was found.
+/// The source of a host's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostSource {
@@ -706,11 +707,11 @@ pub struct DaemonStatus {
     pub memory: Option<u64>,
     /// Descriptors that it has open.
     pub descriptors: usize,
-    /// How many of them it may have; `None` for any number.
+    /// The maximum number of descriptors; `None` for any number.
     pub descriptor_limit: Option<u64>,
     /// Its control socket.
     pub socket: PathBuf,
-    /// Where stock ssh clients come to.
+    /// The sockets for stock ssh clients.
     pub mux_sockets: Vec<PathBuf>,
     /// Its log.
     pub log: PathBuf,
@@ -725,17 +726,17 @@ pub struct DaemonStatus {
 /// A setting of config.toml. Values are written as in that file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingReport {
-    /// What it is called.
+    /// Its key.
     pub key: String,
     /// Its value.
     pub value: String,
     /// Its default.
     pub default: String,
-    /// What it means.
+    /// Its meaning.
     pub meaning: String,
 }
 
-/// How much goes through the daemon.
+/// The load of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DaemonLoad {
     /// Hosts with connections.
@@ -755,15 +756,15 @@ pub struct HostReport {
     pub name: String,
     /// `user@hostname:port`.
     pub address: String,
-    /// What carries them.
+    /// The transport of its connections.
     pub transport: Transport,
     /// Whether it is kept forever.
     pub pinned: bool,
-    /// What decides who may share its connections.
+    /// The key that decides who may share its connections.
     pub sharing: String,
-    /// Where another report is of the same account: what they differ in, with the values of this one.
+    /// If another report is of the same account: the settings in which they differ, with the values of this one.
     pub differs: Vec<(String, String)>,
-    /// Where stock ssh clients can use them.
+    /// The sockets through which stock ssh clients can use them.
     pub mux_sockets: Vec<PathBuf>,
     /// Its connections.
     pub connections: Vec<ConnectionReport>,
@@ -771,7 +772,7 @@ pub struct HostReport {
     pub master: Option<MasterReport>,
 }
 
-/// What carries a host's connections.
+/// The transport of a host's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -834,26 +835,27 @@ pub struct MasterReport {
     pub sessions: Option<usize>,
 }
 
-/// What a destination resolves to, as `trunkline explain` shows it.
+/// The resolution of a destination, as `trunkline explain` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// `user@hostname:port`.
     pub address: String,
-    /// What carries its connections.
+    /// The transport of its connections.
     pub transport: Transport,
-    /// Why not native.
+    /// The reasons why it is not native.
     pub reasons: Vec<String>,
-    /// What is set otherwise than ssh has it on its own.
+    /// The settings that differ from ssh's defaults.
     pub departures: Vec<Departure>,
     /// Whether the host's first connection is kept forever.
     pub pinned: bool,
-    /// What a request must have in common with this one to share its connections: names and values.
+    /// The settings that a request must have in common with this one to share its connections: names and values.
     pub sharing: Vec<(String, String)>,
-    /// What it allows of the log-in and the check of the host key, which a connection must have met: names and values.
+    /// The requirements for the log-in and the check of the host key, which a connection must have met: names and
+    /// values.
     pub log_in: Vec<(String, String)>,
     /// The short form of both.
     pub sharing_key: String,
-    /// What host memory knows: names and values.
+    /// The facts in host memory: names and values.
     pub memory: Vec<(String, String)>,
     /// Its connections, if there are any.
     pub connections: Vec<ConnectionReport>,
@@ -866,8 +868,8 @@ pub struct Explanation {
 pub struct Departure {
     /// The directive, in small letters.
     pub keyword: String,
-    /// What it is set to: one value, or several for directives that may be given several times.
+    /// Its value: one, or several for directives that may be given several times.
     pub values: Vec<String>,
-    /// What it would be; empty for nothing.
+    /// Its usual value; empty for none.
     pub usual: Vec<String>,
 }

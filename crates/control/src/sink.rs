@@ -1,4 +1,5 @@
-//! Where a remote command's output goes on this machine, for as long as somebody wants it: a FIFO, a Unix socket, a file.
+//! The target of a remote command's output on this machine, for as long as somebody wants it: a FIFO, a Unix socket, a
+//! file.
 //!
 //! A [`Sink`] is a descriptor that sessions write to, one after the other. It outlives them, and those who read: what a
 //! reader has not taken when it leaves waits for the next one. Opening one waits for nobody.
@@ -23,7 +24,7 @@ use trunkline_request::words_of;
 use crate::own_socket::{self, OwnSocket};
 use crate::stdio::{Output, watched};
 
-/// Where output goes.
+/// A target of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A FIFO, made with mode 0600 where it is missing.
@@ -37,7 +38,7 @@ pub enum Target {
     Path(PathBuf),
 }
 
-/// What is not a target.
+/// A text that is not a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a valid target: use fifo:PATH, unix:PATH or file:PATH")]
 pub struct NoTarget(String);
@@ -71,13 +72,13 @@ impl Target {
     }
 }
 
-/// Why a target, or an input, cannot be used.
+/// The reason why a target, or an input, cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{doing}: {}", words_of(.error))]
 pub struct SinkError {
-    /// What was being done, with the path.
+    /// The action, with the path.
     pub doing: String,
-    /// What the system said.
+    /// The system's error.
     pub error: Arc<io::Error>,
 }
 
@@ -92,11 +93,11 @@ pub struct Sink {
 enum Kind {
     /// A pipe with a name, or one that is carried to a socket.
     Pipe { _relay: Option<AbortOnDropHandle<()>> },
-    /// What is written is somewhere else at once.
+    /// Written data is somewhere else at once.
     Other,
 }
 
-/// How often it is looked whether a pipe has been emptied, for which the system has no event.
+/// The interval at which a pipe is checked for being empty, for which the system has no event.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Sink {
@@ -147,7 +148,7 @@ impl Sink {
         }
     }
 
-    /// What sessions write to. The sink must outlast them.
+    /// Returns the descriptor that sessions write to. The sink must outlast them.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -20,7 +20,7 @@ use crate::protocol::MAX_FRAME;
 /// Standard input, output and error: no frame brings more.
 const MAX_FDS: usize = 3;
 
-/// Why a frame could not be read.
+/// The reason why a frame could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -93,7 +93,7 @@ pub(crate) fn take_frame<T: DeserializeOwned>(buffer: &mut Vec<u8>) -> Result<Op
     Ok(Some(frame))
 }
 
-/// What the end of a socket means that has left this.
+/// Returns the meaning of a socket's end that has left these bytes.
 pub(crate) fn at_the_end<T>(buffer: &[u8]) -> Result<Option<T>, FrameError> {
     match buffer.is_empty() {
         true => Ok(None),
@@ -121,7 +121,7 @@ fn malformed(error: impl std::fmt::Display) -> FrameError {
     FrameError::Malformed(error.to_string())
 }
 
-/// What is read at once. Most frames are far smaller, and each read clears it: 64 KiB were a fifth of all instructions
+/// The size of one read. Most frames are far smaller, and each read clears it: 64 KiB were a fifth of all instructions
 /// of a warm `trunkline ssh` outside the kernel.
 const CHUNK: usize = 8 * 1024;
 

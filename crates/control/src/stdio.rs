@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// How a stream can be used without harm to others.
+/// The way to use a stream without harm to others.
 enum Way {
     /// A description of our own, non-blocking.
     Own(AsyncFd<OwnedFd>),
@@ -122,7 +122,7 @@ impl Output {
     }
 }
 
-/// What is left to write of some pieces.
+/// The pieces that remain to be written.
 struct Rest<'a> {
     pieces: &'a [Bytes],
     /// Bytes of the first piece that are written.
@@ -158,7 +158,7 @@ impl<'a> Rest<'a> {
 /// Standard input of a client.
 pub struct Input(Way);
 
-/// What is read at once.
+/// The size of one read.
 const CHUNK: usize = 64 * 1024;
 
 impl Input {

@@ -1,5 +1,5 @@
-//! What a daemon tells those who watch it ([`Request::Subscribe`](super::Request::Subscribe)): first everything, then what has
-//! changed.
+//! A daemon's reports to those who watch it ([`Request::Subscribe`](super::Request::Subscribe)): first everything, then
+//! the changes.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use trunkline_request::failure::{ErrorKind, Execution};
 
 use super::HostReport;
 
-/// What is different from the update before. The first moment tells everything, in as many updates as that takes.
+/// The differences from the previous update. The first moment tells everything, in as many updates as that takes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Update {
-    /// When, since the daemon began to serve. Of the updates of one moment, all have the same.
+    /// The time since the daemon began to serve. Of the updates of one moment, all have the same.
     pub at: Duration,
     /// The daemon itself; in the last update of a moment.
     pub pulse: Option<Pulse>,
@@ -19,13 +19,13 @@ pub struct Update {
     pub hosts: Vec<HostReport>,
     /// Hosts that have nothing any more, by [`HostReport::sharing`].
     pub hosts_gone: Vec<String>,
-    /// What has begun, or is not as it was.
+    /// Activities that have begun or changed.
     pub activities: Vec<Activity>,
-    /// What has ended, by [`Activity::id`].
+    /// Activities that have ended, by [`Activity::id`].
     pub activities_gone: Vec<u64>,
-    /// What has failed, oldest first. The first moment has the last 100.
+    /// The failures, oldest first. The first moment has the last 100.
     pub failures: Vec<FailureReport>,
-    /// How long sessions took to start, where that has changed.
+    /// The times that sessions took to start, if they have changed.
     pub starts: Option<Starts>,
 }
 
@@ -38,7 +38,7 @@ pub struct Pulse {
     pub memory: Option<u64>,
     /// Descriptors that it has open.
     pub descriptors: usize,
-    /// How many of them it may have; `None` for any number.
+    /// The maximum number of descriptors; `None` for any number.
     pub descriptor_limit: Option<u64>,
 }
 
@@ -47,23 +47,23 @@ pub struct Pulse {
 pub struct Activity {
     /// A number that no other has while the daemon runs.
     pub id: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: ActivityKind,
     /// The host, as the client named it. A copy between two has both.
     pub host: String,
     /// The command, the paths, the address: one line of at most 512 characters.
     pub runs: String,
-    /// Who asked for it.
+    /// The requester.
     pub asker: Asker,
-    /// When it was asked for, in the time of [`Update::at`].
+    /// The time of the request, on the clock of [`Update::at`].
     pub since: Duration,
-    /// How long it took to start; `None` while it has not.
+    /// The time that it took to start; `None` until then.
     pub started: Option<Duration>,
-    /// How far a copy is.
+    /// The progress of a copy.
     pub transfer: Option<TransferReport>,
 }
 
-/// What a client asks for.
+/// The kind of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivityKind {
@@ -118,7 +118,7 @@ pub struct Asker {
     pub stock_ssh: bool,
 }
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferReport {
     /// Bytes of files that have arrived.
@@ -133,20 +133,20 @@ pub struct TransferReport {
     pub failed: u64,
     /// Whether all names have been found, so that the totals are final.
     pub counted: bool,
-    /// What was begun last: one line of at most 512 characters.
+    /// The name that was begun last: one line of at most 512 characters.
     pub current: String,
 }
 
 /// Something that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureReport {
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub at: u64,
-    /// What it was.
+    /// The kind of activity.
     pub activity: ActivityKind,
     /// The host, as the client named it.
     pub host: String,
-    /// Who is to blame.
+    /// The party to blame.
     pub kind: ErrorKind,
     /// Whether the command may have run.
     pub execution: Execution,
@@ -154,7 +154,7 @@ pub struct FailureReport {
     pub message: String,
 }
 
-/// How long sessions took to start, since the daemon began.
+/// The times that sessions took to start, since the daemon began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Starts {
     /// On a connection that was there.
@@ -163,10 +163,11 @@ pub struct Starts {
     pub cold: Histogram,
 }
 
-/// How often something took how long.
+/// A count of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// How often it took less than 1, 2, 4 … ms, and not less than the bound before: the last one also counts what took longer.
+    /// The number of times that it took less than 1, 2, 4 … ms, and not less than the bound before: the last one also
+    /// counts longer times.
     pub counts: [u64; Self::BUCKETS],
 }
 

@@ -15,7 +15,7 @@ pub struct EscapeFilter {
     pending: bool,
 }
 
-/// Which sequences there are.
+/// The available sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Available {
     /// Those of a client with a connection of its own. `command_line` is `EnableEscapeCommandline`.
@@ -28,7 +28,7 @@ pub enum Available {
     Shared,
 }
 
-/// What to do next with typed input.
+/// The next step with typed input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send these bytes to the server.
@@ -37,7 +37,7 @@ pub enum Step {
     Act(Action),
 }
 
-/// What an escape sequence asks the client for.
+/// The action that an escape sequence asks the client for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// `~.`: end the session. Nothing typed behind it is read.
@@ -140,7 +140,7 @@ impl EscapeFilter {
         text
     }
 
-    /// What to show on the terminal when `action` is taken, its line end included; empty where the action
+    /// Returns the text to show on the terminal when `action` is taken, its line end included; empty if the action
     /// prints something of its own ([`Action::Help`], the new log level) or nothing.
     pub fn echo(&self, action: Action) -> String {
         let Some(escape) = self.escape else {

@@ -1,4 +1,4 @@
-//! What a `pty-req` tells the server about the user's terminal: its modes and its size (RFC 4254 section
+//! The content of a `pty-req` about the user's terminal: its modes and its size (RFC 4254 section
 //! 6.2).
 
 use std::os::fd::AsFd;
