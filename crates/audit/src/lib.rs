@@ -1,5 +1,5 @@
 //! The audit trail: a line for the beginning and one for the end of everything that trunkline has done on hosts, in
-//! `audit/audit.jsonl` of the state folder, where config.toml asks for it. The daemon writes what it does for its clients, and
+//! `audit/audit.jsonl` of the state directory, where config.toml asks for it. The daemon writes what it does for its clients, and
 //! a program what it does with an engine of its own: one trail, which any number of processes write.
 //!
 //! Each line holds the hash of the one before (`chain`), also across files (`journal`); [`verify`] checks that. One

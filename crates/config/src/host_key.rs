@@ -447,7 +447,7 @@ pub fn decide(policy: &Policy, trust: &Trust, server: &Server<'_>, presented: &[
         // Not even StrictHostKeyChecking no lets these through.
         return Decision::Reject(case.revoked(at.clone()));
     }
-    // Home folders are shared between machines that all are localhost; NoHostAuthenticationForLocalhost
+    // Home directories are shared between machines that all are localhost; NoHostAuthenticationForLocalhost
     // says not to compare their keys.
     if policy.no_host_authentication_for_localhost && server.is_local() && server.alias.is_none() {
         return Decision::Accept(case.accepted());

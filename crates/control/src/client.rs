@@ -30,7 +30,7 @@ use crate::socket::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No folder for it.
+    /// No directory for it.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// None can be started.
@@ -601,7 +601,7 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<Option<PathBu
         .or_else(|_| open(Path::new("/dev/null")))
         .map_err(|error| failed(error.to_string()))?;
     // Nothing of the first caller's environment is to decide anything for those who come later; what the daemon needs
-    // itself is where its folders are.
+    // itself is where its directories are.
     let kept = [
         program::VARIABLE,
         "TRUNKLINE_DIR",

@@ -26,7 +26,7 @@ pub fn close_inherited(kept: &[i32]) {
 }
 
 /// Returns whether there is nothing to close, as for most programs, in one system call: Linux tells since 6.2 as the
-/// folder's size how many descriptors there are. Rust's start has opened the three where the caller had closed them.
+/// directory's size how many descriptors there are. Rust's start has opened the three where the caller had closed them.
 fn has_standard_streams_only() -> bool {
     std::fs::metadata("/proc/self/fd").is_ok_and(|folder| folder.len() == 3)
 }

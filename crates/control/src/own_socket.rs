@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 const BACKLOG: i32 = 128;
 
 /// The file of a socket that this process has made. Dropping it removes the file, unless another one is in its place: a
-/// folder may have been removed and made anew under a program that went on.
+/// directory may have been removed and made anew under a program that went on.
 #[derive(Debug)]
 pub struct OwnSocket {
     path: PathBuf,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use trunkline_request::own::{self, OwnError};
 
-/// The folders of one user's daemon.
+/// The directories of one user's daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Sockets and the lock; gone after a restart of the machine.
@@ -15,17 +15,17 @@ pub struct Place {
     pub config: PathBuf,
 }
 
-/// No usable folder.
+/// No usable directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
     /// Neither TRUNKLINE_DIR nor a home.
     #[error("no directory is available for trunkline's sockets: set TRUNKLINE_DIR, XDG_RUNTIME_DIR or HOME")]
     Nowhere,
-    /// TRUNKLINE_DIR would be another folder in each directory.
+    /// TRUNKLINE_DIR would be another directory in each directory.
     #[error("TRUNKLINE_DIR is {0}: it must be an absolute path")]
     Relative(PathBuf),
-    /// A folder is somebody else's, or cannot be made.
+    /// A directory is somebody else's, or cannot be made.
     #[error(transparent)]
     NotOwn(#[from] OwnError),
     /// A socket's address has room for 107 bytes.
@@ -34,7 +34,7 @@ pub enum PlaceError {
 }
 
 impl Place {
-    /// Finds the folders by the environment: `TRUNKLINE_DIR` moves all of them; else XDG's, and without a login session
+    /// Finds the directories by the environment: `TRUNKLINE_DIR` moves all of them; else XDG's, and without a login session
     /// /run/user/UID or ~/.cache.
     ///
     /// # Errors
@@ -87,12 +87,12 @@ impl Place {
         self.runtime.join("metrics.sock")
     }
 
-    /// The folder of the mux sockets, to which stock ssh clients come.
+    /// The directory of the mux sockets, to which stock ssh clients come.
     pub fn mux(&self) -> PathBuf {
         self.runtime.join("mux")
     }
 
-    /// The folder of the masters of the system's ssh, for hosts that need it.
+    /// The directory of the masters of the system's ssh, for hosts that need it.
     pub fn masters(&self) -> PathBuf {
         self.runtime.join("ssh")
     }
@@ -122,17 +122,17 @@ impl Place {
         self.state.join("daemon.log")
     }
 
-    /// The folder of the audit trail.
+    /// The directory of the audit trail.
     pub fn audit(&self) -> PathBuf {
         self.state.join("audit")
     }
 
-    /// The folder of the recordings of sessions.
+    /// The directory of the recordings of sessions.
     pub fn recordings(&self) -> PathBuf {
         self.state.join("recordings")
     }
 
-    /// Makes the folder of the sockets, mode 0700, and checks that it is ours alone.
+    /// Makes the directory of the sockets, mode 0700, and checks that it is ours alone.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -144,7 +144,7 @@ impl Place {
         make_private(&self.runtime)
     }
 
-    /// Makes the folder of host memory and the log, mode 0700. The daemon works without it: see [`Self::make`] for the
+    /// Makes the directory of host memory and the log, mode 0700. The daemon works without it: see [`Self::make`] for the
     /// one it needs.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Place {
     }
 }
 
-/// Makes a folder with mode 0700, unless it is there; it has to be this user's own ([`own`]).
+/// Makes a directory with mode 0700, unless it is there; it has to be this user's own ([`own`]).
 ///
 /// # Errors
 /// It is not, or cannot be made.

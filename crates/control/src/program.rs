@@ -32,7 +32,7 @@ pub enum ProgramError {
     Missing {
         /// Beside the program that looks for it.
         beside: PathBuf,
-        /// In the folder for programs that are run by programs.
+        /// In the directory for programs that are run by programs.
         libexec: PathBuf,
     },
     /// Another part is in none of its places.
@@ -48,7 +48,7 @@ pub enum ProgramError {
         purpose: &'static str,
         /// Beside the program that looks for it.
         beside: PathBuf,
-        /// In the folder for programs that are run by programs.
+        /// In the directory for programs that are run by programs.
         libexec: PathBuf,
     },
     /// This program does not know its own path.
@@ -112,7 +112,7 @@ fn our_folder() -> Result<PathBuf, ProgramError> {
     Ok(ourselves.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
-/// A program's path near a folder, or the two where it would be.
+/// A program's path near a directory, or the two where it would be.
 fn near(folder: &Path, name: &str) -> Result<PathBuf, (PathBuf, PathBuf)> {
     let beside = folder.join(name);
     let libexec = folder

@@ -83,9 +83,9 @@ pub enum Request {
     MuxListen {
         /// The host.
         host: HostRequest,
-        /// The socket's path: absolute, shorter than 104 bytes, in a folder that is the user's alone. The folder
+        /// The socket's path: absolute, shorter than 104 bytes, in a directory that is the user's alone. The directory
         /// [`Place::mux`](crate::place::Place::mux) is made when it is missing. `None` for the host's ControlPath,
-        /// which then has to be in that folder, without a ControlMaster.
+        /// which then has to be in that directory, without a ControlMaster.
         path: Option<PathBuf>,
         /// The process that will come to the socket, by its number, where it is known. It is not served there as a client of a
         /// host with other settings, to which the same socket may belong by the time it comes.
@@ -207,7 +207,7 @@ pub struct HostRequest {
     /// ssh's options, as typed.
     #[serde(with = "trunkline_request::os_bytes::list")]
     pub ssh_args: Vec<OsString>,
-    /// The caller's environment, folder, umask and namespaces. A request from elsewhere than the daemon is refused.
+    /// The caller's environment, directory, umask and namespaces. A request from elsewhere than the daemon is refused.
     pub world: World,
     /// Questions are answered by a program that has its answers at hand: for as long as the request lives it may be asked
     /// again, for further connections. Otherwise a person answers, who is asked for the first one only.
@@ -303,7 +303,7 @@ pub struct TuneRequest {
 /// Ansible inventories, and which of their hosts are meant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct InventoryRequest {
-    /// Files, folders and scripts.
+    /// Files, directories and scripts.
     #[serde(with = "trunkline_request::os_bytes::list")]
     pub sources: Vec<OsString>,
     /// Ansible's host pattern.

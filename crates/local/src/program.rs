@@ -1,7 +1,7 @@
 //! Programs on this machine that are run for a request: in its caller's world, whatever the world of this process is.
 //!
 //! A child has its standard streams and no other descriptor: what this process opens is close-on-exec, and what it was
-//! started with a shell closes. Environment and folder are set as the child starts. The file mode mask and the limits belong
+//! started with a shell closes. Environment and directory are set as the child starts. The file mode mask and the limits belong
 //! to a process as a whole and cannot be set between fork and exec without `unsafe`; where they differ from the caller's,
 //! which they do in the daemon, the shell sets them. It becomes the program.
 
@@ -23,7 +23,7 @@ pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
     command
 }
 
-/// `program` with nothing of this process's but its environment, folder, mask and limits: without descriptors beyond the
+/// `program` with nothing of this process's but its environment, directory, mask and limits: without descriptors beyond the
 /// standard streams.
 pub(crate) fn without_descriptors(program: impl AsRef<OsStr>) -> Command {
     behind("", program.as_ref())
@@ -66,7 +66,7 @@ fn inheritable() -> Vec<u32> {
     numbers.filter(|fd| *fd > 2).filter(inherits).collect()
 }
 
-/// The caller's folder; the root where that was deleted or is closed to its user, whom ssh serves there all the same. A
+/// The caller's directory; the root where that was deleted or is closed to its user, whom ssh serves there all the same. A
 /// program finds no file by a name that starts there, neither way.
 fn folder(world: &World) -> &Path {
     match accessat(CWD, &world.cwd, Access::EXEC_OK, AtFlags::EACCESS) {

@@ -95,7 +95,7 @@ pub struct Skipped {
 /// `[1-9/2]` counts in steps; `[1,4-6]` lists. Several brackets in a name multiply. `!name` takes hosts away,
 /// wherever it stands. `@file` reads a file of expressions, where `#` begins a comment and white space alone separates nothing:
 /// in `web1 root`, the second word may be anything. A relative path begins at
-/// `folder`, and at its own folder inside a file. Brackets that hold a colon are an IPv6 address and stay.
+/// `folder`, and at its own directory inside a file. Brackets that hold a colon are an IPv6 address and stay.
 ///
 /// # Errors
 /// With a mark under what is wrong, and the file and line it is in; for more than [`MOST_HOSTS`] hosts; for a file that
@@ -748,7 +748,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in any::<String>(), near in "[a\\[\\]0-9,!/ -]{0,24}") {
-            // A name that is a file is read; this folder has none.
+            // A name that is a file is read; this directory has none.
             let _ = expand(&text, Path::new("/nonexistent"));
             let _ = expand(&near, Path::new("/nonexistent"));
         }

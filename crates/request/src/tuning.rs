@@ -95,7 +95,7 @@ pub struct TuneOptions {
     pub time: Duration,
     /// Bytes of payload that may be moved.
     pub bytes: u64,
-    /// The folder on the server for three files, removed in the end; where the session begins if there is none.
+    /// The directory on the server for three files, removed in the end; where the session begins if there is none.
     pub folder: Option<String>,
 }
 

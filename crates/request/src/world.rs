@@ -15,12 +15,12 @@ use vantage::Vantage;
 
 /// The surroundings of a caller, which give a request its meaning.
 ///
-/// The daemon acts for callers in other folders and with other environments; its own decides nothing. The whole
+/// The daemon acts for callers in other directories and with other environments; its own decides nothing. The whole
 /// environment travels, not a chosen part: `SendEnv`, `${VAR}`, `Match exec`, `ProxyCommand` and `LocalCommand`
 /// may read any variable, and a missing one would silently change what ssh_config means.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct World {
-    /// The working folder, absolute: relative paths of arguments and directives begin here.
+    /// The working directory, absolute: relative paths of arguments and directives begin here.
     #[serde(with = "crate::os_bytes")]
     pub cwd: PathBuf,
     /// The file mode creation mask.
@@ -58,9 +58,9 @@ impl World {
     /// The world of this process.
     ///
     /// # Errors
-    /// Where the working folder cannot be asked for, as without /proc.
+    /// Where the working directory cannot be asked for, as without /proc.
     pub fn current() -> io::Result<Self> {
-        // A folder that was deleted has a name still, at which nothing is found: ssh runs there, too.
+        // A directory that was deleted has a name still, at which nothing is found: ssh runs there, too.
         let cwd = std::env::current_dir().or_else(|_| std::fs::read_link("/proc/self/cwd"))?;
         Ok(Self::of(cwd, std::env::vars_os().collect()))
     }
@@ -118,7 +118,7 @@ impl World {
             .unwrap_or("/bin/sh".as_ref())
     }
 
-    /// `path` as seen from the working folder.
+    /// `path` as seen from the working directory.
     #[must_use]
     pub fn absolute(&self, path: &Path) -> PathBuf {
         self.cwd.join(path)

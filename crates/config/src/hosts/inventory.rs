@@ -33,7 +33,7 @@ pub struct Inventory {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InventoryError {
-    /// A file or folder cannot be read.
+    /// A file or directory cannot be read.
     #[error("cannot read the inventory {file}: {error}")]
     File {
         /// The file.
@@ -69,10 +69,10 @@ pub enum InventoryError {
 }
 
 impl Inventory {
-    /// Reads inventories of every kind that Ansible knows (files, folders, scripts, plugins, pipes), merged in the order
+    /// Reads inventories of every kind that Ansible knows (files, directories, scripts, plugins, pipes), merged in the order
     /// given, by the `ansible-inventory` on the caller's `PATH`. It runs in the caller's world and may take a minute.
     ///
-    /// Its answer is remembered in the caller's cache folder, and taken from there for as long as the files that it was
+    /// Its answer is remembered in the caller's cache directory, and taken from there for as long as the files that it was
     /// made from are the same. What scripts and plugins have said is not.
     ///
     /// # Errors

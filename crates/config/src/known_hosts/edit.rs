@@ -27,7 +27,7 @@ pub enum Appended {
 /// Adds `key` for a host with the names `names` (its name, perhaps its address; see
 /// [`lookup_name`](super::lookup_name)) at the end of `file`.
 ///
-/// Creates the file with mode 0600, and its folder (not that folder's parents) with mode 0700. Adds the line
+/// Creates the file with mode 0600, and its directory (not that directory's parents) with mode 0700. Adds the line
 /// feed that the last line may lack. With `hash` (HashKnownHosts) each name gets a line of its own, with a
 /// fresh salt. Names that have the key already get no second line. Blocks while another process holds the
 /// lock.

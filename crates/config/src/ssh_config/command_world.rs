@@ -117,8 +117,8 @@ impl CommandWorld {
     }
 }
 
-/// Returns whether a PWD is another name of the working folder, which might mean something. The folder's own name is
-/// there already, and one that leads elsewhere is a program's that changed its folder and not the variable: shells set
+/// Returns whether a PWD is another name of the working directory, which might mean something. The directory's own name is
+/// there already, and one that leads elsewhere is a program's that changed its directory and not the variable: shells set
 /// it anew.
 fn is_other_name(pwd: &Path, cwd: &Path) -> bool {
     let identity = |path: &Path| path.metadata().map(|folder| (folder.dev(), folder.ino())).ok();

@@ -180,7 +180,7 @@ directives! {
     /// Everything ssh_config says about one host, after `Host`, `Match`, `Include`, defaults, tokens and variables.
     ///
     /// Paths are absolute: `~`, tokens and `${VAR}` are expanded as ssh expands them, and relative ones begin at the
-    /// caller's working folder. Directives are documented in ssh_config(5); a comment here says only what differs.
+    /// caller's working directory. Directives are documented in ssh_config(5); a comment here says only what differs.
     #[derive(Debug, Clone, PartialEq, Eq)]
     #[allow(
         clippy::struct_excessive_bools,

@@ -21,7 +21,7 @@ use super::{ForwardAgent, HostConfig, World};
 /// match, so that it errs on the side of asking ssh again.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    /// Every file read, every file that is missing and every folder that a wildcard searched.
+    /// Every file read, every file that is missing and every directory that a wildcard searched.
     pub(crate) stamps: Vec<(PathBuf, Stamp)>,
     /// Environment variables that are mentioned.
     pub(crate) variables: BTreeSet<String>,
@@ -245,7 +245,7 @@ impl Sources {
         }
     }
 
-    /// The files that a pattern names, in glob(3)'s order. Folders that were searched are stamped, so that a new
+    /// The files that a pattern names, in glob(3)'s order. Directories that were searched are stamped, so that a new
     /// file in one is noticed.
     fn matches(&mut self, pattern: &Path) -> Vec<PathBuf> {
         const WILD: [char; 3] = ['*', '?', '['];
@@ -379,7 +379,7 @@ fn is_young(metadata: &Metadata) -> bool {
         .map_or(true, |age| age < YOUNG)
 }
 
-/// A digest of a file's bytes or a folder's names.
+/// A digest of a file's bytes or a directory's names.
 fn content(path: &Path, metadata: &Metadata) -> Vec<u8> {
     let mut bytes = Vec::new();
     if metadata.is_dir() {
@@ -390,7 +390,7 @@ fn content(path: &Path, metadata: &Metadata) -> Vec<u8> {
     digest(&SHA256, &bytes).as_ref().to_vec()
 }
 
-/// The names in a folder, sorted as glob(3) does. Names that are not UTF-8 are left out.
+/// The names in a directory, sorted as glob(3) does. Names that are not UTF-8 are left out.
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let mut names: Vec<String> = fs::read_dir(folder)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())

@@ -97,7 +97,7 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// A path that begins at the caller's working folder.
+    /// A path that begins at the caller's working directory.
     pub(super) fn absolute(&self, path: &str) -> PathBuf {
         self.world.absolute(path.as_ref())
     }

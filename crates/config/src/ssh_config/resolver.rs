@@ -158,7 +158,7 @@ struct Answer {
     program: (PathBuf, Stamp),
     /// The variables that take part, with the value each had.
     variables: BTreeMap<String, Option<OsString>>,
-    /// The working folder, where a relative path takes part.
+    /// The working directory, where a relative path takes part.
     cwd: Option<PathBuf>,
     /// The whole world, and the end of the answer's validity, if more than files and variables takes part.
     volatile: Option<(Arc<World>, Instant)>,
@@ -238,7 +238,7 @@ const ALWAYS: [&str; 4] = ["PATH", "TRUNKLINE_SSH", "SSH_AUTH_SOCK", "SSH_SK_PRO
 /// Looks for the account, the ssh program and the files that take part in an answer.
 async fn scan(request: &Request) -> Result<(Account, (PathBuf, Stamp), Sources), ConfigError> {
     let scanned = request.clone();
-    // Home folders may be on a slow network, and the password database behind a directory service.
+    // Home directories may be on a slow network, and the password database behind a directory service.
     let (account, program, mut sources) = tokio::task::spawn_blocking(move || {
         let account = Account::current()?;
         let program = ssh_program(&scanned.world)?;

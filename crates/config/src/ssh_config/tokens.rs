@@ -49,7 +49,7 @@ pub(crate) enum Allowed {
 }
 
 impl Tokens<'_> {
-    /// A path directive: `~`, then tokens and variables, then made absolute from the caller's working folder.
+    /// A path directive: `~`, then tokens and variables, then made absolute from the caller's working directory.
     pub(crate) fn path(&self, directive: &'static str, value: &str) -> Result<PathBuf, ConfigError> {
         let failed = |reason| ConfigError::Expansion {
             directive,

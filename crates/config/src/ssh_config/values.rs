@@ -609,7 +609,7 @@ pub(crate) fn escape_char(value: &str) -> Option<Option<u8>> {
 /// A list of paths that `ssh -G` joins with spaces although paths may hold some.
 ///
 /// ssh has made the user's files absolute by then, and names of system files are absolute in practice: a word that
-/// begins neither at the root nor at a home folder continues with the path before it. A list that begins with a
+/// begins neither at the root nor at a home directory continues with the path before it. A list that begins with a
 /// relative path is taken as one path for each word. Quoted words, should a later ssh print them, are taken whole.
 pub(crate) fn paths(value: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();

@@ -93,7 +93,7 @@ impl Askpass {
         }
         let hash = hasher.finish();
         let uid = rustix::process::geteuid();
-        // Where the daemon's folder would be, too; but a program without a daemon makes none.
+        // Where the daemon's directory would be, too; but a program without a daemon makes none.
         let home = self.variable("HOME").map(Path::new);
         let folders = [
             self.variable("XDG_RUNTIME_DIR").map(PathBuf::from),

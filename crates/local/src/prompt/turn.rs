@@ -26,7 +26,7 @@ pub enum Place {
 /// The right to ask in a place. Whoever else wants to ask there waits until this is dropped.
 ///
 /// Within a process the first to come is the first to ask. Other processes are kept waiting by an advisory lock on the
-/// place's own file (a terminal's device; for askpass programs one in the user's folder for sockets or caches), where it has
+/// place's own file (a terminal's device; for askpass programs one in the user's directory for sockets or caches), where it has
 /// one that can be opened. The kernel takes it away from a process that dies.
 #[derive(Debug)]
 pub struct Turn {

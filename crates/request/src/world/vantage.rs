@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// routing of its connections. Two processes with equal ones reach the same networks, and mean the same files, users
 /// and host names.
 ///
-/// The network's namespace decides who an address is; the mounts' and the root folder which files are meant (the
-/// configuration, keys, `known_hosts`, the agent's socket); the users' who one is, and with it whose home folder; the one of
+/// The network's namespace decides who an address is; the mounts' and the root directory which files are meant (the
+/// configuration, keys, `known_hosts`, the agent's socket); the users' who one is, and with it whose home directory; the one of
 /// host names (UTS) `%l` and `%C` in paths. Namespaces of processes, IPC, time and control groups decide nothing of that. A
 /// control group does where it stands for a VRF (`ip vrf exec`), or has a class of its own (net_cls, net_prio), by which rules
 /// may route. Rules and programs that go by any other control group are not seen.
@@ -31,7 +31,7 @@ type Inode = (u64, u64);
 
 impl Vantage {
     /// That of the calling thread: five `stat(2)`. What cannot be looked at is `None`, and equal to nothing that could;
-    /// systems other than Linux have the root folder only.
+    /// systems other than Linux have the root directory only.
     #[must_use]
     pub fn current() -> Self {
         Self {
@@ -94,7 +94,7 @@ pub enum Difference {
     User,
     /// The namespace of host names.
     HostName,
-    /// The root folder.
+    /// The root directory.
     Root,
 }
 

@@ -19,7 +19,7 @@ use trunkline_sftp::{
     RequestId, StatusCode, Times,
 };
 
-/// A folder that is removed with everything in it.
+/// A directory that is removed with everything in it.
 struct Folder(PathBuf);
 
 impl Folder {

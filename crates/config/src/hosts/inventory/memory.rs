@@ -1,6 +1,6 @@
 //! `ansible-inventory`'s answers, remembered: it takes the better part of a second to give one.
 //!
-//! An answer is one file in the caller's cache folder. It holds what [`Inventory`] keeps, and nothing else of the inventory.
+//! An answer is one file in the caller's cache directory. It holds what [`Inventory`] keeps, and nothing else of the inventory.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -107,7 +107,7 @@ impl Key {
         self.add(&folder.join("host_vars"), Part::Variables)
     }
 
-    /// Adds a file, or all that is in a folder; `None` where something in it has to be asked each time.
+    /// Adds a file, or all that is in a directory; `None` where something in it has to be asked each time.
     fn add(&mut self, path: &Path, part: Part) -> Option<()> {
         if self.files.len() > MOST_FILES || self.files.contains_key(path) {
             return (self.files.len() <= MOST_FILES).then_some(());

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A folder of inventory files, with a PATH on which there is what the test puts into `bin`.
+/// A directory of inventory files, with a PATH on which there is what the test puts into `bin`.
 struct Place {
     folder: tempfile::TempDir,
     world: World,

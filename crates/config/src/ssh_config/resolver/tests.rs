@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A folder with a configuration file, and a world that stands in it.
+/// A directory with a configuration file, and a world that stands in it.
 struct Place {
     folder: tempfile::TempDir,
     world: World,
