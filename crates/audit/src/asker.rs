@@ -4,7 +4,6 @@ use serde::Serialize;
 use tokio::net::UnixStream;
 use trunkline::Printable;
 
-/// The requester.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Asker {
     /// The uid of the process that connected to the daemon, or that has an engine of its own.

@@ -46,7 +46,6 @@ pub(crate) enum Event {
     Note,
 }
 
-/// The outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     /// "did not start", "may have started", "finished", or "not known" for what was left to the system's ssh.
@@ -57,7 +56,6 @@ pub(crate) struct Outcome {
     /// The signal that ended it, without "SIG".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) signal: Option<String>,
-    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
     /// Names that a copy could not copy.
@@ -89,7 +87,6 @@ pub(crate) struct Daemon {
 /// A note about the trail itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Note {
-    /// A sentence.
     pub(crate) note: String,
     /// Records that had been written are not there any more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

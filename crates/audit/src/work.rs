@@ -49,7 +49,6 @@ impl Work {
         }
     }
 
-    /// Its beginning.
     pub(crate) fn begin(&self, asker: Option<Asker>) -> Record {
         self.record(Event::Begin, asker)
     }

@@ -121,9 +121,9 @@ impl Server<'_> {
 /// The decision about a server.
 #[derive(Debug)]
 pub enum Decision {
-    /// Continue.
+    /// Accept the key.
     Accept(Accepted),
-    /// Continue, and add the key to the user's file. Failing to write is worth a warning, not an end.
+    /// Accept the key, and add it to the user's file. Failing to write is worth a warning, not an end.
     AcceptAndRemember(Accepted, Remember),
     /// Ask the user; see [`Question::put_to`].
     Ask(Box<Question>),
@@ -196,9 +196,9 @@ pub struct Question {
 /// The user's reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// Continue.
+    /// Accept the key.
     Yes,
-    /// Do not.
+    /// Close the connection.
     No,
     /// Something else; ask again.
     Unclear,

@@ -86,7 +86,7 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// In words.
+    /// Returns the word that people read.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -145,7 +145,7 @@ pub enum MoveReason {
 }
 
 impl MoveReason {
-    /// In words.
+    /// Returns the word that people read.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",

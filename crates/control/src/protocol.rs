@@ -332,7 +332,7 @@ pub enum MastersOf {
 /// An action on masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterAction {
-    /// Nothing.
+    /// Only look at them.
     Look,
     /// Those that live are ended: those with sessions only if `at_once`.
     Close {

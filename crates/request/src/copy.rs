@@ -53,9 +53,9 @@ pub struct CopyOptions {
     pub filters: Vec<FilterRule>,
     /// The only paths below the source that are copied, and directories that lead to them.
     pub only: Option<Vec<serde_bytes::ByteBuf>>,
-    /// The least and the most bytes of a file that is copied; others stay where the target has them.
+    /// The fewest bytes of a file that is copied; smaller files stay where the target has them.
     pub min_size: Option<u64>,
-    /// The same.
+    /// The most bytes of a file that is copied; larger files stay where the target has them.
     pub max_size: Option<u64>,
     /// Leave out links that lead out of the tree.
     pub safe_links: bool,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// `LogLevel`, the quietest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LogLevel {
-    /// Nothing.
+    /// No messages.
     Quiet,
     /// Errors that end the program.
     Fatal,
@@ -15,7 +15,7 @@ pub enum LogLevel {
     Error,
     /// The default.
     Info,
-    /// More.
+    /// More than the default.
     Verbose,
     /// `-v`.
     Debug1,
@@ -59,7 +59,7 @@ impl LogLevel {
 pub struct LogLine {
     /// The time at which it was written.
     pub at: SystemTime,
-    /// For whom.
+    /// The lowest level that shows it.
     pub level: LogLevel,
     /// The text, without anything that a terminal would interpret.
     pub text: String,

@@ -277,7 +277,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const BOTH: [Self; 2] = [Self::Down, Self::Up];
 
     /// "down" or "up".

@@ -11,7 +11,6 @@ use trunkline_text::Printable;
 /// The delay after a failure before the daemon is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A report.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A daemon answers: what was known of another is over.

@@ -36,7 +36,6 @@ pub(crate) struct Model {
     before: Duration,
 }
 
-/// A host.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) report: HostReport,

@@ -14,7 +14,7 @@ use crate::destination::Destination;
 /// The way in which the connection reaches the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proxy {
-    /// By TCP.
+    /// Directly, by TCP.
     Direct,
     /// Through a command's standard input and output. Tokens are expanded; the caller's shell runs it.
     Command(String),

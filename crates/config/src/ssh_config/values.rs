@@ -209,9 +209,9 @@ impl StrictHostKeyChecking {
 words! {
     /// `UpdateHostKeys`: whether keys that an authenticated server announces are remembered.
     UpdateHostKeys {
-        /// They are.
+        /// Keys are remembered.
         Yes = "yes" | "true",
-        /// They are not.
+        /// Keys are not remembered.
         No = "no" | "false",
         /// The user decides.
         Ask = "ask",
@@ -395,7 +395,7 @@ impl fmt::Display for RekeyLimit {
 pub struct IpQos {
     /// With a terminal; `None` leaves the system's default.
     pub interactive: Option<u8>,
-    /// Without.
+    /// Without a terminal; `None` leaves the system's default.
     pub bulk: Option<u8>,
 }
 

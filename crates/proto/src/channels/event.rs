@@ -69,7 +69,7 @@ pub enum ChannelEvent {
     Sent {
         /// The channel.
         id: ChannelId,
-        /// Bytes.
+        /// The number of bytes.
         len: usize,
     },
     /// The channel is closed in both directions and gone.

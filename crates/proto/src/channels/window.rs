@@ -333,7 +333,7 @@ mod tests {
         now: Instant,
         /// Packets a second that the path and the reader let through.
         rate: u32,
-        /// One way.
+        /// The delay in one direction.
         delay: Duration,
         /// The extra time that a machine under load takes to notice an answer.
         lateness: Duration,

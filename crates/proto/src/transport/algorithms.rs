@@ -9,7 +9,7 @@ use crate::message::KexInit;
 /// Compression of payloads (RFC 4253 section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compression {
-    /// None.
+    /// No compression.
     None,
     /// `zlib@openssh.com`: zlib that starts after authentication.
     Zlib,

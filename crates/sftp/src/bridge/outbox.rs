@@ -13,7 +13,7 @@ const COPIED: usize = 1024;
 #[derive(Default)]
 pub(super) struct Outbox {
     pieces: VecDeque<Bytes>,
-    /// Behind `pieces`.
+    /// The heads after `pieces`.
     heads: BytesMut,
     len: usize,
 }

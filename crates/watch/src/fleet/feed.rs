@@ -9,12 +9,10 @@ use trunkline_text::Printable;
 /// The delay after a failure before it is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// A report.
 #[derive(Debug)]
 pub(crate) enum FleetNews {
     /// It is told from the beginning: what was known is over.
     Connected,
-    /// A change.
     Update(Box<FleetUpdate>),
     /// Nothing is told, because of this.
     Lost(String),

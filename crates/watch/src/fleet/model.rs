@@ -26,7 +26,6 @@ pub(crate) struct FleetModel {
     pub(crate) lost: Option<String>,
 }
 
-/// The totals.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) up: usize,

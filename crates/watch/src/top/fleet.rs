@@ -26,7 +26,6 @@ pub(super) enum View {
     Streams,
 }
 
-/// A row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Row {
     Node(String),

@@ -13,7 +13,6 @@ pub(super) trait Subject {
     type View: Debug + Copy + PartialEq + Default + 'static;
     /// Names a row.
     type Row: Debug + Clone + PartialEq;
-    /// Its reports.
     type News;
 
     /// Its tables, in their order.
@@ -59,7 +58,6 @@ pub(super) trait Subject {
 /// A heading, and lines: what a value is called, and the value. A line without a name continues the one before.
 pub(super) type Lines = Vec<(String, String)>;
 
-/// A column.
 pub(super) struct Column {
     pub(super) name: &'static str,
     /// Cells; 0 for what the others leave.
@@ -91,7 +89,6 @@ pub(super) const fn number(name: &'static str, width: u16, from: u16) -> Column 
 /// The sort order of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sort {
-    /// The column.
     pub(super) by: usize,
     /// The other way round.
     pub(super) reversed: bool,

@@ -90,7 +90,6 @@ const FAILURES: &[Column] = &[
     text("WHY", 0, 0),
 ];
 
-/// A row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Row {
     /// By what decides who may share its connections.
