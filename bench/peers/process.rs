@@ -1,4 +1,4 @@
-//! What the peers that are written in Rust have in common: what they measure of their own process, and print.
+//! The common part of the peers that are written in Rust: measuring their own process, and printing.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// How long buffers may take to be given back, and rates to be noticed.
+/// The time that buffers may take to be given back, and rates to be noticed.
 pub(crate) const SETTLE: Duration = Duration::from_millis(2500);
 /// By then a download has left its start behind.
 pub(crate) const WELL_UNDER_WAY: u64 = 64 << 20;

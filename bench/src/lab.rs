@@ -1,4 +1,4 @@
-//! Where measurements happen: folders, programs, servers, and daemons of trunkline that are nobody's.
+//! The place of measurements: directories, programs, servers, and daemons of trunkline that are nobody's.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -53,7 +53,7 @@ impl Lab {
         if self.quick { quick } else { full }
     }
 
-    /// Where reports are left.
+    /// Returns the directory of reports.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }

@@ -23,13 +23,13 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// What one contestant has shown, in the unit of its row.
+/// The samples of one contestant, in the unit of its row.
 #[derive(Debug, Clone)]
 pub(crate) struct Samples {
     pub(crate) name: String,
     /// By round.
     pub(crate) rounds: Vec<Vec<f64>>,
-    /// Why there is less than was wanted.
+    /// The reason why there is less than was wanted.
     pub(crate) failure: Option<String>,
 }
 
@@ -128,7 +128,8 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// How long a program takes from its start to its end, in seconds. It reads nothing and its output goes nowhere.
+/// Returns the time that a program takes from its start to its end, in seconds. It reads nothing and its output goes
+/// nowhere.
 pub(crate) fn time(command: &mut Command) -> anyhow::Result<f64> {
     command.stdout(Stdio::null());
     Ok(time_with_output(command)?.0)
@@ -145,7 +146,7 @@ fn time_with_output(command: &mut Command) -> anyhow::Result<(f64, String)> {
     Ok((elapsed.as_secs_f64(), printed(&name, output)?))
 }
 
-/// What a program has printed, if it succeeded.
+/// Returns the output of a program, if it succeeded.
 pub(crate) fn printed(name: &str, output: Output) -> anyhow::Result<String> {
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(
@@ -177,7 +178,7 @@ pub(crate) fn time_at_once(
     Ok((begun.elapsed().as_secs_f64(), outputs))
 }
 
-/// What a program has used.
+/// The resources that a program has used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) seconds: f64,
@@ -238,7 +239,7 @@ pub(crate) fn cpu_of_family(pid: u32) -> anyhow::Result<Duration> {
     Ok(family.map(|(_, stat)| stat.cpu + stat.cpu_of_ended).sum())
 }
 
-/// What proc_pid_stat(5) tells of a process, times to 10 ms.
+/// The facts of proc_pid_stat(5) about a process, times to 10 ms.
 struct Stat {
     parent: u32,
     cpu: Duration,
@@ -273,7 +274,7 @@ pub(crate) fn peak_memory_of(pid: u32) -> anyhow::Result<u64> {
     Ok(kib * 1024)
 }
 
-/// How busy the machine is, in processes (`/proc/loadavg`, the last minute).
+/// Returns the load of the machine, in processes (`/proc/loadavg`, the last minute).
 pub(crate) fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ')

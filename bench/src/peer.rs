@@ -14,7 +14,7 @@ use crate::measure::printed;
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     command: Vec<PathBuf>,
-    /// Why it cannot be measured.
+    /// The reason why it cannot be measured.
     missing: Option<String>,
 }
 

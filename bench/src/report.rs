@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::measure::Samples;
 use crate::rows::{Outcome, Row, Target, Verdict};
 
-/// What has been measured so far.
+/// The measurements so far.
 pub(crate) struct Report {
     facts: Vec<(&'static str, String)>,
     missing: Vec<(&'static str, String)>,
@@ -236,7 +236,7 @@ fn cpu_model() -> String {
         .to_owned()
 }
 
-/// What a program says of itself, on either stream.
+/// Returns the first line of a program's output, on either stream.
 fn first_line(command: &mut Command) -> String {
     let Ok(output) = command.output() else {
         return "missing".into();

@@ -1,4 +1,5 @@
-//! What the servers of `bench/event_loop` run: writes blocks to standard output, at a rate or as fast as they are taken.
+//! The program that the servers of `bench/event_loop` run: writes blocks to standard output, at a rate or as fast as
+//! they are taken.
 //!
 //! `bench-stream SIZE [PER_SECOND]`: every block is a write of its own and ends a line. What is due comes in bursts, 100
 //! times a second, as the lines of a log do.

@@ -135,7 +135,7 @@ fn end_masters(names: &[String], config: &Path, sockets: &Path) {
     }
 }
 
-/// Where Mitogen's strategies are.
+/// Returns the directory of Mitogen's strategies.
 fn mitogen_folder(lab: &Lab) -> anyhow::Result<String> {
     let libraries = lab.folder().join("venv/lib").canonicalize()?;
     let strategies = std::fs::read_dir(&libraries)?

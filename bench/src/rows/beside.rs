@@ -14,14 +14,14 @@ pub(super) const ROW: Row = Row {
     measure,
 };
 
-/// What else the host is asked for: the peers' word, and the table's.
+/// The other work that the host is asked for: the peers' word, and the table's.
 const LOADS: [(&str, &str); 3] = [
     ("idle", "nothing else"),
     ("download", "a download as fast as it goes"),
     ("stalled", "a download that nobody reads"),
 ];
 
-/// Who has not answered by then is frozen.
+/// A contestant without an answer by then is frozen.
 const LIMIT: Duration = Duration::from_secs(30);
 /// After this, a load is in its steady state.
 const SETTLE: Duration = Duration::from_millis(2500);

@@ -1,4 +1,4 @@
-//! What the program that users type costs by itself: CPU time, system calls, and its size.
+//! The cost of the program that users type: CPU time, system calls, and its size.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -85,7 +85,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     })
 }
 
-/// How many system calls a program makes.
+/// Returns the number of system calls that a program makes.
 fn system_calls(lab: &Lab, command: &Command) -> anyhow::Result<f64> {
     let log = lab.path("strace");
     let mut strace = Command::new("strace");

@@ -1,4 +1,4 @@
-//! What streams cost the event loop of Node: `bench/event_loop` measures, this row reads what it wrote.
+//! The cost of streams for the event loop of Node: `bench/event_loop` measures, this row reads what it wrote.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -70,7 +70,7 @@ struct Idle {
 /// A figure's title, its unit, and where it is.
 type Figure = (&'static str, &'static str, fn(&Figures) -> f64);
 
-/// What is shown of each scenario.
+/// The figures of each scenario.
 const FIGURES: [Figure; 8] = [
     ("delay added, mean", "ms", |figures| figures.mean),
     ("delay added, p99", "ms", |figures| figures.p99),

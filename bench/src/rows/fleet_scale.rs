@@ -27,7 +27,7 @@ const THREE_NODES: &str = "trunkline run --fleet, three nodes";
 const ANSIBLE: &str = "ansible -m raw -f 50";
 const CLUSH: &str = "clush -f 50";
 
-/// How many hosts one light server has at most: each takes a descriptor there.
+/// The maximum number of hosts of one light server: each takes a descriptor there.
 const HOSTS_OF_A_BED: usize = 8_000;
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
@@ -155,7 +155,7 @@ fn table(title: String, unit: &'static str, samples: Vec<Samples>) -> Table {
     Table { title, unit, samples }
 }
 
-/// What was measured once.
+/// Returns a single measurement as samples.
 fn single((name, figure): (&str, f64)) -> Samples {
     Samples {
         name: name.to_owned(),
@@ -251,7 +251,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// How many shards each node has.
+    /// Returns the number of shards of each node.
     fn shares(&self) -> Option<Vec<u64>> {
         let output = self
             .operator
@@ -270,7 +270,7 @@ impl Fleet {
         run
     }
 
-    /// What NATS has carried so far.
+    /// Returns the traffic of NATS so far.
     fn traffic(&self) -> anyhow::Result<Value> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.monitor))?;
         stream.write_all(b"GET /varz HTTP/1.0\r\n\r\n")?;
@@ -372,7 +372,7 @@ impl Beds {
         Ok(all)
     }
 
-    /// How many commands all hosts have executed so far.
+    /// Returns the number of commands that all hosts have executed so far.
     fn executions(&mut self) -> anyhow::Result<usize> {
         let mut all = 0;
         for bed in &mut self.beds {
@@ -382,7 +382,7 @@ impl Beds {
         Ok(all)
     }
 
-    /// How many hosts a second a program reaches, until it ends or this time has passed.
+    /// Returns the number of hosts a second that a program reaches, until it ends or this time has passed.
     fn reached(&mut self, mut command: Command, patience: Duration) -> anyhow::Result<f64> {
         let before = self.executions()?;
         let name = command.get_program().display().to_string();

@@ -1,4 +1,4 @@
-//! What connections cost that wait.
+//! The cost of waiting connections.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What it costs to be watched: metrics, the audit trail and recordings.
+//! The cost of being watched: metrics, the audit trail and recordings.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -30,7 +30,7 @@ const AUDITED: &str = "audit = \"on\"";
 const STRICT: &str = "audit = \"strict\"";
 const RECORDED: &str = "recorded";
 
-/// How much of a terminal's output one run has: what a program prints, not what a copy moves.
+/// The amount of a terminal's output in one run: a program's output, not the data of a copy.
 const TERMINAL_BYTES: u64 = 32 << 20;
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {

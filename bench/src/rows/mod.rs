@@ -29,7 +29,7 @@ use crate::measure::{self, Samples};
 
 /// A row: what it is called, and how it is measured.
 pub(crate) struct Row {
-    /// What `BENCH=` takes.
+    /// The name for `BENCH=`.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     measure: fn(&Lab) -> anyhow::Result<Outcome>,
@@ -60,16 +60,16 @@ pub(crate) const ROWS: &[Row] = &[
     six_operations::ROW,
 ];
 
-/// What a row has shown.
+/// The result of a row.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) tables: Vec<Table>,
     pub(crate) verdicts: Vec<Verdict>,
-    /// How it was measured, as far as the title does not say.
+    /// The method, as far as the title does not describe it.
     pub(crate) notes: Vec<String>,
     /// The machine's load before and after.
     pub(crate) load: (f64, f64),
-    /// Why there is nothing.
+    /// The reason why there is no result.
     pub(crate) failure: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What Python adds to a warm command: `trunkline.aio` beside the engine that it is made of.
+//! Python's part of a warm command: `trunkline.aio` beside the engine that it is made of.
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ const OPERATIONS: [&str; 5] = [
     SFTP_READ,
 ];
 
-/// What `results.json` has.
+/// The content of `results.json`.
 #[derive(Debug, Deserialize)]
 struct Results {
     failures: BTreeMap<String, String>,

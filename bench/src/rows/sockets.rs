@@ -1,4 +1,4 @@
-//! What mux sockets cost the daemon, with a connected host behind each.
+//! The cost of mux sockets for the daemon, with a connected host behind each.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

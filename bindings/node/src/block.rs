@@ -121,7 +121,7 @@ struct Lent {
     _block: Block,
 }
 
-/// How many there are, in all environments.
+/// The number of lent blocks, in all environments.
 static LENT_BLOCKS: AtomicU32 = AtomicU32::new(0);
 
 impl Lent {
@@ -142,7 +142,7 @@ impl Drop for Lent {
     }
 }
 
-/// How many blocks JavaScript has, in all environments.
+/// Returns the number of blocks that JavaScript has, in all environments.
 pub(crate) fn lent_blocks() -> u32 {
     LENT_BLOCKS.load(Ordering::Relaxed)
 }

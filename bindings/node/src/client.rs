@@ -37,10 +37,11 @@ use crate::stream::Stream;
 /// Towards a JavaScript stream that carries the connection's bytes, so much is held.
 const PIPE: usize = 256 * 1024;
 
-/// Where connections are shared, what went over the one whose end was the client's has so long to learn of it by itself.
+/// If connections are shared, the time that streams on the connection which the client has ended may take to learn of that
+/// by themselves.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What JavaScript holds by its number.
+/// A client, which JavaScript holds by its number.
 pub(crate) struct Client {
     target: u32,
     outbox: Arc<Outbox>,
@@ -54,14 +55,14 @@ pub(crate) struct Client {
     told: CancellationToken,
     /// Ends the client.
     cancel: CancellationToken,
-    /// What ended it, for the streams that go with it.
+    /// The fault that ended it, for the streams that go with it.
     end: OnceLock<Fault>,
     listeners: Mutex<HashMap<u32, CancellationToken>>,
     /// New keys are wanted.
     rekey: Notify,
 }
 
-/// How a client's host is found.
+/// The way to find a client's host.
 enum Plan {
     /// The program has said everything.
     Explicit(Host),
@@ -148,7 +149,7 @@ impl Client {
         self.target
     }
 
-    /// What its sessions and tunnels are opened on, once JavaScript has been told that it is ready.
+    /// Returns the way on which its sessions and tunnels are opened, once JavaScript has been told that it is ready.
     pub(crate) async fn way(&self) -> Result<&Way, Failure> {
         tokio::select! {
             biased;
@@ -175,8 +176,8 @@ impl Client {
         }
     }
 
-    /// What a session is opened on. One that is to be lent the agent, alone among those of its client, has a connection that
-    /// only such sessions share: sshd lends it to all that come after the first which asks.
+    /// Returns the way on which a session is opened. One that is to be lent the agent, alone among those of its client,
+    /// has a connection that only such sessions share: sshd lends it to all that come after the first which asks.
     pub(crate) async fn way_for(&self, options: &SessionOptions) -> Result<&Way, Failure> {
         match self.own() {
             Some(host) if options.agent_forwarding && host.config().forward_agent == ForwardAgent::No => {
@@ -200,8 +201,9 @@ impl Client {
         }
     }
 
-    /// When the client's end cuts off what is under way, and why. What goes over a connection that has ended learns of it by
-    /// itself, behind all that the server had said before. Only where connections are shared is something left that does not.
+    /// Waits until the client's end cuts off the work under way, and returns the reason. What goes over a connection
+    /// that has ended learns of it by itself, behind all that the server had said before. Only where connections are
+    /// shared is something left that does not.
     pub(crate) async fn cuts_off(&self) -> Fault {
         self.cancel.cancelled().await;
         if self.own().is_some() {
@@ -231,7 +233,7 @@ impl Client {
         self.cancel.cancelled().await;
     }
 
-    /// What has ended it.
+    /// Returns the fault that has ended it.
     pub(crate) fn end(&self) -> Fault {
         let closed = || Fault::closed().after_start();
         self.end.get().cloned().unwrap_or_else(closed)
@@ -364,7 +366,7 @@ impl Client {
         }
     }
 
-    /// What JavaScript tries next to log in; `None`: nothing is left.
+    /// Takes JavaScript's next attempt to log in; `None`: none is left.
     ///
     /// # Errors
     /// What cannot be tried; the question stays open.
@@ -526,7 +528,7 @@ impl Client {
     }
 }
 
-/// What ssh2 tells of a handshake.
+/// Returns ssh2's details of a handshake.
 fn details(handshake: Handshake) -> Value {
     json!({
         "server": handshake.server,
@@ -560,7 +562,7 @@ fn shown(connection: &ConnectionReport) -> Value {
     })
 }
 
-/// What the engine logs in with, and the far end of a stream that JavaScript carries.
+/// Returns the engine's credentials, and the far end of a stream that JavaScript carries.
 fn login(
     options: &ConnectOptions,
     config: &HostConfig,
@@ -614,7 +616,7 @@ struct Program {
     waiting: Mutex<HashMap<u32, Waiting>>,
 }
 
-/// Who waits for an answer of JavaScript's.
+/// The requester that waits for an answer of JavaScript's.
 enum Waiting {
     HostKey(oneshot::Sender<bool>),
     ListedKeys(oneshot::Sender<bool>),

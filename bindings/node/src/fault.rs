@@ -9,11 +9,11 @@ use trunkline::Error;
 use trunkline::sftp::StatusCode;
 use trunkline_embed::{Cause, ErrorKind, Failure};
 
-/// What went wrong, on its way to an `Error` of JavaScript.
+/// A failure, on its way to an `Error` of JavaScript.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     failure: Box<Failure>,
-    /// Where ssh2's users look first, if not where the failure says: "client-timeout", "local", …
+    /// The level that ssh2's users look at first, if the failure has another: "client-timeout", "local", …
     level: Option<&'static str>,
 }
 
@@ -30,7 +30,7 @@ impl Fault {
         Self::own(message, "client-socket", ErrorKind::Local)
     }
 
-    /// What was asked for cannot be done.
+    /// The request is impossible.
     pub(crate) fn usage(message: &str) -> Self {
         Self::own(message, "client", ErrorKind::Configuration)
     }
@@ -53,7 +53,7 @@ impl Fault {
         fault
     }
 
-    /// What a server would say of a file, in our words.
+    /// A server's error about a file, in our words.
     pub(crate) fn of_file(status: StatusCode, message: &str) -> Self {
         let mut fault = Self::own(message, "sftp", ErrorKind::File);
         fault.failure.cause = Cause::File {
@@ -63,7 +63,7 @@ impl Fault {
         fault
     }
 
-    /// What a file of the server says as a stream.
+    /// An error of a file of the server as a stream.
     pub(crate) fn of_stream(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
             Some(inner) => Failure::from(inner).into(),

@@ -514,7 +514,7 @@ impl Hub {
         }
     }
 
-    /// How many clients and streams the hub holds.
+    /// Returns the number of clients and streams in the hub.
     #[napi]
     pub fn held(&self) -> Vec<u32> {
         let held = self.inner.held();

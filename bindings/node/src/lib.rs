@@ -51,7 +51,7 @@ pub fn algorithms() -> Value {
     json!({ "kex": kex, "serverHostKey": host_key, "cipher": cipher, "hmac": mac, "compress": compression })
 }
 
-/// What there is of all environments of the process: their queues, and the chunks that they have.
+/// Returns the counts for all environments of the process: their queues, and the chunks that they have.
 #[napi]
 pub fn alive() -> Vec<u32> {
     vec![outbox::Outbox::count(), block::lent_blocks()]
@@ -80,7 +80,7 @@ fn key_file(content: Vec<u8>) -> Result<KeyFile, KeyError> {
     KeyFile::in_memory("privateKey", content.into())
 }
 
-/// What [`open_key`] gives. A passphrase takes some tenths of a second, for bcrypt.
+/// Returns the result of [`open_key`]. A passphrase takes some tenths of a second, for bcrypt.
 fn opened_key(content: Vec<u8>, passphrase: Option<&str>) -> Result<Vec<u8>, KeyError> {
     let key = key_file(content)?.unlock(passphrase, 0)?;
     let mut opened = key.agent_encoding(None).to_vec();

@@ -1,4 +1,4 @@
-//! What JavaScript asks for, as `lib/options.js` has checked it.
+//! JavaScript's options, as `lib/options.js` has checked them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,7 +13,7 @@ use trunkline_embed::{Preference, Program, Starter};
 use crate::fault::Fault;
 use crate::stdio::{Choice, StdioOption};
 
-/// How a client connects.
+/// The options of a client's connection.
 #[napi(object)]
 pub struct ConnectOptions {
     /// The server's name or address.
@@ -26,13 +26,13 @@ pub struct ConnectOptions {
     pub password: Option<String>,
     /// The content of a private key file.
     pub private_key: Option<Uint8Array>,
-    /// What opens it.
+    /// Its passphrase.
     pub passphrase: Option<String>,
     /// The agent's socket.
     pub agent: Option<String>,
     /// Whether sessions may be lent the agent.
     pub agent_forward: bool,
-    /// Who judges the host key.
+    /// The judge of the host key.
     pub host_keys: HostKeys,
     /// known_hosts files.
     pub known_hosts: Vec<String>,
@@ -121,7 +121,7 @@ impl ConnectOptions {
     }
 }
 
-/// Who judges a host key.
+/// The judge of a host key.
 #[napi(string_enum)]
 #[derive(Debug, Clone, Copy)]
 pub enum HostKeys {
@@ -139,7 +139,7 @@ pub enum HostKeys {
     Program,
 }
 
-/// Which way a destination takes.
+/// The way to a destination.
 #[napi(string_enum)]
 #[derive(Debug, Clone, Copy)]
 pub enum WayOption {
@@ -154,10 +154,10 @@ pub enum WayOption {
     Daemon,
 }
 
-/// How a client reaches a destination of ssh_config.
+/// The options of a client's destination in ssh_config.
 #[napi(object)]
 pub struct DestinationOptions {
-    /// What one would type behind `ssh`.
+    /// The destination, as one would type it after `ssh`.
     pub destination: String,
     /// Options as for ssh.
     pub ssh_args: Vec<String>,
@@ -167,7 +167,7 @@ pub struct DestinationOptions {
     pub folder: String,
     /// The way to it.
     pub way: WayOption,
-    /// How the daemon is started.
+    /// The command that starts the daemon.
     pub daemon_command: Vec<String>,
     /// The answer to questions for a password.
     pub password: Option<String>,
@@ -233,7 +233,7 @@ impl Worlds {
     }
 }
 
-/// What can be set of the engine; what is missing stays as it is.
+/// The settings of the engine; missing ones stay unchanged.
 #[napi(object)]
 pub struct EngineSettings {
     /// Bits a second above which a connection gets no new streams.
@@ -305,13 +305,13 @@ pub struct AuthenticationAttempt {
     pub login: u32,
     /// The user.
     pub username: String,
-    /// How.
+    /// The method.
     pub method: AttemptMethod,
     /// For "password".
     pub password: Option<String>,
     /// For "key" and "hostbased": the content of a private key file.
     pub key: Option<Uint8Array>,
-    /// What opens it.
+    /// Its passphrase.
     pub passphrase: Option<String>,
     /// For "agent": its socket.
     pub agent: Option<String>,
@@ -323,7 +323,7 @@ pub struct AuthenticationAttempt {
     pub local_username: Option<String>,
 }
 
-/// What a session runs.
+/// The kind of a session.
 #[napi(string_enum = "lowercase")]
 #[derive(Debug, Clone, Copy)]
 pub enum SessionKind {
@@ -335,10 +335,10 @@ pub enum SessionKind {
     Subsystem,
 }
 
-/// What to run in a session.
+/// The options of a session.
 #[napi(object)]
 pub struct SessionOptions {
-    /// What the text is.
+    /// The kind of text.
     pub kind: SessionKind,
     /// The command, or the subsystem's name.
     pub text: String,
@@ -348,7 +348,7 @@ pub struct SessionOptions {
     pub pty: Option<PtyOptions>,
     /// Input, output and error output; what is missing is JavaScript's.
     pub stdio: Vec<StdioOption>,
-    /// Where relative paths among them begin.
+    /// The directory for relative paths among them.
     pub folder: String,
     /// Whether the session is lent the agent; without a word, where the client is.
     pub agent_forward: Option<bool>,
@@ -372,7 +372,7 @@ pub struct PtyOptions {
 }
 
 impl SessionOptions {
-    /// What of its streams is not JavaScript's.
+    /// Returns the streams that are not JavaScript's.
     pub(crate) fn stdio(&self) -> Result<[Choice; 3], Fault> {
         let choice = |at: usize| self.stdio.get(at).map_or(Ok(Choice::Pipe), Choice::take);
         Ok([choice(0)?, choice(1)?, choice(2)?])

@@ -1,4 +1,4 @@
-//! What one JavaScript environment is to hear, and when it is woken for it.
+//! The events for one JavaScript environment, and the time at which it is woken for them.
 //!
 //! Waking an event loop costs it more than a line of text does: libuv's round, a handle scope, a call into JavaScript.
 //! So nobody is woken for a chunk. Events and streams that have data gather here, one wake-up fetches them all, and after it
@@ -27,7 +27,7 @@ pub(crate) type Wake = ThreadsafeFunction<(), (), (), Status, false, true>;
 /// The kinds of events, which are numbered from 0, and their names in JavaScript.
 macro_rules! kinds {
     ($($(#[$doc:meta])+ $kind:ident = $name:literal,)+) => {
-        /// What happens to one target (a client, a stream, a request).
+        /// The kind of event for one target (a client, a stream, a request).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Kind {
             $($(#[$doc])+ $kind,)+
@@ -73,9 +73,9 @@ kinds! {
     Incoming = "INCOMING",
     /// A client's new streams go elsewhere than before: details.
     Placement = "PLACEMENT",
-    /// What was agreed with the server, before a log-in that the program leads: details.
+    /// The agreement with the server, before a log-in that the program leads: details.
     Agreed = "AGREED",
-    /// What the program tries next to log in: `{ question, methods, partial }`.
+    /// The program's next attempt to log in: `{ question, methods, partial }`.
     Authenticate = "AUTHENTICATE",
     /// A key or agent of its last attempt could not be used: why.
     Unusable = "UNUSABLE",
@@ -85,7 +85,7 @@ kinds! {
     Sign = "SIGN",
 }
 
-/// What an event tells.
+/// The content of an event.
 pub(crate) enum Payload {
     /// Bytes, which become a `Buffer`.
     Bytes(Block),
@@ -102,10 +102,10 @@ impl From<Value> for Payload {
 /// A target, what happens to it, and what is told of that.
 pub(crate) type Event = (u32, Kind, Payload);
 
-/// What waits in the queue.
+/// An entry of the queue.
 enum Entry {
     Told(Event),
-    /// What it has to deliver by then.
+    /// Data to deliver by then.
     Data(Arc<Flow>),
     End(Arc<Flow>, Side),
 }
@@ -130,7 +130,7 @@ struct State {
     closed: bool,
 }
 
-/// How soon something is to be heard.
+/// The urgency of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// At once.
@@ -149,7 +149,7 @@ impl Outbox {
         Arc::new(Self { state, wake })
     }
 
-    /// How many there are: an environment's goes with the last of what it held.
+    /// Returns the number of environments: one goes with the last thing that it held.
     pub(crate) fn count() -> u32 {
         OUTBOXES.load(Ordering::Relaxed)
     }

@@ -37,7 +37,7 @@ static RUNTIME: LazyLock<Result<Runtime, String>> = LazyLock::new(|| {
         .map_err(|error| format!("cannot start threads: {error}"))
 });
 
-/// How long the end of the process may wait for the audit trail.
+/// The time that the end of the process may wait for the audit trail.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
 
 static ENGINE: OnceLock<ProgramEngine> = OnceLock::new();

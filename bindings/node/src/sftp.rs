@@ -66,7 +66,7 @@ pub enum SftpOperation {
 /// One operation of `lib/streams/sftp.js`.
 #[napi(object)]
 pub struct SftpCall {
-    /// Which.
+    /// The operation.
     pub op: SftpOperation,
     /// The path on the server.
     pub path: Option<String>,
@@ -74,13 +74,13 @@ pub struct SftpCall {
     pub target: Option<String>,
     /// An open file.
     pub handle: Option<u32>,
-    /// Where in the file.
+    /// The place in the file.
     pub offset: Option<f64>,
-    /// How many bytes.
+    /// The number of bytes.
     pub length: Option<f64>,
     /// The open file that is copied into.
     pub target_handle: Option<u32>,
-    /// Where in it.
+    /// The place in it.
     pub target_offset: Option<f64>,
     /// Users by their numbers.
     pub uids: Option<Vec<u32>>,
@@ -90,9 +90,9 @@ pub struct SftpCall {
     pub full: Option<bool>,
     /// SSH_FXF_ flags.
     pub flags: Option<u32>,
-    /// What to set.
+    /// The attributes to set.
     pub attributes: Option<SftpAttributes>,
-    /// What to write.
+    /// The data to write.
     pub data: Option<Uint8Array>,
 }
 
@@ -114,7 +114,7 @@ pub struct SftpAttributes {
     pub mtime: Option<u32>,
 }
 
-/// What JavaScript holds by its number.
+/// An SFTP session, which JavaScript holds by its number.
 pub(crate) struct SftpSession {
     target: u32,
     outbox: Arc<Outbox>,
@@ -129,7 +129,7 @@ pub(crate) struct SftpSession {
     cancel: CancellationToken,
 }
 
-/// How often the progress of a whole file is told.
+/// The interval at which the progress of a whole file is reported.
 const STEP: Duration = Duration::from_millis(50);
 /// One piece of a whole file, between its stream and the file on this machine.
 const PIECE: usize = 256 * 1024;
@@ -144,7 +144,7 @@ async fn begin_in_order(mut calls: mpsc::UnboundedReceiver<BoxFuture<'static, ()
     }
 }
 
-/// What an operation gives.
+/// The result of an operation.
 enum Outcome {
     Value(Value),
     Bytes(Bytes),
@@ -337,7 +337,7 @@ impl SftpSession {
         Ok(Outcome::Value(value))
     }
 
-    /// What is done with a file that is open.
+    /// Runs an operation on an open file.
     async fn of_file(&self, call: &SftpCall) -> Result<Outcome, Fault> {
         let offset = call.offset.unwrap_or_default() as u64;
         let length = call.length.unwrap_or_default() as u64;
@@ -484,7 +484,7 @@ impl SftpSession {
     }
 }
 
-/// How far a whole file has come, told now and then.
+/// The progress of a whole file, reported now and then.
 struct Progress {
     total: u64,
     done: u64,

@@ -1,5 +1,5 @@
-//! Where a session's streams go beside JavaScript: descriptors of this process, FIFOs, sockets and files, which the engine or
-//! the daemon reads and writes itself.
+//! The targets of a session's streams other than JavaScript: descriptors of this process, FIFOs, sockets and files,
+//! which the engine or the daemon reads and writes itself.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use trunkline_embed::{Route, Target};
 
 use crate::fault::Fault;
 
-/// What a stream is.
+/// The kind of a stream.
 #[napi(string_enum = "lowercase")]
 #[derive(Debug, Clone, Copy)]
 pub enum StdioKind {
@@ -20,14 +20,14 @@ pub enum StdioKind {
     Ignore,
     /// A descriptor.
     Fd,
-    /// What a path names.
+    /// Whatever a path names.
     Path,
 }
 
 /// One of a session's streams, as JavaScript says it.
 #[napi(object)]
 pub struct StdioOption {
-    /// What it is.
+    /// Its kind.
     pub kind: StdioKind,
     /// A descriptor of this process.
     pub fd: Option<i32>,

@@ -23,11 +23,11 @@ use crate::block::{Block, Blocks};
 use crate::fault::Fault;
 use crate::outbox::{Event, Kind, Outbox, Payload, Urgency};
 
-/// How long a stream that is destroyed, or whose client ends, may take to hand over what was written before: a server that takes
-/// nothing gets nothing.
+/// The time that a stream which is destroyed, or whose client ends, may take to hand over earlier data: a server that
+/// takes nothing gets nothing.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
-/// What JavaScript holds by its number.
+/// A stream, which JavaScript holds by its number.
 pub(crate) struct Stream {
     target: u32,
     /// The client that it was opened on; none for the bytes of a client's connection.
@@ -43,7 +43,7 @@ pub(crate) struct Stream {
     writable: AtomicBool,
     /// JavaScript has written to it.
     written: AtomicBool,
-    /// What was written before it was to end has gone.
+    /// The data written before its end has gone.
     emptied: Arc<Notify>,
 }
 
@@ -102,12 +102,12 @@ impl Stream {
         self.cancel.cancel();
     }
 
-    /// Whether it was opened on a client.
+    /// Returns whether it was opened on a client.
     pub(crate) fn is_on(&self, client: u32) -> bool {
         self.client == Some(client)
     }
 
-    /// Whether JavaScript has written to it, and what is written goes to the server.
+    /// Returns whether JavaScript has written to it, and what is written goes to the server.
     pub(crate) fn is_writing(&self) -> bool {
         self.writable.load(Ordering::Acquire) && self.written.load(Ordering::Acquire)
     }
@@ -306,7 +306,7 @@ struct Taking<'a, F> {
     flow: &'a Arc<Flow>,
     side: Side,
     taking: Pin<&'a mut F>,
-    /// How it ended: whether by the server's word.
+    /// Its end: whether it came from the server.
     taken: Option<Result<bool, Failure>>,
     is_told: bool,
 }
@@ -366,7 +366,7 @@ impl Side {
     }
 }
 
-/// What a stream has for JavaScript: both sides, in the order in which it came.
+/// The data that a stream has for JavaScript: both sides, in the order in which it came.
 pub(crate) struct Flow {
     target: u32,
     outbox: Arc<Outbox>,
@@ -377,7 +377,7 @@ pub(crate) struct Flow {
 
 #[derive(Default)]
 struct Pending {
-    /// What has come: of one side as long as the other gives nothing in between.
+    /// The received data: of one side as long as the other gives nothing in between.
     runs: Vec<(Side, Blocks)>,
     sides: [Progress; 2],
     /// In the outbox's queue.
@@ -386,18 +386,18 @@ struct Pending {
     hurried: bool,
     /// All of it goes, asked for or not.
     flushed: bool,
-    /// What the server had sent by now is taken without regard to the limits.
+    /// The data that the server had sent by now is taken without regard to the limits.
     wide: bool,
 }
 
-/// How far one side is.
+/// The progress of one side.
 #[derive(Default)]
 struct Progress {
     /// Bytes that wait.
     len: usize,
     /// Runs that wait.
     runs: usize,
-    /// How much was taken last time: about as much will come together the next time.
+    /// The amount taken last time: about as much will come together the next time.
     last: usize,
     /// Nothing more comes.
     ended: bool,
@@ -452,7 +452,7 @@ impl Pending {
         len >= Flow::LIMIT + more || runs >= Flow::RUNS + more
     }
 
-    /// Whether a run goes now.
+    /// Returns whether a run goes now.
     fn goes(&mut self, side: Side, len: usize, wanted: bool) -> bool {
         let flushed = self.flushed;
         let progress = self.of(side);
@@ -649,7 +649,7 @@ impl Flow {
     }
 }
 
-/// What JavaScript writes, on this side.
+/// JavaScript's input, on this side.
 struct Inlet {
     queue: mpsc::UnboundedSender<Written>,
     room: Arc<Room>,
@@ -662,7 +662,7 @@ enum Written {
     Flush,
 }
 
-/// How much JavaScript has written that the engine has not taken.
+/// The amount that JavaScript has written and the engine has not taken.
 #[derive(Default)]
 struct Room {
     taken: AtomicUsize,
@@ -675,7 +675,7 @@ impl Room {
     /// its way to the socket, the other can be filled.
     const LIMIT: usize = 512 * 1024;
 
-    /// Whether JavaScript waits and can continue; says so only once.
+    /// Returns whether JavaScript waits and can continue; says so only once.
     fn reopens(&self) -> bool {
         self.taken.load(Ordering::Acquire) <= Self::LIMIT / 2 && self.awaited.swap(false, Ordering::AcqRel)
     }
@@ -698,7 +698,7 @@ impl Inlet {
     }
 }
 
-/// What JavaScript writes, on the engine's side.
+/// JavaScript's input, on the engine's side.
 pub(crate) struct Outlet {
     written: mpsc::UnboundedReceiver<Written>,
     room: Arc<Room>,

@@ -10,11 +10,11 @@ use pyo3::types::PyBytes;
 use tokio::sync::{Notify, oneshot};
 use trunkline::{Agreement, Attempt, Authenticator, KeySigner, Method, NewPassword, NextAttempt, Signing};
 
-/// Where the server waits for the next attempt: the methods that it continues with, once it has been asked anything, and whether
-/// what was shown last was right.
+/// The point at which the server waits for the next attempt: the methods that it continues with, once it has been asked
+/// anything, and whether the last attempt was right.
 pub(crate) type Turn = (Option<Vec<String>>, bool);
 
-/// What the engine asks, and the program answers.
+/// The engine's questions and the program's answers.
 #[derive(Default)]
 pub(crate) struct Course {
     /// Guards the engine's question until it is answered.
@@ -36,7 +36,7 @@ impl Course {
         }
     }
 
-    /// What was agreed with the server, once its host key is believed.
+    /// Returns the agreement with the server, once its host key is accepted.
     pub(crate) fn agreement(&self) -> Option<&Agreement> {
         self.agreement.get()
     }

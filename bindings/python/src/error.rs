@@ -10,7 +10,7 @@ use trunkline_embed::{Cause, ErrorKind, Execution};
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     inner: Box<trunkline_embed::Failure>,
-    /// What had come by then on standard output and standard error.
+    /// The output so far on standard output and standard error.
     output: (Vec<u8>, Vec<u8>),
     /// Whether it is a fleet's own, and no node's.
     is_of_fleet: bool,
@@ -148,9 +148,9 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
     )
 }
 
-/// What `from_native` takes: the kind's name, the message, what became of the command, its output and error output, SFTP's
-/// code or RFC 4254's reason, errno, the methods by which the server would have continued and whether it wants one besides,
-/// the address that could not be connected to, and the server's words where it refused something.
+/// The arguments of `from_native`: the kind's name, the message, the fate of the command, its output and error output,
+/// SFTP's code or RFC 4254's reason, errno, the methods by which the server would have continued and whether it wants
+/// one besides, the address that could not be connected to, and the server's words where it refused something.
 type Arguments<'py> = (
     &'static str,
     String,

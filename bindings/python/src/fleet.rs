@@ -15,7 +15,7 @@ use crate::operation::Operation;
 use crate::process::{OfProcess, Process};
 use crate::session::told;
 
-/// How long the fleet's program may take to take notice that a job is to end.
+/// The time that the fleet's program may take to notice that a job is to end.
 const NOTICE: Duration = Duration::from_secs(5);
 
 /// A job. It begins when one of its hosts is waited for.

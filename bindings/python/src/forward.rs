@@ -83,7 +83,7 @@ impl Forward {
 
 #[pymethods]
 impl Forward {
-    /// Where it can be reached: the address, if there is one, and the port; or the path.
+    /// Returns the place where it can be reached: the address, if there is one, and the port; or the path.
     fn listening(&self) -> PyResult<Vec<(Option<String>, Option<u16>)>> {
         self.with(|handle| {
             let told = |listen| match listen {

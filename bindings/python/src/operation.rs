@@ -19,7 +19,7 @@ use crate::data::duration;
 use crate::error::{self, Failure};
 use crate::process::{OfProcess, Process};
 
-/// What came of it, still to be made a Python object, for which the GIL is needed.
+/// The result of it, still to be made a Python object, for which the GIL is needed.
 pub(crate) type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// The work, and the runtime that it needs.
@@ -28,7 +28,7 @@ struct Work {
     future: BoxFuture<'static, Result<Outcome, Failure>>,
 }
 
-/// How long a wait continues without a look at signals.
+/// The time that a wait continues without a look at signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Something that may take time. Nothing happens before it is waited for or begun, which can be done once.
@@ -138,7 +138,7 @@ impl Running {
     }
 }
 
-/// Whether Python runs signal handlers in this thread: only in its main one.
+/// Returns whether Python runs signal handlers in this thread: only in its main one.
 fn handles_signals() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
 }

@@ -55,7 +55,7 @@ pub(crate) fn algorithms(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(lists)
 }
 
-/// Where to connect, and how.
+/// The address to connect to, and the options.
 #[derive(FromPyObject)]
 pub(crate) struct Explicit {
     #[pyo3(item)]
@@ -151,12 +151,12 @@ pub(crate) struct PrivateHost {
 
 struct HeldHost {
     host: trunkline::Host,
-    /// Where the program leads the log-in.
+    /// The program that leads the log-in.
     course: Option<Arc<Course>>,
     way: Way,
     /// The first connection, which is not closed as idle.
     connection: HeldConnection,
-    /// What asks the server from time to time whether it is there. Guarded while it is replaced.
+    /// The task that asks the server from time to time whether it is there. Guarded while it is replaced.
     keepalive: StdMutex<Option<AbortHandle>>,
 }
 
@@ -318,21 +318,22 @@ impl PrivateHost {
         }
     }
 
-    /// Whether it is connected, or being so.
+    /// Returns whether it is connected, or being so.
     fn is_open(&self) -> bool {
         self.inner
             .here()
             .is_some_and(|(_, held)| held.connection.is_open())
     }
 
-    /// Whether it is connected.
+    /// Returns whether it is connected.
     fn is_ready(&self) -> bool {
         self.inner
             .here()
             .is_some_and(|(_, held)| held.connection.is_ready())
     }
 
-    /// What was agreed on, once it is connected; of a log-in that the program leads, as soon as the host key is believed.
+    /// Returns the agreement, once it is connected; of a log-in that the program leads, as soon as the host key is
+    /// accepted.
     fn info(&self) -> PyResult<Option<Info>> {
         let (_, held) = self.inner.get()?;
         if let Some(info) = held.connection.info() {
@@ -424,7 +425,7 @@ impl PrivateHost {
     }
 }
 
-/// What a connection is made over, if not by TCP.
+/// The transport of a connection, if not TCP.
 #[derive(FromPyObject)]
 pub(crate) enum Over<'py> {
     Channel(Bound<'py, Session>),
@@ -533,12 +534,12 @@ impl Key {
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Whether it needs a passphrase.
+    /// Returns whether it needs a passphrase.
     fn is_encrypted(&self) -> bool {
         self.0.is_encrypted()
     }
 
-    /// Whether the private half is in it.
+    /// Returns whether the private half is in it.
     fn is_private(&self) -> bool {
         self.0.has_private_half()
     }
@@ -597,7 +598,8 @@ impl Key {
         }))
     }
 
-    /// Whether the key has signed `data`; `signature` is encoded as in RFC 4253 section 6.6. An encrypted key cannot say.
+    /// Returns whether the key has signed `data`; `signature` is encoded as in RFC 4253 section 6.6. An encrypted key
+    /// cannot say.
     fn has_signed(&self, py: Python<'_>, data: &[u8], signature: &[u8]) -> bool {
         py.detach(|| {
             self.0

@@ -1,4 +1,4 @@
-//! What belongs to this process alone: the runtime's threads and the engines on it. A child that `fork` made has neither;
+//! The state of this process alone: the runtime's threads and the engines on it. A child that `fork` made has neither;
 //! it gets its own on first use, and what it inherited says so instead of waiting for threads that are not there.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -66,7 +66,7 @@ impl Process {
     }
 }
 
-/// How long the end of the process may wait for the audit trail.
+/// The time that the end of the process may wait for the audit trail.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
 
 /// Host memory is a cache: without a place for it, only speed is lost.

@@ -79,7 +79,7 @@ impl Prompter for Callable {
     }
 }
 
-/// Who answers: `ask`, and `together` what a server asks at once; or nobody. Warnings and banners are logged.
+/// Returns the answerer: `ask`, and `together` what a server asks at once; or nobody. Warnings and banners are logged.
 pub(crate) fn interaction(ask: Option<Py<PyAny>>, together: Option<Py<PyAny>>) -> Interaction {
     match ask {
         Some(ask) => {

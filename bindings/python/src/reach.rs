@@ -41,8 +41,8 @@ pub(crate) struct Host {
     inner: OfProcess<(Arc<Process>, Arc<Reach>)>,
 }
 
-/// What Python says of a session to start: the command line, the shell (`None`), or the subsystem if the flag is set;
-/// environment variables; TERM, columns, rows, width and height of a terminal.
+/// Python's description of a session to start: the command line, the shell (`None`), or the subsystem if the flag is
+/// set; environment variables; TERM, columns, rows, width and height of a terminal.
 #[derive(FromPyObject)]
 pub(crate) struct SessionSpec {
     #[pyo3(item)]

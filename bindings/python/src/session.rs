@@ -18,7 +18,7 @@ use crate::error::Failure;
 use crate::operation::{Operation, turn};
 use crate::process::{OfProcess, Process};
 
-/// How a command ended: its status as a shell would show it, and the signal's name without "SIG".
+/// The end of a command: its status as a shell would show it, and the signal's name without "SIG".
 pub(crate) type Status = (u32, Option<String>);
 
 /// As Python is told of it.
@@ -30,7 +30,7 @@ pub(crate) fn told(status: &ExitStatus) -> Status {
     (status.code(), signal)
 }
 
-/// What has come, of at least one byte; empty at the end.
+/// Returns the received data, of at least one byte; empty at the end.
 async fn gather(stream: &mut Stream) -> Data {
     if stream.kept.is_empty() {
         stream.reader.chunks(&mut stream.kept).await;
@@ -38,7 +38,7 @@ async fn gather(stream: &mut Stream) -> Data {
     std::mem::take(&mut stream.kept).into()
 }
 
-/// What has come on one of two streams, and on which (1 or 2); empty at the end of both. Cancel-safe.
+/// Returns the received data of one of two streams, and which one (1 or 2); empty at the end of both. Cancel-safe.
 async fn either(one: &mut Stream, two: &mut Stream) -> (u8, Data) {
     let (stream, data) = tokio::select! {
         data = gather(one) => (1, data),
@@ -56,10 +56,10 @@ async fn ended(end: &Mutex<End>) -> Result<Status, Failure> {
     Ok(told(&end.lock().await.wait().await?))
 }
 
-/// What is written at once where it may take only so long.
+/// The size of one write if it has a time limit.
 const PIECE: usize = 256 * 1024;
 
-/// What `work` gives within `limit`.
+/// Returns the result of `work` within `limit`.
 async fn within<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
     match limit {
         Some(limit) => tokio::time::timeout(limit, work).await.ok(),
@@ -114,7 +114,7 @@ struct Shared {
 /// One of the outputs.
 struct Stream {
     reader: Reader,
-    /// What [`Session::communicate`] has read, to be read first.
+    /// The data that [`Session::communicate`] has read, to be read first.
     kept: Vec<Bytes>,
 }
 
@@ -205,8 +205,9 @@ impl Session {
         }))
     }
 
-    /// What has come on standard output (1) or standard error (2); empty at the end, which fails where the connection was
-    /// lost. `None` when `limit` seconds are over before. Abandoning it loses nothing that has not been read.
+    /// Returns the received data of standard output (1) or standard error (2); empty at the end, which fails if the
+    /// connection was lost. `None` when `limit` seconds are over before. Abandoning it loses nothing that has not been
+    /// read.
     #[pyo3(signature = (stream, limit=None))]
     fn read(&self, stream: u8, limit: Option<f64>) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
@@ -233,7 +234,8 @@ impl Session {
         }))
     }
 
-    /// What has come on either of them, and on which; empty at the end of both. Otherwise as [`Self::read`].
+    /// Returns the received data of either of them, and which one; empty at the end of both. Otherwise as
+    /// [`Self::read`].
     #[pyo3(signature = (limit=None))]
     fn read_either(&self, limit: Option<f64>) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
@@ -290,7 +292,7 @@ impl Session {
         }))
     }
 
-    /// How many bytes [`Self::write_some`] would take at once; 0 while somebody else writes.
+    /// Returns the number of bytes that [`Self::write_some`] would take at once; 0 while somebody else writes.
     fn window(&self) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();
@@ -403,7 +405,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the server has ended what it sends, all of which need not have been read.
+    /// Returns whether the server has ended what it sends, all of which need not have been read.
     fn has_heard_end(&self) -> bool {
         self.inner
             .here()

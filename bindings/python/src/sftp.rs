@@ -188,7 +188,7 @@ impl Sftp {
     }
 }
 
-/// How to copy.
+/// The options of a copy.
 #[derive(FromPyObject)]
 pub(crate) struct Copying {
     #[pyo3(item)]

@@ -1,4 +1,4 @@
-//! What can be said to a session or a tunnel, and its start and end.
+//! Requests to a session or a tunnel, and its start and end.
 
 use std::future::Future as _;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use trunkline_request::failure::Failure;
 use crate::conversation::{self, Course};
 use crate::recorded::Recorded;
 
-/// What can be said to a session, by anybody who has a clone.
+/// Sends requests to a session, from anybody who has a clone.
 #[derive(Debug, Clone)]
 pub struct Control {
     told: Recipient,
@@ -94,7 +94,7 @@ impl Control {
         }
     }
 
-    /// Whether the server has ended what it sends, all of which need not have been read.
+    /// Returns whether the server has ended what it sends, all of which need not have been read.
     pub fn has_heard_end(&self) -> bool {
         match &self.told {
             Recipient::Engine(control) => control.has_heard_end(),
@@ -103,7 +103,7 @@ impl Control {
         }
     }
 
-    /// Whether nothing of it was sent to the server. Of the daemon's, the daemon knows.
+    /// Returns whether nothing of it was sent to the server. Of the daemon's, the daemon knows.
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.told {
             Recipient::Engine(control) => control.is_waiting(),
@@ -138,7 +138,7 @@ pub(crate) enum Source {
     Engine(EngineEnd),
     Tunnel {
         end: ChannelEnd,
-        /// What is recorded of it ends with it.
+        /// Its record in the audit trail ends with it.
         _recorded: Recorded,
     },
     Daemon(conversation::End),

@@ -12,7 +12,7 @@ use trunkline_control::client::{Client, ClientError, ReplyReader, RequestWriter}
 use trunkline_control::protocol::{Exit, Program, Reply, Request, SessionRequest};
 use trunkline_request::failure::{ErrorKind, Failure};
 
-/// What can be said to a session. It ends with its last clone: the daemon's client has left.
+/// Sends requests to a session. It ends with its last clone: the daemon's client has left.
 #[derive(Debug, Clone)]
 pub(crate) struct Control(mpsc::UnboundedSender<Option<Request>>);
 
@@ -28,7 +28,7 @@ impl Control {
     }
 }
 
-/// How far a session is, for its streams, which do not say themselves why they end.
+/// The progress of a session, for its streams, which do not say themselves why they end.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
     /// Its output has ended; whether by the server's word.
@@ -63,8 +63,8 @@ impl End {
         (&mut self.started).await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// What else the daemon tells of the session ([`Reply::Listening`], [`Reply::Incoming`], [`Reply::Placement`]); `None`
-    /// at its end. Cancel-safe.
+    /// Returns the daemon's next other report about the session ([`Reply::Listening`], [`Reply::Incoming`],
+    /// [`Reply::Placement`]); `None` at its end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Reply> {
         self.told.recv().await
     }

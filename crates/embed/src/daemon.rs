@@ -310,11 +310,11 @@ fn variables(env: Vec<(String, Vec<u8>)>) -> BTreeMap<OsString, OsString> {
         .collect()
 }
 
-/// What the server says in an SFTP session. Its stream ends as it does where the daemon is lost, or its connection: then the
-/// end is an error that says so.
+/// The server's answers in an SFTP session. Its stream ends as it does where the daemon is lost, or its connection:
+/// then the end is an error that says so.
 struct Answers {
     reader: OwnedReadHalf,
-    /// Why the session ended, if not by the server's word; `None` once that was told.
+    /// The reason why the session ended, if not by the server; `None` once it was reported.
     why: Option<oneshot::Receiver<Option<Failure>>>,
 }
 

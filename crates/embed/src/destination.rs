@@ -1,4 +1,4 @@
-//! What a program wants to reach, and how.
+//! A program's destination, and the way to it.
 
 use trunkline::Interaction;
 use trunkline::config::Request;
@@ -8,11 +8,11 @@ use trunkline_control::protocol::OnBehalf;
 /// A destination of ssh_config, and who is asked about it.
 #[derive(Debug, Clone)]
 pub struct Destination {
-    /// What the program has named, in its world.
+    /// The program's request, in its world.
     pub request: Request,
-    /// Which way it prefers.
+    /// The preferred way.
     pub preference: Preference,
-    /// Who answers questions.
+    /// The answerer of questions.
     pub interaction: Interaction,
     /// Whether there is somebody to ask.
     pub answers: bool,
@@ -20,7 +20,7 @@ pub struct Destination {
     pub on_behalf: Option<OnBehalf>,
 }
 
-/// Which way a destination takes.
+/// A preference for the way to a destination.
 #[derive(Debug, Clone)]
 pub enum Preference {
     /// The engine.

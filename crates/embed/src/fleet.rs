@@ -14,23 +14,23 @@ use crate::session::Ran;
 
 pub use trunkline_control::fleet::{FleetHost, FleetLimits};
 
-/// How much of an input is in one frame.
+/// The size of the part of an input in one frame.
 const PIECE: usize = 256 * 1024;
 
 /// A job for a fleet.
 #[derive(Debug)]
 pub struct FleetJob {
-    /// What runs `trunkline-fleet converse`, and for which fleet.
+    /// The command that runs `trunkline-fleet converse`, and the fleet.
     pub program: Vec<OsString>,
     /// The hosts, and what is run on each.
     pub hosts: Vec<FleetHost>,
-    /// What each command reads.
+    /// The input of each command.
     pub input: Bytes,
-    /// What holds for all.
+    /// The limits for all.
     pub limits: FleetLimits,
 }
 
-/// What became of a host.
+/// The result of a host.
 #[derive(Debug)]
 pub struct FleetRan {
     /// Its output, and how it ended.
@@ -122,12 +122,12 @@ impl FleetJob {
     }
 }
 
-/// What has come of a host.
+/// The collected output of a host.
 #[derive(Debug, Default)]
 struct Collected {
     stdout: Vec<Bytes>,
     stderr: Vec<Bytes>,
-    /// How many messages of that are lost.
+    /// The number of lost messages.
     lost: u64,
 }
 

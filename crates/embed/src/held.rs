@@ -19,7 +19,7 @@ enum Source<'a> {
     Daemon(&'a Daemon, Control, End),
 }
 
-/// What happens to it.
+/// A change of it.
 #[derive(Debug)]
 pub enum Change {
     /// New sessions of its host go elsewhere than before.
@@ -49,7 +49,7 @@ impl<'a> ConnectionHold<'a> {
         Ok(Self(Source::Daemon(daemon, control, end)))
     }
 
-    /// What its handshake has led to. What the daemon does not tell is missing.
+    /// Returns the result of its handshake. What the daemon does not tell is missing.
     pub async fn handshake(&self) -> Option<Handshake> {
         match &self.0 {
             Source::Engine(_, connection, _) => connection.info().map(Handshake::from),

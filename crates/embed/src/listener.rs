@@ -1,4 +1,4 @@
-//! What the server listens on for a program.
+//! Listening on the server for a program.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::daemon::Daemon;
 use crate::recorded::{Recorded, record, unless_failed};
 use crate::session::Tunnel;
 
-/// What the server listens on. Dropping it ends that.
+/// A listener on the server. Dropping it ends that.
 #[derive(Debug)]
 pub struct Listener(Source);
 
@@ -23,7 +23,7 @@ enum Source {
         listener: RemoteListener,
         host: Box<Host>,
         recorder: Recorder,
-        /// What is recorded of it, to its end.
+        /// Its record in the audit trail, to its end.
         recorded: Recorded,
     },
     Daemon {
@@ -157,7 +157,7 @@ enum Offer {
 }
 
 impl Incoming {
-    /// Who connected, as `address:port` in the server's words; empty for a Unix socket.
+    /// Returns the origin of the connection, as `address:port` in the server's words; empty for a Unix socket.
     pub fn originator(&self) -> &str {
         &self.originator
     }

@@ -1,9 +1,9 @@
-//! What is recorded of one piece of work that an engine of this process does.
+//! The audit record of one piece of work of this process's engine.
 
 use trunkline::{Error, Host};
 use trunkline_audit::{Entry, Recorder, Subject};
 
-/// What is recorded of one piece of work; `None` where nothing is.
+/// The audit record of one piece of work; `None` if nothing is recorded.
 pub(crate) type Recorded = Option<Box<Entry>>;
 
 /// Records that something is about to be done on a host.

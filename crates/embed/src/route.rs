@@ -18,7 +18,7 @@ const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
 /// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
 const PIECES: usize = 16;
 
-/// Where one of a session's streams goes, or comes from.
+/// The target or the source of one of a session's streams.
 #[derive(Debug)]
 pub enum Route {
     /// The program.
@@ -48,7 +48,7 @@ impl Route {
         Ok(Self::Sink(Sink::open(target, None).await.map_err(not_opened)?))
     }
 
-    /// What is passed to the daemon.
+    /// Returns the descriptor that is passed to the daemon.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Fd(fd) => Some(fd.as_fd()),

@@ -17,10 +17,10 @@ use crate::recorded::Recorded;
 use crate::route::{Route, Routed, RoutedInput};
 use crate::stream::{Reader, Writer};
 
-/// How long a session that is closed because its time is up may take to say how far it came.
+/// The time that a session which is closed because its time is up may take to report its progress.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What a session runs.
+/// The program of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// The login shell, or what ssh_config has in its place (RemoteCommand).
@@ -31,10 +31,10 @@ pub enum Program {
     Subsystem(String),
 }
 
-/// What a session runs, and how.
+/// The program of a session, and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// What.
+    /// The program.
     pub program: Program,
     /// Variables, which prevail over those that ssh_config sends.
     pub env: Vec<(String, Vec<u8>)>,
@@ -55,7 +55,7 @@ impl SessionOptions {
         }
     }
 
-    /// What the audit trail says of it.
+    /// Returns the subject for the audit trail.
     pub(crate) fn subject(&self, host: &HostConfig) -> Subject {
         let program = match &self.program {
             Program::Shell => protocol::Program::Configured,
@@ -92,13 +92,13 @@ pub struct Session {
     pub stdout: Output,
     /// Its standard error.
     pub stderr: Output,
-    /// What can be said to it.
+    /// Sends requests to it.
     pub control: Control,
     /// Its start and end.
     pub end: End,
 }
 
-/// Where a session's input comes from.
+/// The source of a session's input.
 pub enum Input {
     /// From the program.
     Program(Writer),
@@ -106,7 +106,7 @@ pub enum Input {
     Routed(RoutedInput),
 }
 
-/// Where a session's output goes.
+/// The target of a session's output.
 pub enum Output {
     /// To the program.
     Program(Reader),
@@ -226,14 +226,14 @@ pub(crate) fn timed_out(limit: Duration) -> Error {
     }
 }
 
-/// What became of a command that was run to its end.
+/// The result of a command that was run to its end.
 #[derive(Debug)]
 pub struct Ran {
-    /// How it ended, or why that is not known.
+    /// The exit status, or the reason why it is not known.
     pub outcome: Result<ExitStatus, Failure>,
-    /// What it has written to standard output.
+    /// Its standard output.
     pub stdout: Vec<Bytes>,
-    /// What it has written to standard error.
+    /// Its standard error.
     pub stderr: Vec<Bytes>,
 }
 
@@ -261,7 +261,7 @@ pub struct Tunnel {
     pub reader: Reader,
     /// To the server.
     pub writer: Writer,
-    /// What can be done to it: to be closed.
+    /// Closes it.
     pub control: Control,
     /// Its end. A tunnel has begun when it is there, and has no status.
     pub end: End,

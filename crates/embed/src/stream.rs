@@ -12,7 +12,7 @@ use trunkline::{ChannelReader, ChannelWriter};
 
 use crate::conversation::Course;
 
-/// What is read of a socket or a pipe at once.
+/// The size of one read from a socket or a pipe.
 const CHUNK: usize = 64 * 1024;
 
 /// Less than this is copied to where it fits, so that small pieces that are kept keep no large ones.
@@ -67,8 +67,8 @@ impl Reader {
         }
     }
 
-    /// Whether the end was the other side's word, and the stream was not cut off. To be asked at the end; waits until it
-    /// is known.
+    /// Returns whether the end was the other side's word, and the stream was not cut off. To be asked at the end; waits
+    /// until it is known.
     pub async fn is_complete(&self) -> bool {
         match &self.0 {
             Source::Channel(reader) => reader.is_complete(),
@@ -168,7 +168,8 @@ impl Writer {
         }
     }
 
-    /// How many bytes the server takes now, as far as that is known on this side; with `waits`, waits until it takes some.
+    /// Returns the number of bytes that the server takes now, as far as that is known on this side; with `waits`, waits
+    /// until it takes some.
     ///
     /// # Errors
     /// As [`Self::send`].

@@ -26,7 +26,7 @@ use crate::recorded::{record, unless_failed};
 use crate::route::Route;
 use crate::session::{Program, Ran, Session, SessionOptions, Tunnel, timed_out};
 
-/// Where sessions and tunnels are opened.
+/// The way on which sessions and tunnels are opened.
 #[derive(Debug)]
 pub struct Way(Reach);
 
@@ -36,7 +36,7 @@ enum Reach {
     Engine {
         host: Box<Host>,
         recorder: Recorder,
-        /// What it was resolved by, and in which world; `None` for a host that the program has described itself.
+        /// The resolver and the world; `None` for a host that the program has described itself.
         resolved: Option<(Engine, Arc<World>)>,
     },
     Daemon(Arc<Daemon>),
@@ -365,7 +365,7 @@ impl Way {
 /// A forwarding of this process's engine. Dropping it ends the listening, as [`ForwardHandle`] does.
 pub struct Forwarding {
     handle: ForwardHandle,
-    /// What is recorded of it, to its end.
+    /// Its record in the audit trail, to its end.
     entry: Entry,
 }
 
@@ -391,12 +391,12 @@ impl Deref for Forwarding {
     }
 }
 
-/// Where a tunnel leads to.
+/// Returns the subject of a tunnel.
 fn tunnel(program: &protocol::Program) -> Subject {
     Subject::default().running(program)
 }
 
-/// What a session runs and how, with what ssh_config says of its host's sessions, as the daemon has it.
+/// Returns the program and options of a session, with ssh_config's settings for its host's sessions, as in the daemon.
 fn configured(options: &SessionOptions, host: &Host, world: &World) -> Result<SessionOptions, Failure> {
     let config = host.config();
     let mut options = options.clone();

@@ -23,7 +23,7 @@ pub struct Agent {
     dir: TempDir,
 }
 
-/// What an agent demands of a key's use; nothing by default.
+/// An agent's conditions for a key's use; none by default.
 #[derive(Debug, Clone, Default)]
 pub struct KeyConstraints {
     /// Forget the key after this time, in whole seconds (`ssh-add -t`).
@@ -160,7 +160,7 @@ impl Agent {
         Ok(())
     }
 
-    /// How many times it has asked for confirmation.
+    /// Returns the number of times that it has asked for confirmation.
     pub fn confirmations(&self) -> usize {
         fs::read_to_string(self.dir.path().join("asked"))
             .map_or(0, |asked| asked.matches("Allow use of key").count())

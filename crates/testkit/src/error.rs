@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a fixture could not be set up or did not do what was asked.
+/// The reason why a fixture could not be set up or did not do its work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
     Start {
         /// The program's path.
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
@@ -31,7 +31,7 @@ pub enum Error {
     Failed {
         /// The command line.
         command: String,
-        /// What it wrote on standard error.
+        /// Its standard error.
         stderr: String,
     },
 
@@ -47,9 +47,9 @@ pub enum Error {
     /// Something that should have happened did not, within the kit's patience of a minute.
     #[error("waited {seconds} s for {what}; the log:\n{log}")]
     Timeout {
-        /// What was waited for.
+        /// The event that was waited for.
         what: String,
-        /// How long, in seconds.
+        /// The time limit, in seconds.
         seconds: u64,
         /// All that the server has logged.
         log: String,
@@ -70,9 +70,9 @@ pub enum Error {
     /// A file of the fixture could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 

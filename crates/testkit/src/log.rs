@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// How long the kit waits for anything: long against what a loaded machine needs, short against a human's patience.
+/// The time that the kit waits for anything: long enough for a loaded machine, short enough for a human's patience.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a log file is looked at while something is awaited in it.
+/// The interval at which a log file is read while something is awaited in it.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How many lines of a log are printed when a test fails.
+/// The number of lines of a log that are printed when a test fails.
 const TOLD: usize = 80;
 
-/// What a server has logged so far.
+/// A server's log so far.
 #[derive(Debug, Clone)]
 pub struct ServerLog {
     path: PathBuf,

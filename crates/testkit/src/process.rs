@@ -141,7 +141,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
 /// # Errors
 /// The folder cannot be made, or the shell that sees to this cannot be started.
 pub fn folder() -> Result<TempDir, Error> {
-    /// What the names of all of them begin with, and the one who sees to them.
+    /// The prefix of all their names, and the process that removes them.
     static FOLDERS: Mutex<Option<(String, Leash)>> = Mutex::new(None);
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     if folders.is_none() {
@@ -167,7 +167,7 @@ struct Leash {
     pipe: Option<ChildStdin>,
 }
 
-/// What is killed may have started something a moment before: a few rounds find that.
+/// Kills in a few rounds: a killed process may have started another a moment before.
 const KILL_THOSE_WITH: &str = r#"
     kill_those_with() {
         for round in 1 2 3; do

@@ -91,7 +91,7 @@ impl Relay {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -193,8 +193,8 @@ impl Relay {
         self.change(|settings| settings.record = true);
     }
 
-    /// What one connection (0 is the first accepted) has carried in a direction since it was accepted under
-    /// [`Relay::record`]. Counted, like [`Relay::bytes`], when it arrives at the relay.
+    /// Returns the bytes that one connection (0 is the first accepted) has carried in a direction since it was accepted
+    /// under [`Relay::record`]. Counted, like [`Relay::bytes`], when it arrives at the relay.
     pub fn recording(&self, connection: usize, direction: Direction) -> Vec<u8> {
         let mut state = self.shared.lock();
         state
@@ -205,17 +205,17 @@ impl Relay {
             .unwrap_or_default()
     }
 
-    /// How many bytes have arrived in a direction, on all connections.
+    /// Returns the number of bytes that have arrived in a direction, on all connections.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.shared.lock().direction(direction).bytes
     }
 
-    /// How many connections have been accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.shared.lock().accepted
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn open_connections(&self) -> usize {
         self.shared.lock().open
     }
@@ -294,16 +294,16 @@ impl Relay {
     }
 }
 
-/// Which way through the relay.
+/// The direction through the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// What the client sends.
+    /// The client's bytes.
     ToServer,
-    /// What the server sends.
+    /// The server's bytes.
     ToClient,
 }
 
-/// What the test wants; every task of the relay watches it.
+/// The test's settings, which every task of the relay watches.
 #[derive(Debug, Clone)]
 struct Settings {
     to_server: Link,
@@ -315,7 +315,7 @@ struct Settings {
     cuts: Vec<Ending>,
 }
 
-/// How a connection ends.
+/// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Fin,
@@ -351,7 +351,7 @@ impl Settings {
     }
 }
 
-/// What the relay tells the test.
+/// The relay's reports to the test.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,

@@ -1,4 +1,4 @@
-//! What an engine of a program's own does is in the audit trail, beside what the daemon does.
+//! The work of a program's own engine is in the audit trail, beside the daemon's.
 
 use std::fs;
 use std::path::Path;

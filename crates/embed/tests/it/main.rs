@@ -1,4 +1,4 @@
-//! What a program sees is the same, whether an engine of its own process holds the connection or the daemon.
+//! A program sees the same, whether an engine of its own process holds the connection or the daemon.
 
 #![expect(
     clippy::unwrap_used,

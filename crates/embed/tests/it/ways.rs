@@ -1,4 +1,4 @@
-//! Which way is taken, and what is told of its connections.
+//! The choice of a way, and the reports about its connections.
 
 use trunkline::config::HostConfig;
 use trunkline::{AuditMode, Engine, ExitStatus, Interaction, Login, MemoryPlace, Settings};

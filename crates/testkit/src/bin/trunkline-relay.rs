@@ -11,7 +11,7 @@ use trunkline_testkit::{Direction, Error, Relay};
 /// Relays TCP connections over a path of a chosen delay and rate.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Where to listen; port 0 takes a free one, which is printed.
+    /// The address to listen on; port 0 takes a free one, which is printed.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// The server to connect to.

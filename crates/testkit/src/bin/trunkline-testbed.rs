@@ -15,7 +15,7 @@ use trunkline_testkit::{Error, LogLevel, Relay, Sshd, write_ssh_config};
 /// Starts sshd servers on loopback until standard input ends.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How many servers.
+    /// The number of servers.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     servers: u16,
     /// Round-trip time to each of them, in milliseconds, through a relay.
@@ -44,15 +44,15 @@ struct Arguments {
     light: bool,
 }
 
-/// What the program prints.
+/// The program's output.
 #[derive(Debug, Serialize)]
 struct Testbed {
     dir: PathBuf,
     ssh_config: PathBuf,
     aliases: Vec<String>,
-    /// Where clients connect: the relays' ports, where there are relays.
+    /// The ports to which clients connect: the relays' ports, if there are relays.
     ports: Vec<u16>,
-    /// What clients that read no ssh_config need.
+    /// The data for clients that read no ssh_config.
     hosts: Vec<Host>,
 }
 
@@ -67,7 +67,7 @@ struct Host {
     /// The host keys, as lines of a `.pub` file.
     host_keys: Vec<String>,
     known_hosts: PathBuf,
-    /// What the server writes of who comes and who is let in.
+    /// The server's log of connections and log-ins.
     log: PathBuf,
 }
 

@@ -11,8 +11,8 @@ use super::encryption::Gcm;
 use super::payload::{Fields, Payload, number};
 use super::wire::{Wire, not_the_one, unexpected};
 
-/// What a KEXINIT offers (RFC 4253 section 7.1). The default is the one set of algorithms that [`Wire`] can speak, with
-/// strict key exchange.
+/// The offer of a KEXINIT (RFC 4253 section 7.1). The default is the one set of algorithms that [`Wire`] can speak,
+/// with strict key exchange.
 #[derive(Debug, Clone)]
 pub struct KexInit {
     /// Key exchange methods, comma-separated as on the wire.
@@ -76,15 +76,15 @@ impl KexInit {
 /// One key exchange, well-behaved unless told otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct KeyExchange {
-    /// What is offered.
+    /// The offer.
     pub init: KexInit,
-    /// What is wrong with the server's reply.
+    /// The fault in the server's reply.
     pub fault: Option<KexFault>,
     /// Messages sent in clear between the server's reply and its NEWKEYS, where a Terrapin attacker puts an IGNORE.
     pub before_newkeys: Vec<Payload>,
 }
 
-/// What can be wrong with KEX_ECDH_REPLY (RFC 5656 section 4, RFC 8731 section 3).
+/// A fault in KEX_ECDH_REPLY (RFC 5656 section 4, RFC 8731 section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KexFault {

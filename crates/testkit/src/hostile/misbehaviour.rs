@@ -175,8 +175,8 @@ impl Misbehaviour {
         Misbehaviour::CloseInAuthentication,
     ];
 
-    /// Whether nothing but a time limit of the client's ends this connection, because what it has received so far is
-    /// legal (if strange) or shows its fault only in what never comes.
+    /// Returns whether nothing but a time limit of the client's ends this connection, because what it has received so
+    /// far is legal (if strange) or shows its fault only in what never comes.
     #[must_use]
     pub fn holds_on(self) -> bool {
         matches!(

@@ -180,7 +180,7 @@ impl RawServer {
         RawServer::from_connect(move |wire| steering.play(wire))
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -213,7 +213,7 @@ impl RawServer {
         }
     }
 
-    /// How many connections have been accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.outcomes.lock().connections
     }

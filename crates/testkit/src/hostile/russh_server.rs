@@ -75,7 +75,7 @@ impl RusshServer {
         RusshServerBuilder::default()
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -108,17 +108,17 @@ impl RusshServer {
         }
     }
 
-    /// How many connections have been accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.counts.connections.load(Ordering::SeqCst)
     }
 
-    /// How many logins have succeeded.
+    /// Returns the number of successful log-ins.
     pub fn authentications(&self) -> usize {
         self.counts.authentications.load(Ordering::SeqCst)
     }
 
-    /// How many session channels have been opened.
+    /// Returns the number of opened session channels.
     pub fn sessions(&self) -> usize {
         self.counts.sessions.load(Ordering::SeqCst)
     }
@@ -139,7 +139,7 @@ pub enum AuthStep {
 /// One prompt of `keyboard-interactive`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// What the user is shown.
+    /// The text shown to the user.
     pub prompt: String,
     /// Whether the answer may be seen.
     pub echo: bool,
@@ -157,7 +157,7 @@ impl AuthStep {
     }
 }
 
-/// What a [`RusshServer`] should be.
+/// The settings of a [`RusshServer`].
 #[derive(Debug, Clone, Default)]
 pub struct RusshServerBuilder {
     steps: Vec<AuthStep>,

@@ -98,10 +98,10 @@ impl SessionMisbehaviour {
         SessionMisbehaviour::FloodOfEmptyData,
     ];
 
-    /// Whether OpenSSH's client disconnects over it, and any client should: the two sides no longer agree on which
-    /// channels exist, or a message makes no sense at all. The overruns are not among them: all of the data comes at once,
-    /// but a client that consumes while it receives has granted more window by the time it counts. One that does not
-    /// consume has to disconnect, or to drop what it did not allow.
+    /// Returns whether OpenSSH's client disconnects over it, and any client should: the two sides no longer agree on
+    /// which channels exist, or a message makes no sense at all. The overruns are not among them: all of the data comes
+    /// at once, but a client that consumes while it receives has granted more window by the time it counts. One that
+    /// does not consume has to disconnect, or to drop what it did not allow.
     #[must_use]
     pub fn is_fatal(self) -> bool {
         use SessionMisbehaviour as M;
@@ -151,7 +151,7 @@ impl SessionMisbehaviour {
         wire.send_together(&ending).await
     }
 
-    /// What is wrong before the session ends.
+    /// Returns the faults before the session ends.
     fn before_the_end(self, session: &Session) -> Vec<Payload> {
         use SessionMisbehaviour as M;
         let channel = session.client_channel;

@@ -41,12 +41,12 @@ pub enum Steering {
     SftpText,
     /// The words of an SFTP status.
     SftpStatus,
-    /// What the subsystem says on its standard error before it ends.
+    /// The subsystem's standard error before it ends.
     SftpStderr,
 }
 
-/// What a server says there, in bytes of every kind: ESC sequences, C1 controls in UTF-8 and alone, DEL, a line's end, the
-/// bidirectional override of "Trojan Source", and the word that tells it apart.
+/// A server's text there, with bytes of every kind: ESC sequences, C1 controls in UTF-8 and alone, DEL, a line's end,
+/// the bidirectional override of "Trojan Source", and the word that tells it apart.
 const WORDS: &[u8] = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\x9b\x7f\r\x08\0\xe2\x80\xae steered \xff";
 
 /// The same where only US-ASCII is a name.
@@ -76,7 +76,7 @@ impl Steering {
     /// Part of what the server says, which a client that shows any of it shows.
     pub const WORD: &str = "steered";
 
-    /// Whether the words come only when something is copied.
+    /// Returns whether the words come only when something is copied.
     #[must_use]
     pub fn is_about_files(self) -> bool {
         use Steering as S;

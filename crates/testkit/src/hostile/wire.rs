@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::encryption::{Gcm, TAG_LEN};
 use super::payload::{Fields, Payload, number};
 
-/// What the server calls itself unless a script says otherwise: an OpenSSH that clients know to be capable.
+/// The server's identification unless a script sets another: an OpenSSH that clients know to be capable.
 pub(super) const BANNER: &str = "SSH-2.0-OpenSSH_9.2p1 testkit";
 
 /// The longest packet taken from a client (OpenSSH's PACKET_MAX_SIZE).
@@ -215,7 +215,7 @@ impl Wire {
         }
     }
 
-    /// Whether something has been received that was not looked at yet.
+    /// Returns whether something has been received that was not looked at yet.
     pub fn has_more(&self) -> bool {
         !self.backlog.is_empty() || !self.stream.buffer().is_empty()
     }

@@ -8,7 +8,7 @@ pub(super) const CHUNK: usize = 256 * 1024;
 /// A narrow link queues this much time's worth of data before it stops reading, like a router without bufferbloat.
 const BOTTLENECK_QUEUE: Duration = Duration::from_millis(20);
 
-/// How finely a narrow link spreads data out: a chunk is at most this much of its time.
+/// The resolution at which a narrow link spreads data out: a chunk is at most this much of its time.
 const PACING: Duration = Duration::from_millis(1);
 
 /// One Ethernet frame's worth of TCP: a narrow link's smallest chunk.
@@ -22,7 +22,7 @@ pub(super) struct Link {
     pub(super) stalled: bool,
 }
 
-/// When the link is free again and what is on it: the arithmetic of one direction.
+/// The state of the link and the data on it: the arithmetic of one direction.
 pub(super) struct Line {
     free_at: Instant,
     last_due: Instant,
@@ -37,12 +37,13 @@ impl Line {
         }
     }
 
-    /// When the link will take more: once its queue is no longer than it may be. `None` for long ago.
+    /// Returns the time at which the link will take more: once its queue is no longer than it may be. `None` for long
+    /// ago.
     pub(super) fn takes_more_at(&self) -> Option<Instant> {
         self.free_at.checked_sub(BOTTLENECK_QUEUE)
     }
 
-    /// When a chunk that arrived at `arrived` comes out at the other end.
+    /// Returns the time at which a chunk that arrived at `arrived` comes out at the other end.
     pub(super) fn due(&mut self, arrived: Instant, length: usize, link: Link) -> Instant {
         let carried = match link.rate {
             // In nanoseconds, which overflow no u64 up to 2^64 / 10^9 bytes, 16 GiB, in one chunk.

@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 use super::Ending;
 use super::line::CHUNK;
 
-/// How much one direction of one connection may hold back. Beyond it the relay stops reading, as a path would
-/// whose bandwidth × delay is that large: 1.3 GB/s over 100 ms.
+/// The limit of data that one direction of one connection holds back. Beyond it the relay stops reading, as a path
+/// would whose bandwidth × delay is that large: 1.3 GB/s over 100 ms.
 const IN_FLIGHT_LIMIT: usize = 128 * 1024 * 1024;
 
-/// What is under way in one direction of one connection.
+/// The data under way in one direction of one connection.
 #[derive(Default)]
 pub(super) struct Pipe {
     queue: Mutex<Queue>,

@@ -48,7 +48,7 @@ impl Dropbear {
         DropbearBuilder::default()
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -106,17 +106,17 @@ impl Dropbear {
         crate::ssh(&self.ssh_config())
     }
 
-    /// What the server has logged.
+    /// Returns the server's log.
     pub fn log(&self) -> &ServerLog {
         &self.log
     }
 
-    /// How many logins have succeeded.
+    /// Returns the number of successful log-ins.
     pub fn authentications(&self) -> usize {
         self.log.count("auth succeeded")
     }
 
-    /// How many TCP connections have been accepted.
+    /// Returns the number of accepted TCP connections.
     pub fn connections(&self) -> usize {
         self.log.count("Child connection from")
     }
@@ -190,7 +190,7 @@ impl Drop for Dropbear {
     }
 }
 
-/// What a [`Dropbear`] should be.
+/// The settings of a [`Dropbear`].
 #[derive(Debug, Clone)]
 pub struct DropbearBuilder {
     alias: String,

@@ -51,11 +51,11 @@ pub struct Execution {
     pub command: String,
     /// The number that it drew.
     pub number: u64,
-    /// How it ended, once it has.
+    /// Its end, once it has ended.
     pub end: Option<Ended>,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// With this status.
@@ -144,7 +144,7 @@ impl LightServer {
         )
     }
 
-    /// How many connections have been accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         lock(&self.ledger).connections
     }
@@ -184,7 +184,7 @@ async fn accept_loop(listener: TcpListener, config: Arc<Config>, ledger: Arc<Mut
     }
 }
 
-/// How a connection ends is the client's affair; the test sees it there.
+/// Serves a connection. Its end is the client's affair, where the test sees it.
 async fn serve(stream: TcpStream, config: Arc<Config>, ledger: Arc<Mutex<Ledger>>) {
     let Ok(host) = stream.local_addr() else { return };
     let _ = stream.set_nodelay(true);

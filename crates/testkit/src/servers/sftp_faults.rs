@@ -48,7 +48,7 @@ impl SftpFaults {
         Ok(fs::write(self.dir.path().join("rules"), rules.join("\n"))?)
     }
 
-    /// What it was asked and has answered, a JSON object a line.
+    /// Returns the requests and answers, one JSON object a line.
     ///
     /// # Errors
     /// When it has written nothing.

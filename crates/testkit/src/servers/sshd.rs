@@ -16,7 +16,7 @@ use crate::port::PortReservation;
 use crate::process::{self, MARKER, ProcessTree};
 use crate::{Authority, Error, HostEntry, KeyPair, KeyType, ServerLog, program, write_ssh_config};
 
-/// What sshd logs for each socket it listens on. Waiting for it, rather than for a banner, leaves the counts of
+/// sshd's log line for each socket on which it listens. Waiting for it, rather than for a banner, leaves the counts of
 /// connections alone and earns no penalty for a connection that never authenticates (`PerSourcePenalties`).
 const READY: &str = "Server listening on ";
 
@@ -203,19 +203,19 @@ impl Sshd {
         crate::ssh(&self.ssh_config())
     }
 
-    /// What the server has logged.
+    /// Returns the server's log.
     pub fn log(&self) -> &ServerLog {
         &self.log
     }
 
-    /// How many logins have succeeded.
+    /// Returns the number of successful log-ins.
     pub fn authentications(&self) -> usize {
         // "Accepted publickey for root from 127.0.0.1 port 4242 ssh2: …", and not "Accepted key … found at …".
         self.log
             .count_lines(|line| line.starts_with("Accepted ") && line.contains(" from "))
     }
 
-    /// How many TCP connections have been accepted. Needs [`LogLevel::Verbose`] or more, which is the default.
+    /// Returns the number of accepted TCP connections. Needs [`LogLevel::Verbose`] or more, which is the default.
     pub fn connections(&self) -> usize {
         self.log.count_lines(|line| line.starts_with("Connection from "))
     }
@@ -479,7 +479,7 @@ impl Drop for Sshd {
     }
 }
 
-/// What an [`Sshd`] should be. Every setting has a default; the last word on a setting wins.
+/// The settings of an [`Sshd`]. Every setting has a default; the last word on a setting wins.
 #[derive(Debug, Clone)]
 pub struct SshdBuilder {
     program: Option<PathBuf>,
@@ -539,7 +539,7 @@ impl SshdBuilder {
         self
     }
 
-    /// How many ports to listen on, on each address; 1 by default. sshd takes 16 sockets in all.
+    /// Sets the number of ports to listen on, on each address; 1 by default. sshd takes 16 sockets in all.
     #[must_use]
     pub fn ports(mut self, ports: usize) -> SshdBuilder {
         self.ports = ports;
@@ -602,7 +602,7 @@ impl SshdBuilder {
         self
     }
 
-    /// How much the server logs; [`LogLevel::Debug`] by default.
+    /// Sets the server's log level; [`LogLevel::Debug`] by default.
     #[must_use]
     pub fn log_level(mut self, level: LogLevel) -> SshdBuilder {
         self.log_level = level;
@@ -805,7 +805,8 @@ impl Pam {
     }
 }
 
-/// Whether sshd shuts out addresses that fail to log in (`PerSourcePenalties`, from OpenSSH 9.8 on): all tests come from one.
+/// Returns whether sshd shuts out addresses that fail to log in (`PerSourcePenalties`, from OpenSSH 9.8 on): all tests
+/// come from one.
 fn has_penalties(sshd: &Path) -> bool {
     static KNOWN: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
