@@ -17,7 +17,7 @@ use trunkline_testkit::{LogLevel, SshdBuilder};
 use crate::measure;
 use crate::peer::Peers;
 
-/// The folders and programs of one run.
+/// The directories and programs of one run.
 pub(crate) struct Lab {
     /// Small sizes.
     pub(crate) quick: bool,
@@ -77,7 +77,7 @@ impl Lab {
             .config("MaxStartups 4000")
     }
 
-    /// A daemon that has never run: its folder is empty.
+    /// A daemon that has never run: its directory is empty.
     pub(crate) fn daemon(&self) -> anyhow::Result<Daemon> {
         self.daemon_with("")
     }
@@ -97,7 +97,7 @@ impl Lab {
     }
 }
 
-/// A daemon's folder. Whatever runs in it ends when this is dropped.
+/// A daemon's directory. Whatever runs in it ends when this is dropped.
 pub(crate) struct Daemon {
     dir: PathBuf,
     program: PathBuf,
@@ -160,7 +160,7 @@ impl Daemon {
         self.dir.join("metrics.sock")
     }
 
-    /// The folder of the mux sockets.
+    /// The directory of the mux sockets.
     pub(crate) fn mux(&self) -> PathBuf {
         self.dir.join("mux")
     }
@@ -185,11 +185,11 @@ impl Daemon {
             .env_remove("TRUNKLINE_OFF");
     }
 
-    /// Ends the daemon; what it remembers of hosts stays in the folder.
+    /// Ends the daemon; what it remembers of hosts stays in the directory.
     pub(crate) fn stop(&self) -> anyhow::Result<()> {
         if let Some(pid) = self.pid() {
             measure::time(self.trunkline().args(["stop", "--now"]))?;
-            // The folder's lock is the process's to the last: the next start must not meet it.
+            // The directory's lock is the process's to the last: the next start must not meet it.
             while Path::new(&format!("/proc/{pid}")).exists() {
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
@@ -197,7 +197,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The process that was started with this folder in its environment.
+    /// The process that was started with this directory in its environment.
     pub(crate) fn pid(&self) -> Option<u32> {
         let wanted = format!("TRUNKLINE_DIR={}", self.dir.display());
         let pids = std::fs::read_dir("/proc")
@@ -211,7 +211,7 @@ impl Daemon {
             });
             let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let mut words = words.split(|&byte| byte == 0);
-            // A private one, of a command with --no-daemon, is not the folder's.
+            // A private one, of a command with --no-daemon, is not the directory's.
             is_ours
                 && words
                     .next()

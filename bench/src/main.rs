@@ -32,10 +32,10 @@ struct Args {
     /// Sizes for a first look: the figures are rough.
     #[arg(long)]
     quick: bool,
-    /// The folder with the peers' programs, where the report is written too.
+    /// The directory with the peers' programs, where the report is written too.
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
-    /// The folder with the release build of `trunkline` and the peers that are written in Rust.
+    /// The directory with the release build of `trunkline` and the peers that are written in Rust.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
 }

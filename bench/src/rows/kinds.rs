@@ -226,7 +226,7 @@ fn text(place: &TempDir, bytes: usize) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Files of 1 to 40 KiB of text, four to a folder, as in the sources of a program.
+/// Files of 1 to 40 KiB of text, four to a directory, as in the sources of a program.
 fn tree(place: &TempDir, bytes: usize) -> anyhow::Result<PathBuf> {
     const LARGEST: usize = 40 * 1024;
     let root = place.path().join("tree");

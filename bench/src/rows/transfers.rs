@@ -299,7 +299,7 @@ pub(super) fn file(place: &TempDir, name: &str, bytes: u64) -> anyhow::Result<Pa
     Ok(path)
 }
 
-/// Files of 4 KiB in folders of a hundred.
+/// Files of 4 KiB in directories of a hundred.
 fn tree(place: &TempDir, name: &str, files: usize) -> anyhow::Result<PathBuf> {
     let root = place.path().join(name);
     let mut random = std::fs::File::open("/dev/urandom")?;
@@ -334,7 +334,7 @@ fn files(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Whether all has come; then the target goes. rsync puts a tree into a folder of its name.
+/// Whether all has come; then the target goes. rsync puts a tree into a directory of its name.
 pub(super) fn check(source: &Path, target: &Path) -> anyhow::Result<()> {
     let size = |place| -> anyhow::Result<u64> {
         let files = files(place)?;

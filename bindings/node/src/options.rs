@@ -163,7 +163,7 @@ pub struct DestinationOptions {
     pub ssh_args: Vec<String>,
     /// Names and values of the environment.
     pub env: Vec<Vec<String>>,
-    /// The working folder.
+    /// The working directory.
     pub folder: String,
     /// The way to it.
     pub way: WayOption,

@@ -22,7 +22,7 @@ use crate::process::{Engine, OfProcess, Process};
 use crate::session::{Session, told};
 use crate::sftp::{Copying, Sftp};
 
-/// The surroundings in which destinations are understood: environment, working folder, umask. Many hosts share one.
+/// The surroundings in which destinations are understood: environment, working directory, umask. Many hosts share one.
 #[pyclass(frozen, name = "World", module = "trunkline._native")]
 pub(crate) struct Surroundings(Arc<World>);
 

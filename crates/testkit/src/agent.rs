@@ -18,7 +18,7 @@ use crate::{Error, KeyPair, program};
 /// Keys that ask for confirmation get the answer set by [`Agent::consent`] from a program that counts the questions.
 #[derive(Debug)]
 pub struct Agent {
-    // Dropped before the folder that holds its socket.
+    // Dropped before the directory that holds its socket.
     _process: ProcessTree,
     dir: TempDir,
 }
@@ -166,7 +166,7 @@ impl Agent {
             .map_or(0, |asked| asked.matches("Allow use of key").count())
     }
 
-    /// The agent's own folder; deleted with it.
+    /// The agent's own directory; deleted with it.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }

@@ -14,7 +14,7 @@
 //! | that what a test starts by itself ends with the test program, however that ends | [`folder`] |
 //! | a port that refuses connections until a server comes | [`free_port`] |
 //!
-//! Every fixture starts on a free loopback port or in a temporary folder of its own, is ready for use when its
+//! Every fixture starts on a free loopback port or in a temporary directory of its own, is ready for use when its
 //! `start` returns, and takes everything it started with it when it is dropped. A fixture kept in a `static` is
 //! never dropped; its processes end when the test program does, however that ends.
 //!

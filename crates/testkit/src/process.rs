@@ -135,11 +135,11 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// A temporary folder with a short path. When the test program ends, however that is, all processes end whose environment names
-/// the folder (a daemon's has `TRUNKLINE_DIR`), and the folder is removed. Fixtures of this crate need none.
+/// A temporary directory with a short path. When the test program ends, however that is, all processes end whose environment names
+/// the directory (a daemon's has `TRUNKLINE_DIR`), and the directory is removed. Fixtures of this crate need none.
 ///
 /// # Errors
-/// The folder cannot be made, or the shell that sees to this cannot be started.
+/// The directory cannot be made, or the shell that sees to this cannot be started.
 pub fn folder() -> Result<TempDir, Error> {
     /// The prefix of all their names, and the process that removes them.
     static FOLDERS: Mutex<Option<(String, Leash)>> = Mutex::new(None);
@@ -179,7 +179,7 @@ const KILL_THOSE_WITH: &str = r#"
 "#;
 
 impl Leash {
-    /// Around a server, those with this [`MARKER`], and a folder.
+    /// Around a server, those with this [`MARKER`], and a directory.
     fn around(pid: u32, mark: Option<&str>, scratch: &Path) -> Result<Leash, Error> {
         let mark = mark.map(|mark| format!("{MARKER}={mark}")).unwrap_or_default();
         Self::with(
@@ -188,7 +188,7 @@ impl Leash {
         )
     }
 
-    /// Around all folders whose paths begin so, and those who name one in their environment.
+    /// Around all directories whose paths begin so, and those who name one in their environment.
     fn around_folders(beginning: &Path) -> Result<Leash, Error> {
         Self::with(
             r#"kill_those_with -lzF -- "$1"; rm -rf -- "$1"*"#,

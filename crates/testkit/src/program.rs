@@ -24,7 +24,7 @@ pub(crate) fn find(program: &'static str, package: &'static str) -> Result<PathB
 
 /// The path of a shared library to preload.
 pub(crate) fn find_library(library: &'static str, package: &'static str) -> Result<PathBuf, Error> {
-    // Debian and its kin have a folder for each architecture, others lib or lib64.
+    // Debian and its kin have a directory for each architecture, others lib or lib64.
     let triplets = fs::read_dir("/usr/lib")
         .into_iter()
         .flatten()

@@ -127,7 +127,7 @@ fn main() -> Result<(), Error> {
         entries.push(entry);
         servers.push(server);
     }
-    // The first server's folder is deleted even if this program is killed.
+    // The first server's directory is deleted even if this program is killed.
     let dir = servers[0].dir().to_owned();
     let testbed = Testbed {
         ssh_config: dir.join("testbed_ssh_config"),

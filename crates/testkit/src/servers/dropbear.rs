@@ -18,11 +18,11 @@ const READY: &str = "Not backgrounding";
 /// A dropbear server on loopback: the SSH of small machines, and a second opinion on what OpenSSH does.
 ///
 /// It logs in the user who runs the tests, with one Ed25519 key. Dropbear takes authorised keys from the user's home
-/// folder only, so it runs under `libnss_wrapper` (Debian's `libnss-wrapper`), which tells it of a home folder
+/// directory only, so it runs under `libnss_wrapper` (Debian's `libnss-wrapper`), which tells it of a home directory
 /// inside the fixture's own; sessions start there.
 #[derive(Debug)]
 pub struct Dropbear {
-    // Fields drop in order: the process before the folder it writes to.
+    // Fields drop in order: the process before the directory it writes to.
     process: Option<ProcessTree>,
     arguments: Vec<String>,
     alias: String,
@@ -73,7 +73,7 @@ impl Dropbear {
         &self.client_key
     }
 
-    /// The server's own folder; deleted with the server.
+    /// The server's own directory; deleted with the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }

@@ -34,7 +34,7 @@ const MAX_LISTEN_SOCKETS: usize = 16;
 /// Sessions carry the environment variable `TRUNKLINE_TESTKIT`, and a `HOME` without start-up files ([`Sshd::home`]).
 #[derive(Debug)]
 pub struct Sshd {
-    // Fields drop in order: the processes before the folder they write to, and the ports last.
+    // Fields drop in order: the processes before the directory they write to, and the ports last.
     process: Option<ProcessTree>,
     program: PathBuf,
     alias: String,
@@ -127,12 +127,12 @@ impl Sshd {
         self.password.as_ref().map(|_| self.path("askpass"))
     }
 
-    /// The server's own folder, for further files of a test; deleted with the server.
+    /// The server's own directory, for further files of a test; deleted with the server.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// `HOME` of its sessions, an empty folder, unless the configuration sets another; they begin in the user's real one.
+    /// `HOME` of its sessions, an empty directory, unless the configuration sets another; they begin in the user's real one.
     pub fn home(&self) -> PathBuf {
         self.path("home")
     }
@@ -311,7 +311,7 @@ impl Sshd {
         self.dir.path().join(name)
     }
 
-    /// Unique while the folder exists.
+    /// Unique while the directory exists.
     fn mark(&self) -> String {
         self.dir
             .path()
@@ -451,7 +451,7 @@ impl Sshd {
             line(format!("AuthenticationMethods {methods}"));
         }
         line("PermitRootLogin yes".to_owned());
-        // Temporary folders are writable by others on the way up.
+        // Temporary directories are writable by others on the way up.
         line("StrictModes no".to_owned());
         line("PermitUserRC no".to_owned());
         line("PrintMotd no".to_owned());
@@ -586,7 +586,7 @@ impl SshdBuilder {
 
     /// Accepts this password for the current user, by `password` and by `keyboard-interactive` (one prompt).
     ///
-    /// The accounts of the machine are left alone: sshd runs with `UsePAM yes` and a PAM folder of its own, where
+    /// The accounts of the machine are left alone: sshd runs with `UsePAM yes` and a PAM directory of its own, where
     /// `pam_matrix` (of Debian's `libpam-wrapper`) knows one password. The password
     /// must be without `:` and newlines, which separate the fields and lines of its file.
     #[must_use]
@@ -759,7 +759,7 @@ impl LogLevel {
     }
 }
 
-/// Passwords without accounts: sshd's PAM services are in a folder of ours.
+/// Passwords without accounts: sshd's PAM services are in a directory of ours.
 ///
 /// `libpam_wrapper` does this as well, and not reliably: each process takes the first free one of 62 names in /tmp, and
 /// where two that start at once choose the same, one refuses the right password.
@@ -775,7 +775,7 @@ impl Pam {
         })
     }
 
-    /// Makes the folder, with the one service in it, and beside it the library that leads sshd there.
+    /// Makes the directory, with the one service in it, and beside it the library that leads sshd there.
     fn make(&self, folder: &Path, user: &str, password: &str) -> Result<(), Error> {
         fs::create_dir(folder)?;
         let passdb = folder.with_file_name("passdb");
@@ -819,11 +819,11 @@ fn has_penalties(sshd: &Path) -> bool {
     })
 }
 
-/// Makes `/run/sshd` when root calls: sshd as root confines its unprivileged half to this folder and does not start
+/// Makes `/run/sshd` when root calls: sshd as root confines its unprivileged half to this directory and does not start
 /// without it. The service's unit makes it at boot; [`Sshd`] does by itself.
 ///
 /// # Errors
-/// [`Error::Io`] when the folder cannot be made.
+/// [`Error::Io`] when the directory cannot be made.
 pub fn make_privilege_separation_folder() -> Result<(), Error> {
     let folder = Path::new("/run/sshd");
     if rustix::process::geteuid().is_root() && !folder.exists() {
