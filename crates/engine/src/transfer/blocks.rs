@@ -289,6 +289,8 @@ fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
         script.extend(quoted(path));
         script.extend_from_slice(format!(" {count} </dev/null\n").as_bytes());
     }
+    // There are servers that never tell a command that its input has ended.
+    script.extend_from_slice(b"exit 0\n");
     script.into()
 }
 
@@ -386,8 +388,11 @@ mod tests {
             .spawn()
             .unwrap();
         let files = [(name.clone(), 3), (name, 1)];
-        std::io::Write::write_all(&mut shell.stdin.take().unwrap(), &script(&files, true)).unwrap();
+        // It ends by itself: not every server tells it that the input has ended.
+        let mut input = shell.stdin.take().unwrap();
+        std::io::Write::write_all(&mut input, &script(&files, true)).unwrap();
         let output = shell.wait_with_output().unwrap();
+        drop(input);
         assert!(output.status.success());
         let ours = local_hashes(&File::open(&path).unwrap(), 3).unwrap();
         assert_eq!(parse(&output.stdout), [ours.clone(), ours[..1].to_vec()]);
