@@ -33,7 +33,7 @@ async function several(items, map) {
   return results;
 }
 
-/** What ssh2 and trunkline understand alike. */
+/** The options that ssh2 and trunkline share. */
 function options(host) {
   return {
     host: host.address,
@@ -161,7 +161,7 @@ async function fifos(hosts, { pinned }) {
       client.connections[n].stream(command, { stdio: ['ignore', path, 'ignore'] });
     },
     helpers: () => [...client.helpers(), ...readers],
-    /** What each reader has written to /dev/null. */
+    /** The bytes that each reader has written to /dev/null. */
     arrived: () => readers.map((pid) => Number(/^wchar: (\d+)/m.exec(readFileSync(`/proc/${pid}/io`, 'utf8'))[1])),
     close: () => client.close(),
   };

@@ -1,6 +1,6 @@
 // The report as a page: a chart for each scenario and figure, and a table of everything.
 
-/** What is drawn, and how it is written. */
+/** The figures that are drawn, and their format. */
 const FIGURES = [
   { key: 'mean', title: 'event-loop delay added, mean', unit: 'ms', digits: 3 },
   { key: 'p99', title: 'event-loop delay added, p99', unit: 'ms', digits: 2 },

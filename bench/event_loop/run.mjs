@@ -126,7 +126,7 @@ async function measureIdle(count) {
 }
 
 /**
- * What is reported of it: delays in milliseconds and the main thread's work, less those of the same process at rest, in which
+ * The reported figures: delays in milliseconds and the main thread's work, less those of the same process at rest, in which
  * the meter's own timer is most of it; memory in MB.
  */
 function figures({ idle, start, steady, memory, servers }) {
@@ -157,7 +157,7 @@ function figures({ idle, start, steady, memory, servers }) {
 }
 
 const chosen = SCENARIOS.filter(({ name, target }) => args.scenario?.includes(name) ?? (target || !args.quick));
-/** Who is measured. In two rounds that makes 66 runs of some 8 s. */
+/** The contestants. In two rounds that makes 66 runs of some 8 s. */
 function participants({ target, unpinned }, round) {
   if (args.client) return args.client;
   if (round > 0 && !target) return [];

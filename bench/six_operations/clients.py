@@ -32,7 +32,7 @@ PIECE = 32 * 1024
 
 @dataclass(frozen=True)
 class Target:
-    """Where to log in, how, and what to read there."""
+    """A server to log in to, the way to log in, and the file to read there."""
 
     host: str
     port: int

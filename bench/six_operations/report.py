@@ -118,7 +118,7 @@ def write(results: dict[str, Any], folder: Path) -> None:
 
 
 def compared(counts: list[int]) -> list[int]:
-    """Where libraries are compared in numbers."""
+    """The numbers of sessions at which libraries are compared."""
     return [count for count in (1, 10, 20, 50) if count in counts] or counts[-1:]
 
 

@@ -120,7 +120,7 @@ def servers(testbed: Path) -> Iterator[tuple[Target, str]]:
 def turns(
     arguments: argparse.Namespace, target: dict[str, Any], count: int, environment: dict[str, str], failures: dict[str, str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What each library's processes printed. One that fails is out."""
+    """The output of each library's processes. One that fails is out."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for round_ in range(arguments.rounds):
         turn = round_ % len(arguments.libraries)
@@ -167,7 +167,7 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
 
 
 def facts(arguments: argparse.Namespace) -> dict[str, str]:
-    """What the figures are of."""
+    """The facts behind the figures."""
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), ":")
     version = subprocess.run(["ssh", "-V"], capture_output=True, text=True).stderr.strip()
     return {

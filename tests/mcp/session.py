@@ -310,7 +310,7 @@ class Hostile(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
-    """What a client's leaving does, without any client's library."""
+    """The effects of a client's leaving, without any client's library."""
 
     def setUp(self) -> None:
         self.bed = self.enterContext(Bed(servers=1))

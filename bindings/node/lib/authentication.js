@@ -23,7 +23,7 @@ class Authentication {
     this._config = config;
     /** Answers the server's questions in the present attempt. @type {Function | undefined} */
     this.prompt = undefined;
-    /** What the present attempt is, for errors. @type {string | undefined} */
+    /** The kind of the present attempt, for errors. @type {string | undefined} */
     this.type = undefined;
     /** Signs in the present attempt. @type {any} */
     this._agent = undefined;

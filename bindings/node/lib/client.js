@@ -24,7 +24,7 @@ const isPort = (port) => !(Number(port) < 0 || Number(port) > 65535);
 const ADMINISTRATIVELY_PROHIBITED = 1;
 
 /**
- * What programs read of a client's `config`: with ssh2's defaults, without passwords and keys, which nobody needs a second time.
+ * The fields of a client's `config` that programs read: with ssh2's defaults, without passwords and keys, which nobody needs a second time.
  * @param {Record<string, any>} config
  */
 function told(config) {
@@ -56,7 +56,7 @@ class Client extends EventEmitter {
     this._id = undefined;
     /** @type {import('./index').ConnectConfig | import('./index').DestinationConfig | undefined} */
     this._config = undefined;
-    /** Where to, as whom and how, once `connect()` was called; no secrets. */
+    /** The host, the user and the options, once `connect()` was called; no secrets. */
     this.config = told({});
     this._ready = false;
     this._ending = false;
@@ -82,7 +82,7 @@ class Client extends EventEmitter {
     this._key = undefined;
     /** An agent of the program's, for sessions. @type {import('./keys/agent').AgentSocket | undefined} */
     this._lent = undefined;
-    /** What has something left to tell: streams, SFTP sessions, listeners. @type {Set<{ _isHeard(): boolean }>} */
+    /** The channels with something left to report: streams, SFTP sessions, listeners. @type {Set<{ _isHeard(): boolean }>} */
     this._channels = new Set();
     /** Tells of the end, when they have told theirs. @type {(() => void) | undefined} */
     this._ended = undefined;
@@ -930,7 +930,7 @@ function sessionOptions(kind, text, options) {
 }
 
 /**
- * What was agreed on, as ssh2 tells it, with what the engine says of it.
+ * The agreement with the server, in ssh2's form, with the engine's details.
  * @param {any} details
  */
 function negotiated(details) {

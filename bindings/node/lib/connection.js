@@ -34,7 +34,7 @@ class Connection {
   constructor(client) {
     /** ssh2's view of it. */
     this.client = client;
-    /** Why it was lost, if it was. @type {Error | undefined} */
+    /** The reason why it was lost, if it was. @type {Error | undefined} */
     this.lost = undefined;
     // A lost connection is told to everything that uses it, and by `closed`.
     client.on('error', (error) => {

@@ -23,14 +23,14 @@ function toError(fault) {
  */
 const hostOf = (config) => config.hostname || config.host || 'localhost';
 
-/** What a server means by a reason without words (RFC 4253 section 11.1). */
+/** The meaning of a server's reason without words (RFC 4253 section 11.1). */
 const DISCONNECT_REASONS = [
   '', 'HOST_NOT_ALLOWED_TO_CONNECT', 'PROTOCOL_ERROR', 'KEY_EXCHANGE_FAILED', 'RESERVED', 'MAC_ERROR', 'COMPRESSION_ERROR',
   'SERVICE_NOT_AVAILABLE', 'PROTOCOL_VERSION_NOT_SUPPORTED', 'HOST_KEY_NOT_VERIFIABLE', 'CONNECTION_LOST', 'BY_APPLICATION',
   'TOO_MANY_CONNECTIONS', 'AUTH_CANCELED_BY_USER', 'NO_MORE_AUTH_METHODS_AVAILABLE', 'ILLEGAL_USER_NAME',
 ];
 
-/** What ssh2 calls a kind of algorithm of which the server shares none. */
+/** ssh2's name for a kind of algorithm of which the server shares none. */
 const ALGORITHMS = {
   kex: 'key exchange algorithm', host_key: 'host key format', cipher: 'C->S cipher', mac: 'C->S MAC', compression: 'C->S compression',
 };

@@ -9,7 +9,7 @@ const { isMainThread } = require('node:worker_threads');
 const native = require('./native');
 
 /**
- * What happens to a target, with the numbers that the native module has for it.
+ * The events of a target, with their numbers in the native module.
  * @type {Readonly<Record<import('./native').Kind, number>>}
  */
 const KIND = Object.freeze(/** @type {any} */ (Object.fromEntries(native.kinds().map((name, number) => [name, number]))));
@@ -41,7 +41,7 @@ function wake() {
   deliver(told);
 }
 
-/** What has been fetched and waits for the program to run: the first of it is at `next`. @type {any[]} */
+/** The events that were fetched and wait for the program to run: the first of it is at `next`. @type {any[]} */
 let waiting = [];
 let next = 0;
 

@@ -6,10 +6,10 @@ import { ClientChannel, ConnectConfig, ExecOptions, PseudoTtyOptions, SFTPWrappe
 
 export * from './ssh2';
 
-/** What went wrong. */
+/** A failure. */
 export interface SshError extends Error {
   /**
-   * Where, in ssh2's words: "client-socket", "client-dns", "client-timeout", "client-authentication", "handshake" (the host
+   * The place, in ssh2's words: "client-socket", "client-dns", "client-timeout", "client-authentication", "handshake" (the host
    * key), "protocol", "client-ssh" (the server refused a session or tunnel), "client".
    */
   level: string;
@@ -27,9 +27,9 @@ export interface SshError extends Error {
   reason?: number;
 }
 
-/** How to reach a destination of ssh_config: as ssh would, with all that `ssh -G` says of it. */
+/** The options for a destination of ssh_config: as ssh would, with all that `ssh -G` says of it. */
 export interface DestinationConfig {
-  /** What one would type behind `ssh`: an alias, user@host, ssh://user@host:port. */
+  /** The destination, as one would type it after `ssh`: an alias, user@host, ssh://user@host:port. */
   destination: string;
   /** The ssh_config file, instead of the user's and the system's. */
   config?: string;
@@ -42,7 +42,7 @@ export interface DestinationConfig {
   /** Further options of ssh_config, before those of the file: { ConnectTimeout: 5, IdentityFile: ['a', 'b'] }. */
   options?: Record<string, string | number | Array<string | number>>;
   /**
-   * Whose connections: the trunkline daemon's, which all programs and workers of a user share and which outlive this process;
+   * The connections to use: the trunkline daemon's, which all programs and workers of a user share and which outlive this process;
    * or this process's. "auto" (the default) uses a daemon that runs; true starts one; false uses none.
    */
   daemon?: 'auto' | boolean;
@@ -107,7 +107,7 @@ export interface Placement {
   lanes: Lane[];
 }
 
-/** What can be set of the engine that a process has. */
+/** The settings of a process's engine. */
 export interface EngineSettings {
   /** Bits a second above which a connection gets no new streams; 1,250,000. */
   busyAbove?: number;
@@ -140,7 +140,7 @@ export interface Lane {
 
 /** ssh2's Client, and what it has beside ssh2's. */
 export declare class Client extends ssh2.Client {
-  /** Where to, as whom and how: what `connect` was given, with ssh2's defaults and without secrets. */
+  /** The host, the user and the options: what `connect` was given, with ssh2's defaults and without secrets. */
   readonly config: {
     host: string;
     port: number;
@@ -180,7 +180,7 @@ export declare class Client extends ssh2.Client {
 }
 
 export interface RunOptions extends ExecOptions {
-  /** What the command reads; nothing, by default. */
+  /** The command's input; nothing, by default. */
   input?: string | Uint8Array | Readable | null;
   /** What output becomes: "utf8"; "buffer" for Buffers. */
   encoding?: BufferEncoding | 'buffer';

@@ -14,7 +14,7 @@ const { parseKey } = require('./keys/keys');
 const { Server } = require('./server');
 const { SFTP, STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags } = require('./streams/sftp');
 
-/** What programs take from ssh2's `utils`. */
+/** The part of ssh2's `utils` that programs use. */
 const utils = { parseKey, generateKeyPair, generateKeyPairSync, sftp: { STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags } };
 
 /**

@@ -165,7 +165,7 @@ export declare class Hub {
   held(): number[];
 }
 
-/** What happens to a target of the hub; src/outbox.rs says what is told of each. */
+/** The events of a target of the hub; src/outbox.rs says what comes with each. */
 export type Kind =
   | 'DATA'
   | 'ERROR_DATA'
@@ -198,7 +198,7 @@ export function algorithms(): Record<'kex' | 'serverHostKey' | 'cipher' | 'hmac'
 /** Text without what a terminal would act on. */
 export function printable(text: string): string;
 
-/** What there is of all environments of the process: their queues, and the chunks that they have. */
+/** The counts for all environments of the process: their queues, and the chunks that they have. */
 export function alive(): number[];
 
 /** The fields of a private key in OpenSSH's or PEM's formats as SSH_AGENTC_ADD_IDENTITY has them, then its comment; throws. */

@@ -13,14 +13,14 @@ const { isSealed, openSealed, parseKey } = require('./keys/keys');
 const { hostOf, received } = require('./errors');
 const native = require('./native');
 
-/** What `hostHash` may be: anything else leaves the key as it is, as for ssh2. */
+/** The possible values of `hostHash`: anything else leaves the key as it is, as for ssh2. */
 const HASHES = getHashes();
 
 /** The names that the engine has, best first: what `append`, `prepend` and `remove` change. */
 const ALGORITHMS = native.algorithms();
 
 /**
- * What ssh2 has besides, for old servers. Lists of programs name it beside others.
+ * ssh2's further algorithms, for old servers. Lists of programs name it beside others.
  * @type {Record<keyof typeof ALGORITHMS, string[]>}
  */
 const LEFT_OUT = {
@@ -125,7 +125,7 @@ function knownHosts(config) {
 }
 
 /**
- * Who judges the host key. A key that differs from what known_hosts say is refused. A host that they do not name is refused,
+ * The judge of the host key. A key that differs from what known_hosts say is refused. A host that they do not name is refused,
  * too, but by an ssh2 Client whose program has not said a word of it: ssh2 looks at no known_hosts.
  * @param {import('./index').ConnectConfig} config
  * @param {boolean} strict
@@ -138,7 +138,7 @@ function hostKeys({ hostVerifier, knownHosts }, strict) {
 }
 
 /**
- * What the engine takes, and the private key for whoever is asked how to log in: there is one log-in or more.
+ * The engine's options, and the private key for a program that leads the log-in: there is one log-in or more.
  * @param {import('./index').ConnectConfig} config
  * @param {boolean} strict whether a host that known_hosts do not name is refused
  * @returns {{
@@ -200,12 +200,12 @@ function connectOptions(config, strict) {
   return { options, key, lent };
 }
 
-/** What `daemon` may be, and what the native module calls it. @type {Map<unknown, string>} */
+/** The possible values of `daemon`, and their names in the native module. @type {Map<unknown, string>} */
 const WAYS = new Map();
 WAYS.set(false, 'engine').set('auto', 'running daemon').set(true, 'daemon');
 
 /**
- * What the engine takes for a destination of ssh_config.
+ * The engine's options for a destination of ssh_config.
  * @param {import('./index').DestinationConfig} config
  * @returns {import('./native').DestinationOptions}
  */
@@ -263,7 +263,7 @@ function program() {
 }
 
 /**
- * Where a session's streams go.
+ * The targets of a session's streams.
  * @param {import('./index').Stdio | undefined} stdio
  * @returns {import('./native').StdioOption[]}
  */

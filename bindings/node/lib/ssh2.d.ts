@@ -222,7 +222,7 @@ export interface Channel extends Duplex {
     type: ChannelType;
     /** The channel subtype, usually "exec", "shell", or undefined. */
     subtype?: ChannelSubType;
-    /** Why it ended, if that was not the server's word. */
+    /** The reason why it ended, if that was not the server's word. */
     readonly failure: SshError | null;
     /** The exit status, from 'exit' on, which comes behind the output; null if a signal ended the command. */
     readonly exitCode: number | null | undefined;
@@ -871,7 +871,7 @@ export interface ExecOptions {
     pty?: PseudoTtyOptions | boolean;
     /** Whether the command is lent the agent; without a word, where the client is. */
     agentForward?: boolean;
-    /** Where input, output and error output come from and go to. */
+    /** The source of input, and the targets of output and error output. */
     stdio?: Stdio;
     /** Set either to `true` to use defaults, a number to specify a specific screen number, or an object containing x11 settings. */
     x11?: X11Options | number | boolean;

@@ -48,7 +48,7 @@ function records(dir) {
   return text.split('\n').filter((line) => line.startsWith('{')).map((line) => JSON.parse(line));
 }
 
-/** How many there are while they are written: files are renamed meanwhile, and a line may be incomplete. */
+/** The number of records while they are written: files are renamed meanwhile, and a line may be incomplete. */
 function recordedSoFar(dir) {
   try {
     return records(dir).length;

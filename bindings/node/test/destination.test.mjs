@@ -24,7 +24,7 @@ async function connected(t, daemon, more = {}, ...args) {
   return { bed, connection };
 }
 
-/** What `trunkline ls` says of the daemon's connections. */
+/** The output of `trunkline ls` about the daemon's connections. */
 function listed() {
   return JSON.parse(execFileSync(trunklineProgram, ['ls', '--json'], { encoding: 'utf8' }));
 }

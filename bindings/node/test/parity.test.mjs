@@ -8,13 +8,13 @@ import { test } from 'node:test';
 import { DIFFERENT, compare } from './parity/parity.mjs';
 import { userKey } from './ssh2-server.mjs';
 
-/** What trunkline saw, where an error of ssh2's lacks a field that all of ours have. */
+/** trunkline's results, without the fields that an error of ssh2's lacks. */
 function asFull(ours, theirs) {
   if (/^\w+ undefined$/.test(theirs) && typeof ours === 'string') return theirs;
   return Array.isArray(ours) && Array.isArray(theirs) ? ours.map((each, at) => asFull(each, theirs[at])) : ours;
 }
 
-/** What of ssh2's SFTP class is its server's. */
+/** The parts of ssh2's SFTP class that belong to its server. */
 const SERVERS = ['attrs', 'data', 'handle', 'name', 'push', 'status'];
 
 const read = (path) => readFileSync(new URL(path, import.meta.url), 'utf8');

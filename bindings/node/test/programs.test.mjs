@@ -147,7 +147,7 @@ const PROGRAMS = {
   },
 };
 
-/** What a stream gives. */
+/** The content of a stream. */
 async function text(stream) {
   const chunks = [];
   for await (const chunk of stream) chunks.push(chunk);

@@ -33,7 +33,7 @@ function start(ssh, command, stdio) {
   });
 }
 
-/** How a command ends. */
+/** The end of a command. */
 async function ended(ssh, command, stdio) {
   const { stream, closed } = await start(ssh, command, stdio);
   stream.on('data', (chunk) => assert.fail(`JavaScript got ${chunk}`));

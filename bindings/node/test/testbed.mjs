@@ -78,7 +78,7 @@ export function ending(emitter) {
   return new Promise((resolve) => emitter.once('close', (...args) => resolve(args)));
 }
 
-/** What connect() needs for a host. */
+/** The options of connect() for a host. */
 export function config(host, more = {}) {
   return {
     host: host.address,

@@ -168,10 +168,10 @@ test('a failed command\'s words are printable in the error, and as they came in 
 
 // Failure by stage: who is to blame, may the command have run, may it pass.
 
-/** What an error says of itself. */
+/** The values of an error. */
 const said = ({ kind, execution, mayPass }) => ({ kind, execution, mayPass });
 
-/** How a command ends that cannot. */
+/** The failure of a command that cannot succeed. */
 async function failure(where) {
   const attempt = connect(where).then(async (connection) => {
     also(connection.client);

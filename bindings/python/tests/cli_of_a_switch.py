@@ -17,7 +17,7 @@ class Switch:
         self.configuration = ["hostname switch"]
 
     def answer(self, line: str) -> str:
-        """What a line shows."""
+        """Return the output of a line."""
         command = line.strip()
         if command == "enable":
             given = ask("Password: ")

@@ -195,7 +195,7 @@ def ansible(environment: Path, daemon: None, testbed: Testbed, tmp_path: Path) -
 
 @pytest.fixture
 def ansible_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads inventories is found there."""
+    """Put the program that reads inventories on the path."""
     if not ANSIBLE_ENVIRONMENTS:
         pytest.fail("TRUNKLINE_ANSIBLE is not set: run scripts/python")
     monkeypatch.setenv("PATH", f"{ANSIBLE_ENVIRONMENTS[0]}/bin:{os.environ['PATH']}")

@@ -165,7 +165,7 @@ def realm() -> Iterator[Realm]:
 
 
 class Outcomes:
-    """What came of each case, by plugin."""
+    """The results of each case, by plugin."""
 
     def __init__(self, ansible: Ansible, realm: Realm) -> None:
         hosts: dict[str, Variables] = {}

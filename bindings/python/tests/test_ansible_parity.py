@@ -300,7 +300,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a task came to."""
+    """The result of a task."""
 
     outcome: str
     result: Variables

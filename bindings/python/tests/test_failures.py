@@ -1,4 +1,4 @@
-"""What a failure says: which exception, may the command have run, and nothing that a terminal would act on."""
+"""The content of a failure: which exception, may the command have run, and nothing that a terminal would act on."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_servers_words_are_printable_in_the_faces(place: str, steering: Testbe
 
 
 def before(box: Callable[..., Any]) -> dict[str, tuple[Callable[[], Any], type[trunkline.Error]]]:
-    """What goes wrong before there is a session."""
+    """Failures before there is a session."""
     return {
         "a name without an address": (lambda: box(options={"HostName": "nobody.invalid"}), trunkline.UnknownHostError),
         "a port that refuses": (lambda: box(port=1), trunkline.NetworkError),

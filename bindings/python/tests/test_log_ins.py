@@ -1,4 +1,4 @@
-"""How often a server is logged in to by all that comes to it in a day: Ansible by both plugins, Python, and the programs."""
+"""The number of log-ins that all clients of a day need on one server: Ansible by both plugins, Python, and the programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is under way when a connection or the daemon is lost: each in a process of its own, which ends and says how."""
+"""Work under way when a connection or the daemon is lost: each in a process of its own, which ends and says how."""
 
 from __future__ import annotations
 

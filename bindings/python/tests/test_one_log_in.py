@@ -28,7 +28,7 @@ def small() -> Iterator[Callable[[int], Testbed]]:
 
 
 def log_ins(reached: Any) -> int:
-    """How many connections the engine behind a connection or a group has made."""
+    """Return the number of connections that the engine behind a connection or a group has made."""
     counters: dict[str, int] = dict(reached._engine.counters())
     return counters["connections_authenticated"]
 

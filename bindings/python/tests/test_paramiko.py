@@ -21,7 +21,7 @@ from trunkline.compat import paramiko
 
 
 class Server:
-    """Where to connect, and with what."""
+    """A server to connect to, and the credentials."""
 
     def __init__(self, testbed: Testbed) -> None:
         host: dict[str, Any] = testbed.about["hosts"][0]

@@ -100,7 +100,7 @@ def about(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def _seen(library: str, tables: list[tuple[str, str]], about: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each program saw, on the original and on trunkline."""
+    """Return the output of each program, on the original and on trunkline."""
     environment = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
     seen: dict[str, dict[str, Any]] = {"original": {}, "trunkline": {}}
     for implementation, programs in seen.items():

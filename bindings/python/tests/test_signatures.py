@@ -1,4 +1,4 @@
-"""What ``help``, editors and type checkers say of keyword arguments that are passed on."""
+"""The view of ``help``, editors and type checkers of keyword arguments that are passed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a strict type checker makes of programs, and what survives a pickle."""
+"""A strict type checker's view of programs, and objects that survive a pickle."""
 
 from __future__ import annotations
 

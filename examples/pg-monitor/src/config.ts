@@ -7,7 +7,7 @@ import { resolve, dirname } from 'node:path';
 import { z } from 'zod';
 
 /**
- * How to reach a server. Without `host`, its name is a destination of ssh_config: what one would type behind `ssh`. With it,
+ * The connection options of a server. Without `host`, its name is a destination of ssh_config: what one would type behind `ssh`. With it,
  * ssh_config has no say.
  */
 const Ssh = z.strictObject({
@@ -32,7 +32,7 @@ const Instance = z.strictObject({
   user: z.string().default('monitor'),
   /** Without it, ~/.pgpass or PGPASSWORD. */
   password: z.string().optional(),
-  /** Where pg_stat_statements is looked at, and where statistics are reset. */
+  /** The database of pg_stat_statements, where statistics are reset. */
   database: z.string().default('postgres'),
 });
 

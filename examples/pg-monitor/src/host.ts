@@ -66,7 +66,7 @@ export class Host {
 /** Milliseconds between signs of life that a server is asked for. */
 const KEEPALIVE = 15_000;
 
-/** What connect() takes. */
+/** The options of connect(). */
 async function reach(name: string, ssh: SshConfig): Promise<ConnectConfig | DestinationConfig> {
   const { host, config, daemon, keyFile, knownHosts, ...rest } = ssh;
   if (host !== undefined) {

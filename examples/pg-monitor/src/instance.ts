@@ -48,7 +48,7 @@ export class Instance {
     this.#report = unknownInstance(id);
   }
 
-  /** What is new; null where nothing is. */
+  /** The news; null if there are none. */
   report(): InstanceReport | null {
     if (!this.#changed) return null;
     const tail = this.#tail;

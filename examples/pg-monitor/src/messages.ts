@@ -2,7 +2,7 @@
 
 import type { InstanceConfig, HostConfig } from './config.js';
 
-/** What is counted at one moment, and what moved since the moment before. */
+/** The counts of one moment, and the changes since the moment before. */
 export interface Sample {
   /** Milliseconds since 1970. */
   time: number;
@@ -38,7 +38,7 @@ export interface Backend {
 /** Somebody who waits for a lock, and who holds it. */
 export interface Lock {
   waiter: Backend;
-  /** What is locked: "relation accounts", "transactionid", … */
+  /** The locked object: "relation accounts", "transactionid", … */
   what: string;
   holders: Backend[];
 }
@@ -66,7 +66,7 @@ export interface LogEvent {
   duration?: number;
 }
 
-/** How the log comes. */
+/** The state of the log. */
 export interface LogState {
   file: string;
   format: 'jsonlog' | 'csvlog';
@@ -76,17 +76,17 @@ export interface LogState {
   malformed: number;
 }
 
-/** What a worker tells of one instance. */
+/** A worker's report on one instance. */
 export interface InstanceReport {
   id: string;
   state: 'connecting' | 'up' | 'down';
-  /** Why it is down, or what is missing of it. */
+  /** The reason why it is down, or the missing parts. */
   problem: string | null;
   version: string;
   /** Milliseconds to the server and back. */
   rtt: number | null;
   log: LogState | null;
-  /** Where PostgreSQL clients of this machine reach it. */
+  /** The socket for PostgreSQL clients of this machine. */
   socket: string | null;
   sample: Sample | null;
   locks: Lock[];
@@ -124,12 +124,12 @@ export interface LoopDelay {
   utilization: number;
 }
 
-/** What a person can ask for. */
+/** A person's request. */
 export type Action =
   | { kind: 'cancel' | 'terminate'; instance: string; pid: number; queryStart: string }
   | { kind: 'reset'; instance: string };
 
-/** What a worker is started with. */
+/** The start options of a worker. */
 export interface WorkerStart {
   name: string;
   hosts: HostConfig[];

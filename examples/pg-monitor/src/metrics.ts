@@ -5,7 +5,7 @@ import { collectDefaultMetrics, Counter, Gauge, Registry } from 'prom-client';
 import type { Fleet, InstanceView } from './fleet.js';
 import type { Store } from './store.js';
 
-/** What /metrics shows, read from the fleet whenever it is asked for. */
+/** The content of /metrics, read from the fleet at each request. */
 export function metrics(fleet: Fleet, store: Store): Registry {
   const registry = new Registry();
   const registers = [registry];

@@ -8,7 +8,7 @@ import { Web } from './web.js';
 
 export class Monitor {
   private constructor(
-    /** Where the page is. */
+    /** The address of the page. */
     readonly address: string,
     readonly fleet: Fleet,
     private readonly store: Store,

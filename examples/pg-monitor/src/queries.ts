@@ -32,7 +32,7 @@ export interface CountersRow {
   reads: number;
 }
 
-/** How many sessions do what. */
+/** The number of sessions by state. */
 export const BACKENDS = `
   SELECT coalesce(state, 'unknown') AS state, count(*)::int AS count,
          greatest(max(extract(epoch FROM now() - xact_start)), 0)::float8 AS longest

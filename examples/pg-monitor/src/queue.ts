@@ -1,16 +1,16 @@
-/** How a queue is doing. */
+/** The state of a queue. */
 export interface QueueState {
-  /** What waits. */
+  /** The number of waiting items. */
   length: number;
   written: number;
   /** Left out because the queue was full. */
   dropped: number;
-  /** Why the last attempt to write failed; null after one that succeeded. */
+  /** The reason why the last attempt to write failed; null after one that succeeded. */
   problem: string | null;
 }
 
 /**
- * What is to be written, in batches, one after the other. Whoever pushes never waits: a writer that is too slow makes the
+ * The items to write, in batches, one after the other. Whoever pushes never waits: a writer that is too slow makes the
  * queue grow up to its limit, and then the oldest go.
  *
  * A batch that could not be written stays, and is tried again with the next push.

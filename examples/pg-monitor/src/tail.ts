@@ -23,7 +23,7 @@ export class Tail {
   constructor(
     readonly file: string,
     readonly format: LogState['format'],
-    /** Where it goes on; null for the file's end. */
+    /** The place where it continues; null for the file's end. */
     private offset: number | null,
     private readonly take: (records: LogRecord[]) => void,
   ) {

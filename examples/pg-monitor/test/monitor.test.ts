@@ -17,7 +17,7 @@ import { Database } from '../src/demo/databases.js';
 import { Servers } from '../src/demo/servers.js';
 import { Monitor } from '../src/monitor.js';
 
-/** Where Debian has it; the other flags keep it from asking for anything in the internet. */
+/** Debian's path; the other flags keep it from asking for anything in the internet. */
 const CHROMIUM = {
   executablePath: process.env['CHROMIUM'] ?? '/usr/bin/chromium',
   args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
@@ -30,7 +30,7 @@ describe('a monitor of three hosts with two databases', () => {
   let monitor: Monitor;
   let browser: Browser;
   let page: Page;
-  /** What the browser complained of. */
+  /** The browser's complaints. */
   const complaints: string[] = [];
 
   before(async () => {

@@ -136,7 +136,7 @@ function label(table, row) {
   return row;
 }
 
-/** What a cell is sorted by. @param {HTMLTableRowElement} row @param {number} column @returns {number | string} */
+/** The sort key of a cell. @param {HTMLTableRowElement} row @param {number} column @returns {number | string} */
 function sortValue(row, column) {
   const cell = row.cells[column];
   const value = cell?.dataset.value;
@@ -175,7 +175,7 @@ function grouped(all, key) {
   return [...groups];
 }
 
-/** What opens and closes a group. @param {string} table @param {string} key @param {string} text @param {() => void} draw */
+/** The button that opens and closes a group. @param {string} table @param {string} key @param {string} text @param {() => void} draw */
 function groupButton(table, key, text, draw) {
   const id = `${table} ${key}`;
   const button = make('button', { type: 'button', className: 'more' }, text);
@@ -328,7 +328,7 @@ function drawHost(instance) {
   hostRows.set(id, row);
 }
 
-/** How much a host needs a person: the more, the further up. @param {Instance} instance */
+/** The urgency of a host: the more, the further up. @param {Instance} instance */
 function urgency({ state, sample }) {
   if (state === 'down') return Infinity;
   return state === 'connecting' ? 1e6 : (sample?.waiting ?? 0);
@@ -360,7 +360,7 @@ function drawDown() {
  * @typedef {{ backend: Backend, wait: Wait | null, also: number[], waiters: Party[] }} Party
  */
 
-/** Who waits for whom, from those who hold and do not wait. @param {Wait[]} locks @returns {Party[]} */
+/** The waits, from those who hold and do not wait. @param {Wait[]} locks @returns {Party[]} */
 function lockTrees(locks) {
   /** @type {Map<number, Party>} */
   const parties = new Map();

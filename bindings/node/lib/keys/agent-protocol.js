@@ -67,9 +67,9 @@ class AgentProtocol extends Duplex {
     super();
     this._isClient = isClient;
     this._received = Buffer.alloc(0);
-    /** What the client waits for, oldest first. @type {Array<{ type: number, callback: Callback }>} */
+    /** The requests that the client waits for, oldest first. @type {Array<{ type: number, callback: Callback }>} */
     this._asked = [];
-    /** What the agent has not answered, oldest first. @type {Request[]} */
+    /** The requests that the agent has not answered, oldest first. @type {Request[]} */
     this._owed = [];
   }
 

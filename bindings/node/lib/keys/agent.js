@@ -11,7 +11,7 @@ const { AgentProtocol } = require('./agent-protocol');
 const { attempt } = require('../hub');
 const { encodeSignature, parseKey } = require('./keys');
 
-/** What programs extend for an agent of their own. */
+/** The class that programs extend for an agent of their own. */
 class BaseAgent {
   /** @param {(error: Error | null, keys?: any[]) => void} callback */
   getIdentities(callback) {
@@ -133,7 +133,7 @@ function createAgent(path) {
 }
 
 /**
- * Where the engine can talk to an agent by itself: nothing for one that is the program's, in whole or in part.
+ * The path of an agent to which the engine can talk by itself: nothing for one that is the program's, in whole or in part.
  * @param {any} agent
  * @returns {string | undefined}
  */
@@ -144,7 +144,7 @@ function socketOf(agent) {
   return own ? undefined : agent.socketPath;
 }
 
-/** Where sockets of agents are, once one is listened on: nobody but the user may enter it. */
+/** The directory of agents' sockets, once one is listened on: nobody but the user may enter it. */
 const folder = join(tmpdir(), `trunkline-agent-${randomBytes(16).toString('hex')}`);
 let isMade = false;
 let sockets = 0;

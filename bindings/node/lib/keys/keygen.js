@@ -103,7 +103,7 @@ function generateKeyPairSync(type, options) {
 }
 
 /**
- * What is wrong with the type or its size is thrown; the rest is told, as ssh2 has it.
+ * An error in the type or its size is thrown; other errors go to the callback, as in ssh2.
  * @param {string} type @param {any} options @param {(error: Error | null, keys?: { private: string, public: string }) => void} [callback]
  */
 function generateKeyPair(type, options, callback) {

@@ -54,15 +54,15 @@ class Channel extends Duplex {
       emitClose: false,
     });
     this.type = type;
-    /** What runs in a session, once it does. @type {string | undefined} */
+    /** The program of a session, once it runs. @type {string | undefined} */
     this.subtype = undefined;
     this._subtype = /** @type {string | undefined} */ (undefined);
     this.server = false;
-    /** What went wrong with its opening, in whose words. @type {(fault: import('../native').Fault) => import('../index').SshError} */
+    /** The converter for an error of its opening. @type {(fault: import('../native').Fault) => import('../index').SshError} */
     this._explain = toError;
     /** The client that it is a stream of. @type {import('../client').Client | undefined} */
     this._owner = undefined;
-    /** Why it ended, if that was not the server's word. @type {import('../index').SshError | null} */
+    /** The reason why it ended, if that was not the server's word. @type {import('../index').SshError | null} */
     this.failure = null;
     /** The exit status; null for a signal, undefined before the end. @type {number | null | undefined} */
     this.exitCode = undefined;
@@ -78,13 +78,13 @@ class Channel extends Duplex {
     this._opening = undefined;
     /** The engine has not said yet whether it could be opened. */
     this._asked = false;
-    /** Whoever waits for room to write. @type {((error?: Error | null) => void) | undefined} */
+    /** The callback that waits for room to write. @type {((error?: Error | null) => void) | undefined} */
     this._waiting = undefined;
     /** @type {[code?: number | null, signal?: string, dump?: boolean, description?: string]} */
     this._exit = [];
     /** The engine has said that it is over. */
     this._over = false;
-    /** Whose ends were told. @type {Set<Readable>} */
+    /** The streams whose end was reported. @type {Set<Readable>} */
     this._ended = new Set();
     this._cutOff = false;
     /** The sides of which the engine was asked for a chunk. @type {Set<Readable>} */
@@ -329,7 +329,7 @@ class Channel extends Duplex {
   }
 
   /**
-   * What comes behind the program's end is an error and costs nothing of what came before. Behind the other side's end only the
+   * Data written after the program's end is an error and does not affect earlier data. Behind the other side's end only the
    * callback is told of it: as for ssh2, a program need not know yet that a command has ended.
    * @param {any} chunk
    * @param {any} [encoding]

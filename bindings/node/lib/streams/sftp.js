@@ -59,7 +59,7 @@ class Stats {
     this.size = attributes.size ?? undefined;
     this.atime = attributes.atime ?? undefined;
     this.mtime = attributes.mtime ?? undefined;
-    /** What a server adds; ssh2 has it, and nothing is told of it here. */
+    /** A server's extra attributes; ssh2 has them, and they stay empty here. */
     this.extended = undefined;
   }
 
@@ -146,7 +146,7 @@ function fileOptions(options) {
 }
 
 /**
- * What is read into or written from.
+ * Checks the part of a buffer that is read into or written from.
  * @param {unknown} buffer
  * @param {boolean} isRead
  * @param {number} offset
@@ -217,14 +217,14 @@ class SFTP extends EventEmitter {
     this.subtype = 'subsystem';
     this.server = false;
     this._over = false;
-    /** What the server has announced: names and versions. @type {Array<[string, string]>} */
+    /** The server's announced extensions: names and versions. @type {Array<[string, string]>} */
     this._extensions = [];
     /** Directories that opendir() has named, by the number of their handles. @type {Map<number, { path: string, isRead: boolean }>} */
     this._directories = new Map();
     this._nextDirectory = 0;
     /** @type {Callback | undefined} */
     this._opening = undefined;
-    /** What went wrong with its opening, in whose words. @type {(fault: import('../native').Fault) => Error} */
+    /** The converter for an error of its opening. @type {(fault: import('../native').Fault) => Error} */
     this._explain = toError;
     /** And with one of its requests. @type {(fault: import('../native').Fault) => Error} */
     this._explainCall = toError;
@@ -751,7 +751,7 @@ function numberOf(handle) {
   return handle.length === 4 ? handle.readUInt32BE() : 0xffffffff;
 }
 
-/** What tells a directory's handle from a file's. */
+/** The mark that distinguishes a directory's handle from a file's. */
 const DIRECTORY = 'directory';
 
 /** @param {number} number */
@@ -766,7 +766,7 @@ function directoryOf(handle) {
 }
 
 /**
- * Where in a file the first byte goes: of one that is appended to behind its end, which servers look for at the offset, whatever
+ * The place of the first byte in a file: of one that is appended to behind its end, which servers look for at the offset, whatever
  * the flags.
  * @param {SFTP} sftp
  * @param {Buffer} handle
@@ -928,7 +928,7 @@ class WriteStream extends Writable {
     this.sftp = sftp;
     this.flags = options.flags ?? 'w';
     this.mode = options.mode ?? 0o666;
-    /** What the file is to have whatever the server's umask is. */
+    /** The mode that the file gets whatever the server's umask is. */
     this._wantedMode = options.mode;
     this.autoClose = autoClose;
     this.start = options.start;

@@ -5,7 +5,7 @@
 const { EventEmitter } = require('node:events');
 const { isIP } = require('node:net');
 
-/** How often in a time-out's length the traffic is looked at. */
+/** The number of times in a time-out's length that the traffic is checked. */
 const LOOKS = 4;
 
 /** Stands for a client's socket, which is the engine's. Events: 'connect', 'timeout', 'end' and 'close'. */
@@ -36,7 +36,7 @@ class Socket extends EventEmitter {
     return !this.destroyed;
   }
 
-  /** What of a stream's state programs look at. */
+  /** The part of a stream's state that programs look at. */
   get _readableState() {
     return { ended: this.destroyed, destroyed: this.destroyed };
   }

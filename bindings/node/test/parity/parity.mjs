@@ -17,7 +17,7 @@ import { alone, onOpenssh, onSsh2 } from './programs.mjs';
 import { onOwnServer } from './servers.mjs';
 
 /**
- * What is not the same, by program, and why. The guide says so, too.
+ * The differences, by program, with the guide's words for them. The guide says so, too.
  * @type {Map<string, string>}
  */
 export const DIFFERENT = new Map([
@@ -144,7 +144,7 @@ function hasParts(sftp) {
   });
 }
 
-/** How many milliseconds a program may take on one implementation. */
+/** The time limit, in milliseconds, for a program on one implementation. */
 const LIMIT = 60_000;
 
 /**

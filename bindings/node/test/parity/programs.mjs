@@ -19,7 +19,7 @@ import { pathToFileURL } from 'node:url';
 
 const HAS_IPV6 = Object.values(networkInterfaces()).flat().some(({ address }) => address === '::1');
 
-/** What of an error programs look at. */
+/** The fields of an error that programs look at. */
 export const shown = (error, ...fields) =>
   error && [error.constructor.name, error.message, ...['level', ...fields].map((field) => `${field} ${error[field]}`)];
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Closable(Protocol):
-    """What is closed with the connection that it was started through."""
+    """Something that is closed with the connection that it was started through."""
 
     def close(self) -> None: ...
 
@@ -107,7 +107,7 @@ def connect(destination: str, *, wait: bool = True, **options: Unpack[ConnectOpt
 
 
 class BaseConnection:
-    """What both faces' connections have in common."""
+    """The common part of both faces' connections."""
 
     def __init__(self, destination: str, options: Options) -> None:
         self.destination = destination

@@ -53,7 +53,7 @@ class Error(Exception):
 
 
 class _SystemError(Error, OSError):
-    """What has an errno too."""
+    """An error that has an errno too."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # OSError's own attributes are not in its dictionary.
@@ -132,7 +132,7 @@ class LimitError(Error):
 
 
 class SftpServerError(LimitError):
-    """What is to speak SFTP on the server ended before it began: the message has its exit status, and what it said."""
+    """The server's SFTP program ended before it began: the message has its exit status, and what it said."""
 
     kind = "sftp_server"
 
@@ -186,13 +186,13 @@ class NotDirectoryError(FileError, NotADirectoryError):
 
 
 class ClosedError(Error):
-    """What was used is closed."""
+    """The object that was used is closed."""
 
     kind = "closed"
 
 
 class ForkError(Error):
-    """What was used belongs to the parent process; a child made by ``os.fork`` connects anew."""
+    """The object that was used belongs to the parent process; a child made by ``os.fork`` connects anew."""
 
     kind = "fork"
 

@@ -1,4 +1,4 @@
-"""What the faces, for code that waits and for asyncio, show of themselves."""
+"""The common part of the faces, for code that waits and for asyncio."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class CopyOptions(TypedDict, total=False):
 
 
 class Copying(TypedDict):
-    """How the native module copies."""
+    """The native module's options of a copy."""
 
     recursive: bool
     preserve: bool
@@ -55,7 +55,7 @@ class Copying(TypedDict):
 
 @dataclass(frozen=True)
 class FileStat:
-    """What the server told of a file, by the names of ``os.stat_result``; 0 for what it did not tell."""
+    """The server's attributes of a file, by the names of ``os.stat_result``; 0 for those that it did not send."""
 
     st_mode: int
     st_size: int
@@ -65,15 +65,15 @@ class FileStat:
     st_mtime: int
 
     def is_dir(self) -> bool:
-        """Whether it is a directory."""
+        """Return whether it is a directory."""
         return stat.S_ISDIR(self.st_mode)
 
     def is_file(self) -> bool:
-        """Whether it is a regular file."""
+        """Return whether it is a regular file."""
         return stat.S_ISREG(self.st_mode)
 
     def is_symlink(self) -> bool:
-        """Whether it is a symbolic link."""
+        """Return whether it is a symbolic link."""
         return stat.S_ISLNK(self.st_mode)
 
 
@@ -88,7 +88,7 @@ class DirEntry:
 
 @dataclass(frozen=True)
 class CopyResult:
-    """What a copy did."""
+    """The result of a copy."""
 
     #: Files, directories and links that were copied.
     files: int
@@ -135,7 +135,8 @@ def attributes(
 
 
 def flags(mode: str) -> tuple[int, bool, bool, bool]:
-    """What a mode of ``open`` means: SSH_FXF_… flags, whether it reads, whether it writes, and whether it is for bytes."""
+    """Return the meaning of a mode of ``open``: SSH_FXF_… flags, whether it reads, whether it writes, and whether it is
+    for bytes."""
     expect("a mode", "a str", mode, str)
     letters = set(mode)
     kinds = letters & set("rwxa")

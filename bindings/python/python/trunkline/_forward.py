@@ -18,7 +18,7 @@ Address: TypeAlias = "int | tuple[str, int] | str | os.PathLike[str]"
 
 @dataclass(frozen=True)
 class ForwardCounters:
-    """What a forwarding has done so far."""
+    """The counters of a forwarding."""
 
     #: Clients that came.
     accepted: int
@@ -31,14 +31,14 @@ class ForwardCounters:
 
 
 class BaseForward:
-    """What both faces' forwardings tell."""
+    """The common part of both faces' forwardings."""
 
     def __init__(self, native: _native.Forward) -> None:
         self._native = native
 
     @property
     def listening(self) -> list[tuple[str | None, int | None]]:
-        """Where it can be reached: address (if one was given) and port, or the path of a socket and ``None``."""
+        """The places where it can be reached: address (if one was given) and port, or the path of a socket and ``None``."""
         return self._native.listening()
 
     @property
@@ -51,7 +51,7 @@ class BaseForward:
 
     @property
     def counters(self) -> ForwardCounters:
-        """What it has done so far."""
+        """Its counters so far."""
         return ForwardCounters(*self._native.counters())
 
 

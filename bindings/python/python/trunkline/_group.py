@@ -27,7 +27,7 @@ _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
 
 @dataclass(frozen=True)
 class BaseHostResult(Generic[_T]):
-    """What one host of a group answered."""
+    """The result of one host of a group."""
 
     #: Its name, as the group has it.
     host: str
@@ -75,7 +75,7 @@ Job: TypeAlias = "tuple[str, Callable[[], _native.Operation[Any]]]"
 
 @dataclass(frozen=True)
 class Jobs:
-    """What is to be done on the hosts of a group."""
+    """The work on the hosts of a group."""
 
     jobs: Iterator[Job]
     #: How many are begun at a time.
@@ -85,7 +85,7 @@ class Jobs:
 
 
 def host_result(name: str, index: int, ok: bool, value: Any, finish: Callable[[Any], _T]) -> HostResult[_T]:
-    """What came of one job, whose outcome ``finish`` makes a result of."""
+    """Return the result of one job, made by ``finish`` from its outcome."""
     failed: Any = value
     if ok:
         try:
@@ -208,7 +208,7 @@ class BaseGroup:
         return len(self.hosts)
 
     def _jobs(self, run: Run, at_once: int) -> Jobs:
-        """What is to be done on every host."""
+        """Return the jobs for every host."""
         self._check(at_once)
         if not self._fleet:
             return Jobs(((name, functools.partial(run.on, host)) for name, host in self._hosts.items()), at_once)
@@ -223,7 +223,7 @@ class BaseGroup:
     def _copy_jobs(
         self, upload: bool, sources: Iterable[bytes], target: Callable[[str], bytes], options: Copying, at_once: int
     ) -> Jobs:
-        """What is to be copied, to or from every host; ``target`` places it by the host's name."""
+        """Return the copies, to or from every host; ``target`` places each by the host's name."""
         self._check(at_once)
         if self._fleet:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What ``connect`` takes, as ssh's own options: what a destination means is decided by ssh_config."""
+"""The arguments of ``connect``, as ssh's own options: what a destination means is decided by ssh_config."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _AtHand:
 
 @dataclass(frozen=True)
 class Options:
-    """How to connect, by ``ConnectOptions``; see ``connect`` for each."""
+    """The options of a connection, by ``ConnectOptions``; see ``connect`` for each."""
 
     config: StrPath | None = None
     user: str | None = None
@@ -132,7 +132,7 @@ class Options:
         return [*args, *self.ssh_args]
 
     def asker(self) -> Ask | None:
-        """Who answers questions."""
+        """Return the answerer of questions."""
         if self.password is None and self.passphrase is None:
             return self.ask
         return _AtHand(self._answer) if self.ask is None else self._answer
@@ -145,7 +145,7 @@ class Options:
         return self.ask(kind, text, echo) if self.ask else None
 
     def engine(self) -> _native.Engine:
-        """Where its connections are, unless they are the daemon's."""
+        """Return the engine with its connections, unless they are the daemon's."""
         return _native.Engine.shared() if self.share else _native.Engine.apart(self.connections)
 
     def daemon_command(self) -> list[str] | None:
@@ -159,7 +159,8 @@ class Options:
         return [program(), "daemon", "--detach"]
 
     def reached(self, engine: _native.Engine) -> Callable[[str, Sequence[str]], _native.Host]:
-        """What makes hosts of destinations and further arguments for ssh, on the connections of ``engine``."""
+        """Return the function that makes hosts of destinations and further arguments for ssh, on the connections of
+        ``engine``."""
         args, ask, daemon = self.as_ssh_args(), self.asker(), self.daemon_command()
         world = _native.World()
 

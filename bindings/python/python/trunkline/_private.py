@@ -14,7 +14,7 @@ Verify: TypeAlias = "Callable[[str, bytes, tuple[bool, str] | None], bool]"
 
 
 class Explicit(TypedDict):
-    """Where to connect, and how."""
+    """The address to connect to, and the options."""
 
     host: str
     port: int
@@ -45,7 +45,7 @@ class Explicit(TypedDict):
 
 
 class Step(TypedDict):
-    """What a log-in that a program leads shows the server next."""
+    """The next attempt of a log-in that a program leads."""
 
     user: str
     #: "none", "password", "keyboard-interactive" or "publickey".

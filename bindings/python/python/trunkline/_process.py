@@ -20,7 +20,7 @@ _BUFFER = 64 * 1024
 
 
 class BaseProcess(Generic[AnyStr]):
-    """What both faces' processes have in common."""
+    """The common part of both faces' processes."""
 
     def __init__(self, session: _native.Session, start: Start) -> None:
         self._session = session
@@ -148,7 +148,7 @@ def still_running(timeout: float | None) -> TimeoutError:
 
 
 class _Output(io.RawIOBase):
-    """What the command writes."""
+    """The output of the command."""
 
     def __init__(self, session: _native.Session, stream: int) -> None:
         self._session = session
@@ -174,7 +174,7 @@ class _Output(io.RawIOBase):
 
 
 class _Input(io.RawIOBase):
-    """What the command reads. Writing waits until the engine has taken everything."""
+    """The input of the command. Writing waits until the engine has taken everything."""
 
     def __init__(self, session: _native.Session) -> None:
         self._session = session

@@ -28,7 +28,7 @@ Input: TypeAlias = "str | bytes | bytearray | memoryview"
 
 
 class Wanted(TypedDict):
-    """What the native module starts."""
+    """The native module's description of a command to start."""
 
     program: bytes | None
     subsystem: bool
@@ -57,7 +57,7 @@ class Terminal:
 
 @dataclass(frozen=True)
 class CompletedProcess(Generic[AnyStr]):
-    """What a command left, much like ``subprocess.CompletedProcess``."""
+    """The result of a command, much like ``subprocess.CompletedProcess``."""
 
     #: As it was sent to the server.
     command: str
@@ -116,7 +116,7 @@ class Start:
 
     @property
     def line(self) -> bytes:
-        """What the server's shell gets; empty for the login shell."""
+        """The line for the server's shell; empty for the login shell."""
         return self.wanted["program"] or b""
 
 
@@ -156,7 +156,7 @@ class Run(Start):
         return _native.FleetJob(program, hosts, line + self.line, self._input, min(at_once, 2**32 - 1), self._timeout)
 
     def completed(self, outcome: Outcome) -> CompletedProcess[Any]:
-        """What it left, decoded where there is an encoding. Raises ``CommandError`` where that was asked for."""
+        """Return the result, decoded if there is an encoding. Raises ``CommandError`` where that was asked for."""
         code, signal, stdout, stderr = outcome
         command = self.line.decode("utf-8", "backslashreplace")
         result: CompletedProcess[Any] = CompletedProcess(command, code, signal, self._text(stdout), self._text(stderr))
@@ -219,7 +219,7 @@ def quoted(value: bytes) -> bytes:
 
 
 def input_bytes(data: Input | None, encoding: str | None) -> bytes | None:
-    """What goes to the command's standard input."""
+    """Return the bytes for the command's standard input."""
     if data is None:
         return None
     if isinstance(data, str):

@@ -146,7 +146,7 @@ class SFTP:
         self._make(self._use().hardlink(remote(source), remote(link)), link)
 
     def readlink(self, path: RemotePath) -> str:
-        """What a symbolic link says."""
+        """Return the target of a symbolic link."""
         return text(self._use().readlink(remote(path)).wait())
 
     def realpath(self, path: RemotePath) -> str:
@@ -156,15 +156,15 @@ class SFTP:
     # Attributes.
 
     def stat(self, path: RemotePath, *, follow_symlinks: bool = True) -> FileStat:
-        """What the server tells of a file."""
+        """Return the server's attributes of a file."""
         return told(self._use().stat(remote(path), follow_symlinks).wait())
 
     def lstat(self, path: RemotePath) -> FileStat:
-        """What the server tells of a file, of the link itself if it is one."""
+        """Return the server's attributes of a file, of the link itself if it is one."""
         return self.stat(path, follow_symlinks=False)
 
     def exists(self, path: RemotePath) -> bool:
-        """Whether there is something, behind links too."""
+        """Return whether there is something, behind links too."""
         try:
             self.stat(path)
         except NoSuchFileError:
@@ -354,7 +354,7 @@ class RemoteFile(io.RawIOBase):
             self._done(self._native.flush())
 
     def stat(self) -> FileStat:
-        """What the server tells of it."""
+        """Return the server's attributes of it."""
         return told(self._done(self._native.stat()))
 
     def _setstat(self, wanted: Attributes) -> None:

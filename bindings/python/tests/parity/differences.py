@@ -1,4 +1,5 @@
-"""What is not there on purpose, and why: the guide's table says the same. Names are patterns, as `fnmatch` has them."""
+"""The names that are missing on purpose, and why: the guide's table says the same. Names are patterns, as `fnmatch` has
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a library offers, found by looking at it, and which of that a module in its place has not, or has in another way.
+"""The members of a library, found by looking at it, and those that a module in its place lacks or has in another way.
 
 inventory.py LIBRARY MODULE prints it as JSON.
 """

@@ -124,7 +124,7 @@ def full_windows(paramiko: Any, see: See, about: Any) -> None:
 
 
 def before_the_start(paramiko: Any, see: See, about: Any) -> None:
-    """What may be done with a session whose command comes later."""
+    """Operations on a session whose command comes later."""
     client = _client(paramiko, about)
     channel = client.get_transport().open_session()
     channel.settimeout(0.05)
@@ -150,7 +150,7 @@ def before_the_start(paramiko: Any, see: See, about: Any) -> None:
 
 
 def let_go(paramiko: Any, see: See, about: Any) -> None:
-    """What ends with the last who has it."""
+    """Objects that end with their last owner."""
     client = _client(paramiko, about)
     see(client.exec_command("cat; echo end")[1].read())
     stdin, stdout, _ = client.exec_command("cat; echo end", bufsize=100)
@@ -175,7 +175,7 @@ def let_go(paramiko: Any, see: See, about: Any) -> None:
 
 
 def counted(paramiko: Any, see: See, about: Any) -> None:
-    """How much was sent: bytes, or characters of text."""
+    """The number of bytes sent: bytes, or characters of text."""
     client = _client(paramiko, about)
     channel = client.get_transport().open_session()
     channel.exec_command("cat")

@@ -119,7 +119,7 @@ def progress(paramiko: Any, see: See, about: Any) -> None:
 
 
 def by_handle(paramiko: Any, see: See, about: Any) -> None:
-    """What is changed is the open file, whatever has its name by now; and what a server says of each name in a line."""
+    """Changes by handle affect the open file, whatever has its name by now; and a server's line about each name."""
     client = _client(paramiko, about)
     sftp = client.open_sftp()
     folder = os.path.join(about["folder"], "handles")

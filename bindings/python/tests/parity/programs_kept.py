@@ -15,7 +15,7 @@ _ARRIVAL = 0.5
 
 
 def closed_channels(paramiko: Any, see: See, about: Any) -> None:
-    """What had come when a channel, or its connection, was closed here."""
+    """The data that had come when a channel, or its connection, was closed here."""
     for end in ("channel", "transport", "client"):
         client = _client(paramiko, about)
         channels = []
@@ -61,7 +61,7 @@ def ended_reading(paramiko: Any, see: See, about: Any) -> None:
 
 
 def late_output(paramiko: Any, see: See, about: Any) -> None:
-    """What a read that took too long had read already, the next one has."""
+    """The next read gets the data of one that took too long."""
     client = _client(paramiko, about)
 
     def begun(command: str) -> Any:
@@ -84,7 +84,7 @@ def late_output(paramiko: Any, see: See, about: Any) -> None:
 
 
 def places(paramiko: Any, see: See, about: Any) -> None:
-    """Where files are, in all modes."""
+    """The places of files, in all modes."""
     client = _client(paramiko, about)
     sftp = client.open_sftp()
     path = f"{about['folder']}/places"
@@ -132,7 +132,7 @@ def places(paramiko: Any, see: See, about: Any) -> None:
 
 
 def returned(call: Callable[[], object]) -> object:
-    """What a call gives or raises."""
+    """Return the value or the exception of a call."""
     try:
         return call()
     except Exception as error:

@@ -13,7 +13,7 @@ from .programs_paramiko import Program, See, _client, kind, raised
 
 
 def members(paramiko: Any, see: See, about: Any) -> None:
-    """What programs set or look at, and how they wait."""
+    """The members that programs set or look at, and ways to wait."""
     client = _client(paramiko, about)
     transport = client.get_transport()
     transport.packetizer.REKEY_BYTES = pow(2, 40)

@@ -175,7 +175,7 @@ def own_files(paramiko: Any, see: See, about: Any) -> None:
 
 
 def exact_reading(paramiko: Any, see: See, about: Any) -> None:
-    """What is left when so many bytes were read of a channel's file."""
+    """The rest after so many bytes were read of a channel's file."""
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.AutoAddPolicy)
     login = {name: about[name] for name in ("port", "key")}

@@ -19,7 +19,7 @@ Program = Callable[[Any, See, Any], None]
 
 
 def raised(call: Callable[[], object], *fields: str) -> list[Any]:
-    """What a call raises: class, text and attributes; or that it raised nothing."""
+    """Return the exception of a call: class, text and attributes; or that it raised nothing."""
     try:
         call()
     except BaseException as error:

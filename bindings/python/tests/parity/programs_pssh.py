@@ -17,7 +17,7 @@ Program = Callable[[Any, See, Any], None]
 
 
 def raised(call: Callable[[], object]) -> list[Any]:
-    """What a call raises: class and arguments, of which exceptions are shown by their classes."""
+    """Return the exception of a call: class and arguments, of which exceptions are shown by their classes."""
     try:
         call()
     except BaseException as error:

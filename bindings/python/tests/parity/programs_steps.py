@@ -13,7 +13,7 @@ from .programs_paramiko import Program, See, raised
 
 
 def _shown(paramiko: Any, transport: Any, see: See) -> None:
-    """What a program looks at before it logs in."""
+    """The members that a program looks at before it logs in."""
     see(transport.is_active(), transport.is_authenticated(), transport.get_username())
     see(transport.get_remote_server_key().get_name() == transport.host_key_type)
     see(transport.remote_version.startswith("SSH-2.0-"), bool(transport.remote_cipher))

@@ -153,7 +153,7 @@ def ends_of_commands(paramiko: Any, see: See, about: Any) -> None:
 
 
 def log(paramiko: Any, see: See, about: Any) -> None:
-    """What is logged at levels that programs have on."""
+    """The log at levels that programs have on."""
     said: list[list[Any]] = []
 
     class Keeping(logging.Handler):

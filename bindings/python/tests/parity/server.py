@@ -15,7 +15,7 @@ import paramiko
 
 
 def told(call: Any) -> Any:
-    """What a call gives, or SFTP's code for what the system said."""
+    """Return the value of a call, or SFTP's code for the system's error."""
     try:
         return call()
     except OSError as error:

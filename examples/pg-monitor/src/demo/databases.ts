@@ -19,7 +19,7 @@ const run = promisify(execFile);
 /** Another program may have taken a free port by the time that PostgreSQL asks for it. */
 const ATTEMPTS = 5;
 
-/** Where Debian puts initdb and pg_ctl: in the newest version's folder, or anywhere in the PATH. */
+/** The directory of Debian's initdb and pg_ctl: in the newest version's folder, or anywhere in the PATH. */
 function program(name: string): string {
   try {
     const versions = readdirSync('/usr/lib/postgresql').sort((a, b) => Number(a) - Number(b));

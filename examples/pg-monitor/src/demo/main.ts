@@ -19,7 +19,7 @@ const { values } = parseArgs({
   },
 });
 
-/** What is to be ended, last first. */
+/** The processes to end, last first. */
 const ends: (() => Promise<void>)[] = [];
 let isEnding = false;
 

@@ -24,7 +24,7 @@ interface TestbedHost {
 export class Servers {
   private constructor(
     private readonly child: ChildProcess,
-    /** How to reach each of them without ssh_config. */
+    /** The connection options of each without ssh_config. */
     readonly ssh: SshConfig[],
     /** An ssh_config with all of them, and their names in it. */
     readonly config: string,

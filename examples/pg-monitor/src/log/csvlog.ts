@@ -1,6 +1,6 @@
 import { LONGEST_RECORD, type LogParser, type LogRecord } from './record.js';
 
-/** How many columns each version has: up to 12, 13, from 14 on. */
+/** The number of columns of each version: up to 12, 13, from 14 on. */
 const COLUMNS = new Set([23, 24, 26]);
 
 /** A record's first column. */

@@ -22,14 +22,14 @@ export interface LogParser {
 }
 
 /**
- * What may wait for its end. PostgreSQL has no bound for the length of a record; this one keeps a file that is not a log from
+ * The most that may wait for its end. PostgreSQL has no bound for the length of a record; this one keeps a file that is not a log from
  * filling the memory.
  */
 export const LONGEST_RECORD = 4 * 1024 * 1024;
 
 const DURATION = /^duration: ([0-9.]+) ms/;
 
-/** How long a statement took, in milliseconds, where the record says so (log_min_duration_statement). */
+/** The duration of a statement in milliseconds, if the record has it (log_min_duration_statement). */
 export function duration(record: LogRecord): number | undefined {
   const found = DURATION.exec(record.message);
   return found?.[1] === undefined ? undefined : Number(found[1]);

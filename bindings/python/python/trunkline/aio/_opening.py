@@ -1,4 +1,4 @@
-"""What is being opened, as asyncio has it elsewhere: awaited, or entered by ``async with``."""
+"""An object that is being opened, as in asyncio: awaited, or entered by ``async with``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Reader(Generic[AnyStr]):
-    """What a command writes: ``async for`` gives its lines. Tasks that read at once each get what comes next, in
+    """The output of a command: ``async for`` gives its lines. Tasks that read at once each get what comes next, in
     the order in which they asked.
 
     Giving up a wait, as ``asyncio.wait_for`` does when time is up, loses nothing: what has come is read next.
@@ -85,7 +85,7 @@ class Reader(Generic[AnyStr]):
 
 
 class Writer(Generic[AnyStr]):
-    """What a command reads."""
+    """The input of a command."""
 
     def __init__(self, session: _native.Session, encoding: str | None) -> None:
         self._session = session

@@ -113,7 +113,7 @@ class SFTP:
         await self._make(self._use().hardlink(remote(source), remote(link)), link)
 
     async def readlink(self, path: RemotePath) -> str:
-        """What a symbolic link says."""
+        """Return the target of a symbolic link."""
         return text(await outcome(self._use().readlink(remote(path))))
 
     async def realpath(self, path: RemotePath) -> str:
@@ -123,15 +123,15 @@ class SFTP:
     # Attributes.
 
     async def stat(self, path: RemotePath, *, follow_symlinks: bool = True) -> FileStat:
-        """What the server tells of a file."""
+        """Return the server's attributes of a file."""
         return told(await outcome(self._use().stat(remote(path), follow_symlinks)))
 
     async def lstat(self, path: RemotePath) -> FileStat:
-        """What the server tells of a file, of the link itself if it is one."""
+        """Return the server's attributes of a file, of the link itself if it is one."""
         return await self.stat(path, follow_symlinks=False)
 
     async def exists(self, path: RemotePath) -> bool:
-        """Whether there is something, behind links too."""
+        """Return whether there is something, behind links too."""
         try:
             await self.stat(path)
         except NoSuchFileError:
@@ -261,7 +261,7 @@ class RemoteFile:
         await outcome(self._native.truncate(size))
 
     async def stat(self) -> FileStat:
-        """What the server tells of it."""
+        """Return the server's attributes of it."""
         return told(await outcome(self._native.stat()))
 
     async def sync(self) -> None:

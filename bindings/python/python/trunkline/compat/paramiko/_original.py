@@ -1,4 +1,4 @@
-"""What is Paramiko's own here: servers, and whatever else the engine has no part in, if Paramiko is installed.
+"""The part that is Paramiko's own: servers, and whatever else the engine has no part in, if Paramiko is installed.
 
 Its modules are loaded a second time, under a name of their own and only when somebody asks for them, so that they neither
 stand in the way of ``install`` nor are found in this package's place. Their exceptions and attributes of files are

@@ -1,4 +1,4 @@
-"""What a transport is given to talk over, as the engine takes it."""
+"""The stream that a transport is given, in the engine's form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def handed_over(stream: Channel | ProxyCommand | Stream) -> _native.Session | _n
 
 
 def _is_plain(stream: Stream) -> bool:
-    """Whether it is a socket that sends and receives as sockets do."""
+    """Return whether it is a socket that sends and receives as sockets do."""
     kind = type(stream)
     return isinstance(stream, socket.socket) and kind.send is socket.socket.send and kind.recv is socket.socket.recv
 

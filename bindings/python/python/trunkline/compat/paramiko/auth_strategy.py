@@ -90,14 +90,14 @@ class OnDiskPrivateKey(PrivateKey):
 
 
 class SourceResult(NamedTuple):
-    """What one way came to: the methods that are left, or why it failed."""
+    """The result of one way to log in: the methods that are left, or why it failed."""
 
     source: AuthSource
     result: list[str] | Exception
 
 
 class AuthResult(list[SourceResult]):
-    """What was tried, in order."""
+    """The attempts, in order."""
 
     def __init__(self, strategy: AuthStrategy, *args: Any) -> None:
         super().__init__(*args)
@@ -119,7 +119,7 @@ class AuthFailure(AuthenticationException):
 
 
 class AuthStrategy:
-    """Which ways are tried: ``get_sources`` tells, in a class of one's own."""
+    """The ways to log in, in the order in which they are tried: ``get_sources`` tells, in a class of one's own."""
 
     def __init__(self, ssh_config: Any) -> None:
         self.ssh_config = ssh_config

@@ -12,7 +12,7 @@ class PipeTimeout(OSError):
 
 
 class BufferedPipe:
-    """What one thread feeds, others read."""
+    """A pipe that one thread feeds and others read."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -34,7 +34,7 @@ class BufferedPipe:
             self._tell()
 
     def read_ready(self) -> bool:
-        """Whether ``read`` would give bytes at once."""
+        """Return whether ``read`` would give bytes at once."""
         return len(self) > 0
 
     def read(self, nbytes: int, timeout: float | None = None) -> bytes:

@@ -45,7 +45,7 @@ class Ended:
         self._channel = channel
 
     def is_set(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self._channel.exit_status_ready()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -86,7 +86,7 @@ class Channel:
             self._begin(session)
 
     def native(self) -> _native.Session:
-        """What the engine makes another connection over."""
+        """Return the session over which the engine makes another connection."""
         return self._opened()
 
     # What to run.
@@ -187,7 +187,7 @@ class Channel:
     # Its end.
 
     def exit_status_ready(self) -> bool:
-        """Whether ``recv_exit_status`` would not wait."""
+        """Return whether ``recv_exit_status`` would not wait."""
         return self._closed or self._knows_status(0)
 
     def recv_exit_status(self) -> int:
@@ -209,7 +209,7 @@ class Channel:
         return self._status is not None
 
     def _is_over(self) -> bool:
-        """Whether nothing more comes from the server."""
+        """Return whether nothing more comes from the server."""
         if not self._over and self._session is not None:
             lost: tuple[int, str | None] = (-1, None)
             self._over = self._end_within(self._session.wait, 0, lost) is not None
@@ -218,7 +218,7 @@ class Channel:
     def _end_within(
         self, wait: Callable[[float | None], _native.Operation[_T | None]], limit: float | None, lost: _T
     ) -> _T | None:
-        """What there is within the limit; ``lost`` where the connection was."""
+        """Return the result within the limit; ``lost`` if the connection was."""
         if limit is not None and self.transport.was_closed:
             # The end is on its way.
             limit = max(limit, _ENDING)
@@ -238,7 +238,7 @@ class Channel:
 
     @property
     def status_event(self) -> Ended:
-        """What ``recv_exit_status`` waits for, as an event."""
+        """The event that ``recv_exit_status`` waits for."""
         return Ended(self)
 
     @property
@@ -297,7 +297,7 @@ class Channel:
 
     @property
     def in_buffer(self) -> Buffer:
-        """What has come on standard output and was not read."""
+        """The unread data of standard output."""
         return Buffer(self, 0)
 
     @property
@@ -306,7 +306,7 @@ class Channel:
         return Buffer(self, 1)
 
     def recv_ready(self) -> bool:
-        """Whether ``recv`` would not wait and give bytes."""
+        """Return whether ``recv`` would not wait and give bytes."""
         return self._output.is_ready(0)
 
     def recv_stderr(self, nbytes: int) -> bytes:
@@ -326,12 +326,12 @@ class Channel:
 
     @property
     def combine_stderr(self) -> bool:
-        """What ``set_combine_stderr`` was told."""
+        """The value given to ``set_combine_stderr``."""
         return self._output.combined
 
     @property
     def timeout(self) -> float | None:
-        """What ``settimeout`` was told."""
+        """The value given to ``settimeout``."""
         return self._timeout
 
     @timeout.setter
@@ -339,7 +339,7 @@ class Channel:
         self._timeout = seconds
 
     def set_combine_stderr(self, combine: bool) -> bool:
-        """Whether ``recv`` gives standard error too; returns whether it did."""
+        """Return whether ``recv`` gives standard error too; returns whether it did."""
         before, self._output.combined = self._output.combined, combine
         return before
 
@@ -378,7 +378,7 @@ class Channel:
         return written
 
     def send_ready(self) -> bool:
-        """Whether ``send`` would not wait: it does not where it raises either."""
+        """Return whether ``send`` would not wait: it does not where it raises either."""
         if self._session is None or self._closed or self.eof_sent:
             return self._closed or self.eof_sent
         try:
@@ -406,7 +406,7 @@ class Channel:
     # Settings.
 
     def settimeout(self, timeout: float | None) -> None:
-        """How many seconds reading, and writing, may take."""
+        """Set how many seconds reading, and writing, may take."""
         self._timeout = timeout
 
     def gettimeout(self) -> float | None:
@@ -443,7 +443,7 @@ class Channel:
 
 
 class Buffer:
-    """What has come on one of a channel's outputs and was not read."""
+    """The unread data of one of a channel's outputs."""
 
     def __init__(self, channel: Channel, which: int) -> None:
         self._channel = channel
@@ -453,7 +453,7 @@ class Buffer:
         return self._channel._output.waiting(self._which)
 
     def read_ready(self) -> bool:
-        """Whether there is something."""
+        """Return whether there is something."""
         return len(self) > 0
 
     def read(self, nbytes: int, timeout: float | None = None) -> bytes:
@@ -462,7 +462,7 @@ class Buffer:
 
 
 class _Output:
-    """What a session writes, as far as it has come: standard output (0) and standard error (1). As long as there is no
+    """The output of a session, as far as it has come: standard output (0) and standard error (1). As long as there is no
     session, there is nothing, and no end."""
 
     def __init__(self) -> None:
@@ -497,18 +497,18 @@ class _Output:
                 raise socket.timeout("timed out")
 
     def is_ready(self, which: int) -> bool:
-        """Whether there are bytes."""
+        """Return whether there are bytes."""
         if not self.is_readable(which):
             self._fetch(which, 0)
         return bool(self._data[which])
 
     def waiting(self, which: int) -> int:
-        """How many bytes have come."""
+        """Return how many bytes have come."""
         self.is_ready(which)
         return len(self._data[which])
 
     def is_readable(self, which: int) -> bool:
-        """Whether taking would not wait."""
+        """Return whether taking would not wait."""
         return bool(self._data[which]) or self._ended[which]
 
     def keep(self) -> None:
@@ -615,7 +615,7 @@ class _Watch:
             self._ahead.wait(timeout)
 
     def read(self) -> tuple[int, bytes] | None:
-        """What was read, if anything was and no other thread took it."""
+        """Return the data that was read, if there was any and no other thread took it."""
         for _, ok, value in self._ahead.drain():
             self._reading = False
             return cast("tuple[int, bytes]", value) if ok else (1, b"")

@@ -118,11 +118,11 @@ class SSHClient:
         self._host_keys.save(filename)
 
     def get_host_keys(self) -> HostKeys:
-        """What was loaded with ``load_host_keys`` and added since."""
+        """Return the keys that were loaded with ``load_host_keys`` or added since."""
         return self._host_keys
 
     def set_missing_host_key_policy(self, policy: MissingHostKeyPolicy | type[MissingHostKeyPolicy]) -> None:
-        """Who decides about hosts that are not known."""
+        """Set the policy for unknown hosts."""
         self._policy = policy() if isinstance(policy, type) else policy
 
     # Connecting.
@@ -371,7 +371,7 @@ def _key_of(path: str, passphrase: str | None) -> PKey | Exception:
 
 
 def _agents_keys() -> Sequence[PKey]:
-    """What the agent has, which may have ended."""
+    """Return the agent's keys; the agent may have ended."""
     try:
         return Agent().get_keys()
     except (SSHException, OSError):

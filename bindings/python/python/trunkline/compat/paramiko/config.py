@@ -49,10 +49,10 @@ _WITH_ARGUMENT = ("exec", "host", "originalhost", "user", "localuser")
 
 
 class SSHConfigDict(dict[str, Any]):
-    """What ssh_config says of a host, by directives in lower case."""
+    """The ssh_config of a host, by directives in lower case."""
 
     def as_bool(self, key: str) -> bool:
-        """Whether it says yes."""
+        """Return whether it says yes."""
         value = self[key]
         return value if isinstance(value, bool) else str(value).lower() == "yes"
 
@@ -123,7 +123,7 @@ class SSHConfig:
         return block
 
     def lookup(self, hostname: str) -> SSHConfigDict:
-        """What it says of a host. ``CouldNotCanonicalize`` if its name should have an address and has none."""
+        """Return the configuration of a host. ``CouldNotCanonicalize`` if its name should have an address and has none."""
         options = self._lookup(hostname)
         options.setdefault("hostname", hostname)
         most_dots = int(options.get("canonicalizemaxdots", 1))
@@ -194,7 +194,7 @@ def _words(text: str) -> list[str]:
 
 
 def _conditions(text: str) -> list[dict[str, Any]]:
-    """What a Match line asks."""
+    """Return the conditions of a Match line."""
     words = _words(text)
     conditions: list[dict[str, Any]] = []
     while words:
@@ -220,7 +220,7 @@ def _included(value: str) -> list[str]:
 
 
 def _counts(block: dict[str, Any], hostname: str, canonical: bool, final: bool, options: Mapping[str, Any]) -> bool:
-    """Whether a block is about the host."""
+    """Return whether a block is about the host."""
     if "within" in block and not _counts(block["within"], hostname, canonical, final, options):
         return False
     if "matches" in block:
@@ -229,7 +229,7 @@ def _counts(block: dict[str, Any], hostname: str, canonical: bool, final: bool, 
 
 
 def _holds(condition: dict[str, Any], original: str, canonical: bool, final: bool, options: Mapping[str, Any]) -> bool:
-    """Whether a condition of Match holds."""
+    """Return whether a condition of Match holds."""
     local = getpass.getuser()
     asked: dict[str, Callable[[], bool]] = {
         "all": lambda: True,
@@ -245,7 +245,7 @@ def _holds(condition: dict[str, Any], original: str, canonical: bool, final: boo
 
 
 def _succeeds(command: str) -> bool:
-    """Whether a command of Match says yes: run by Invoke, as Paramiko does it, if that is installed."""
+    """Return whether a command of Match says yes: run by Invoke, as Paramiko does it, if that is installed."""
     if invoke is not None:
         return bool(invoke.run(command, hide="stdout", warn=True).ok)
     done = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

@@ -134,7 +134,7 @@ class BufferedFile:
         return line.decode() if self._text else line
 
     def _end_of_line(self, looked: int) -> tuple[int, int]:
-        """How far was looked for a line's end, and where it is; 0 if it is not there."""
+        """Return how far the search for a line's end has gone, and where the end is; 0 if it is not there."""
         self._skip_feed()
         ends = [self._kept.find(b"\n", looked)]
         if self._universal:
@@ -241,13 +241,13 @@ class BufferedFile:
         self._go(offset - len(self._kept) if whence == self.SEEK_CUR else offset, whence)
 
     def _go(self, offset: int, whence: int) -> None:
-        """What was read ahead is not where the file goes on."""
+        """Discard data that was read ahead, and go on elsewhere in the file."""
         self._kept.clear()
         self._raw.seek(offset, whence)
         self._is_elsewhere = True
 
     def tell(self) -> int:
-        """Where the next read begins; of what cannot be sought in, how much was read and written."""
+        """Return the place of the next read; for a file without seeking, the number of bytes read and written."""
         if self.closed or not self.seekable():
             return self._place
         return (self._writer or self._raw).tell() - len(self._kept)
@@ -303,7 +303,7 @@ class BufferedFile:
 
 
 class _Overridden(io.RawIOBase):
-    """What a class of one's own reads and writes."""
+    """The file behind a class of one's own that reads and writes."""
 
     def __init__(self, file: BufferedFile) -> None:
         # A file that nobody has any more is to be closed at once.

@@ -37,7 +37,7 @@ class HostKeyEntry:
         return self._key is not None
 
     def is_of(self, keytype: str) -> bool:
-        """Whether its key is of this type."""
+        """Return whether its key is of this type."""
         return self._key is not None and self._key.get_name() == keytype
 
     @property
@@ -70,7 +70,7 @@ class HostKeyEntry:
         return f"{','.join(self.hostnames)} {self.key.get_name()} {self.key.get_base64()}\n"
 
     def matches(self, hostname: str) -> bool:
-        """Whether it is about this host."""
+        """Return whether it is about this host."""
         return any(_names(pattern, hostname) for pattern in self.hostnames) and not any(
             fnmatch.fnmatchcase(hostname, pattern[1:]) for pattern in self.hostnames if pattern.startswith("!")
         )
@@ -164,7 +164,7 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
         return KeysOfHost(hostname, found, self) if found else None
 
     def check(self, hostname: str, key: PKey) -> bool:
-        """Whether this is the host's key."""
+        """Return whether this is the host's key."""
         known = self.lookup(hostname)
         return known is not None and known.get(key.get_name()) == key
 

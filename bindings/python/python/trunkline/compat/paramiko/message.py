@@ -36,11 +36,11 @@ class Message:
         self._place = 0
 
     def get_so_far(self) -> bytes:
-        """What was read."""
+        """Return the part that was read."""
         return bytes(self._content[: self._place])
 
     def get_remainder(self) -> bytes:
-        """What was not read."""
+        """Return the part that was not read."""
         return bytes(self._content[self._place :])
 
     # Reading.

@@ -24,5 +24,5 @@ class Packetizer:
     REKEY_BYTES_OVERFLOW_MAX = 2**29
 
     def need_rekey(self) -> bool:
-        """Whether keys are to be exchanged: it is done before anybody could ask."""
+        """Return whether keys are to be exchanged: it is done before anybody could ask."""
         return False

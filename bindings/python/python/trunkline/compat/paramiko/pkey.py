@@ -235,7 +235,7 @@ class PKey:
 
     @property
     def shown_blob(self) -> bytes:
-        """What a server is shown: its certificate, or the public key."""
+        """The blob that a server is shown: its certificate, or the public key."""
         return self.public_blob.key_blob if self.public_blob is not None else self.asbytes()
 
     def __bytes__(self) -> bytes:
@@ -253,7 +253,7 @@ class PKey:
         return int(self.name.rpartition("nistp")[2]) if "nistp" in self.name else 256 if self.name == "ssh-ed25519" else 0
 
     def can_sign(self) -> bool:
-        """Whether the private half is there, or the agent has it."""
+        """Return whether the private half is there, or the agent has it."""
         return self.agent_socket is not None or (self._native is not None and self._native.is_private())
 
     def get_fingerprint(self) -> bytes:
@@ -314,7 +314,7 @@ class PKey:
         return bool(self._content) and (self._native is None or not self._native.is_private())
 
     def verify_ssh_sig(self, data: bytes, msg: Message) -> bool:
-        """Whether it has signed ``data``; ``msg`` is what ``sign_ssh_data`` gives."""
+        """Return whether it has signed ``data``; ``msg`` is what ``sign_ssh_data`` gives."""
         public = _native.Key(_PUBLIC_LABEL, f"{self.name} {self.get_base64()}".encode())
         return public.has_signed(data, msg.asbytes())
 
@@ -341,7 +341,7 @@ class PKey:
 
     @property
     def _fields(self) -> list[object]:
-        """What tells it from other keys; classes of one's own may say something else."""
+        """The fields that distinguish it from other keys; classes of one's own may have others."""
         return [self.name, self.blob]
 
     def __hash__(self) -> int:

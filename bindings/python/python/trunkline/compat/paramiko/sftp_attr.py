@@ -1,4 +1,4 @@
-"""What a server tells of a file."""
+"""A server's attributes of a file."""
 
 from __future__ import annotations
 

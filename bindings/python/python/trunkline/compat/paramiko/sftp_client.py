@@ -129,7 +129,7 @@ class SFTPClient:
         self.asked(self.native.rmdir(self._path(path)))
 
     def chdir(self, path: str | None = None) -> None:
-        """Where relative paths begin; ``None`` for the server's own idea."""
+        """Set the directory where relative paths begin; ``None`` for the server's own."""
         if path is None:
             self._cwd = None
             return
@@ -138,7 +138,7 @@ class SFTPClient:
         self._cwd = self.normalize(path)
 
     def getcwd(self) -> str | None:
-        """Where relative paths begin, if ``chdir`` said so."""
+        """Return the directory where relative paths begin, if ``chdir`` set one."""
         return self._cwd
 
     # Names.
@@ -168,7 +168,7 @@ class SFTPClient:
         self.asked(self.native.symlink(_named(source), self._path(dest)))
 
     def readlink(self, path: str) -> str | None:
-        """What a symbolic link says."""
+        """Return the target of a symbolic link."""
         return text(self.asked(self.native.readlink(self._path(path))))
 
     # Attributes.
@@ -285,7 +285,7 @@ def _named(path: str | bytes) -> bytes:
 
 
 def _flags(mode: str) -> int:
-    """What a mode of ``open`` means. Paramiko looks for letters: "rw" is "w+", "wx" is "x"."""
+    """Return the flags of a mode of ``open``. Paramiko looks for letters: "rw" is "w+", "wx" is "x"."""
     letters = set(mode)
     if not letters & set("rwax+"):
         raise ValueError(f"{mode!r} is not a mode in which a file can be opened")

@@ -134,7 +134,7 @@ class SFTPFile(BufferedFile):
 
     @property
     def pipelined(self) -> bool:
-        """What ``set_pipelined`` was told."""
+        """The value given to ``set_pipelined``."""
         return self._file.pipelined
 
     def set_pipelined(self, pipelined: bool = True) -> None:
@@ -142,7 +142,7 @@ class SFTPFile(BufferedFile):
         self._file.pipelined = pipelined
 
     def settimeout(self, timeout: float | None) -> None:
-        """How many seconds an answer of the server's may take, in all of the SFTP session."""
+        """Set how many seconds an answer of the server may take, in all of the SFTP session."""
         self.sftp.sock.settimeout(timeout)
 
     def gettimeout(self) -> float | None:

@@ -129,7 +129,7 @@ class ConfigParseError(SSHException):
 
 
 def as_os_error(error: _errors.FileError) -> OSError:
-    """What the server did not do to a file, in the words for its code."""
+    """Return the error for an operation that the server refused, with the words for its code."""
     text = SFTP_DESC[error.status] if error.status is not None and error.status < len(SFTP_DESC) else str(error)
     if error.status in (SFTP_NO_SUCH_FILE, SFTP_PERMISSION_DENIED):
         return OSError(error.errno, text)

@@ -212,8 +212,8 @@ class Transport:
         known_hosts: Sequence[str] = (),
         known_types: Sequence[str] = (),
     ) -> None:
-        """Which host keys to believe: those of known_hosts files, and of others those for which ``verify`` does not raise.
-        ``known_types`` are asked for first."""
+        """Set which host keys to accept: those of known_hosts files, and of others those for which ``verify`` does not
+        raise. ``known_types`` are asked for first."""
         self._verify, self._known_hosts, self._known_types = verify, known_hosts, known_types
 
     # Logging in.
@@ -414,8 +414,8 @@ class Transport:
             self._host.keep_alive(self._keepalive)
 
     def _limit_of_key(self, timeout: float | None) -> float | None:
-        """How many seconds the host key may take, connecting included. Paramiko's default for the server's first line, which
-        connecting is no part of there, does not shorten what was asked for."""
+        """Return how many seconds the host key may take, connecting included. Paramiko's default for the server's first
+        line, which connecting is no part of there, does not shorten what was asked for."""
         if not timeout:
             return self.banner_timeout
         chosen = self.banner_timeout if self.banner_timeout != _BANNER_TIMEOUT else None
@@ -610,11 +610,11 @@ class Transport:
     # What it is.
 
     def is_active(self) -> bool:
-        """Whether it is connected, logged in or not."""
+        """Return whether it is connected, logged in or not."""
         return not self._closed and self._host is not None and self._host.is_open()
 
     def is_authenticated(self) -> bool:
-        """Whether it is logged in."""
+        """Return whether it is logged in."""
         return not self._closed and self._host is not None and self._host.is_ready()
 
     is_alive = is_active
@@ -656,12 +656,12 @@ class Transport:
     _preferred_compression: Sequence[str] = ("none",)
 
     def _left_out(self) -> list[str]:
-        """What is not to be used."""
+        """Return the algorithms that are not used."""
         preferred = {kind: getattr(self, name) for kind, name in _PREFERRED.items() if kind != "compression"}
         return [name for kind, names in preferred.items() for name in _ALGORITHMS[kind] if name not in names]
 
     def _unsigned(self) -> list[str]:
-        """What users' RSA keys are not to sign with: as for Paramiko, other keys have no choice."""
+        """Return the algorithms that users' RSA keys do not sign with: as for Paramiko, other keys have no choice."""
         left_out = [name for name in ("rsa-sha2-512", "rsa-sha2-256") if name not in self.preferred_pubkeys]
         return [*left_out, *(f"{name}-cert-v01@openssh.com" for name in left_out)]
 
@@ -754,7 +754,7 @@ class Transport:
 
     @property
     def saved_exception(self) -> Exception | None:
-        """What ``get_exception`` will tell."""
+        """The exception that ``get_exception`` will return."""
         return self._failure
 
     @property
@@ -797,12 +797,13 @@ class Transport:
         return cast("tuple[str, int]", told)
 
     def get_exception(self) -> Exception | None:
-        """What failed last of what an event was to tell the end of, once; other failures are raised where they matter."""
+        """Return, once, the last failure that an event was to report; other failures are raised by the calls that they
+        affect."""
         failure, self._failure = self._failure, None
         return failure
 
     def get_banner(self) -> bytes | None:
-        """What the server said to whoever logged in; it goes to ``logging``, too."""
+        """Return the server's text at the log-in; it goes to ``logging``, too."""
         return self._info()[5].encode() or None
 
     # Settings.

@@ -1,4 +1,4 @@
-"""What programs use of ``paramiko.util``."""
+"""The part of ``paramiko.util`` that programs use."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def deflate_long(n: int, add_sign_padding: bool = True) -> bytes:
 
 
 def bit_length(n: int) -> int:
-    """How many bits a number takes."""
+    """Return how many bits a number takes."""
     return n.bit_length()
 
 
@@ -107,7 +107,7 @@ def mod_inverse(x: int, m: int) -> int:
 
 
 def constant_time_bytes_eq(a: bytes, b: bytes) -> bool:
-    """Whether they are the same, in a time that does not tell where they differ."""
+    """Return whether they are the same, in a time that does not tell where they differ."""
     return hmac.compare_digest(a, b)
 
 
@@ -149,14 +149,14 @@ def get_thread_id() -> int:
 
 
 def load_host_keys(filename: str) -> HostKeys:
-    """What a known_hosts file says."""
+    """Return the content of a known_hosts file."""
     from .hostkeys import HostKeys
 
     return HostKeys(filename)
 
 
 def parse_ssh_config(file_obj: IO[str]) -> SSHConfig:
-    """What a file of ssh_config says."""
+    """Return the content of a file of ssh_config."""
     from .config import SSHConfig
 
     config = SSHConfig()
@@ -165,7 +165,7 @@ def parse_ssh_config(file_obj: IO[str]) -> SSHConfig:
 
 
 def lookup_ssh_host_config(hostname: str, config: SSHConfig) -> Any:
-    """What it says of a host."""
+    """Return the configuration of a host."""
     return config.lookup(hostname)
 
 

@@ -30,12 +30,12 @@ class Job(Generic[_T]):
         self.exception: BaseException | None = None
 
     def ready(self) -> bool:
-        """Whether it is over."""
+        """Return whether it is over."""
         self._pool.turn()
         return self._done
 
     def successful(self) -> bool:
-        """Whether it went well."""
+        """Return whether it went well."""
         return self.ready() and self.exception is None
 
     def join(self, timeout: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What one host has of its own."""
+"""The settings of one host."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class HostConfigError(Exception):
 
 
 class InvalidAPIUseError(Exception):
-    """What was asked for makes no sense."""
+    """The request makes no sense."""
 
 
 UnknownHostException = UnknownHostError
@@ -88,7 +88,7 @@ class ConnectTimeout(Timeout, ConnectionError):
 
 
 def connecting(error: Exception, host: str, port: int, attempt: int, attempts: int) -> Exception:
-    """Why a host was not connected to, as parallel-ssh tells it: a text, and what fills it in."""
+    """Return the reason why a host was not connected to, in parallel-ssh's form: a text, and what fills it in."""
     if isinstance(error, _errors.AuthenticationError):
         text = "Authentication error while connecting to %s:%s - %s - retries %s/%s"
         return AuthenticationError(text, host, port, error, attempt, attempts)
@@ -108,5 +108,5 @@ def connecting(error: Exception, host: str, port: int, attempt: int, attempts: i
 
 
 def running(error: Exception) -> Exception:
-    """Why a session was not opened."""
+    """Return the reason why a session was not opened."""
     return Timeout(str(error)) if isinstance(error, _errors.TimeoutError) else SessionError(error)

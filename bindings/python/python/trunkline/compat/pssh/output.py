@@ -1,4 +1,4 @@
-"""What a host answers to a command."""
+"""A host's answer to a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BufferData:
-    """What one stream has brought, and who takes it from the server."""
+    """The data of one stream, and the task that takes it from the server."""
 
     __slots__ = ("reader", "rw_buffer")
 
@@ -24,7 +24,7 @@ class BufferData:
 
 
 class HostOutputBuffers:
-    """What both streams have brought."""
+    """The data of both streams."""
 
     __slots__ = ("stderr", "stdout")
 

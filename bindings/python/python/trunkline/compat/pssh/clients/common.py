@@ -1,4 +1,4 @@
-"""What is checked of arguments."""
+"""The checks of arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has come and was not read yet."""
+"""The data that has come and was not read yet."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ConcurrentRWBuffer:
                 waiting(self._is_over)
 
     def _is_over(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Return whether there is nothing to wait for."""
         return bool(self._data) or self.eof.is_set()
 
     def _wait(self, done: Callable[[], bool]) -> None:

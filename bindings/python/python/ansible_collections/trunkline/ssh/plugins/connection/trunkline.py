@@ -623,11 +623,11 @@ class Connection(ConnectionBase):
         return self._is_tty_requested() or (self.get_option("use_tty") and not self.get_option("pipelining"))
 
     def is_pipelining_enabled(self, wrap_async: bool = False) -> bool:
-        """Whether modules go to Python's standard input, which must be no terminal then."""
+        """Return whether modules go to Python's standard input, which must be no terminal then."""
         return not self._is_tty_requested() and bool(super().is_pipelining_enabled(wrap_async))
 
     def _is_tty_requested(self) -> bool:
-        """Whether the arguments for ssh ask for a terminal; what its files say is not seen here."""
+        """Return whether the arguments for ssh ask for a terminal; what its files say is not seen here."""
         parser = argparse.ArgumentParser(add_help=False)
         parser.add_argument("-t", action="count")
         parser.add_argument("-o", action="append", default=[])
@@ -902,7 +902,7 @@ class Connection(ConnectionBase):
         raise AssertionError("a loop without an end")
 
     def _failure(self, error: trunkline.Error, in_data: bytes | None, through: str) -> AnsibleError:
-        """What a failure means for the task: the host is unreachable only if nothing of it has started."""
+        """Return the error that a failure means for the task: the host is unreachable only if nothing of it has started."""
         said = "<error censored due to no log>" if self._play_context.no_log else self._as_ssh(error)
         if error.may_have_run and through in ("ssh", FLEET):
             return CutOff(f"The task was cut off, and may have run; it is not run again: {said}")
@@ -925,7 +925,7 @@ class Connection(ConnectionBase):
         return AnsibleConnectionFailure(f"{reached}: {said}")
 
     def _as_ssh(self, error: trunkline.Error) -> str:
-        """What happened, in ssh's words where it has some."""
+        """Return the failure's message, in ssh's words if it has some."""
         said = str(error).removesuffix(f"; the command {error.execution}")
         for words, of_ssh in SSH_WORDS:
             said = re.sub(words, of_ssh, said)
@@ -965,8 +965,8 @@ class Connection(ConnectionBase):
             process.stdin.close()
 
     def _asks_nothing(self) -> bool:
-        """Whether nothing but the command reads its input. ``sudo -n`` fails rather than ask; what else there is might take
-        the input for a password."""
+        """Return whether nothing but the command reads its input. ``sudo -n`` fails rather than ask; what else there is
+        might take the input for a password."""
         if self.become.name != "sudo" or self.become.expect_prompt():
             return False
         flags = shlex.split(self.become.get_option("become_flags", playcontext=self._play_context) or "")
@@ -1000,7 +1000,7 @@ class Connection(ConnectionBase):
                 raise AnsibleError(f"Missing {become.name} password")
 
     def _event(self, line: bytes) -> str | None:
-        """What the become plugin reads in a line."""
+        """Return the event that the become plugin reads in a line."""
         become = self.become
         if become.expect_prompt() and become.check_password_prompt(line):
             return "prompt"
@@ -1049,7 +1049,7 @@ def mode_told(said: bytes) -> int:
 
 
 def umask_for(mode: int) -> str:
-    """What goes before a command that writes the copy of a file, so that a private one stays private."""
+    """Return the prefix of a command that writes the copy of a file, so that a private one stays private."""
     return "" if mode & 0o077 else "umask 077; "
 
 

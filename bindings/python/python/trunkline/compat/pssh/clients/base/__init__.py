@@ -1,1 +1,1 @@
-"""What the clients have in common."""
+"""The common part of the clients."""

@@ -182,7 +182,7 @@ class BaseParallelSSHClient:
                         pass
 
     def finished(self, output: list[HostOutput] | None = None) -> bool:
-        """Whether all commands have ended."""
+        """Return whether all commands have ended."""
         self.pool.turn()
         return all(self._has_ended(each) for each in (self.get_last_output() if output is None else output) or ())
 
@@ -331,7 +331,7 @@ class BaseParallelSSHClient:
         raise NotImplementedError
 
     def _of_host(self, config: HostConfig) -> dict[str, Any]:
-        """What every client takes: a host's own, or everybody's."""
+        """Return the arguments that every client takes: a host's own, or everybody's."""
 
         def either(own: Any, common: Any) -> Any:
             return common if own is None else own

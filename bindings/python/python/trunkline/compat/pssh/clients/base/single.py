@@ -628,7 +628,7 @@ class Channel:
         return 0
 
     def read(self, size: int = 1024) -> tuple[int, bytes]:
-        """What is there of the output, and its length: 0 at its end, -37 where nothing is there yet."""
+        """Return the available output, and its length: 0 at its end, -37 where nothing is there yet."""
         return self._taken(0)
 
     def read_stderr(self, size: int = 1024) -> tuple[int, bytes]:
@@ -646,7 +646,7 @@ class Channel:
     # How it ends.
 
     def eof(self) -> bool:
-        """Whether the command has ended: of one whose output was read to the end it is known."""
+        """Return whether the command has ended: of one whose output was read to the end it is known."""
         self.ends_soon()
         return self.ended
 
@@ -695,7 +695,7 @@ class Reader:
         self.buffer = ConcurrentRWBuffer(pool.wait)
 
     def ready(self) -> bool:
-        """Whether the stream has ended."""
+        """Return whether the stream has ended."""
         self._pool.turn()
         return self.buffer.eof.is_set()
 
@@ -793,7 +793,7 @@ class _HostKey:
         self._first: bytes | None = None
 
     def __call__(self, host: str, key: bytes, objection: tuple[bool, str] | None) -> bool:
-        """Whether to believe a key."""
+        """Return whether to believe a key."""
         if objection is not None:
             is_unknown, _ = objection
             if not is_unknown or self._first not in (None, key):
@@ -816,7 +816,7 @@ def _command(command: str, shell: str | None, sudo: bool, user: str | None) -> s
 
 
 def _is_here(path: str, source: str, target: str, upload: bool) -> bool:
-    """Whether a file that was not copied is one of this machine's."""
+    """Return whether a file that was not copied is one of this machine's."""
     root = source if upload else target
     return path == root or path.startswith(root.rstrip("/") + "/")
 
