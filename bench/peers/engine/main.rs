@@ -127,7 +127,7 @@ impl Client {
     /// Connections to 127.0.0.1, 127.0.0.2 and so on, each of which has run a command.
     async fn idle(&self, port: u16, count: u32) -> anyhow::Result<()> {
         raise_file_limit()?;
-        // The first connection brings the program's own pages in, which are no connection's.
+        // The first connection loads the program's own pages, which belong to no connection.
         let first = self.host(address(0, port)).await?;
         run_true(&first).await?;
         tokio::time::sleep(SETTLE).await;

@@ -86,7 +86,7 @@ impl Operation {
     fn wait(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<Py<PyAny>> {
         let limit = duration(limit)?;
         let Work { process, future } = self.take()?;
-        // What is beyond the clock's end is no limit.
+        // A time beyond the clock's end counts as no limit.
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let _context = process.runtime.enter();
         let mut work = pin!(future);

@@ -94,7 +94,8 @@ pub(crate) fn shut_down(py: Python<'_>, limit: f64) {
     py.detach(|| {
         if let Some(engine) = process.engine.get() {
             process.runtime.block_on(async {
-                // Before the connections go, whose end is no failure. What cannot be written in that time does not keep the process.
+                // Before the connections go: their end does not count as a failure. Records that take longer do not keep the
+                // process.
                 let _ = tokio::time::timeout(LAST_RECORDS, engine.close_trail()).await;
                 engine.shut_down(limit).await;
             });

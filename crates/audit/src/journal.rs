@@ -163,7 +163,7 @@ impl Journal {
         known.identity.2 += lines.len() as u64;
         known.head = head;
         self.known = Some(known);
-        // The lines are what counts: a head that could not be written is behind them, which is no contradiction.
+        // The lines decide: a head that could not be written is behind them, which is consistent.
         let _ = lock.set_head(head);
         Ok(head)
     }

@@ -129,7 +129,7 @@ pub fn show(folder: &Path, filter: &Filter, json: bool, out: &mut impl Write) ->
             if !is_there {
                 break;
             }
-            // What is no record is told by the check of the trail.
+            // The check of the trail reports lines that are not records.
             let Ok(record) = serde_json::from_slice::<Shown>(&line) else {
                 continue;
             };

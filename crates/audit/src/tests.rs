@@ -257,7 +257,7 @@ fn what_is_not_shown_as_it_was_is_identified() {
     assert_eq!(long["command_sha256"].as_str().unwrap().len(), 64);
 }
 
-/// Writes to the trail in the directory that the environment names, until it is killed; without one it is no writer.
+/// Writes to the trail in the directory that the environment names, until it is killed; without one it does nothing.
 #[test]
 fn a_process_that_writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(WRITES_TO) else {

@@ -333,7 +333,7 @@ impl Client {
         }
     }
 
-    /// Sends a request. That the daemon hears no more is no error: it may have said why, and its replies, read to their end,
+    /// Sends a request. A daemon that hears no more is not an error: it may have said why, and its replies, read to their end,
     /// tell of that and of its own.
     ///
     /// # Errors

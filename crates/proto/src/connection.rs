@@ -417,7 +417,7 @@ impl Connection {
     fn handle_payload(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
         match payload.first().copied().unwrap_or_default() {
             message::SERVICE_ACCEPT | 50..=79 => {
-                // A banner is no answer: it may come at any time.
+                // A banner does not count as an answer: it may come at any time.
                 if payload.first() != Some(&message::USERAUTH_BANNER) {
                     self.time_exchange(now);
                 }
@@ -767,7 +767,7 @@ impl Connection {
     }
 
     /// Sends a packet that looks like a typed byte to whoever watches the network, where the server knows ping@openssh.com.
-    /// Its answer is no event.
+    /// Its answer does not make an event.
     pub fn chaff(&mut self) {
         self.chaff_wanted = self.authenticated && self.transport.ext_info().ping;
     }

@@ -182,7 +182,7 @@ pub enum PeerMisbehaved {
     /// The key exchange method cannot go on.
     #[error("{0}")]
     Kex(KexError),
-    /// Bytes that are no packet.
+    /// Bytes that are not a valid packet.
     #[error("{0}")]
     Cipher(CipherError),
     /// A compressed payload that is none.

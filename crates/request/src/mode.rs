@@ -19,7 +19,7 @@ enum Only {
     Files,
 }
 
-/// Text that is no change of permissions.
+/// Text that does not describe a change of permissions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a change of permissions, such as Dg+s,ug+w,o-rwx,F644")]
 pub struct ModeError(String);

@@ -8,7 +8,7 @@ from typing import Any
 def expect(what: str, words: str, value: Any, *kinds: type) -> None:
     """Raises ``TypeError`` ("WHAT is WORDS, not TYPE") unless ``value`` is of one of these kinds.
 
-    A ``bool`` is no ``int``."""
+    A ``bool`` does not count as an ``int``."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise TypeError(f"{what} is {words}, not {type(value).__name__}")
 

@@ -15,7 +15,7 @@ pub struct Update {
     pub at: Duration,
     /// The daemon itself; in the last update of a moment.
     pub pulse: Option<Pulse>,
-    /// Hosts that are new, or not as they were. That the time until a connection is closed gets shorter is no change.
+    /// New and changed hosts. A shorter time until a connection is closed does not count as a change.
     pub hosts: Vec<HostReport>,
     /// Hosts that have nothing any more, by [`HostReport::sharing`].
     pub hosts_gone: Vec<String>,

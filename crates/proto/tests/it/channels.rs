@@ -247,7 +247,7 @@ fn messages_about_a_channel_that_is_not_open_end_the_connection() {
             .finish(),
     ] {
         assert!(session(0).0.handle(&message).is_err(), "message {}", message[0]);
-        // Numbers that we have given out, but that the server has not answered for, are no better.
+        // Numbers that we have given out, but that the server has not answered for, are as bad.
         let mut channels = Channels::default();
         let id = channels.open(&ChannelKind::Session);
         let early = [&message[..1], &id.number().to_be_bytes(), &message[5..]].concat();

@@ -190,7 +190,7 @@ impl Steering {
                 let stderr = Payload::message(number::CHANNEL_EXTENDED_DATA).uint32(channel);
                 wire.send(stderr.uint32(1).string(WORDS)).await?;
             }
-            // A command is no SFTP server.
+            // A command does not serve SFTP.
             S::SftpStatus if session.request == "subsystem" => {
                 // SSH_FXP_VERSION 3, without extensions; then a failure for whatever is asked.
                 wire.send(data(&[0, 0, 0, 5, 2, 0, 0, 0, 3])).await?;

@@ -58,7 +58,7 @@ function begin(forget, update) {
   events.addEventListener('lost', (event) => lost(JSON.parse(event.data)));
   events.addEventListener('error', () => {
     lost('trunkline serve-ui does not answer');
-    // A browser gives up after an answer that is no stream of events.
+    // A browser gives up after an answer that is not a stream of events.
     if (events.readyState === EventSource.CLOSED) setTimeout(begin, 2000, forget, update);
   });
 }

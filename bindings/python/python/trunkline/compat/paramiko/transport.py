@@ -415,7 +415,7 @@ class Transport:
 
     def _limit_of_key(self, timeout: float | None) -> float | None:
         """Return how many seconds the host key may take, connecting included. Paramiko's default for the server's first
-        line, which connecting is no part of there, does not shorten what was asked for."""
+        line, which does not include connecting there, does not shorten the given limit."""
         if not timeout:
             return self.banner_timeout
         chosen = self.banner_timeout if self.banner_timeout != _BANNER_TIMEOUT else None

@@ -761,7 +761,7 @@ class Connection(ConnectionBase):
 
     @property
     def _name(self) -> str:
-        """The host, which becomes a word among ssh's arguments: an inventory is no place for options."""
+        """The host, which becomes a word among ssh's arguments: an inventory must not set options."""
         name = str(self.get_option("host") or self._play_context.remote_addr)
         if name.startswith("-"):
             raise AnsibleError(f"{name} is not the name of a host: it begins with -")
