@@ -1,4 +1,4 @@
-//! What a node runs, and for whom.
+//! The work that a node accepts, and from whom.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use trunkline_request::destination::Destination;
 use trunkline_request::hosts::{matches, means_host};
 
-/// What a node runs, and for whom. Nothing, where there is no rule.
+/// The work that a node accepts, and from whom. Nothing, where there is no rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllowList {
@@ -19,7 +19,7 @@ pub struct AllowList {
     pub cancel: Vec<String>,
 }
 
-/// Where a node's allow list is.
+/// The source of a node's allow list.
 pub trait AllowSource: Debug + Send + Sync + 'static {
     /// The list as it is at this moment.
     ///
@@ -38,7 +38,7 @@ impl AllowSource for AllowList {
 /// A list as it was read, or why there is none.
 pub(crate) type Allowed = Result<Arc<AllowList>, String>;
 
-/// Who may run something, as whom, and where.
+/// A permission: who may run something, as which user, and on which hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -59,13 +59,13 @@ pub struct Rule {
 }
 
 impl AllowList {
-    /// Whether this one, by the public nkey, may end what others have submitted.
+    /// Returns whether this one, by the public nkey, may end what others have submitted.
     pub fn lets_cancel(&self, who: &str) -> bool {
         self.cancel.iter().any(|known| known == who)
     }
 
-    /// Why a host is not allowed, where that is so. `subject`: where its output goes in JetStream, where it does. One rule has
-    /// to fit all of it.
+    /// Returns the reason why a host is not allowed, if it is not. `subject`: where its output goes in JetStream, where
+    /// it does. One rule has to fit all of it.
     pub fn refuses(
         &self,
         node: &str,
@@ -122,7 +122,7 @@ fn fits(patterns: &[String], name: &str) -> bool {
     patterns.any(|pattern| matches(name.as_bytes(), pattern.as_bytes()))
 }
 
-/// Why a host is not allowed, where that is so.
+/// Returns the reason why a host is not allowed, if it is not.
 pub(crate) fn refuses(
     allowed: &Allowed,
     node: &str,

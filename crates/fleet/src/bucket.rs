@@ -27,10 +27,10 @@ use crate::state::{Entry, Key, Terms, Value, Written, Zones};
 /// The version of what fleets write. Nodes do nothing in a fleet of another one.
 pub const PROTOCOL: u32 = 4;
 
-/// How long an answer of NATS is waited for. What has none by then may still be done.
+/// The time limit for an answer of NATS. What has none by then may still be done.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// How long an answer is waited for where nothing has to be decided by then: NATS writes to a disk, which may be busy.
+/// The time limit for an answer if nothing has to be decided by then: NATS writes to a disk, which may be busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// After so long without anything of what stands in a bucket it is asked for anew.
@@ -47,7 +47,7 @@ const NEEDED: (u64, u64) = (2, 9);
 /// 2.9.10 a copy may miss entries that the others have, and counts on from there when it has become the leader.
 const NEEDED_IN_A_CLUSTER: (u64, u64) = (2, 10);
 
-/// What to look at where there is no connection, by what NATS's client says.
+/// Returns advice for a missing connection, by the message of NATS's client.
 fn advice(why: &str) -> &'static str {
     match () {
         () if why.contains("UnknownIssuer") => {
@@ -71,17 +71,17 @@ fn version_needed() -> String {
     format!("{major}.{minor}")
 }
 
-/// How much is kept of the output of all jobs, of that of all streams, and of what jobs read, each: the oldest goes first, and those who
-/// have not read it are told. Without a bound one job's output would fill NATS, which then takes no leases. NATS sets the room apart at
-/// once: less is taken where it has less. The longest input fits into the least.
+/// The space for the output of all jobs, for that of all streams, and for the input of jobs, each: the oldest goes
+/// first, and those who have not read it are told. Without a bound one job's output would fill NATS, which then takes
+/// no leases. NATS sets the room apart at once: less is taken where it has less. The longest input fits into the least.
 const ROOM: [i64; 3] = [1 << 30, 1 << 28, 3 << 25];
 
-/// How to get into a fleet.
+/// The access to a fleet.
 #[derive(Debug, Clone)]
 pub struct Access {
     /// The servers: `nats://host:4222` or `tls://host:4222`, several with commas between them.
     pub servers: String,
-    /// What all names in NATS begin with, so that several fleets can share an account.
+    /// The prefix of all names in NATS, so that several fleets can share an account.
     pub prefix: String,
     /// The seed of the nkey to log in with, if that is how.
     pub nkey: Option<String>,
@@ -91,7 +91,7 @@ pub struct Access {
     pub authorities: Option<PathBuf>,
 }
 
-/// What a fleet is, by whoever has made it.
+/// The properties of a fleet, set by its maker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Charter {
     /// [`PROTOCOL`].
@@ -99,11 +99,11 @@ pub struct Charter {
     /// A random number: a fleet that is made anew in the place of another is another one.
     #[serde(default)]
     pub id: u64,
-    /// How hosts are divided.
+    /// The division of hosts.
     pub zones: Zones,
-    /// How long jobs, results and output are kept.
+    /// The time that jobs, results and output are kept.
     pub keep: Duration,
-    /// How long leases last.
+    /// The terms of leases.
     #[serde(default)]
     pub terms: Terms,
 }
@@ -121,7 +121,7 @@ impl Charter {
     }
 }
 
-/// What went wrong with the fleet's place in NATS.
+/// An error with the fleet's place in NATS.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BucketError {
@@ -130,7 +130,7 @@ pub enum BucketError {
     Connect {
         /// As they were given.
         servers: String,
-        /// What NATS's client says.
+        /// The message of NATS's client.
         why: String,
     },
     /// The server is older than what a fleet needs.
@@ -141,7 +141,7 @@ pub enum BucketError {
     Old {
         /// As they were given.
         servers: String,
-        /// What the server says of itself.
+        /// The server's version.
         version: String,
     },
     /// The server has no JetStream, or the account may not use it.
@@ -152,7 +152,7 @@ pub enum BucketError {
     NoJetStream {
         /// As they were given.
         servers: String,
-        /// What NATS says.
+        /// NATS's message.
         why: String,
     },
     /// Its configuration is one of before each key had answers of its own.
@@ -163,7 +163,7 @@ pub enum BucketError {
     Inbox {
         /// As they were given.
         servers: String,
-        /// What its answers' subjects begin with.
+        /// The prefix of its answers' subjects.
         inbox: String,
     },
     /// There is no fleet of this name.
@@ -187,9 +187,9 @@ pub enum BucketError {
     AtWork {
         /// One of its nodes.
         node: String,
-        /// How long ago.
+        /// The seconds since then.
         seconds: u64,
-        /// How long a node counts as being there.
+        /// The seconds for which a node counts as present.
         ttl: u64,
     },
     /// It was made by another version.
@@ -200,7 +200,7 @@ pub enum BucketError {
         /// The fleet's.
         theirs: u32,
     },
-    /// What stands there was not written by this program.
+    /// The value there was not written by this program.
     #[error("{0} in NATS cannot be read: somebody has overwritten it")]
     Tampered(&'static str),
     /// NATS says so.
@@ -218,22 +218,22 @@ pub struct Bucket {
     /// Streams: what stands there has no age.
     pub(crate) streams: kv::Store,
     pub(crate) prefix: String,
-    /// What it is.
+    /// Its charter.
     pub charter: Charter,
 }
 
-/// What is in the state.
+/// The extent of the state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     /// The sequence number of the oldest entry.
     pub(crate) first: u64,
     /// The last sequence number.
     pub(crate) last: u64,
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) entries: u64,
 }
 
-/// Whether a name can be a part of the names in NATS: letters, digits, `-` and `_`.
+/// Returns whether a name can be a part of the names in NATS: letters, digits, `-` and `_`.
 pub fn is_plain(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     !name.is_empty() && name.chars().all(is_plain)
@@ -311,7 +311,7 @@ impl Bucket {
         Self::open(access).await
     }
 
-    /// What its makers should know of NATS where it is kept on a cluster, as a sentence.
+    /// Returns a warning for the fleet's makers about NATS if it is kept on a cluster, as a sentence.
     pub fn cluster_warning(&self) -> Option<String> {
         let version = self.client.server_info().version;
         let (major, minor) = NEEDED_IN_A_CLUSTER;
@@ -424,7 +424,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Why nothing is started in the whole fleet, where that is so.
+    /// Returns the reason why nothing is started in the whole fleet, if there is one.
     ///
     /// # Errors
     /// Where NATS does not answer.
@@ -458,7 +458,7 @@ impl Bucket {
         }
     }
 
-    /// What stands at a key, asked of the one who decides on writes: a copy may be behind.
+    /// Returns the value at a key, from the server that decides on writes: a replica may be behind.
     async fn standing(&self, key: &Key) -> Written {
         let subject = format!("{}{key}", self.state.prefix);
         let asking = self.state.stream.get_last_raw_message_by_subject(&subject);
@@ -475,7 +475,7 @@ impl Bucket {
         }
     }
 
-    /// How far the state reaches, as the server says.
+    /// Returns the extent of the state, as the server reports it.
     pub(crate) async fn extent(&self) -> Result<Extent, BucketError> {
         let stream = self
             .jetstream
@@ -502,12 +502,12 @@ impl Bucket {
         Ok(())
     }
 
-    /// Where the output of a host of a job goes.
+    /// Returns the subject of a job's output of one host.
     pub(crate) fn output_subject(&self, job: &str, host: &str) -> String {
         format!("{}.output.{job}.{host}", self.prefix)
     }
 
-    /// Where the output of a host of a stream goes.
+    /// Returns the subject of a stream's output of one host.
     pub(crate) fn streamed_subject(&self, stream: &str, host: &str) -> String {
         format!("{}.streamed.{stream}.{host}", self.prefix)
     }
@@ -516,7 +516,7 @@ impl Bucket {
         streamed_stream(&self.prefix)
     }
 
-    /// What all its names in NATS begin with.
+    /// Returns the prefix of all its names in NATS.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -525,12 +525,12 @@ impl Bucket {
         output_stream(&self.prefix)
     }
 
-    /// Where a part of an input goes.
+    /// Returns the subject of a part of an input.
     pub(crate) fn input_subject(&self, input: &str, number: u32) -> String {
         format!("{}.input.{input}.{number}", self.prefix)
     }
 
-    /// What was written there, asked of the one who decides on writes: a copy may be behind.
+    /// Returns the message there, from the server that decides on writes: a replica may be behind.
     pub(crate) async fn input_message(
         &self,
         subject: &str,
@@ -591,9 +591,9 @@ async fn standing_at_once(store: &kv::Store, pattern: &str) -> Result<Option<Vec
     Ok(None)
 }
 
-/// Whether with this entry of a watch all has come that stood when the bucket's last sequence number was `moment`: entries come
-/// in the order in which they were written. How many are still to come by NATS's count goes stale where one is written anew
-/// before it was sent, and then never comes to nothing.
+/// Returns whether with this entry of a watch all has come that stood when the bucket's last sequence number was
+/// `moment`: entries come in the order in which they were written. How many are still to come by NATS's count goes
+/// stale where one is written anew before it was sent, and then never comes to nothing.
 pub(crate) fn is_all(entry: &kv::Entry, moment: u64) -> bool {
     entry.delta == 0 || entry.revision >= moment
 }
@@ -676,13 +676,13 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
     Ok((client, jetstream))
 }
 
-/// Where NATS's answers go to the one with this seed.
+/// Returns the prefix of NATS's answers to the owner of this seed.
 fn inbox_of(seed: &str) -> Option<String> {
     let key = nkeys::KeyPair::from_seed(seed.trim()).ok()?;
     Some(format!("_INBOX_{}", key.public_key()))
 }
 
-/// Why JetStream cannot be used, where that is so.
+/// Returns the reason why JetStream cannot be used, if there is one.
 async fn without_jetstream(jetstream: &Context) -> Option<String> {
     match jetstream.request::<_, _, serde_json::Value>("INFO", &()).await {
         Ok(answer) => {
@@ -694,7 +694,8 @@ async fn without_jetstream(jetstream: &Context) -> Option<String> {
     }
 }
 
-/// Whether a server is of this version or a later one. What says something else than two numbers is believed to be new.
+/// Returns whether a server is of this version or a later one. What says something else than two numbers is believed to
+/// be new.
 fn is_of(needed: (u64, u64), version: &str) -> bool {
     let mut numbers = version.split('.').map(str::parse::<u64>);
     match (numbers.next(), numbers.next()) {

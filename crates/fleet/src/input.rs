@@ -18,20 +18,20 @@ use trunkline_request::failure::ErrorKind;
 use crate::bucket::{Bucket, BucketError, is_plain, random};
 use crate::order::job::OrderedInput;
 
-/// What is in one message. Where NATS is asked for it, it comes as base64, and a message of NATS holds 1 MB.
+/// The size of one message. Where NATS is asked for it, it comes as base64, and a message of NATS holds 1 MB.
 const PIECE: usize = 256 * 1024;
 
-/// How many messages are on their way to NATS at once.
+/// The number of messages on their way to NATS at once.
 const AHEAD: usize = 8;
 
-/// How often a message is asked for that NATS did not answer for, and the pause before each.
+/// The number of requests for a message that NATS did not answer for, and the pause before each.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is read of the file at a time.
+/// The size of one read from the file.
 const CHUNK: usize = 64 * 1024;
 
-/// Why a node does not have a job's input. Nothing is started without it.
+/// The reason why a node does not have a job's input. Nothing is started without it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
@@ -53,7 +53,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// Who is to blame.
+    /// Returns the party to blame.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Gone | Self::Damaged | Self::Malformed => ErrorKind::Configuration,
@@ -135,7 +135,7 @@ impl Input {
         Ok(Self { file, bytes })
     }
 
-    /// What is at this place of it; nothing at its end.
+    /// Returns the bytes at this place; nothing at its end.
     ///
     /// # Errors
     /// The node's disk.

@@ -16,18 +16,18 @@ use crate::state::{Intended, Intent, JobId, Returned};
 #[derive(Debug)]
 pub struct IntentLog {
     disk: Connection,
-    /// Which fleet it is kept for: what another one has seen or asked for says nothing about this.
+    /// The fleet that it is kept for: the log of another one says nothing about this.
     fleet: i64,
     /// For how many seconds the name of what was executed is remembered, whatever NATS says that it still has; `None` for good.
     remembers: Option<u64>,
 }
 
-/// What is to be written down.
+/// A change to write down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// An intent.
     Intend(Intent),
-    /// What an intent returned.
+    /// The result of an intent.
     Note(Intent, Returned),
     /// An intent is settled, when this revision was the highest that had been seen. Where it had a result that is kept, so that
     /// the same is never executed again.
@@ -38,7 +38,7 @@ pub enum Change {
     Drop(u64),
 }
 
-/// Why there is no log.
+/// The reason why there is no log.
 #[derive(Debug, thiserror::Error)]
 #[error("the log of intents {file}: {why}; without it nothing is run for the fleet")]
 pub struct LogError {

@@ -1,4 +1,4 @@
-//! What Prometheus reads of a node.
+//! A node's metrics for Prometheus.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -156,12 +156,12 @@ impl Metrics {
     }
 }
 
-/// What is written to the bucket and counted.
+/// A counted write to the bucket.
 #[derive(Debug, Clone, Copy)]
 enum Sent {
     Renewal,
     Claim,
-    /// What becomes of a host.
+    /// The fate of a host.
     Fate(&'static str),
 }
 
@@ -305,7 +305,7 @@ impl Observer {
     }
 }
 
-/// What there is at the moment.
+/// The state at the moment.
 #[derive(Debug)]
 struct Present {
     since: SystemTime,

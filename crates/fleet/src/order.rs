@@ -17,7 +17,7 @@ use trunkline_request::destination::Destination;
 use crate::bucket::{Charter, PROTOCOL, decode, encode, random};
 use crate::signed::{Purpose, Signed, digest_of};
 
-/// How many hosts are in one value of the bucket: some 100 KB, where NATS takes 1 MB.
+/// The number of hosts in one value of the bucket: about 100 KB, where NATS accepts 1 MB.
 const HOSTS_IN_A_PART: usize = 1000;
 
 /// The most hosts of one job or stream.
@@ -29,13 +29,14 @@ pub(crate) const MOST_PARTS: usize = MOST_HOSTS / HOSTS_IN_A_PART;
 /// The longest time that an order may name: a year.
 pub const LONGEST_TIME: Duration = Duration::from_secs(366 * 86_400);
 
-/// How many letters and digits a name has.
+/// The number of letters and digits of a name.
 const NAME: usize = 24;
 
-/// How far a submitter's clock may be from the server's, in seconds: an order that somebody kept is not taken again later.
+/// The maximum difference between a submitter's clock and the server's, in seconds: a stored order cannot be replayed
+/// later.
 const CLOCKS_APART: u64 = 600;
 
-/// What an order is of.
+/// The kind of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Commands that are executed once.
@@ -69,12 +70,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What holds for all hosts of an order.
+/// The terms for all hosts of an order.
 pub trait OrderTerms: Clone + Serialize + DeserializeOwned {
     /// The order's name.
     type Id: Clone + PartialEq + From<String> + Serialize + DeserializeOwned;
 
-    /// What it is of.
+    /// Its kind.
     const KIND: Kind;
 
     /// Takes times that are longer than [`LONGEST_TIME`] for that.
@@ -95,28 +96,28 @@ pub struct Order<T: OrderTerms> {
     pub submitter: String,
     /// Seconds since 1970, by the submitter's clock.
     pub at: u64,
-    /// How many hosts there are.
+    /// The number of hosts.
     pub hosts: u32,
     /// Of all parts of its list of hosts.
     #[serde(with = "serde_bytes")]
     pub digest: Vec<u8>,
-    /// What holds for all of them.
+    /// The terms for all of them.
     pub terms: T,
 }
 
 /// A host of an order, and what is run on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderedHost {
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// Where it is. The node's ssh_config says the rest.
+    /// The destination. The node's ssh_config says the rest.
     pub destination: Destination,
     /// The command line.
     #[serde(with = "serde_bytes")]
     pub command: Vec<u8>,
 }
 
-/// What every version of an order has.
+/// The part that every version of an order has.
 #[derive(Debug, Deserialize)]
 struct Header {
     protocol: u32,
@@ -134,7 +135,7 @@ struct Cancellation<I> {
     by: String,
 }
 
-/// Why an order is not taken.
+/// The reason why an order is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrderError {
@@ -146,11 +147,11 @@ pub enum OrderError {
         "the {kind} speaks protocol {theirs} and this fleet {PROTOCOL}; use the same version of trunkline on all machines"
     )]
     Protocol {
-        /// What it is of.
+        /// Its kind.
         kind: Kind,
         /// The order's.
         theirs: u32,
-        /// How many hosts it has.
+        /// The number of its hosts.
         hosts: u32,
     },
     /// Of another name.
@@ -159,9 +160,9 @@ pub enum OrderError {
     /// Not by the one whose name it has.
     #[error("the {kind} is not signed by {submitter}, whose name it has")]
     Signature {
-        /// What it is of.
+        /// Its kind.
         kind: Kind,
-        /// Whose name it has.
+        /// The submitter that it names.
         submitter: String,
     },
     /// Submitted to another one.
@@ -173,7 +174,7 @@ pub enum OrderError {
          taken"
     )]
     Time {
-        /// What it is of.
+        /// Its kind.
         kind: Kind,
         /// By how many seconds.
         apart: u64,
@@ -184,7 +185,7 @@ pub enum OrderError {
          or somebody has sent again what was kept elsewhere"
     )]
     Old {
-        /// What it is of.
+        /// Its kind.
         kind: Kind,
         /// By how much, at least.
         days: u64,
@@ -195,9 +196,9 @@ pub enum OrderError {
     /// No hosts, or too many.
     #[error("a {kind} has 1 to {MOST_HOSTS} hosts, not {hosts}")]
     Hosts {
-        /// What it is of.
+        /// Its kind.
         kind: Kind,
-        /// How many it has.
+        /// The number that it has.
         hosts: usize,
     },
 }
@@ -290,8 +291,9 @@ pub(crate) fn seconds_since_1970() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// How far an order may be from this machine's own clock, in seconds; `None` where the fleet keeps jobs for good. The clock may
-/// be wrong by a day: NATS's clock says the same more exactly, but is only as honest as whoever runs NATS.
+/// Returns the maximum difference between an order and this machine's own clock, in seconds; `None` if the fleet keeps
+/// jobs for ever. The clock may be wrong by a day: NATS's clock says the same more exactly, but is only as honest as
+/// whoever runs NATS.
 pub(crate) fn longest_apart(keep: Duration) -> Option<u64> {
     const A_DAY: Duration = Duration::from_secs(86_400);
     (!keep.is_zero()).then(|| keep.max(A_DAY).as_secs().saturating_add(CLOCKS_APART))
@@ -354,7 +356,7 @@ pub(crate) fn sign_cancel<T: OrderTerms>(
     signed(key, T::KIND.end(), text)
 }
 
-/// Whether it is the one with this key who says that a job or a stream is to end.
+/// Returns whether it is the one with this key who says that a job or a stream is to end.
 pub(crate) fn is_cancel<T: OrderTerms>(charter: &Charter, id: &T::Id, who: &str, cancel: &Signed) -> bool {
     let said = decode::<Cancellation<T::Id>>(&cancel.text);
     said.is_ok_and(|said| said.fleet == charter.id && said.ends == *id && said.by == who)
@@ -375,7 +377,7 @@ pub fn name_of(kind: Kind, text: &[u8]) -> String {
         .collect()
 }
 
-/// Whether it can be the name of a job or a stream.
+/// Returns whether it can be the name of a job or a stream.
 pub fn is_name(text: &str) -> bool {
     text.len() == NAME && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
 }

@@ -33,13 +33,13 @@ use crate::state::{
 use crate::streaming::{self, Outlet, StreamEvent, StreamWork, Streaming};
 use crate::waiting::{MOST_CANCELS, Waiting};
 
-/// How often the state machine is told the time.
+/// The interval at which the state machine is told the time.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How long a watch may tell nothing of what was written.
+/// The time that a watch may report nothing of a write.
 const SILENT: Duration = Duration::from_secs(2);
 
-/// How often NATS is asked whether it has gone back.
+/// The interval at which NATS is asked whether it has gone back.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The pauses before a host is tried again.
@@ -50,27 +50,27 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 pub struct Work {
     /// The job.
     pub job: JobId,
-    /// Who asks for it: a public nkey.
+    /// The requester: a public nkey.
     pub submitter: String,
     /// The host, and the command.
     pub host: OrderedHost,
-    /// How long it may take.
+    /// The time limit.
     pub limit: Option<Duration>,
-    /// What it reads; nothing, where there is none.
+    /// The input, if there is any.
     pub input: Option<Arc<Input>>,
     /// Tells that it is to end.
     pub cancelled: Arc<Notify>,
-    /// Where its output goes.
+    /// The target of its output.
     pub output: OutputSink,
 }
 
-/// What executes commands.
+/// An executor of commands.
 pub trait Executor: Send + Sync + 'static {
     /// Executes a command once, and returns how it ended.
     fn execute(&self, work: Work) -> Pin<Box<dyn Future<Output = Exit> + Send>>;
 }
 
-/// Which of a command's streams.
+/// A stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -79,7 +79,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Where the output of a command goes.
+/// The target of a command's output.
 #[derive(Debug, Clone)]
 pub struct OutputSink(Kind);
 
@@ -103,7 +103,7 @@ impl OutputSink {
     }
 }
 
-/// Where the output of a host of a job goes.
+/// The target of a job's output of one host.
 #[derive(Debug, Clone)]
 struct JobOutput {
     bucket: Bucket,
@@ -147,7 +147,7 @@ impl JobOutput {
     }
 }
 
-/// What a node is, and what it may do.
+/// The properties and rights of a node.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
     /// Its name: letters, digits, `-` and `_`.
@@ -156,13 +156,13 @@ pub struct NodeOptions {
     pub site: Option<String>,
     /// On how many hosts it runs something at once.
     pub at_once: usize,
-    /// Where its log of intents is.
+    /// The directory of its log of intents.
     pub folder: PathBuf,
     /// Its allow list.
     pub allow: Arc<dyn AllowSource>,
 }
 
-/// What a running node can be told.
+/// An instruction to a running node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instruction {
     /// Take no more hosts, give away those that it has, finish what runs.
@@ -173,7 +173,7 @@ pub enum Instruction {
     LeaveNow,
 }
 
-/// Why a node ended.
+/// The reason why a node ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -432,9 +432,9 @@ struct Reading {
     order: Option<JobOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
-    /// Who has signed that it is to end, and may not say so, or not before its order or another allow list is there.
+    /// The keys that have signed its end, and may not do so, or not before its order or another allow list is there.
     cancels: BTreeMap<String, Signed>,
-    /// What its commands read, once it was needed here.
+    /// The input of its commands, once it was needed here.
     input: Arc<OnceCell<Arc<Input>>>,
 }
 
@@ -470,7 +470,7 @@ struct Running {
 /// and since others' leases last from when their renewal is *seen*, a node that is lost then would be replaced as much later.
 #[derive(Debug, Default)]
 struct Progress {
-    /// How often there was a connection when the watches began.
+    /// The number of connections when the watches began.
     connects: Option<u64>,
     /// The last revision that was told.
     told: u64,
@@ -492,7 +492,7 @@ impl Progress {
         }
     }
 
-    /// Whether the watches are to begin anew, which is not said again before they have had as much time.
+    /// Returns whether the watches are to begin anew, which is not said again before they have had as much time.
     fn has_stopped(&mut self, now: Time, connects: u64) -> bool {
         let is_reconnected = self
             .connects
@@ -662,7 +662,7 @@ impl Running {
         self.judge_cancels(node, job);
     }
 
-    /// Whether the allow list lets this one end what others have submitted.
+    /// Returns whether the allow list lets this one end what others have submitted.
     fn lets_cancel(&self, who: &str) -> bool {
         self.allowed.as_ref().is_ok_and(|list| list.lets_cancel(who))
     }

@@ -1,10 +1,10 @@
-//! What is signed with an nkey: orders, and that a job or a stream is to end.
+//! Texts signed with an nkey: orders, and the end of a job or a stream.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 
-/// What a signed text is. This is signed along with it: a text counts as nothing else, whatever it looks like.
+/// The purpose of a signed text. This is signed along with it: a text counts as nothing else, whatever it looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The order of a job.
@@ -38,7 +38,7 @@ impl Purpose {
 /// A text with its signature, as it stands in the bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signed {
-    /// What was signed, byte by byte.
+    /// The signed bytes.
     #[serde(with = "serde_bytes")]
     pub text: Vec<u8>,
     /// By the one whose key it names.
@@ -56,7 +56,7 @@ impl Signed {
         Ok(Self { text, signature })
     }
 
-    /// Whether the one with this public nkey has signed it for this.
+    /// Returns whether the one with this public nkey has signed it for this.
     pub fn is_by(&self, who: &str, purpose: Purpose) -> bool {
         let key = KeyPair::from_public_key(who);
         key.and_then(|key| key.verify(&purpose.message(&self.text), &self.signature))

@@ -25,19 +25,20 @@ use crate::state::{
 };
 use crate::waiting::{MOST_CANCELS, Waiting};
 
-/// How long after a message that NATS did not take it is sent again. Its name is the same: one that had arrived counts once.
+/// The delay after a message that NATS did not accept before it is sent again. Its name is the same: one that had
+/// arrived counts once.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long NATS is waited for, for each message.
+/// The time limit for NATS, for each message.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// How long a command that is told to stop may take before its session is closed: less than the rest of a lease.
+/// The time that a command which is told to stop may take before its session is closed: less than the rest of a lease.
 const STOPPING: Duration = Duration::from_secs(2);
 
-/// How often what this node does for streams is told to those who look, where it has changed.
+/// The interval at which this node reports changes in its work for streams.
 pub(crate) const TELLING: Duration = Duration::from_secs(2);
 
-/// How often NATS is asked for its time.
+/// The interval at which NATS is asked for its time.
 const ASKING: Duration = Duration::from_secs(600);
 
 /// The longest piece of output in one message.
@@ -53,21 +54,21 @@ pub(crate) struct StreamWork {
     pub(crate) outlet: Outlet,
 }
 
-/// What executes commands.
+/// An executor of commands.
 pub(crate) type Execute = Arc<dyn Fn(StreamWork) -> Pin<Box<dyn Future<Output = Exit> + Send>> + Send + Sync>;
 
-/// What is told of a host of a stream, in messages that are numbered from 1 in each run.
+/// A report about a host of a stream, in messages that are numbered from 1 in each run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     /// The run.
     pub run: RunNumber,
     /// Counts the messages of the run.
     pub number: u64,
-    /// What.
+    /// The content.
     pub what: What,
 }
 
-/// What is told.
+/// The content of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// This node begins the command.
@@ -86,7 +87,7 @@ pub enum What {
     Notice(String),
 }
 
-/// What stands at `STREAM.share.NODE`: what a node does for a stream. Nothing is decided by it.
+/// The value at `STREAM.share.NODE`: a node's work for a stream. Nothing is decided by it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ToldShare {
     /// [`crate::state::Holder::incarnation`] of the process that says so.
@@ -94,17 +95,17 @@ pub(crate) struct ToldShare {
     pub(crate) share: StreamShare,
 }
 
-/// Where the output of a run goes. It waits until NATS has each message.
+/// The outlet of a run's output. It waits until NATS has each message.
 #[derive(Debug, Clone)]
 pub(crate) struct Outlet {
     bucket: Bucket,
     run: Run,
     /// The host's name.
     host: String,
-    /// Where the output itself goes, if not to who follows.
+    /// The subject of the output itself, if it does not go to the followers.
     subject: Option<String>,
     sent: Arc<AtomicU64>,
-    /// What went to that subject is numbered apart.
+    /// The messages to that subject are numbered separately.
     handed_over: Arc<AtomicU64>,
 }
 
@@ -200,10 +201,10 @@ impl Outlet {
     }
 }
 
-/// Where what happens is told.
+/// The receiver of events.
 pub(crate) type Events = Arc<dyn Fn(StreamEvent) + Send + Sync>;
 
-/// What has happened to a stream.
+/// An event of a stream.
 pub(crate) enum StreamEvent {
     RunEnded(Run, RunEnd),
     EndWritten(StreamId, u32, bool),
@@ -218,22 +219,22 @@ pub(crate) enum StreamEvent {
 /// A stream that has been read, or parts of it.
 #[derive(Default)]
 struct Reading {
-    /// When the last of what stands there was written, by NATS's clock.
+    /// The time of the last write there, by NATS's clock.
     written: u64,
     /// Whether there is an order, which may be of a version that is not known here.
     is_ordered: bool,
     order: Option<StreamOrder>,
     parts: HashMap<usize, Vec<u8>>,
     hosts: Option<Arc<Vec<OrderedHost>>>,
-    /// Who has signed that it is to end, by their public nkeys, whether they may say so or not.
+    /// The keys that have signed its end, whether they may do so or not.
     cancels: BTreeMap<String, Signed>,
-    /// How many hosts have ended, and when the last one had, by NATS's clock.
+    /// The hosts that have ended, and the time of the last end, by NATS's clock.
     ended: BTreeMap<u32, u64>,
     told: Told,
 }
 
 impl Reading {
-    /// Whether it was read, and has not ended on all hosts.
+    /// Returns whether it was read, and has not ended on all hosts.
     fn is_under_way(&self) -> bool {
         self.hosts
             .as_ref()
@@ -241,13 +242,13 @@ impl Reading {
     }
 }
 
-/// What this node tells of a stream.
+/// This node's report on a stream.
 #[derive(Default)]
 struct Told {
-    /// What stands there, and its revision.
+    /// The value there, and its revision.
     standing: Option<(u64, ToldShare)>,
     is_under_way: bool,
-    /// What former processes of this node have counted.
+    /// The count of former processes of this node.
     restarts_before: u64,
 }
 
@@ -265,9 +266,9 @@ pub(crate) struct Streaming {
     /// The streams that were removed.
     markers: Markers,
     stops: HashMap<Run, Arc<Notify>>,
-    /// When NATS was asked for its time last.
+    /// The time at which NATS was last asked for its time.
     asked: Option<Time>,
-    /// What it has said, and when.
+    /// NATS's answer, and when it came.
     time: Option<(Time, i64)>,
 }
 
@@ -393,7 +394,7 @@ impl Streaming {
         }
     }
 
-    /// Whether the allow list lets this one end what others have submitted.
+    /// Returns whether the allow list lets this one end what others have submitted.
     fn lets_cancel(&self, who: &str) -> bool {
         self.allow.current().is_ok_and(|list| list.lets_cancel(who))
     }
@@ -422,7 +423,7 @@ impl Streaming {
         self.cancel(node, stream);
     }
 
-    /// What a node does for a stream.
+    /// Returns a node's share of a stream.
     fn share(&mut self, node: &Node, stream: &StreamId, name: &str, entry: &kv::Entry) {
         let Some(reading) = self.streams.get_mut(stream).filter(|_| name == self.name) else {
             return;
@@ -730,22 +731,22 @@ impl Streaming {
     }
 }
 
-/// Where it stands in the bucket what was ordered.
+/// Returns the key of a stream's order in the bucket.
 fn order_key(stream: &StreamId) -> String {
     format!("{stream}.order")
 }
 
-/// Where it stands in the bucket that a host has ended for good.
+/// Returns the key in the bucket that says that a host has ended for good.
 fn end_key(stream: &StreamId, host: u32) -> String {
     format!("{stream}.end.{host}")
 }
 
-/// Where it stands what a node does for a stream.
+/// Returns the key of a node's share of a stream.
 fn share_key(stream: &StreamId, node: &str) -> String {
     format!("{stream}.share.{node}")
 }
 
-/// Whether a host has ended for good, as the bucket has it now. Waits for the answer.
+/// Returns whether a host has ended for good, as the bucket has it now. Waits for the answer.
 async fn has_ended(bucket: &Bucket, run: &Run) -> bool {
     let key = end_key(&run.stream, run.host);
     loop {

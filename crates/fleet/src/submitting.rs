@@ -14,13 +14,13 @@ use crate::order::{self, OrderError, OrderedHost};
 use crate::running::Stream;
 use crate::state::{Claim, Exit, Fate, Holder, JobId, Key, Limits, Member, Returned, Value, Written};
 
-/// How long output that was announced may take to come once every host is settled.
+/// The time that announced output may take to come once every host is settled.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
 
-/// What is told of a job.
+/// An event of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
-    /// What becomes of a host, by its place in the list. A host that may have started can still turn out to have ended.
+    /// The fate of a host, by its place in the list. A host that may have started can still turn out to have ended.
     Fate(u32, Fate),
     /// Output of a host.
     Output(u32, Stream, Vec<u8>),
@@ -28,7 +28,7 @@ pub enum JobEvent {
     Incomplete(u32, u64),
 }
 
-/// Why there is no job.
+/// The reason why there is no job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
@@ -254,7 +254,8 @@ pub async fn follow(bucket: &Bucket, job: &JobId, events: mpsc::Sender<JobEvent>
     }
 }
 
-/// What stands at a host's fate. Nodes write nothing that cannot be read: who finds such a thing is told, and does not wait for it.
+/// Reads the value at a host's fate. Nodes write nothing that cannot be read: who finds such a thing is told, and does
+/// not wait for it.
 fn fate_of(bytes: &[u8]) -> Fate {
     match decode(bytes) {
         Ok(Value::Fate(fate)) => fate,
@@ -299,7 +300,7 @@ impl Following {
     }
 }
 
-/// What has become of a job's hosts by now, by their places; those without were not taken by any node.
+/// Returns the present fates of a job's hosts, by their places; hosts without one were not taken by any node.
 ///
 /// # Errors
 /// Where NATS does not tell all of it.
@@ -404,11 +405,11 @@ pub struct FleetStatus {
     /// Its nodes by name, also those that have not been heard of for a while, with how many shards are theirs and how many
     /// seconds ago NATS heard of them.
     pub nodes: Vec<(String, Member, usize, u64)>,
-    /// Why nothing is started, where that is so.
+    /// The reason why nothing is started, if there is one.
     pub frozen: Option<String>,
 }
 
-/// What the fleet is doing.
+/// Returns the present state of the fleet.
 ///
 /// # Errors
 /// Where NATS does not answer.
@@ -443,7 +444,7 @@ pub async fn status(bucket: &Bucket) -> Result<FleetStatus, BucketError> {
     Ok(status)
 }
 
-/// Why no node takes a host.
+/// The reason why no node takes a host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// Nothing is started in the whole fleet, for this reason. What runs goes on.
@@ -466,7 +467,7 @@ impl std::fmt::Display for Wait {
     }
 }
 
-/// Why no node takes each of some hosts, where that is so.
+/// Returns the reasons why no node takes some hosts, for each of them that has one.
 ///
 /// # Errors
 /// Where NATS does not answer.

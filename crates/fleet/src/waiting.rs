@@ -1,18 +1,20 @@
-//! What stands in the bucket of jobs or streams that are not whole: anybody who may submit can write it, and nobody has signed it.
+//! Values in the bucket of jobs or streams that are not whole: anybody who may submit can write them, and nobody has
+//! signed them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// How much of it is kept, in bytes: all parts of the longest list of hosts, each as long as NATS takes them, and some more.
+/// The maximum that is kept, in bytes: all parts of the longest list of hosts, each as long as NATS takes them, and
+/// some more.
 const MOST: usize = 128 << 20;
 
-/// What each value costs beside its bytes.
+/// The cost of each value beside its bytes.
 const EACH: usize = 512;
 
-/// How many that want to end a job or a stream are remembered, where it is not known whether they may.
+/// The maximum number of remembered requests to end a job or a stream, if it is not known whether they are allowed.
 pub(crate) const MOST_CANCELS: usize = 64;
 
-/// How much is kept for each, by age.
+/// The values kept for each, by age.
 #[derive(Debug)]
 pub(crate) struct Waiting<I> {
     most: usize,

@@ -18,7 +18,7 @@ use crate::state::{JobId, Time};
 use crate::submitting;
 use view::{Moment, View};
 
-/// What is watched, and in which bucket. Lists of hosts are not: they are as long as the fleet.
+/// The watched patterns, and their buckets. Lists of hosts are not: they are as long as the fleet.
 const PATTERNS: [(In, &str); 10] = [
     (In::State, "member.*"),
     (In::State, "lease.>"),
@@ -39,16 +39,17 @@ enum In {
     Streams,
 }
 
-/// How long what stands there may take to come: where nothing stands, nothing comes.
+/// The time that existing values may take to come: where there is none, nothing comes.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// The same, in all, before something is told.
 const STANDING: Duration = Duration::from_secs(3);
 
-/// How often NATS is asked whether the fleet is still the same. It may be silent on a connection that stands.
+/// The interval at which NATS is asked whether the fleet is still the same. It may be silent on a connection that
+/// stands.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What is seen: the place of its pattern in [`PATTERNS`], and the entry.
+/// A seen entry: the place of its pattern in [`PATTERNS`], and the entry.
 type Seen = Pin<Box<dyn Stream<Item = (usize, Result<kv::Entry, String>)> + Send>>;
 
 /// Tells all of the fleet, and then at each interval what has changed, for as long as somebody listens.

@@ -9,7 +9,7 @@ use async_nats::jetstream::kv::Operation;
 
 use crate::state::StreamId;
 
-/// How long a marker stays at least: a node that was cut off for less learns of it when it is back.
+/// The minimum life of a marker: a node that was cut off for less learns of it when it is back.
 const SEEN_BY_ALL: Duration = Duration::from_secs(3600);
 /// Streams that are removed one after the other.
 const AT_ONCE: usize = 256;

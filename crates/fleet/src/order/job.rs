@@ -11,16 +11,16 @@ use crate::state::{JobId, Limits, Plan, PlannedHost, Zones};
 /// A job, without its hosts.
 pub type JobOrder = Order<JobTerms>;
 
-/// What holds for all hosts of a job.
+/// The terms for all hosts of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobTerms {
     /// For all of them together.
     pub limits: Limits,
-    /// How long each may take.
+    /// The time limit for each.
     pub limit: Option<Duration>,
-    /// How often one on which nothing may have run is tried again.
+    /// The number of times that a host on which nothing may have run is tried again.
     pub retries: u32,
-    /// What its command reads; nothing, where there is none.
+    /// The input of its command, if there is any.
     pub input: Option<OrderedInput>,
 }
 
@@ -39,7 +39,7 @@ impl OrderTerms for JobTerms {
 pub struct OrderedInput {
     /// Names it there.
     pub id: String,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
     /// In how many messages it is.
     pub pieces: u32,

@@ -9,10 +9,10 @@ use crate::state::{PlannedHost, Resuming, StreamId, StreamPlan, Zones};
 /// A stream, without its hosts.
 pub type StreamOrder = Order<StreamTerms>;
 
-/// What holds for all hosts of a stream.
+/// The terms for all hosts of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamTerms {
-    /// When commands are begun again.
+    /// The conditions for starting commands again.
     pub resuming: Resuming,
     /// The subject of JetStream that output goes to, in the place of who follows. `{host}` in it is the host's name.
     pub subject: Option<String>,
@@ -31,7 +31,7 @@ impl OrderTerms for StreamTerms {
 }
 
 impl StreamOrder {
-    /// Where the output of a host goes in JetStream, where that is asked for.
+    /// Returns the subject in JetStream for the output of a host, if one was given.
     pub(crate) fn subject_of(&self, host: &OrderedHost) -> Option<String> {
         let plain = |c: char| {
             if c.is_ascii_alphanumeric() || c == '-' {
@@ -44,7 +44,7 @@ impl StreamOrder {
         Some(self.terms.subject.as_ref()?.replace("{host}", &token))
     }
 
-    /// Why a node does not run a host, where that is so.
+    /// Returns the reason why a node does not run a host, if there is one.
     pub(crate) fn refused(
         &self,
         allowed: &Allowed,
@@ -76,7 +76,8 @@ impl StreamOrder {
     }
 }
 
-/// Why nothing is written to a subject, where that is so: what is NATS's own or the fleet's would be done with the node's rights.
+/// Returns the reason why nothing is written to a subject, if there is one: NATS's own subjects and the fleet's would
+/// be written with the node's rights.
 pub fn wrong_subject(subject: &str, prefix: &str) -> Option<String> {
     let mut tokens = subject.split('.');
     let is_plain = |token: &str| {

@@ -1,4 +1,4 @@
-//! What stands in the fleet's bucket: keys and values.
+//! The entries of the fleet's bucket: keys and values.
 //!
 //! | key | value | who writes it |
 //! |---|---|---|
@@ -48,9 +48,9 @@ impl fmt::Display for JobId {
 pub enum Key {
     /// A node.
     Member(String),
-    /// What is owned.
+    /// The ownership of a unit.
     Lease(Unit),
-    /// How far a job has come.
+    /// The progress of a job.
     Gate(JobId),
     /// That a job is to end, says the one who has this public nkey.
     Cancel(JobId, String),
@@ -129,29 +129,29 @@ pub struct Member {
     pub draining: bool,
     /// Hosts on which it runs something.
     pub running: u32,
-    /// Why it starts nothing, where that is so.
+    /// The reason why it starts nothing, if there is one.
     pub trouble: Option<String>,
     /// The version of its program.
     pub version: String,
 }
 
-/// Who owns a unit; nobody where it was given back.
+/// The owner of a unit; nobody if it was given back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The owner.
     pub holder: Option<Holder>,
 }
 
-/// How far a job has come.
+/// The progress of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gate {
     /// The first so many hosts may start.
     pub released: u32,
-    /// Why no more hosts are to start, where that is so.
+    /// The reason why no more hosts are to start, if there is one.
     pub stop: Option<String>,
 }
 
-/// What becomes of a host of a job. The key is created once and never deleted: whoever creates it decides.
+/// The fate of a host of a job. The key is created once and never deleted: whoever creates it decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
     /// Somebody will execute it, or has: only this process, and at most once.
@@ -160,12 +160,12 @@ pub enum Fate {
     Ended {
         /// The claim.
         claim: Claim,
-        /// What it returned.
+        /// The result.
         returned: Returned,
     },
     /// It was not executed, and never will be.
     NotStarted {
-        /// Why, as a sentence.
+        /// The reason, as a sentence.
         why: String,
     },
     /// It was claimed, and its owner has been lost since: it may have been executed. Only the lost owner, should it return
@@ -177,7 +177,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether nothing more is going to happen.
+    /// Returns whether nothing more is going to happen.
     pub fn is_settled(&self) -> bool {
         !matches!(self, Self::Claimed(_))
     }
@@ -191,7 +191,7 @@ impl Fate {
     }
 }
 
-/// Who executes a host.
+/// The node that executes a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The process.
@@ -202,16 +202,16 @@ pub struct Claim {
     pub fence: u64,
 }
 
-/// What an execution returned.
+/// The result of an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returned {
-    /// How it ended.
+    /// Its end.
     pub exit: Exit,
     /// In how many messages its output is.
     pub output: u64,
 }
 
-/// How an execution ended.
+/// The end of an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// The command's exit status.
@@ -220,9 +220,9 @@ pub enum Exit {
     Signal(String),
     /// It did not work.
     Failed {
-        /// Who is to blame.
+        /// The party to blame.
         kind: ErrorKind,
-        /// What happened.
+        /// The error.
         message: String,
         /// Whether the command may have run.
         execution: Execution,
@@ -239,7 +239,7 @@ impl Exit {
         }
     }
 
-    /// Whether all went well.
+    /// Returns whether all went well.
     pub fn is_success(&self) -> bool {
         *self == Self::Status(0)
     }

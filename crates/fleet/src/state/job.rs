@@ -8,14 +8,14 @@ use super::Time;
 use super::entry::{Fate, Gate};
 use super::shard::Unit;
 
-/// What holds for all hosts of a job together, wherever they run.
+/// The limits for all hosts of a job together, wherever they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// On so many hosts at once, at least 1.
     pub at_once: u32,
     /// So many hosts make a batch, which begins when the one before has ended; at least 1.
     pub batch: u32,
-    /// When more than so many hosts have failed, no more are started.
+    /// The number of failures after which no more hosts are started.
     pub failures: Option<u32>,
 }
 
@@ -34,16 +34,16 @@ impl Default for Limits {
 pub struct Plan {
     /// Its hosts, in their order.
     pub hosts: Vec<PlannedHost>,
-    /// What holds for all of them.
+    /// The limits for all of them.
     pub limits: Limits,
 }
 
 /// A host of a job.
 #[derive(Debug, Clone)]
 pub struct PlannedHost {
-    /// Where it belongs.
+    /// The unit that it belongs to.
     pub unit: Unit,
-    /// Why this node does not start it, as a sentence, where that is so.
+    /// The reason why this node does not start it, as a sentence, if there is one.
     pub refused: Option<String>,
 }
 
@@ -61,12 +61,12 @@ pub(super) struct Job {
     claimed: BTreeSet<u32>,
     /// Whether this node refuses any of them.
     pub(super) has_refused: bool,
-    /// How many have failed: what they returned, or that they did not start or may have.
+    /// The number of failures: by result, and hosts that did not start or may have.
     failed: usize,
     fates: HashMap<u32, (u64, Fate)>,
     gate: Option<(u64, Gate)>,
     pub(super) is_cancelled: bool,
-    /// When this process first heard of it.
+    /// The time at which this process first heard of it.
     pub(super) since: Time,
 }
 
@@ -123,12 +123,12 @@ impl Job {
         self.claimed.iter().copied().collect()
     }
 
-    /// Whether it was read, and nothing more happens to any of its hosts.
+    /// Returns whether it was read, and nothing more happens to any of its hosts.
     pub(super) fn is_settled(&self) -> bool {
         self.plan.is_some() && self.unsettled.is_empty()
     }
 
-    /// Who may start what has been judged anew.
+    /// Takes a new judgement of the hosts that may start.
     pub(super) fn judged(&mut self, refused: Vec<Option<String>>) {
         self.has_refused = refused.iter().any(Option::is_some);
         let hosts = self.plan.iter_mut().flat_map(|plan| &mut plan.hosts);
@@ -176,7 +176,7 @@ impl Job {
         self.gate.as_ref().map_or(0, |(revision, _)| *revision)
     }
 
-    /// How many hosts may start, and why no more are to, where that is so.
+    /// Returns the number of hosts that may start, and the reason why no more are to, if there is one.
     pub(super) fn released(&self) -> (u32, Option<&str>) {
         match (&self.gate, &self.plan) {
             (Some((_, gate)), _) => (gate.released, gate.stop.as_deref()),
@@ -236,7 +236,7 @@ impl Plan {
         u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many hosts may start before anybody has said anything.
+    /// Returns the number of hosts that may start before there is a gate.
     fn first(&self) -> u32 {
         let Limits { at_once, batch, .. } = self.limits;
         self.total().min(at_once.max(1)).min(batch.max(1))

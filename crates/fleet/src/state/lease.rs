@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::Time;
 use super::entry::Holder;
 
-/// How long leases last, in the whole fleet.
+/// The terms of leases, in the whole fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// How long one lasts without being renewed.
+    /// The life of one without renewal.
     pub ttl: Duration,
-    /// How often it is renewed.
+    /// The interval of renewal.
     pub renew: Duration,
-    /// How long before its end its holder stops starting commands.
+    /// The time before its end at which its holder stops starting commands.
     pub margin: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Default for Terms {
     }
 }
 
-/// What a node knows of a leased key.
+/// A node's knowledge of a leased key.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseState {
     terms: Terms,
@@ -41,9 +41,9 @@ pub struct LeaseState {
     held: Option<Held>,
     /// Whether the answer to a write is awaited.
     in_flight: bool,
-    /// When the first write was sent of which nothing is known: one of those may have been done.
+    /// The time of the first write of unknown outcome: one of those may have been done.
     unresolved: Option<Time>,
-    /// How often in a row the key was gone while it was held.
+    /// The number of times in a row that the key was gone while it was held.
     losses: u32,
 }
 
@@ -60,9 +60,9 @@ struct Seen {
 struct Held {
     /// The last one known.
     revision: u64,
-    /// When the last write was sent that is known to have been done.
+    /// The time of the last write that is known to have been done.
     since: Time,
-    /// When the last one was sent, whatever became of it.
+    /// The time of the last write, whatever became of it.
     tried: Time,
 }
 
@@ -163,7 +163,8 @@ impl LeaseState {
         self.unresolved = None;
     }
 
-    /// What a write that takes it has to expect to stand there (0: nothing), where it is free or its holder is overdue.
+    /// Returns the revision that a write which takes it has to expect there (0: nothing), if it is free or its holder
+    /// is overdue.
     pub fn takeable(&self, now: Time, me: &Holder) -> Option<u64> {
         if self.held.is_some() || self.in_flight {
             return None;
@@ -177,7 +178,7 @@ impl LeaseState {
         }
     }
 
-    /// What a write that renews it has to expect, where it is time for one.
+    /// Returns the revision that a write which renews it has to expect, if it is time for one.
     pub fn renewable(&self, now: Time) -> Option<u64> {
         let held = self.held.filter(|_| !self.in_flight)?;
         (now >= held.tried + self.terms.renew
@@ -185,7 +186,7 @@ impl LeaseState {
             .then_some(held.revision)
     }
 
-    /// Whether its holder, whoever it is, has been heard of within the time that a lease lasts.
+    /// Returns whether its holder, whoever it is, has been heard of within the time that a lease lasts.
     pub fn is_live(&self, now: Time) -> bool {
         let seen = self.seen.as_ref();
         seen.is_some_and(|seen| seen.holder.is_some() && now < seen.at + self.terms.ttl)
@@ -222,18 +223,18 @@ impl LeaseState {
         }
     }
 
-    /// Whether its holder has been seen to renew it: it lives.
+    /// Returns whether its holder has been seen to renew it: it lives.
     pub fn is_renewed(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.is_renewed)
     }
 
-    /// How long it is until the lease that was seen ends, if nobody renews it.
+    /// Returns the time until the lease that was seen ends, if nobody renews it.
     pub fn ends_in(&self, now: Time) -> Duration {
         let end = self.seen.as_ref().map_or(now, |seen| seen.at + self.terms.ttl);
         end.saturating_sub(now)
     }
 
-    /// How long this node holds it for, if it does not renew it.
+    /// Returns the time that this node still holds it, if it does not renew it.
     pub fn held_for(&self, now: Time) -> Option<Duration> {
         let held = self.held?;
         (held.since + self.terms.ttl)
@@ -241,12 +242,12 @@ impl LeaseState {
             .filter(|rest| !rest.is_zero())
     }
 
-    /// Whether anything has been seen there.
+    /// Returns whether anything has been seen there.
     pub fn is_known(&self) -> bool {
         self.seen.is_some()
     }
 
-    /// Who holds it, as far as is known.
+    /// Returns its holder, as far as is known.
     pub fn holder(&self) -> Option<&Holder> {
         self.seen.as_ref().and_then(|seen| seen.holder.as_ref())
     }

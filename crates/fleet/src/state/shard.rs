@@ -1,4 +1,4 @@
-//! Which hosts go together, and which node is to own them.
+//! The hosts that go together, and the node that owns them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ pub const SHARDS: u16 = 256;
 /// The name of the zone of all hosts that no site claims.
 const COMMON: &str = "_";
 
-/// What is owned as a whole: a 256th of the hosts of a zone. A zone is a site, or what no site claims.
+/// The unit of ownership: a 256th of the hosts of a zone. A zone is a site, or what no site claims.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
     /// The site; `None` for hosts that no site claims.
@@ -29,7 +29,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// What is not written as a [`Unit`] is.
+/// A text that does not name a [`Unit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not SITE.SHARD")]
 pub struct NotAUnit;
@@ -47,8 +47,8 @@ impl FromStr for Unit {
 }
 
 impl Unit {
-    /// Which of these nodes owns it: the one with the highest weight for it (rendezvous hashing), so that a node that comes
-    /// or goes moves only what it gets or had. `None` where there are no nodes.
+    /// Returns the owner among these nodes: the one with the highest weight for it (rendezvous hashing), so that a node
+    /// that comes or goes moves only what it gets or had. `None` where there are no nodes.
     pub fn owner<'a>(&self, nodes: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         let unit = self.to_string();
         nodes
@@ -57,10 +57,10 @@ impl Unit {
     }
 }
 
-/// How the hosts are divided.
+/// The division of the hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zones {
-    /// Which hosts are of which site: site labels with patterns of host names (`*.eu`). The first site by name that matches
+    /// The hosts of each site: site labels with patterns of host names (`*.eu`). The first site by name that matches
     /// has a host.
     pub sites: BTreeMap<String, Vec<String>>,
     /// Into how many shards each zone is divided: [`SHARDS`], or fewer.

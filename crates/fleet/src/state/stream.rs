@@ -15,7 +15,7 @@ use super::entry::Exit;
 use super::job::PlannedHost;
 use super::shard::Unit;
 
-/// How long after a write of which nothing is known another one is tried.
+/// The delay after a write of unknown outcome before another one is tried.
 const AGAIN: Time = Time::from_secs(1);
 
 /// The name of a stream: lower-case letters and digits, made from its order.
@@ -34,10 +34,10 @@ impl std::fmt::Display for StreamId {
     }
 }
 
-/// When a command is begun again.
+/// The condition for starting a command again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Restart {
-    /// When the connection was lost, or cannot be made for a reason that may pass.
+    /// When the connection was lost, or cannot be made for a temporary reason.
     Lost,
     /// Also when the command has ended.
     Always,
@@ -45,10 +45,10 @@ pub enum Restart {
     Never,
 }
 
-/// When a command is begun again, and how soon.
+/// The condition for starting a command again, and the delays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resuming {
-    /// When.
+    /// The condition.
     pub restart: Restart,
     /// The pause after the first failure.
     pub first: Duration,
@@ -61,7 +61,7 @@ pub struct Resuming {
 pub struct StreamPlan {
     /// Its hosts, in their order.
     pub hosts: Vec<PlannedHost>,
-    /// When their commands are begun again.
+    /// The conditions for starting their commands again.
     pub resuming: Resuming,
 }
 
@@ -72,11 +72,11 @@ pub struct Run {
     pub stream: StreamId,
     /// The host's place in it, from 0.
     pub host: u32,
-    /// Which run.
+    /// The run.
     pub number: RunNumber,
 }
 
-/// Which run of a host.
+/// The number of a host's run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunNumber {
     /// The revision of the lease under which it was begun: the fencing token.
@@ -85,7 +85,7 @@ pub struct RunNumber {
     pub count: u64,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEnd {
     /// The command has ended, or cannot be run.
@@ -98,7 +98,7 @@ pub enum RunEnd {
     HadEnded,
 }
 
-/// How a host of a stream has ended for good.
+/// The final end of a host of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamEnd {
     /// The command has ended, or cannot be run.
@@ -107,20 +107,20 @@ pub enum StreamEnd {
     Cancelled,
 }
 
-/// What a node does for a stream, as it tells those who look.
+/// A node's work for a stream, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamShare {
     /// Hosts on which it runs the command.
     pub running: u32,
     /// Hosts that are its, and on which it does not run the command because it may not.
     pub refused: u32,
-    /// Why, for the first of them.
+    /// The reason, for the first of them.
     pub why: Option<String>,
-    /// How often it has begun a command again.
+    /// The number of times that it has started a command again.
     pub restarts: u64,
 }
 
-/// What a node wants done for its streams.
+/// A node's action for its streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamAction {
     /// Run the command. Answered by `Node::handle_run_ended`.
@@ -160,7 +160,7 @@ struct Host {
     planned: PlannedHost,
     phase: Phase,
     failures: u32,
-    /// Why it was refused, as those who follow know.
+    /// The reason why it was refused, as the followers know it.
     told: Option<String>,
     is_ended: bool,
     /// This process has begun its command before.
@@ -185,13 +185,13 @@ enum Phase {
 }
 
 impl Streams {
-    /// Whether no command runs, and no end is still to be told.
+    /// Returns whether no command runs, and no end is still to be told.
     pub(super) fn is_idle(&self) -> bool {
         let mut hosts = self.streams.values().flat_map(|stream| &stream.hosts);
         hosts.all(|host| matches!(host.phase, Phase::Idle(_)))
     }
 
-    /// What this node does for each stream.
+    /// Returns this node's share of each stream.
     pub(super) fn shares(&self) -> impl Iterator<Item = (&StreamId, StreamShare)> {
         self.streams.iter().map(|(id, stream)| (id, stream.share()))
     }
@@ -414,7 +414,7 @@ fn host_of(stream: &mut Stream, host: u32) -> Option<&mut Host> {
     stream.hosts.get_mut(usize::try_from(host).ok()?)
 }
 
-/// Whether another attempt would not help, and servers count them: a wrong host key, a key that is refused.
+/// Returns whether another attempt would not help, and servers count them: a wrong host key, a key that is refused.
 fn is_final(exit: &Exit) -> bool {
     matches!(exit, Exit::Failed { kind, .. } if !kind.may_pass())
 }

@@ -38,7 +38,7 @@ fn lived(seed: u64, faults: Faults) -> World {
     world
 }
 
-/// What must hold, whatever happened.
+/// Checks the invariants.
 fn judge(world: &World, seed: u64) {
     for ((job, host), executions) in &world.ledger {
         assert!(
@@ -81,7 +81,7 @@ fn judge(world: &World, seed: u64) {
     );
 }
 
-/// How many seeds, beside those of every run: TRUNKLINE_FLEET_SEEDS=FROM-TO.
+/// Returns the seeds, beside those of every run: TRUNKLINE_FLEET_SEEDS=FROM-TO.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let asked = std::env::var("TRUNKLINE_FLEET_SEEDS").ok();
     let asked = asked.as_deref().and_then(|text| text.split_once('-'));
@@ -558,7 +558,7 @@ fn a_node_that_may_not_write_its_name_says_so() {
     assert_eq!(node.trouble(seconds(16)), None);
 }
 
-/// What a node wants written, with the number of the write.
+/// Returns the writes that a node wants, with their numbers.
 fn writes(node: &mut Node, now: Duration) -> Vec<(Token, Key, u64, Value)> {
     let actions = std::iter::from_fn(|| node.poll_action(now));
     let writes = actions.filter_map(|action| match action {

@@ -18,16 +18,16 @@ use crate::order::{self, OrderError, OrderedHost};
 use crate::state::{Exit, Resuming, RunNumber, StreamEnd, StreamId, StreamShare};
 use crate::streaming::{Piece, ToldShare};
 
-/// How long NATS is waited for, for each request.
+/// The time limit for NATS, for each request.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long after a request that NATS did not answer another one is made.
+/// The delay after a request that NATS did not answer before another one is made.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often it is looked for messages of which no news have come.
+/// The interval at which messages without news are looked for.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Why there is no stream.
+/// The reason why there is no stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -147,7 +147,7 @@ pub struct StreamStatus {
     pub hosts: u32,
     /// Those on which it has ended for good.
     pub ended: u32,
-    /// What each node has said that it does for it, also one that is not there any more.
+    /// The share that each node has reported, including nodes that are gone.
     pub shares: BTreeMap<String, StreamShare>,
 }
 
@@ -192,7 +192,7 @@ pub async fn streams(bucket: &Bucket) -> Result<Vec<StreamStatus>, BucketError> 
     Ok(statuses)
 }
 
-/// How far somebody has read a host.
+/// The position of a reader in a host's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The sequence number that is read next.
@@ -201,7 +201,7 @@ pub struct Position {
     pub last: Option<(RunNumber, u64)>,
 }
 
-/// What is read of a host.
+/// A message of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
     /// A message, with how many before it are lost: the fleet had no more room for them before they were read.
@@ -215,7 +215,7 @@ pub enum Read {
     End(StreamEnd),
 }
 
-/// Who follows a stream: keeps track of what is new on all of its hosts.
+/// A follower of a stream, which keeps track of the news of all of its hosts.
 #[derive(Debug)]
 pub struct Follower {
     bucket: Bucket,
@@ -325,12 +325,12 @@ pub struct HostReader {
 }
 
 impl HostReader {
-    /// How far it has read.
+    /// Returns the position of its reading.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// What comes next. Waits through whatever becomes of NATS.
+    /// Returns the next message. Waits through whatever becomes of NATS.
     pub async fn next(&mut self) -> Read {
         loop {
             self.news.borrow_and_update();

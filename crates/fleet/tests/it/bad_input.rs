@@ -1,4 +1,4 @@
-//! What is wrong is said in one sentence, nothing runs twice, and what ran is accounted for.
+//! An error is reported in one sentence, nothing runs twice, and every command that ran is accounted for.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::faults::site::Node;
 use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
 use crate::nats::Nats;
 
-/// What the program says and how it ends, with these settings.
+/// Returns the program's output and its end, with these settings.
 fn said(settings: &str, arguments: &[&str]) -> (String, Option<i32>) {
     let folder = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
     if !settings.is_empty() {

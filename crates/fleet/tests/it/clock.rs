@@ -18,7 +18,7 @@ use crate::faults::site::Node;
 use crate::fleet::told;
 use crate::nats::{Nats, charter, made};
 
-/// How long the fleet keeps what has ended: less than the clock jumps by.
+/// The time that the fleet keeps ended jobs: less than the clock jumps by.
 const KEEP: Duration = Duration::from_secs(1800);
 
 /// A clock that can be set.

@@ -30,7 +30,7 @@ use trunkline_testkit::{Ended, LightServer};
 
 use site::{SHARDS, Site};
 
-/// How long a course may take in all: none does, unless something is never told.
+/// The time limit for a course in all: none takes as long, unless something is never reported.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
@@ -133,7 +133,7 @@ fn a_run_that_is_killed_leaves_no_process_behind() {
     wait_for(&<[String]>::is_empty);
 }
 
-/// What has come of courses.
+/// The results of courses.
 #[derive(Debug, Default)]
 struct Tally {
     hosts: usize,
@@ -141,7 +141,7 @@ struct Tally {
     ended: usize,
     terminated: usize,
     did_not_start: usize,
-    /// Why they did not.
+    /// The reasons why they did not.
     reasons: BTreeMap<String, usize>,
     may_have_started: usize,
     /// Of those, the ones that their ledgers have.
@@ -152,12 +152,12 @@ struct Tally {
     open_when_frozen: usize,
     /// A job of which it was not known whether it was submitted, and which was not.
     never_submitted: usize,
-    /// What must be none.
+    /// The count that must be zero.
     twice: usize,
     invented: usize,
     untrue: usize,
     unknown_fates: usize,
-    /// How long it took, and the course.
+    /// The longest time, and its course.
     longest_takeover: (Duration, String),
     failed: Vec<String>,
 }
@@ -208,7 +208,7 @@ struct Job {
     listening: Option<JoinHandle<()>>,
 }
 
-/// What was told of a job's hosts, and their output.
+/// The reports about a job's hosts, and their output.
 #[derive(Debug, Clone, Default)]
 struct Told {
     fates: BTreeMap<u32, Fate>,
@@ -222,13 +222,13 @@ struct Course {
     site: Site,
     jobs: Vec<Job>,
     ttl: Duration,
-    /// What happened to it.
+    /// The faults that it met.
     faults: Vec<&'static str>,
-    /// What it waits for.
+    /// The event that it waits for.
     waits_for: &'static str,
 }
 
-/// Why a fleet starts nothing any more.
+/// The reason why a fleet starts nothing any more.
 struct Frozen(String);
 
 impl Course {
@@ -286,7 +286,7 @@ impl Course {
         }
     }
 
-    /// What happens in it; how long the takeover took.
+    /// Runs the course, and returns the time that the takeover took.
     async fn go(&mut self) -> Result<Duration, Frozen> {
         // Jobs that are there before all nodes are begin while shards move.
         if self.random.random_bool(0.8) {

@@ -21,7 +21,7 @@ use trunkline_request::destination::Destination;
 
 use crate::nats::Nats;
 
-/// What each host executed, and which node did it.
+/// The executions of each host, with their nodes.
 pub(crate) type Ledger = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
 
 /// Executes nothing: the host's name says how long it takes and what it returns.

@@ -125,7 +125,7 @@ impl Fleet {
         }
     }
 
-    /// How the job's hosts ended.
+    /// Returns the ends of the job's hosts.
     async fn exits(&self, job: &JobId) -> Vec<Exit> {
         let (fates, _) = told(&self.bucket, job).await;
         let exits = fates.into_values().map(|fate| match fate {
@@ -135,7 +135,7 @@ impl Fleet {
         exits.collect()
     }
 
-    /// What is wrong with an input that is to be found out before anything starts.
+    /// Returns the error of an input that is to be found out before anything starts.
     async fn refused(&self, terms: JobTerms) -> String {
         let job = self.submit(2, terms).await;
         let mut why = String::new();

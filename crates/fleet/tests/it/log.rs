@@ -1,4 +1,4 @@
-//! What a test's programs have said.
+//! The output of a test's programs.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -153,7 +153,7 @@ async fn a_configuration_of_before_inboxes_is_named() {
     assert!(why.contains(&format!("let it subscribe to \"{own}\"")), "{why}");
 }
 
-/// What this key may ask of JetStream.
+/// Returns the requests that this key may make of JetStream.
 async fn jetstream_of(nats: &Nats, key: &KeyPair) -> (async_nats::Client, async_nats::jetstream::Context) {
     let options = async_nats::ConnectOptions::new()
         .custom_inbox_prefix(format!("_INBOX_{}", key.public_key()))

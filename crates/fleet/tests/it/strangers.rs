@@ -1,4 +1,4 @@
-//! What somebody writes who may write, and whom no node lets do anything.
+//! Values written by somebody who may write, and whom no node lets do anything.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -26,7 +26,7 @@ fn resuming(restart: Restart) -> Resuming {
     }
 }
 
-/// What is read of the first host until `enough`, and where that leaves off. Messages that are lost fail.
+/// Returns the messages of the first host until `enough`, and the position after them. Messages that are lost fail.
 async fn read(
     bucket: &Bucket,
     stream: &StreamId,

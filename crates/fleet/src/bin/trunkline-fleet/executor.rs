@@ -126,7 +126,7 @@ async fn execute(place: Place, world: World, ssh_args: Vec<OsString>, work: Work
     }
 }
 
-/// Why an input was not passed on to its end, and the pipe, still open.
+/// The reason why an input was not passed on to its end, and the pipe, still open.
 type NotWhole = (std::io::Error, pipe::Sender);
 
 /// Writes a job's input for one host, then its end. Returns early where nobody reads it any more.

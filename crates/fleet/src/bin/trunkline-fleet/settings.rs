@@ -15,7 +15,7 @@ use trunkline_fleet::bucket::{Access, is_plain};
 use trunkline_request::own;
 use trunkline_text::line_number;
 
-/// What is in the file. Paths that are relative begin at its folder.
+/// The content of the file. Paths that are relative begin at its folder.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
@@ -49,7 +49,7 @@ pub(crate) struct Settings {
     /// The port on 127.0.0.1 on which the node tells its metrics; 0 for none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) metrics_port: u16,
-    /// What the node runs, and for whom.
+    /// The work that the node accepts, and from whom.
     #[serde(default)]
     pub(crate) allow: Vec<Rule>,
     /// Public keys of those who may cancel here what others have submitted.
@@ -57,11 +57,11 @@ pub(crate) struct Settings {
     pub(crate) cancel: Vec<String>,
 }
 
-/// What the node allows, as the file has it at each moment.
+/// The node's allow list, as the file has it at each moment.
 #[derive(Debug)]
 pub(crate) struct AllowFile {
     file: PathBuf,
-    /// What was given on the command line besides.
+    /// The rules that were given on the command line besides.
     given: Vec<Rule>,
     /// The file as it was read last, and what it said.
     last: Mutex<(String, Arc<AllowList>)>,
@@ -224,7 +224,7 @@ impl Settings {
         }
     }
 
-    /// How to get into the fleet.
+    /// Returns the access to the fleet.
     pub(crate) fn access(&self, place: &Place) -> anyhow::Result<Access> {
         for file in [&self.credentials, &self.ca].into_iter().flatten() {
             ensure!(file.is_file(), "{} is not a file", file.display());

@@ -1,4 +1,5 @@
-//! What `trunkline top --fleet` and `trunkline serve-ui --fleet` start: tells the fleet as it is, and as it changes.
+//! The program that `trunkline top --fleet` and `trunkline serve-ui --fleet` start: reports the fleet's state and its
+//! changes.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a node shows of itself to those who count.
+//! A node's view of itself for its metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub(crate) struct Observed {
     pub members: Members,
     /// The units that it holds.
     pub held: BTreeSet<Unit>,
-    /// How long it is until the first lease that it holds ends.
+    /// The time until the first lease that it holds ends.
     pub lease_ends_in: Option<Time>,
     /// Jobs of which not everything has been read.
     pub jobs_unread: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Observed {
     pub is_draining: bool,
 }
 
-/// How many members there are.
+/// The number of members.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Members {
     /// Those that take hosts.
@@ -43,7 +43,7 @@ pub(crate) struct Members {
     pub in_trouble: usize,
 }
 
-/// How many intents there are.
+/// The number of intents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Intents {
     /// They wait for the disk.
@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// Who holds a unit, as far as is known: `None` where nothing has ever stood there.
+    /// Returns the holder of a unit, as far as is known: `None` where nothing has ever stood there.
     pub(crate) fn holder_of(&self, unit: &Unit) -> Option<Option<&Holder>> {
         let lease = self.leases.get(unit)?;
         lease.is_known().then(|| lease.holder())
@@ -111,7 +111,7 @@ impl Node {
         &self.settings.me.node
     }
 
-    /// Whether it takes no more hosts.
+    /// Returns whether it takes no more hosts.
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining
     }

@@ -13,10 +13,10 @@ use crate::state::{
     Returned, Terms, Time, Token, Value, Written, Zones,
 };
 
-/// How long the bucket keeps what is in it: longer than any course takes.
+/// The time that the bucket keeps its entries: longer than any course takes.
 const KEEP: Duration = Duration::from_secs(7 * 86_400);
 
-/// What goes wrong.
+/// The faults.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Faults {
     /// Messages lost, of a thousand.
@@ -25,7 +25,7 @@ pub(super) struct Faults {
     delay: Duration,
     /// Whether nodes are killed, stopped and cut off.
     nodes: bool,
-    /// How much slower or faster clocks run than they should.
+    /// The factor by which clocks run slower or faster than they should.
     skew: f64,
 }
 
@@ -89,7 +89,7 @@ struct Slot {
     node: Option<Node>,
     /// Its clock shows this at the beginning, and runs so much faster or slower.
     clock: (Duration, f64),
-    /// How much of the log it has been told.
+    /// The part of the log that it has been told.
     told: usize,
     stopped: bool,
     waiting: Vec<Event>,

@@ -203,7 +203,7 @@ impl Node {
         }
     }
 
-    /// What the process of this name, the node or its daemon, has in its memory.
+    /// Returns the memory maps of the process of this name, the node or its daemon.
     pub(crate) fn maps_of(&self, name: &str) -> String {
         let node = self
             .process

@@ -1,4 +1,5 @@
-//! How far each host of a stream has been written to its sink: a file in the state folder for each stream and target.
+//! The progress of each host of a stream in writing to its sink: a file in the state directory for each stream and
+//! target.
 //!
 //! A message counts as written when its bytes are in the file, or have been taken out of the FIFO.
 
@@ -19,7 +20,7 @@ use trunkline_fleet::state::StreamId;
 use trunkline_fleet::streaming::following::Position;
 use trunkline_request::own;
 
-/// What is kept of a host.
+/// The position that is kept of a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) position: Position,
@@ -47,7 +48,7 @@ pub(super) struct Positions {
     is_removed: bool,
 }
 
-/// How far a host has come, as its task says.
+/// The position of a host, as its task reports it.
 #[derive(Debug, Default)]
 pub(super) struct HostPosition(Mutex<Written>);
 
@@ -85,7 +86,8 @@ impl HostPosition {
         }
     }
 
-    /// What was taken, with so many bytes still in the pipe; and whether something was not.
+    /// Returns the position of the data that was taken, with so many bytes still in the pipe; and whether some was not
+    /// taken.
     fn taken(&self, left: u64) -> (Option<Kept>, bool) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = written.bytes.saturating_sub(left);
@@ -139,18 +141,18 @@ impl Positions {
         })
     }
 
-    /// Where a host was left.
+    /// Returns the position where a host was left.
     pub(super) fn of(&mut self, host: u32) -> Kept {
         self.hosts.entry(host).or_default();
         self.kept.hosts.get(&host).copied().unwrap_or_default()
     }
 
-    /// Where a host's task says how far it has come.
+    /// Returns the place where a host's task reports its position.
     pub(super) fn host(&self, host: u32) -> Arc<HostPosition> {
         self.hosts.get(&host).cloned().unwrap_or_default()
     }
 
-    /// What is in this pipe is not taken yet.
+    /// Marks the content of this pipe as not taken yet.
     pub(super) fn watch(&mut self, host: u32, pipe: Option<Arc<Sink>>) {
         self.pipes.extend(pipe.map(|pipe| (host, pipe)));
     }

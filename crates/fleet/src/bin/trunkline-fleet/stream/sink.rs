@@ -1,4 +1,4 @@
-//! Where the output of one host goes on this machine.
+//! The target of one host's output on this machine.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -42,7 +42,7 @@ impl HostSink {
         }
     }
 
-    /// Where what readers have not taken waits.
+    /// Returns the pipe in which data waits for readers.
     pub(super) fn pipe(&self) -> Option<Arc<Sink>> {
         match self {
             Self::Pipe(sink, _) => Some(sink.clone()),

@@ -11,10 +11,10 @@ use crate::state::{
     StreamPlan,
 };
 
-/// How long a node that was stopped may take, once it goes on, until what it ran has ended.
+/// The time that a stopped node may take, once it continues, until its commands have ended.
 const COMING_TO: Duration = Duration::from_secs(4);
 
-/// What happens to streams.
+/// An event of streams.
 pub(super) enum StreamEvent {
     /// A command ends.
     Ends(Run, RunEnd),
@@ -36,9 +36,9 @@ pub(in crate::state::tests) struct Streams {
     active: Vec<(Life, Run)>,
     /// The last run of each host.
     latest: BTreeMap<(StreamId, u32), RunNumber>,
-    /// How many there were.
+    /// The number of them.
     pub(in crate::state::tests) begun: usize,
-    /// When each node that was stopped went on last.
+    /// The time at which each stopped node last continued.
     pub(super) continued: BTreeMap<usize, Duration>,
 }
 
@@ -53,7 +53,7 @@ impl World {
         self.tell_all();
     }
 
-    /// How many commands of a stream run.
+    /// Returns the number of running commands of a stream.
     pub(in crate::state::tests) fn streaming(&self, stream: &str) -> usize {
         let active = self.streams.active.iter();
         active.filter(|(_, run)| run.stream.0 == stream).count()
