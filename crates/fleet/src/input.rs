@@ -107,7 +107,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Gets it from NATS, into a file in this folder.
+    /// Gets it from NATS, into a file in this directory.
     pub(crate) async fn fetch(
         bucket: &Bucket,
         wanted: &OrderedInput,

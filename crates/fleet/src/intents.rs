@@ -47,10 +47,10 @@ pub struct LogError {
 }
 
 impl IntentLog {
-    /// Opens the log of a fleet, which keeps jobs for so long, in a folder, which is made if missing; both are the user's alone.
+    /// Opens the log of a fleet, which keeps jobs for so long, in a directory, which is made if missing; both are the user's alone.
     ///
     /// # Errors
-    /// Where there is no folder, no right or no space.
+    /// Where there is no directory, no right or no space.
     pub fn open(folder: &Path, fleet: u64, keep: Duration) -> Result<Self, LogError> {
         let file = folder.join("fleet.sqlite");
         let failed = |why: String| LogError {

@@ -87,7 +87,7 @@ async fn whatever_happens_nothing_runs_twice_and_each_fate_is_known_and_true() {
     );
 }
 
-/// The processes whose environment names a folder.
+/// The processes whose environment names a directory.
 fn those_of(folder: &Path) -> Vec<String> {
     let folder = folder.as_os_str().as_bytes();
     let processes = std::fs::read_dir("/proc").unwrap().flatten();

@@ -194,7 +194,7 @@ async fn listen(place: &Place) -> anyhow::Result<(UnixListener, OwnSocket)> {
     own_socket::listen_anew(&path).with_context(|| format!("listening on {}", path.display()))
 }
 
-/// Returns the instruction of somebody on this machine. The folder of the socket is the user's alone.
+/// Returns the instruction of somebody on this machine. The directory of the socket is the user's alone.
 async fn asked(stream: UnixStream) -> Option<(Instruction, UnixStream)> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();

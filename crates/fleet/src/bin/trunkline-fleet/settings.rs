@@ -15,7 +15,7 @@ use trunkline_fleet::bucket::{Access, is_plain};
 use trunkline_request::own;
 use trunkline_text::line_number;
 
-/// The content of the file. Paths that are relative begin at its folder.
+/// The content of the file. Paths that are relative begin at its directory.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {

@@ -244,7 +244,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The daemons that were started with this folder.
+/// The daemons that were started with this directory.
 fn daemons_of(folder: &Path) -> Vec<Pid> {
     let wanted = format!("TRUNKLINE_DIR={}", folder.display());
     let entries = fs::read_dir("/proc").unwrap();
