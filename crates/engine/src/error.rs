@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by who is to blame, and what it means for the command that was asked for.
+//! Failures, sorted by who is to blame, and their meaning for the requested command.
 //!
 //! Decisions are made by values, never by what an error says: only `Display` has English.
 
@@ -29,11 +29,11 @@ pub enum Error {
     /// The network failed.
     #[error("{doing}: {}", io_words(.source))]
     Network {
-        /// What was being done.
+        /// The interrupted action.
         doing: Doing,
         /// The address that could not be connected to.
         address: Option<SocketAddr>,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// A host's name has no address, or nobody could be asked for it.
@@ -41,7 +41,7 @@ pub enum Error {
     Lookup {
         /// The name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// The server closed the connection without a word.
@@ -49,7 +49,7 @@ pub enum Error {
     ClosedByPeer {
         /// The host.
         host: String,
-        /// How far the log-in was; `None` when in use.
+        /// The stage of the log-in; `None` when in use.
         during: Option<LogInStage>,
         /// Whether it was reset, instead of ended.
         reset: bool,
@@ -57,7 +57,7 @@ pub enum Error {
     /// Time is up.
     #[error("{doing}: no answer within {}", seconds(.after))]
     Timeout {
-        /// What was being done.
+        /// The interrupted action.
         doing: Doing,
         /// The bound that was hit.
         after: Duration,
@@ -65,7 +65,7 @@ pub enum Error {
     /// A command has not ended in the time that it was given.
     #[error("{command} did not end within {}", seconds(.after))]
     TimeUp {
-        /// Which: "the command on web1".
+        /// The command: "the command on web1".
         command: String,
         /// The time that it was given.
         after: Duration,
@@ -75,7 +75,7 @@ pub enum Error {
     Protocol {
         /// The host.
         host: String,
-        /// What went wrong.
+        /// The error.
         source: trunkline_proto::Error,
     },
     /// The host key cannot be trusted. Nothing was signed and nothing sent.
@@ -92,9 +92,9 @@ pub enum Error {
         allowed: Vec<String>,
         /// Whether the last attempt was right, and the server wants one of these besides.
         partial: bool,
-        /// What was tried or left out, and why; may be empty.
+        /// The attempts and omissions, with reasons; may be empty.
         advice: String,
-        /// What of that has not been told while it was tried.
+        /// The part of that which was not reported while it was tried.
         untold: Box<str>,
         /// The configuration lets ssh try what the engine cannot: a key of another type, a signature with SHA-1.
         only_ssh: bool,
@@ -121,7 +121,7 @@ pub enum Error {
         /// The directive, and what to do about it.
         problem: String,
     },
-    /// What was asked for is malformed or cannot be done on any host; the text says what to ask for instead.
+    /// The request is malformed or impossible on any host; the text says what to request instead.
     #[error("{0}")]
     Invalid(String),
     /// The user was to confirm the use of a connection, and did not.
@@ -143,7 +143,7 @@ pub enum Error {
     NotConnected {
         /// The host.
         host: String,
-        /// Why there is none, and how to have one.
+        /// The reason why there is none, and how to get one.
         why: &'static str,
     },
     /// The system's ssh failed.
@@ -151,7 +151,7 @@ pub enum Error {
     SystemSsh {
         /// The host, or the socket of a master.
         about: String,
-        /// What it complained of.
+        /// Its complaint.
         said: String,
     },
     /// A mistake in this library.
@@ -162,7 +162,7 @@ pub enum Error {
     Refused {
         /// The host.
         host: String,
-        /// What was refused.
+        /// The refused request.
         what: ServerRequest,
         /// RFC 4254's reason code, where there is one.
         reason: u32,
@@ -173,7 +173,7 @@ pub enum Error {
     /// the reason (RFC 4253 section 4.2; "Exceeded MaxStartups").
     #[error("{cause}; the server said: {greeting}")]
     Greeted {
-        /// What went wrong.
+        /// The error.
         cause: Arc<Error>,
         /// The last line of what the server said.
         greeting: Printable,
@@ -183,14 +183,14 @@ pub enum Error {
     At {
         /// The server's.
         address: SocketAddr,
-        /// What went wrong.
+        /// The error.
         cause: Arc<Error>,
     },
     /// The connection could not be made, and the ProxyCommand on the way had written to its standard error, which may be
     /// the reason.
     #[error("{cause}; the ProxyCommand said: {words}")]
     Proxy {
-        /// What went wrong.
+        /// The error.
         cause: Arc<Error>,
         /// The last line that it wrote.
         words: Printable,
@@ -198,9 +198,9 @@ pub enum Error {
     /// The host was not reached, because a jump host on the way failed or refused.
     #[error("jump host {}: {cause}", .jump.original_host)]
     Jump {
-        /// What the jump host resolved to.
+        /// The configuration of the jump host.
         jump: Arc<HostConfig>,
-        /// What went wrong there.
+        /// The error there.
         cause: Arc<Error>,
     },
     /// The connection was lost while a command was under way.
@@ -208,7 +208,7 @@ pub enum Error {
     Lost {
         /// Whether it may have run.
         execution: Execution,
-        /// Why the connection is gone.
+        /// The reason why the connection is gone.
         cause: Arc<Error>,
     },
     /// The server ended the connection when it was sent a request with much text, which may be the reason.
@@ -218,7 +218,7 @@ pub enum Error {
     LongText {
         /// The bytes of text in the request.
         length: usize,
-        /// What went wrong.
+        /// The error.
         cause: Arc<Error>,
     },
     /// This side closed the connection.
@@ -234,7 +234,7 @@ pub enum Error {
     File {
         /// The host.
         host: String,
-        /// What was being done: "opening", "removing".
+        /// The interrupted action: "opening", "removing".
         doing: &'static str,
         /// The path on the server.
         path: bytes::Bytes,
@@ -244,11 +244,11 @@ pub enum Error {
     /// The session ended before the server had said what became of an operation on a file.
     #[error("{cause}; {doing} {} may have happened", shown(.path))]
     FileLost {
-        /// What was being done.
+        /// The interrupted action.
         doing: &'static str,
         /// The path on the server.
         path: bytes::Bytes,
-        /// Why the session is gone.
+        /// The reason why the session is gone.
         cause: Arc<Error>,
     },
     /// An SFTP session failed.
@@ -256,7 +256,7 @@ pub enum Error {
     Sftp {
         /// The host.
         host: String,
-        /// What went wrong.
+        /// The error.
         source: trunkline_sftp::Error,
     },
     /// An SFTP session of a client's could not be carried over to a new connection.
@@ -264,7 +264,7 @@ pub enum Error {
     SftpLost {
         /// The host.
         host: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The server gives a session no terminal that needs one.
@@ -278,10 +278,10 @@ pub enum Error {
     SftpSilent {
         /// The host.
         host: String,
-        /// How long it was waited for.
+        /// The time that was waited.
         after: Duration,
     },
-    /// What is to speak SFTP on the server ended before it began: it cannot be started there, or does not want to.
+    /// The server's SFTP program ended before it began: it cannot be started there, or refuses to.
     #[error("{host}: sftp-server on the server ended before it began{}{}", how(*.status, .signal.as_deref()), colon(.words.as_ref()))]
     SftpUnstarted {
         /// The host.
@@ -296,20 +296,20 @@ pub enum Error {
     /// Something on this machine.
     #[error("{doing}: {}", io_words(.source))]
     Local {
-        /// What was being done, with the path.
+        /// The interrupted action, with the path.
         doing: Doing,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
 }
 
 impl Error {
-    /// Whether there is nothing on the server under the path that was asked about.
+    /// Returns whether there is nothing on the server under the path that was asked about.
     pub(crate) fn is_no_such_file(&self) -> bool {
         matches!(self, Self::File { status, .. } if status.code == trunkline_sftp::StatusCode::NO_SUCH_FILE)
     }
 
-    /// Whether the server ended the connection of its own accord.
+    /// Returns whether the server ended the connection of its own accord.
     pub(crate) fn is_hang_up(&self) -> bool {
         matches!(
             self,
@@ -321,7 +321,7 @@ impl Error {
         )
     }
 
-    /// Whether the connection was there, and the other end's system took no more on it.
+    /// Returns whether the connection was there, and the other end's system took no more on it.
     pub(crate) fn is_reset(&self) -> bool {
         let Self::Network { source, .. } = self else {
             return false;
@@ -341,7 +341,8 @@ impl Error {
         }
     }
 
-    /// Whether there is no way to the host as things are: what would only say the same if it were tried again at once.
+    /// Returns whether there is no way to the host as things are: what would only say the same if it were tried again
+    /// at once.
     pub(crate) fn is_no_way(&self) -> bool {
         match self.root() {
             Self::Lookup { .. } | Self::Authentication { .. } | Self::HostKey(_) => true,
@@ -353,12 +354,14 @@ impl Error {
         }
     }
 
-    /// Whether it stays as it is until somebody does something about it: another host key, a log-in that is refused.
+    /// Returns whether it stays as it is until somebody does something about it: another host key, a log-in that is
+    /// refused.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self.root(), Self::Authentication { .. } | Self::HostKey(_))
     }
 
-    /// What went wrong, without what was learnt around it: what it meant for a command, what the server had said before.
+    /// Returns the original error, without what was learnt around it: its meaning for a command, the server's earlier
+    /// words.
     pub fn root(&self) -> &Self {
         match self {
             Self::Lost { cause, .. }
@@ -400,7 +403,7 @@ impl Error {
         self.kind().may_pass()
     }
 
-    /// Who is to blame.
+    /// Returns the party to blame.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Network { .. }
@@ -466,8 +469,8 @@ impl Error {
         }
     }
 
-    /// What it means for the command, or the operation on a file, that was asked for. Every error but a lost connection
-    /// comes before the start; a file's is the server's answer, after which nothing more will happen.
+    /// Returns the meaning for the requested command, or operation on a file. Every error but a lost connection comes
+    /// before the start; a file's is the server's answer, after which nothing more will happen.
     pub fn execution(&self) -> Execution {
         match self {
             Self::Lost { execution, .. } => *execution,
@@ -551,7 +554,7 @@ impl Error {
         }
     }
 
-    /// What `host`'s configuration does not allow.
+    /// Returns the error for something that `host`'s configuration does not allow.
     pub fn configuration(host: &HostConfig, problem: impl Into<String>) -> Self {
         Self::Configuration {
             host: host.original_host.clone(),
@@ -585,7 +588,7 @@ impl Error {
         }
     }
 
-    /// What the server or the network did, with the address that was reached, if it is known.
+    /// Returns the error with the address that was reached, if it is known.
     pub(crate) fn at(self, address: Option<SocketAddr>) -> Self {
         match (self, address) {
             (
@@ -699,7 +702,8 @@ impl From<Error> for io::Error {
     }
 }
 
-/// What a server says of a file, in the words of ssh's tools; what was being done where its own say nothing.
+/// Returns a server's error about a file, in the words of ssh's tools, or the interrupted action if its own say
+/// nothing.
 fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
     let words = match status.code {
         StatusCode::NO_SUCH_FILE => "No such file or directory",

@@ -51,13 +51,15 @@ pub use remote::{IncomingConnection, RemoteListener};
 /// A client of a forwarding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardClient {
-    /// Where it comes from, as `address:port`, of a remote forwarding in the server's words; empty for a client of a Unix socket.
+    /// The origin, as `address:port`, of a remote forwarding in the server's words; empty for a client of a Unix
+    /// socket.
     pub from: String,
-    /// Where it is to be carried.
+    /// The target.
     pub target: String,
 }
 
-/// Who is told of each client of a forwarding before anything is done for it. A client is sent away where that is an error.
+/// A witness, which is told of each client of a forwarding before anything is done for it. A client is sent away where
+/// that is an error.
 pub type Witness = Arc<dyn Fn(ForwardClient) -> BoxFuture<'static, Result<WhenOpened, Error>> + Send + Sync>;
 
 /// Is told what came of it; what this returns is kept until the client's connection has ended.
@@ -152,14 +154,14 @@ impl ForwardHandle {
         }
     }
 
-    /// Why some of the addresses that were asked for are not listened on: another program has the port there, and who
-    /// connects to that address reaches it and not this forwarding. At least one address is listened on.
+    /// Returns the reasons why some of the requested addresses are not listened on: another program has the port there,
+    /// and a client of that address reaches it and not this forwarding. At least one address is listened on.
     pub fn failed(&self) -> &[Error] {
         &self.failed
     }
 
-    /// Where clients can connect: local addresses and paths, or, of a remote forwarding, the server's, with the host as
-    /// it was asked for. A port is the one in use, also where 0 was asked for.
+    /// Returns the addresses to which clients can connect: local addresses and paths, or, of a remote forwarding, the
+    /// server's, with the host as it was requested. A port is the one in use, also where 0 was asked for.
     pub fn listening(&self) -> Vec<Listen> {
         self.shared
             .listening
@@ -176,24 +178,24 @@ impl ForwardHandle {
         })
     }
 
-    /// Whether it has ended by itself: see [`ForwardEvent::Failed`].
+    /// Returns whether it has ended by itself: see [`ForwardEvent::Failed`].
     pub fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// What it has done so far.
+    /// Returns its counters so far.
     pub fn counters(&self) -> ForwardCounters {
         self.shared.counters()
     }
 
-    /// What tells [`Self::counters`] to somebody who does not have the handle. [`ForwardEvents`] end no sooner than it is
-    /// dropped.
+    /// Returns a function that reports [`Self::counters`] to somebody who does not have the handle. [`ForwardEvents`]
+    /// end no sooner than it is dropped.
     pub fn counting(&self) -> impl Fn() -> ForwardCounters + Send + Sync + use<> {
         let shared = self.shared.clone();
         move || shared.counters()
     }
 
-    /// What happens to it from now on.
+    /// Returns its events from now on.
     pub fn events(&self) -> ForwardEvents {
         ForwardEvents {
             queue: self.shared.events.subscribe(),
@@ -228,7 +230,7 @@ impl Drop for ForwardHandle {
     }
 }
 
-/// What a forwarding has done so far.
+/// The counters of a forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ForwardCounters {
@@ -244,7 +246,7 @@ pub struct ForwardCounters {
     pub bytes_received: u64,
 }
 
-/// What happens to a forwarding.
+/// An event of a forwarding.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ForwardEvent {
@@ -252,9 +254,9 @@ pub enum ForwardEvent {
     Refused {
         /// The client, as `address:port`; empty for a client of a socket on the server.
         from: String,
-        /// Where it was to go; empty if it did not say so.
+        /// The requested target; empty if there was none.
         target: String,
-        /// Why it could not.
+        /// The reason why it could not.
         error: Error,
     },
     /// The connection that a remote forwarding belongs to is gone. It is established anew on another.
@@ -264,7 +266,7 @@ pub enum ForwardEvent {
     },
     /// A remote forwarding could not be established anew.
     Retrying {
-        /// Why.
+        /// The reason.
         error: Error,
         /// The time until the next attempt.
         after: Duration,
@@ -275,7 +277,7 @@ pub enum ForwardEvent {
     /// A remote forwarding has ended, because nothing but the user can help: a host key that changed, a key that
     /// is no longer accepted.
     Failed {
-        /// Why.
+        /// The reason.
         error: Error,
     },
 }
@@ -303,7 +305,7 @@ impl ForwardEvents {
 /// Events kept for readers that are late.
 const EVENTS: usize = 64;
 
-/// What a forwarding's handle, its task and its connections share.
+/// The state that a forwarding's handle, its task and its connections share.
 struct Shared {
     /// Guards the addresses while they are copied or replaced.
     listening: Mutex<Vec<Listen>>,

@@ -24,7 +24,7 @@ use crate::error::Error;
 /// A master that answers does so at once: it is a process on this machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long `ssh -O exit` may take.
+/// The time limit of `ssh -O exit`.
 const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// A master, by its control socket.
@@ -32,11 +32,11 @@ const EXIT_LIMIT: Duration = Duration::from_secs(5);
 pub struct Master {
     /// The control socket.
     pub path: PathBuf,
-    /// What its path says of the host: the name as typed or the host name, where ControlPath has a token for one.
+    /// The host's name in its path: as typed or the host name, if ControlPath has a token for one.
     pub host: Option<String>,
 }
 
-/// What has become of a master.
+/// The state of a master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MasterState {
     /// It answers.
@@ -49,14 +49,15 @@ pub enum MasterState {
     Missing,
 }
 
-/// What is known of a master that answers. Everything but its process is read from /proc, and missing where that is.
+/// The known facts about a master that answers. Everything but its process is read from /proc, and missing where that
+/// is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterReport {
     /// Its process.
     pub pid: u32,
     /// Since when it listens.
     pub since: Option<SystemTime>,
-    /// Who it is connected to: address and port; a proxy command's master has none.
+    /// The peer: address and port; a proxy command's master has none.
     pub peer: Option<String>,
     /// Clients that are connected to it, each with a session or a forwarding.
     pub clients: Option<usize>,

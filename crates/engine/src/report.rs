@@ -1,4 +1,4 @@
-//! What the engine tells, in the words that all programs share.
+//! The engine's reports, in the words that all programs share.
 
 use std::time::UNIX_EPOCH;
 use trunkline_text::Printable;

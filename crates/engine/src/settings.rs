@@ -1,4 +1,4 @@
-//! What the user can set about the engine itself, apart from ssh_config.
+//! The user's settings of the engine itself, apart from ssh_config.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -210,7 +210,7 @@ impl Settings {
     }
 }
 
-/// What is wrong with a line.
+/// An error in a line.
 enum Problem {
     /// There is no such setting. One of a similar name.
     Unknown(Option<&'static str>),
@@ -232,7 +232,7 @@ pub enum SettingsError {
         file: PathBuf,
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong there, and what is allowed.
+        /// The error there, and the allowed values.
         problem: String,
     },
 }
@@ -266,21 +266,21 @@ pub enum PredictMode {
 /// A setting, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// What it is called.
+    /// Its key.
     pub key: &'static str,
     /// Its value, as it would be written in the file.
     pub value: String,
     /// Its default, likewise.
     pub default: String,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
-/// How a setting is written.
+/// The notation of a setting.
 trait Written {
     type Form;
 
-    /// What it may be, for people.
+    /// The allowed values, for people.
     const ALLOWED: &'static str;
 
     /// `None` where it may not be that.

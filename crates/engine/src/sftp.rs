@@ -63,7 +63,7 @@ pub struct Sftp {
     reopen: Option<Reopen>,
 }
 
-/// How another session is opened in the place of one that was lost.
+/// The way to open another session in the place of one that was lost.
 #[derive(Clone)]
 pub(crate) struct Reopen(Arc<dyn Fn() -> Opening + Send + Sync>);
 
@@ -75,7 +75,7 @@ impl Reopen {
         opened.map_err(|failure| Error::local("opening another SFTP session", std::io::Error::other(failure)))
     }
 
-    /// Why that failed, where this error says so.
+    /// Returns the reason of that failure, if this error has one.
     pub(crate) fn failure(error: &Error) -> Option<&Failure> {
         match error {
             Error::Local { source, .. } => source.get_ref()?.downcast_ref(),
@@ -143,7 +143,7 @@ impl Sftp {
         &self.link
     }
 
-    /// What errors call the server.
+    /// Returns the server's name for errors.
     pub fn host(&self) -> &str {
         self.link.host()
     }
@@ -161,7 +161,7 @@ impl Sftp {
         self.link.end().await
     }
 
-    /// What the server takes, asked for when the session began; the defaults of a server that does not say.
+    /// Returns the server's limits, asked for when the session began; the defaults of a server that does not say.
     ///
     /// # Errors
     /// Why there is no session.
@@ -305,14 +305,14 @@ impl Sftp {
         symlink::make_exactly(self, target, link).await
     }
 
-    /// What a symbolic link says, in the server's words.
+    /// Returns the target of a symbolic link, in the server's words.
     pub async fn readlink(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
         let path = bytes(path);
         let request = Request::Readlink { path: path.clone() };
         self.path(symlink::READING, &path, request).await
     }
 
-    /// What a symbolic link says, in its own words: some servers answer with others.
+    /// Returns the text of a symbolic link itself: some servers answer with another.
     ///
     /// # Errors
     /// As the others; and where the link's text cannot be told from what the server answers.

@@ -63,7 +63,7 @@ fn rounds(options: &TuneOptions) -> usize {
     if options.full { 3 } else { 2 }
 }
 
-/// What is enough for any one measurement.
+/// Returns the longest time for any one measurement.
 fn longest(options: &TuneOptions) -> Duration {
     Duration::from_millis(if options.full { 2000 } else { 500 })
 }
@@ -115,7 +115,7 @@ struct Tuning<'a> {
     engine: Engine,
     request: Request,
     interaction: Interaction,
-    /// What ssh_config says.
+    /// The configuration.
     config: Arc<HostConfig>,
     options: TuneOptions,
     watch: &'a (dyn Fn(Step) + Send + Sync),
@@ -610,7 +610,7 @@ impl Tuning<'_> {
         Ok(())
     }
 
-    /// What several sessions move together.
+    /// Measures the rates of several sessions together.
     async fn run_together(&mut self, lanes: &[Lane], direction: Direction, slot: Slot) -> Result<f64, Error> {
         let shape = self.filling(direction, false);
         let slot = Slot {
@@ -642,7 +642,7 @@ impl Tuning<'_> {
         Ok(moved)
     }
 
-    /// What keeps the path busy.
+    /// Returns the shape that keeps the path busy.
     fn filling(&self, direction: Direction, compressed: bool) -> Shape {
         let rates = self.report.link.rates;
         let rate = match direction {
@@ -676,7 +676,7 @@ impl Tuning<'_> {
         self.note_difference(difference);
     }
 
-    /// What was measured twice shows how much rates differ by chance.
+    /// Notes a difference between repeated measurements, which shows how much rates differ by chance.
     fn note_difference(&mut self, difference: Option<f64>) {
         self.differences.extend(difference);
         self.report.noise = choice::noise(&self.differences);
@@ -794,11 +794,11 @@ impl Tuning<'_> {
 
 /// Round trips that are measured; the shortest counts.
 const PINGS: usize = 5;
-/// How long an answer may take.
+/// The time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Connections that are made at once: half of what sshd's MaxStartups allows before it drops any.
 const LOGINS: usize = 4;
-/// How long a file for rsync takes at the rate of one session: longer than what ssh and rsync take to begin.
+/// The time that a file for rsync takes at the rate of one session: longer than what ssh and rsync take to begin.
 const RSYNC_SECONDS: f64 = 0.3;
-/// What is under way at first, in bytes.
+/// The initial number of bytes under way.
 const FIRST_UNDER_WAY: f64 = 64e3;

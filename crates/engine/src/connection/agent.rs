@@ -43,8 +43,8 @@ fn socket(host: &HostConfig) -> Option<&Path> {
     }
 }
 
-/// Whether the agent that the host may use takes connections now. Where it does not (an SSH_AUTH_SOCK of a session that has
-/// ended), ssh does not offer it, and a shell over there finds none (ssh.c, `check_agent_present`).
+/// Returns whether the agent that the host may use takes connections now. Where it does not (an SSH_AUTH_SOCK of a
+/// session that has ended), ssh does not offer it, and a shell over there finds none (ssh.c, `check_agent_present`).
 pub(crate) async fn is_there(host: &HostConfig) -> bool {
     match socket(host) {
         Some(path) => Agent::connect(path).await.is_ok(),

@@ -1,5 +1,4 @@
-//! Which method answers the server's next turn: the order of OpenSSH's client, without its probes where they can be
-//! saved.
+//! The method for the server's next turn: the order of OpenSSH's client, without its probes where they can be saved.
 
 pub(super) mod identities;
 
@@ -25,7 +24,7 @@ use crate::keys;
 use crate::prompt::{Answerer, Prompt, PromptKind, ServerQuestions};
 use identities::{Candidate, Identities, SessionProof};
 
-/// What ssh prefers when PreferredAuthentications says nothing, as far as the engine does it.
+/// ssh's preference if PreferredAuthentications sets nothing, as far as the engine supports it.
 const PREFERRED: [&str; 3] = ["publickey", "keyboard-interactive", "password"];
 
 /// The course of one authentication.
@@ -39,7 +38,7 @@ pub(crate) struct Authentication<'a> {
     /// Methods that hand out secrets are off: the host key is not verified (StrictHostKeyChecking no, changed key).
     key_only: bool,
     probing: Option<Candidate>,
-    /// What was shown last, and as what.
+    /// The last attempt's credential, and its method.
     shown: Option<(Candidate, String)>,
     /// Keys without an algorithm that the server takes, as far as it has said.
     unmatched: VecDeque<Candidate>,
@@ -48,9 +47,9 @@ pub(crate) struct Authentication<'a> {
     /// A program that takes ssh's place waits: it can leave to ssh what only ssh does.
     is_ssh: bool,
     used: Option<Candidate>,
-    /// What was tried last.
+    /// The method of the last attempt.
     used_method: &'static str,
-    /// What has become of each method, as far as others may ask.
+    /// The fate of each method, as far as others may ask.
     course_taken: CourseTaken,
     /// The methods that the user allows.
     terms: LogInTerms,
@@ -61,14 +60,14 @@ pub(crate) struct Authentication<'a> {
     interactive_left: u32,
     password_failed: bool,
     last_password: Option<Zeroizing<String>>,
-    /// Who has answered questions.
+    /// The answerer of questions.
     answered: Answerer,
     allowed: Vec<String>,
-    /// What was tried last was right, and the server wants one more method.
+    /// The last attempt was right, and the server wants one more method.
     partial: bool,
     /// The program's own course, instead of ssh's.
     course: Option<(u32, Arc<dyn Authenticator>)>,
-    /// What of the identities' notes the program has heard.
+    /// The number of the identities' notes that the program has heard.
     notes_told: usize,
     /// Bytes of banners that may still be shown.
     banners_left: usize,
@@ -76,7 +75,7 @@ pub(crate) struct Authentication<'a> {
     banner: String,
 }
 
-/// What has become of the methods so far.
+/// The fate of the methods so far.
 #[derive(Debug, Clone, Default)]
 struct CourseTaken {
     trying: Option<Way>,
@@ -186,7 +185,7 @@ impl<'a> Authentication<'a> {
         self.course = Some((login, course.clone()));
     }
 
-    /// Whoever waits takes ssh's place.
+    /// Marks the waiting client as one in ssh's place.
     pub(crate) fn stand_for_ssh(&mut self) {
         self.is_ssh = true;
     }
@@ -196,7 +195,7 @@ impl<'a> Authentication<'a> {
         self.used.as_ref().map(Candidate::digest)
     }
 
-    /// Who had to do something for it, and would have to again.
+    /// Returns the answerer who had to do something for it, and would have to again.
     pub(crate) fn answered(&self) -> Answerer {
         match &self.used {
             Some(used) if used.wants_touch() => Answerer::Person,
@@ -204,7 +203,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// What the server had to say.
+    /// Returns the server's banner.
     pub(crate) fn into_banner(self) -> String {
         self.banner
     }
@@ -236,7 +235,7 @@ impl<'a> Authentication<'a> {
         );
     }
 
-    /// How it was logged in, to a host whose key was checked like this.
+    /// Returns the log-in, to a host whose key was checked like this.
     pub(crate) fn log_in(&self, host_key: HostKeyCheck) -> LogIn {
         let CourseTaken {
             trying,
@@ -600,7 +599,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// Whether ssh signs with SHA-1 for this server, with a key like this one.
+    /// Returns whether ssh signs with SHA-1 for this server, with a key like this one.
     fn would_sign_with_sha1(&self, driver: &Driver, candidate: &Candidate) -> bool {
         let server = driver.proto.ext_info().server_sig_algs.as_deref();
         self.host.allows_sha1_for(&candidate.key_type)
@@ -612,7 +611,7 @@ impl<'a> Authentication<'a> {
             }
     }
 
-    /// Whether ssh has something to log in with that the engine has not.
+    /// Returns whether ssh has something to log in with that the engine has not.
     fn only_ssh(&self) -> bool {
         let keys = self.identities.only_ssh;
         self.course.is_none() && (self.wants_sha1 || keys.named || (keys.default && self.is_ssh))

@@ -22,14 +22,14 @@ use crate::connection::lease::Lease;
 use crate::connection::timing::idle::Idle;
 use crate::error::{Error, Execution, ServerRequest};
 
-/// What a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its way to the
-/// socket, the next can be filled.
+/// The most that a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its
+/// way to the socket, the next can be filled.
 const WRITE_LIMIT: usize = 512 * 1024;
 /// A reader tells the driver of this much at a time: often enough for the window (2 MiB at least, returned in quarters)
 /// never to starve, seldom enough to cost nothing.
 const CREDIT_STEP: usize = 64 * 1024;
 
-/// What the driver is asked to do.
+/// A request to the driver.
 pub(crate) enum Op {
     Open {
         kind: trunkline_proto::ChannelKind,
@@ -102,7 +102,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Whether the server may soon answer it.
+    /// Returns whether the server may soon answer it.
     pub(crate) fn asks(&self) -> bool {
         !matches!(
             self,
@@ -115,7 +115,7 @@ impl Op {
         )
     }
 
-    /// Whether the server owes an answer to it.
+    /// Returns whether the server owes an answer to it.
     pub(crate) fn is_answered(&self) -> bool {
         match self {
             Self::Open { .. } | Self::Begin { .. } | Self::Global { .. } | Self::Ping { .. } => true,
@@ -127,11 +127,11 @@ impl Op {
 
 pub(crate) type Ops = queue::Sender<Op>;
 
-/// What became of a global request: the answer's body where the server granted it, `None` where it refused, an error
-/// where it was not asked.
+/// The fate of a global request: the answer's body if the server granted it, `None` if it refused, an error if it was
+/// not asked.
 pub(crate) type GlobalReply = Result<Option<Bytes>, Error>;
 
-/// What both ends of a channel see.
+/// The state that both ends of a channel see.
 #[derive(Debug)]
 pub(crate) struct ChannelShared {
     /// The protocol's number, set by the driver before anything else about the channel is handled.
@@ -181,12 +181,12 @@ impl ChannelShared {
         self.id.store(id.number(), Ordering::Relaxed);
     }
 
-    /// Whether the driver may open it, which nobody can prevent from then on.
+    /// Returns whether the driver may open it, which nobody can prevent from then on.
     pub(crate) fn begins(&self) -> bool {
         self.leaves_unset(Self::OPENING)
     }
 
-    /// Whether it could be given up before the driver saw it.
+    /// Returns whether it could be given up before the driver saw it.
     pub(crate) fn withdraw(&self) -> bool {
         self.leaves_unset(Self::WITHDRAWN)
     }
@@ -258,7 +258,7 @@ impl ChannelShared {
     }
 }
 
-/// How a session's command ended.
+/// The end of a session's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitStatus {
     /// It exited with this status.
@@ -276,7 +276,7 @@ pub enum ExitStatus {
 }
 
 impl ExitStatus {
-    /// Whether the command exited with status 0.
+    /// Returns whether the command exited with status 0.
     pub fn success(&self) -> bool {
         *self == Self::Exited(0)
     }
@@ -314,17 +314,17 @@ impl ExitStatus {
     }
 }
 
-/// Who waits for an answer of the server.
+/// A waiter for an answer of the server.
 pub(crate) enum Waiter {
     /// Nobody.
     Nobody,
     /// Somebody who asked.
     Caller(oneshot::Sender<bool>),
-    /// Whoever looks whether the session got its terminal.
+    /// A waiter for the session's terminal.
     Terminal,
 }
 
-/// What the configuration of whoever opened a channel says of it.
+/// The terms of a channel, from the configuration of its opener.
 #[derive(Debug, Default)]
 pub(crate) struct ChannelTerms {
     /// ChannelTimeout.
@@ -356,7 +356,7 @@ pub(crate) struct Port {
     pub(crate) long_text: Option<usize>,
     /// Whether it runs a command that is sent SIGHUP when this side closes the channel under it.
     pub(crate) hangs_up: bool,
-    /// What a refusal is called.
+    /// The name of a refusal.
     pub(crate) what: ServerRequest,
     /// The place in the pool that the channel takes up, given back with the port.
     pub(crate) lease: Option<Lease>,
@@ -493,7 +493,8 @@ impl ChannelReader {
         pieces.len() - before
     }
 
-    /// Whether the end of the stream was the server's word, and not the loss of the connection. To be asked at the end.
+    /// Returns whether the end of the stream was the server's word, and not the loss of the connection. To be asked at
+    /// the end.
     pub fn is_complete(&self) -> bool {
         self.shared.is_complete()
     }
@@ -581,8 +582,8 @@ impl ChannelWriter {
         .await
     }
 
-    /// How many bytes the server's window has room for, beyond what was written; with `waits`, waits until it has some. Fails
-    /// with `BrokenPipe` once the channel is closed.
+    /// Returns the number of bytes for which the server's window has room, beyond those already written; with `waits`,
+    /// waits until it has some. Fails with `BrokenPipe` once the channel is closed.
     pub async fn window(&self, waits: bool) -> io::Result<usize> {
         let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
         if self.ended {
@@ -658,7 +659,7 @@ impl AsyncWrite for ChannelWriter {
         Poll::Ready(Ok(len))
     }
 
-    /// What was written is on its way already; the driver seals it at its next turn.
+    /// Does nothing: written data is on its way already; the driver seals it at its next turn.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -686,7 +687,7 @@ impl ChannelStream {
         }
     }
 
-    /// How many bytes the server's window has room for.
+    /// Returns the number of bytes for which the server's window has room.
     pub(crate) async fn window(&self) -> io::Result<usize> {
         self.writer.window(false).await
     }
@@ -701,7 +702,7 @@ impl ChannelStream {
         (self.reader, self.writer, self.end)
     }
 
-    /// What closes it while somebody else reads or writes.
+    /// Returns a handle that closes it while somebody else reads or writes.
     pub fn closer(&self) -> ChannelCloser {
         ChannelCloser {
             shared: self.writer.shared.clone(),
@@ -750,7 +751,7 @@ impl ChannelCloser {
         self.shared.carried()
     }
 
-    /// Whether the server has ended what it sends, all of which need not have been read.
+    /// Returns whether the server has ended what it sends, all of which need not have been read.
     pub fn has_heard_end(&self) -> bool {
         self.shared.is_complete()
     }
@@ -787,7 +788,7 @@ impl AsyncWrite for ChannelStream {
     }
 }
 
-/// What [`Started`] means to the one who asked.
+/// Returns the meaning of [`Started`] to the requester.
 pub(crate) fn execution(started: Started) -> Execution {
     match started {
         Started::No => Execution::DidNotStart,

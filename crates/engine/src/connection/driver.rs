@@ -48,8 +48,8 @@ const QUIET: u64 = 4 * 1024;
 /// Turns of the loop before other tasks of the thread get theirs.
 const TURNS: usize = 32;
 
-/// What the server offers without being asked for it now. Goes through its queue in a box: a queue has room for 32 from
-/// the start, and most connections never see an offer.
+/// An offer of the server's, without a request. Goes through its queue in a box: a queue has room for 32 from the
+/// start, and most connections never see an offer.
 #[derive(Debug)]
 pub(crate) enum Offer {
     Channel { id: ChannelId, kind: IncomingKind },
@@ -66,18 +66,18 @@ pub(crate) struct Driver {
     idle: HashMap<ChannelId, Box<Idle>>,
     /// Of sessions whose typing is obscured.
     keystrokes: HashMap<ChannelId, Keystrokes>,
-    /// What is left of the places of channels that this side has closed, until the server has, too.
+    /// The places of channels that this side has closed, until the server has, too.
     closing: HashMap<ChannelId, Lease>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<GlobalReply>>,
     pings: Vec<oneshot::Sender<()>>,
-    /// Who waits for room in a channel's window.
+    /// The waiters for room in a channel's window.
     rooms: Vec<(ChannelId, oneshot::Sender<usize>)>,
     /// Channels whose window is full: who writes to them comes no further without the server.
     full: HashSet<ChannelId>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
     /// Events that the handshake has to decide about; see [`crate::connection::handshake`].
     questions: VecDeque<Event>,
-    /// What ended the connection before all of these were told.
+    /// The error that ended the connection before all of these were told.
     end: Option<Error>,
     /// A session that was opened with the log-in, for the first that is asked for.
     ready: Option<ChannelId>,
@@ -94,7 +94,7 @@ pub(crate) struct Driver {
     /// The ping whose answer is timed.
     pinged: Option<RttProbe>,
     last_activity: Instant,
-    /// When something last came from the server.
+    /// The time at which something last came from the server.
     heard: Instant,
     released: bool,
     read_size: usize,
@@ -165,7 +165,7 @@ impl Driver {
         self.learner = Some(learner);
     }
 
-    /// Whether the first thing that is asked for is a session.
+    /// Returns whether the first thing that is asked for is a session.
     pub(crate) fn wants_session(&self) -> bool {
         self.ops.is_first(|op| {
             let Op::Open { kind, .. } = op else { return false };
@@ -173,7 +173,7 @@ impl Driver {
         })
     }
 
-    /// What became of a session that was opened with the log-in, where it is known and was not asked about.
+    /// Returns the fate of a session that was opened with the log-in, once it is known and was not asked about.
     pub(crate) fn early_session(&mut self) -> Option<Option<ChannelId>> {
         let is_it = |event: &Event| matches!(event, Event::EarlySession(_));
         let at = self.questions.iter().position(is_it)?;
@@ -188,7 +188,7 @@ impl Driver {
         self.ready = Some(session);
     }
 
-    /// Whether operations were taken from the queue, so that something may have been asked of the server.
+    /// Returns whether operations were taken from the queue, so that something may have been asked of the server.
     pub(crate) fn is_touched(&self) -> bool {
         self.takes_ops
     }
@@ -510,7 +510,7 @@ impl Driver {
         }
     }
 
-    /// What of `data`, or of what was held before it, leaves now.
+    /// Returns the part of `data`, or of earlier data, that leaves now.
     fn typed(&mut self, id: ChannelId, data: Bytes) -> Bytes {
         let Some(keystrokes) = self.keystrokes.get_mut(&id) else {
             return data;
@@ -798,7 +798,8 @@ impl Driver {
         refuse(op, why);
     }
 
-    /// Why an operation is not done whose text would have the server end the connection, and so everything else that uses it.
+    /// Returns the reason why an operation is refused whose text would make the server end the connection, and so
+    /// everything else that uses it.
     fn unbearable(&self, op: &Op) -> Option<Error> {
         let texts: Vec<Text> = match op {
             Op::Open { kind, requests, .. } => {
@@ -880,8 +881,9 @@ impl Driver {
         Some(length)
     }
 
-    /// Why an operation is not done with a server that was not verified (sshconnect.c, `check_host_key`); `None` for
-    /// what may be done. ssh's own `-W`, and with it a jump host, fails through ExitOnForwardFailure, which it implies.
+    /// Returns the reason why an operation is refused with a server that was not verified (sshconnect.c,
+    /// `check_host_key`); `None` for allowed ones. ssh's own `-W`, and with it a jump host, fails through
+    /// ExitOnForwardFailure, which it implies.
     fn disabled(&self, op: &Op) -> Option<Error> {
         if !self.unverified {
             return None;
@@ -1257,7 +1259,7 @@ impl Driver {
         let _ = Pin::new(&mut self.io).poll_shutdown(cx);
     }
 
-    /// How far the log-in is; `None` once it is done.
+    /// Returns the stage of the log-in; `None` once it is done.
     pub(crate) fn stage(&self) -> Option<LogInStage> {
         match (
             self.proto.server_id(),
@@ -1276,11 +1278,11 @@ impl Driver {
 /// fewest. A server does not refuse a longer request: it ends the whole connection, with everything else that uses it.
 pub(crate) const SURE_TEXT: usize = 8 * 1024;
 
-/// What OpenSSH's PACKET_MAX_SIZE leaves for text: a packet has a length, a padding of at most 255 bytes and some fields, too, and
-/// what cannot be compressed grows by 6 bytes in 16 KiB.
+/// The room for text in OpenSSH's PACKET_MAX_SIZE: a packet has a length, a padding of at most 255 bytes and some
+/// fields, too, and incompressible text grows by 6 bytes in 16 KiB.
 const LONGEST_TEXT: usize = 255 * 1024;
 
-/// Which part of an operation has text for the server.
+/// The part of an operation that has text for the server.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Target,
@@ -1325,8 +1327,8 @@ impl Text {
     }
 }
 
-/// Whether a command would not notice that its channel is closed: sshd closes its pipes, which only shows to one that
-/// reads or writes. A terminal hangs up by itself, and sshd gives subsystems no signals.
+/// Returns whether a command would not notice that its channel is closed: sshd closes its pipes, which only shows to
+/// one that reads or writes. A terminal hangs up by itself, and sshd gives subsystems no signals.
 fn runs_without_terminal(requests: &[ChannelRequest]) -> bool {
     let runs = |request: &ChannelRequest| matches!(request, ChannelRequest::Exec(_) | ChannelRequest::Shell);
     let terminal = |request: &ChannelRequest| matches!(request, ChannelRequest::Pty { .. });

@@ -13,7 +13,7 @@ use crate::connection::channel::{ChannelStream, Op, Ops, channel};
 use crate::connection::timing::idle::Idle;
 use crate::error::ServerRequest;
 
-/// What the server was asked to listen on.
+/// The address on which the server was asked to listen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ListenKey {
     /// An address as it was asked for, and the port that the server listens on. sshd repeats the address to the letter
@@ -28,7 +28,7 @@ pub(crate) enum ListenKey {
 /// Takes or refuses a connection that comes in. Called by the task that drives the connection: it must not block.
 pub(crate) type Handler = Arc<dyn Fn(Offered) + Send + Sync>;
 
-/// Where connections that a server opens towards this side go. One for each connection.
+/// The handlers of connections that a server opens towards this side. One for each connection.
 pub(crate) struct Incoming {
     /// Weak, so that listening does not keep a connection alive that nobody holds.
     ops: queue::WeakSender<Op>,
@@ -47,7 +47,7 @@ struct Table {
 }
 
 impl Table {
-    /// Who takes a connection to an address.
+    /// Returns the handler of connections to an address.
     fn handler(&self, key: &ListenKey) -> Option<Handler> {
         if let Some(listener) = self.handlers.get(key) {
             return Some(listener.handler.clone());
@@ -68,7 +68,7 @@ impl Table {
     }
 }
 
-/// Who takes the connections to an address.
+/// The handler of the connections to an address.
 struct Listener {
     handler: Handler,
     /// The server has said that it listens.
@@ -272,7 +272,7 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// Who connected, as the server tells it; empty for sockets.
+    /// Returns the origin of the connection, in the server's words; empty for sockets.
     pub(crate) fn originator(&self) -> &str {
         &self.originator
     }

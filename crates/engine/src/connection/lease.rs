@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How the place of a channel comes back.
+/// The way in which the place of a channel comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The server never gave it.

@@ -69,13 +69,12 @@ pub type WantsProof<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
 /// A program's own course of a log-in, instead of ssh's order of methods.
 pub trait Authenticator: Send + Sync {
-    /// What is tried next in the log-in of this number: each connection has one of its own. `None` when there is nothing left,
-    /// which ends the log-in. `methods` are those that the server can
-    /// continue with, `None` before it was asked anything; `partial`: the attempt before was right, and the server wants one
-    /// more.
+    /// Returns the next attempt in the log-in of this number: each connection has one of its own. `None` when there is
+    /// nothing left, which ends the log-in. `methods` are those that the server can continue with, `None` before it was
+    /// asked anything; `partial`: the attempt before was right, and the server wants one more.
     fn next<'a>(&'a self, login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a>;
 
-    /// What was agreed with a server whose host key is believed, before anything is shown to it.
+    /// Takes the agreement with a server whose host key is accepted, before anything is shown to it.
     fn agreed(&self, login: u32, agreement: Agreement) {
         drop((login, agreement));
     }
@@ -87,14 +86,15 @@ pub trait Authenticator: Send + Sync {
     /// The new one goes out with the old one. `None`: there is none, and the log-in continues with the next attempt.
     fn new_password<'a>(&'a self, login: u32, prompt: &'a str) -> NewPassword<'a>;
 
-    /// Whether its answers may take any time. A log-in that waits for its program then counts as none of those that a server,
-    /// or this machine, is to have at once.
+    /// Returns whether its answers may take any time. A log-in that waits for its program then counts as none of those
+    /// that a server, or this machine, is to have at once.
     fn takes_its_time(&self) -> bool {
         false
     }
 }
 
-/// What client and server have agreed on before a log-in. Algorithms have the names of RFC 4250 section 4.11 and its successors.
+/// The agreement of client and server before a log-in. Algorithms have the names of RFC 4250 section 4.11 and its
+/// successors.
 #[derive(Debug, Clone)]
 pub struct Agreement {
     /// The server's identification.
@@ -132,7 +132,7 @@ impl Agreement {
 /// A new password, in time.
 pub type NewPassword<'a> = Pin<Box<dyn Future<Output = Option<zeroize::Zeroizing<String>>> + Send + 'a>>;
 
-/// What is tried next, in time.
+/// The next attempt, in time.
 pub type NextAttempt<'a> = Pin<Box<dyn Future<Output = Option<Attempt>> + Send + 'a>>;
 
 /// One attempt to log in.
@@ -144,7 +144,7 @@ pub struct Attempt {
     pub method: Method,
 }
 
-/// What an attempt shows the server.
+/// The credential of an attempt.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Method {
@@ -237,7 +237,7 @@ impl Login {
         &self.keys
     }
 
-    /// Whether the way is a stream of the program's.
+    /// Returns whether the way is a stream of the program's.
     pub(crate) fn is_over_stream(&self) -> bool {
         self.over.is_some()
     }
@@ -268,12 +268,12 @@ impl Login {
         })
     }
 
-    /// Who judges host keys, if not known_hosts alone.
+    /// Returns the judge of host keys, if not known_hosts alone.
     pub(crate) fn verifier(&self) -> Option<&Arc<dyn HostKeyVerifier>> {
         self.verifier.as_ref()
     }
 
-    /// Whether known_hosts decide as with `StrictHostKeyChecking yes`, and are then judged.
+    /// Returns whether known_hosts decide as with `StrictHostKeyChecking yes`, and are then judged.
     pub(crate) fn judges_host_keys(&self) -> bool {
         self.verifier.is_some()
     }

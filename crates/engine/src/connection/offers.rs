@@ -1,4 +1,4 @@
-//! What a server offers while its connection lives: forwarded connections, and its list of host keys.
+//! A server's offers while its connection lives: forwarded connections, and its list of host keys.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::host_key::{KeyUpdate, Policy, Server, Trust, UnprovenKeys};
 use crate::interaction::Interaction;
 use crate::prompt::{Prompt, PromptKind};
 
-/// How long a server may take to prove its host keys, for which a connection that ends waits.
+/// The time limit for a server to prove its host keys, for which a connection that ends waits.
 const PROOF_LIMIT: Duration = Duration::from_secs(10);
 
 /// UpdateHostKeys, or what a program's verifier is told of instead, for one connection.

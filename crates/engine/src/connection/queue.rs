@@ -23,7 +23,7 @@ pub(crate) fn queue<T>() -> (Sender<T>, Receiver<T>) {
 
 struct State<T> {
     values: VecDeque<T>,
-    /// Whoever waits for a value.
+    /// The waiter for a value.
     reader: Option<Waker>,
     /// One end is gone.
     over: bool,
@@ -34,7 +34,7 @@ fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where values go in. Dropping the last clone ends the queue behind them.
+/// The end where values go in. Dropping the last clone ends the queue behind them.
 pub(crate) struct Sender<T>(Arc<Inlet<T>>);
 
 /// A sender that does not keep the queue from ending.
@@ -59,7 +59,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Whether nobody takes values any more.
+    /// Returns whether nobody takes values any more.
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.0.0).over
     }
@@ -121,7 +121,7 @@ impl<T> Drop for Inlet<T> {
     }
 }
 
-/// Where values come out.
+/// The end where values come out.
 pub(crate) struct Receiver<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Receiver<T> {
@@ -146,7 +146,7 @@ impl<T> Receiver<T> {
         lock(&self.0).values.pop_front()
     }
 
-    /// Whether there is a next value, and it is such.
+    /// Returns whether there is a next value, and it is such.
     pub(crate) fn is_first(&self, such: impl Fn(&T) -> bool) -> bool {
         lock(&self.0).values.front().is_some_and(such)
     }

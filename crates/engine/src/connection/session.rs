@@ -16,13 +16,13 @@ use crate::connection::lease::Lease;
 use crate::error::{Error, ServerRequest};
 use crate::metrics::{Metrics, Opening};
 
-/// What a session is to do.
+/// The program of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Program {
     Exec(Vec<u8>),
     Shell,
     Subsystem(String),
-    /// What is asked for later: [`SessionControl::request`].
+    /// The program is given later: [`SessionControl::request`].
     Later,
 }
 
@@ -37,7 +37,7 @@ pub struct Pty {
     pub modes: Vec<u8>,
 }
 
-/// What to run on a server, and how.
+/// A command on a server, with its options.
 ///
 /// ```
 /// use trunkline::Command;
@@ -66,7 +66,7 @@ impl Command {
         }
     }
 
-    /// Whether it may have left for a server though nobody waited for its start to the end.
+    /// Returns whether it may have left for a server though nobody waited for its start to the end.
     pub fn may_have_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }
@@ -127,7 +127,7 @@ impl Command {
         self.verified_only
     }
 
-    /// Whether it asks for the agent.
+    /// Returns whether it asks for the agent.
     pub fn forwards_agent(&self) -> bool {
         self.agent_forwarding
     }
@@ -138,7 +138,7 @@ impl Command {
         requests.iter().map(ChannelRequest::text_len).max().unwrap_or(0)
     }
 
-    /// Whether the session is to begin something at once.
+    /// Returns whether the session is to begin something at once.
     pub(crate) fn starts(&self) -> bool {
         self.program != Program::Later
     }
@@ -165,7 +165,7 @@ impl Command {
         requests
     }
 
-    /// What a refusal calls it.
+    /// Returns the name for a refusal.
     pub(crate) fn what(&self) -> ServerRequest {
         match &self.program {
             Program::Exec(_) => ServerRequest::Exec,
@@ -176,10 +176,10 @@ impl Command {
     }
 }
 
-/// What a finished command left.
+/// The result of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// All of its standard output.
     pub stdout: Vec<u8>,
@@ -198,7 +198,7 @@ pub struct Session {
     pub stdout: ChannelReader,
     /// Its standard error; silent on a terminal.
     pub stderr: ChannelReader,
-    /// What else can be done to it.
+    /// The control of the session.
     pub control: SessionControl,
     end: SessionEnd,
 }
@@ -339,15 +339,15 @@ pub struct SessionParts {
 #[derive(Debug)]
 pub struct SessionEnd {
     started: Option<oneshot::Receiver<Result<(), Error>>>,
-    /// Who counts how long the start took, until it has.
+    /// The timer of the start, until it has started.
     timed: Option<Timed>,
-    /// Why there was no start, once that is known.
+    /// The reason why there was no start, once that is known.
     refused: Option<Error>,
     exited: Exit,
     done: oneshot::Receiver<Result<ExitStatus, Error>>,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug)]
 enum Exit {
     Awaited(oneshot::Receiver<ExitStatus>),
@@ -356,8 +356,8 @@ enum Exit {
     Never,
 }
 
-/// How a session came to be, and since when.
-/// A start that is waited for: where nobody does so to the end, it is withdrawn, or its command may have left.
+/// The origin of a session, and its time. A start that is waited for: where nobody does so to the end, it is withdrawn,
+/// or its command may have left.
 pub(crate) struct Starting<'a> {
     command: &'a Command,
     control: SessionControl,
@@ -482,7 +482,7 @@ impl SessionControl {
         async move { answer.await.unwrap_or(false) }
     }
 
-    /// Whether the server has ended what it sends, all of which need not have been read.
+    /// Returns whether the server has ended what it sends, all of which need not have been read.
     pub fn has_heard_end(&self) -> bool {
         self.shared.is_complete()
     }
@@ -509,7 +509,8 @@ impl SessionControl {
         self.shared.withdraw()
     }
 
-    /// Whether the session still waits on this side, for a connection to the right server: nothing of it was sent.
+    /// Returns whether the session still waits on this side, for a connection to the right server: nothing of it was
+    /// sent.
     pub fn is_waiting(&self) -> bool {
         self.shared.id().is_none()
     }
@@ -531,8 +532,8 @@ impl SessionControl {
         let _ = self.ops.send(Op::Doubt);
     }
 
-    /// Whether the server gave the session no terminal, though it was asked for one; known once the session has started.
-    /// The command runs without.
+    /// Returns whether the server gave the session no terminal, though it was asked for one; known once the session has
+    /// started. The command runs without.
     pub fn is_terminal_refused(&self) -> bool {
         self.shared.is_terminal_refused()
     }
@@ -601,7 +602,7 @@ impl SpareSession {
         async move { answer.await.is_ok() }
     }
 
-    /// Whether the server has closed it, or the connection is gone.
+    /// Returns whether the server has closed it, or the connection is gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.parts.shared.is_closed() || self.ops.is_closed()
     }

@@ -1,4 +1,4 @@
-//! What a transport runs over.
+//! The socket below a transport.
 
 pub(super) mod acknowledge;
 pub(super) mod gather;
@@ -16,7 +16,7 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
     /// again would do it after what it was asked since, over another connection.
     fn abandon(&mut self) {}
 
-    /// Whether nothing was there to be read, when a read had to wait.
+    /// Returns whether nothing was there to be read, when a read had to wait.
     fn is_drained(&self) -> bool {
         true
     }

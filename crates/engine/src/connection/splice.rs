@@ -32,7 +32,7 @@ pub(crate) struct Traffic {
     pub(crate) received: Counter,
 }
 
-/// What was read behind a SOCKS request: the first bytes of what is to be carried.
+/// The data that was read behind a SOCKS request: the first bytes to be carried.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     pub(crate) to_channel: Bytes,

@@ -1,4 +1,4 @@
-//! What becomes due by time alone: decisions on simulated time, which the driver carries out.
+//! Timers: decisions on simulated time, which the driver carries out.
 
 pub(crate) mod idle;
 pub(crate) mod keepalive;

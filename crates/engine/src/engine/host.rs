@@ -28,16 +28,16 @@ use crate::sftp::{Known, Sftp, WhenOver};
 pub struct Host {
     /// The pool of its own key. Its sessions may go to another one: see [`Self::pool`].
     pub(super) own: Arc<Pool>,
-    /// What knows of others; nothing where it shares with nobody.
+    /// The engine, which knows of others; nothing if the host shares with nobody.
     pub(super) engine: Weak<Inner>,
     pub(super) caller: Caller,
-    /// What was measured to be best for moving data.
+    /// The best settings for moving data, by measurement.
     pub(super) tuned: Option<Arc<Choice>>,
-    /// Where neither that nor the user has copies compressed, or has forbidden it.
+    /// Set if neither that nor the user compresses copies or forbids it.
     pub(super) undecided: Option<Arc<Undecided>>,
 }
 
-/// What it takes to reach a host anew, with compression.
+/// The means to reach a host again, with compression.
 pub(super) struct Undecided {
     pub(super) engine: Weak<Inner>,
     pub(super) request: Request,
@@ -50,7 +50,7 @@ impl fmt::Debug for Undecided {
 }
 
 impl Host {
-    /// What ssh_config says of it.
+    /// Returns its configuration.
     pub fn config(&self) -> &Arc<HostConfig> {
         &self.caller.config
     }
@@ -83,7 +83,7 @@ impl Host {
         self.pool()
     }
 
-    /// Why it does not use connections that are there to the same account, over the same way.
+    /// Returns the reasons why it does not use existing connections to the same account, over the same way.
     pub fn objections(&self) -> Vec<Objection> {
         let Some(engine) = self.engine.upgrade() else {
             return Vec::new();
@@ -109,12 +109,12 @@ impl Host {
         measured.filter_map(Connection::rtt).min()
     }
 
-    /// What was carried by its channels last.
+    /// Returns the last activity of its channels.
     pub(crate) fn activity(&self) -> &Activity {
         &self.caller.activity
     }
 
-    /// What was measured to be best for moving data, if this host is [for that](Engine::host_for_copies).
+    /// Returns the best settings for moving data, by measurement, if this host is [for that](Engine::host_for_copies).
     pub fn tuned(&self) -> Option<&Choice> {
         self.tuned.as_deref()
     }
@@ -167,7 +167,7 @@ impl Host {
         self.ask_permission(question).await
     }
 
-    /// Whether each use of the connections is to be confirmed by whoever has not made them.
+    /// Returns whether each use of the connections is to be confirmed by whoever has not made them.
     pub fn confirms_use(&self) -> bool {
         self.pool().confirms()
     }
@@ -185,7 +185,7 @@ impl Host {
         self.caller.way.world()
     }
 
-    /// Whether a connection is there already.
+    /// Returns whether a connection is there already.
     pub fn is_warm(&self) -> bool {
         self.pool().connections().iter().any(Connection::is_ready)
     }
@@ -224,7 +224,8 @@ impl Host {
         }
     }
 
-    /// Whether there is an agent to forward. A program that brings its own knows, and may count how often it is asked.
+    /// Returns whether there is an agent to forward. A program that brings its own knows, and may count how often it is
+    /// asked.
     async fn has_agent(&self) -> bool {
         match self.caller.way {
             Way::Resolved(_) => agent::is_there(&self.caller.config).await,
@@ -326,7 +327,7 @@ impl Host {
         self.pool().most_together(self.caller.answerer())
     }
 
-    /// Whether another connection would ask somebody something.
+    /// Returns whether another connection would ask somebody something.
     pub(crate) fn is_attended(&self) -> bool {
         self.pool().is_attended(self.caller.answerer())
     }
@@ -344,7 +345,7 @@ impl Host {
         }
     }
 
-    /// What host memory has on the server's SFTP, and takes of it.
+    /// Returns the facts of host memory about the server's SFTP, and the place for new ones.
     fn known_of_sftp(&self) -> Known {
         let lessons = self.pool().learner().facts().lessons;
         let order = [
@@ -389,7 +390,8 @@ impl Host {
         }
     }
 
-    /// How many bytes the jump host in front of this one takes in a round trip for each connection, where that is known.
+    /// Returns the number of bytes that the jump host in front of this one takes in a round trip for each connection,
+    /// if that is known.
     pub(crate) fn window_in_front(&self) -> Option<u32> {
         let jump = self.config().jump.as_ref()?;
         let facts = self.pool().learner().facts_of(&HostId::of(jump));
@@ -416,7 +418,7 @@ impl Host {
         }
     }
 
-    /// What a pool that is for it gives at once.
+    /// Returns the first result of a pool that is for it.
     fn found<T>(&self, find: impl Fn(&Arc<Pool>) -> Option<T>) -> T {
         loop {
             if let Some(found) = find(&self.pool()) {
@@ -505,7 +507,8 @@ impl Host {
         }
     }
 
-    /// What its user is to be told before anything is done with it: that a server of its connections was not verified.
+    /// Returns warnings for its user before anything is done with it: that a server of its connections was not
+    /// verified.
     pub fn warnings(&self) -> Vec<String> {
         let connections = self.pool().connections();
         let unverified = connections.iter().filter_map(Connection::info);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-/// What was being done.
+/// An interrupted action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Doing {
@@ -16,7 +16,7 @@ pub enum Doing {
     },
     /// Logging in to a server.
     LogIn {
-        /// How far it had come.
+        /// The stage that it had reached.
         stage: LogInStage,
         /// The host.
         host: String,
@@ -27,7 +27,7 @@ pub enum Doing {
     Bind(IpAddr),
     /// Looking up the name that a forwarding is to listen on.
     LookUpListener(String),
-    /// What nobody decides by, in words that a colon and the reason follow.
+    /// An action that nobody decides by, in words that a colon and the reason follow.
     Other(String),
 }
 
@@ -59,7 +59,7 @@ impl From<&str> for Doing {
     }
 }
 
-/// How far a log-in is.
+/// The stage of a log-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogInStage {
     /// The server has not said who it is.
@@ -80,7 +80,7 @@ impl fmt::Display for LogInStage {
     }
 }
 
-/// What a server was asked for.
+/// A request to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerRequest {
     /// A session, before it was known what for.

@@ -25,7 +25,7 @@ pub(super) enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// What could be listened on, and why other addresses could not.
+/// The listening sockets, and the reasons why other addresses failed.
 pub(super) struct Bound {
     pub(super) listeners: Vec<Listener>,
     pub(super) failed: Vec<Error>,
@@ -228,7 +228,7 @@ fn identity(file: &std::fs::Metadata) -> (u64, u64) {
 }
 
 impl Listener {
-    /// Where it listens, with the port that was chosen.
+    /// Returns the address on which it listens, with the port that was chosen.
     pub(super) fn address(&self) -> Listen {
         match self {
             Self::Tcp(listener) => {

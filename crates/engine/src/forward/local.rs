@@ -42,7 +42,7 @@ pub(crate) async fn forward(
     Ok(handle)
 }
 
-/// Where clients are carried, and who is told of it.
+/// The target of clients, and the witness.
 type Way = (ForwardTarget, Option<Witness>);
 
 async fn serve(host: Host, listeners: Vec<Listener>, way: Arc<Way>, shared: Arc<Shared>) {

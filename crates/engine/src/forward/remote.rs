@@ -192,7 +192,8 @@ pub(crate) async fn listen(
 }
 
 impl RemoteListener {
-    /// Where the server listens, with the host as it was asked for. A port is the one in use, also where 0 was asked for.
+    /// Returns the address on which the server listens, with the host as it was requested. A port is the one in use,
+    /// also where 0 was asked for.
     pub fn listening(&self) -> &Listen {
         &self.listening.address
     }
@@ -231,7 +232,7 @@ pub struct IncomingConnection {
 }
 
 impl IncomingConnection {
-    /// Who connected, as `address:port` in the server's words; empty for a Unix socket.
+    /// Returns the origin of the connection, as `address:port` in the server's words; empty for a Unix socket.
     pub fn originator(&self) -> &str {
         self.offered.originator()
     }
@@ -250,7 +251,7 @@ impl std::fmt::Debug for IncomingConnection {
     }
 }
 
-/// What the server is asked to listen on.
+/// The address on which the server is asked to listen.
 #[derive(Debug, Clone)]
 enum Request {
     /// `asked` as the user gave it, in `name`'s words for the server; `port` is what to ask for this time, `chosen`
@@ -395,7 +396,7 @@ fn refused(connection: &Connection, place: String) -> Error {
     }
 }
 
-/// What the server listens on for us. Dropping it ends that.
+/// An address on which the server listens for us. Dropping it ends that.
 struct Listening {
     incoming: Arc<Incoming>,
     key: ListenKey,
@@ -451,7 +452,7 @@ impl Drop for Listening {
     }
 }
 
-/// What carries a forwarding's clients. No [`Host`]: the connection that has this would keep itself.
+/// The carrier of a forwarding's clients. No [`Host`]: the connection that has this would keep itself.
 #[derive(Clone)]
 struct Carrier {
     config: Arc<HostConfig>,

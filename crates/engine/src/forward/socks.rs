@@ -19,12 +19,12 @@ pub(crate) struct Dialogue {
     greeted: bool,
 }
 
-/// What a dialogue has come to.
+/// The state of a dialogue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Send this, and read on.
     Answer(Bytes),
-    /// Where the client wants to go. What is left of the input belongs to that connection.
+    /// The client's target. What is left of the input belongs to that connection.
     Connect(Connect),
 }
 
@@ -119,7 +119,7 @@ fn handle_v4(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
     })))
 }
 
-/// What is in front of a zero, and what is behind it.
+/// The bytes in front of a zero, and those behind it.
 type Split<'a> = (&'a [u8], &'a [u8]);
 
 /// The bytes in front of the first zero, and those behind it; `None` if it has not come yet.
@@ -207,7 +207,7 @@ fn answer(version: Version, code: u8) -> Bytes {
     }
 }
 
-/// Why a client cannot be served.
+/// The reason why a client cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SocksError {
     #[error("it does not speak SOCKS (its first byte is {0}); point a SOCKS client at this port")]
@@ -225,7 +225,7 @@ pub(crate) enum SocksError {
 }
 
 impl SocksError {
-    /// What to tell the client before closing; `None` if it would not understand.
+    /// Returns the answer for the client before closing; `None` if it would not understand.
     pub(crate) fn answer(&self) -> Option<Bytes> {
         match self {
             Self::Version(_) => None,

@@ -165,7 +165,7 @@ impl Lesson {
         row.map(|(lesson, ..)| *lesson)
     }
 
-    /// What it says of the server, for people.
+    /// Returns its meaning, for people.
     #[must_use]
     pub fn describe(self, number: u32) -> String {
         let row = Self::ALL.iter().find(|(lesson, ..)| *lesson == self);
@@ -174,7 +174,7 @@ impl Lesson {
     }
 }
 
-/// How long a lesson is believed: a server's configuration may change, and finding out costs little.
+/// The time that a lesson is believed: a server's configuration may change, and finding out costs little.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The lessons about one server.
@@ -200,7 +200,7 @@ impl Lessons {
         self.0.remove(&lesson);
     }
 
-    /// Whether a lesson was learnt.
+    /// Returns whether a lesson was learnt.
     #[must_use]
     pub fn has(&self, lesson: Lesson) -> bool {
         self.0.contains_key(&lesson)

@@ -1,4 +1,4 @@
-//! What tuning found for a host, remembered, and applied to the connections and copies that move data.
+//! The results of tuning for a host, remembered, and applied to the connections and copies that move data.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ pub(crate) const MOST_STREAMS: usize = 16;
 /// The smallest request that a choice may ask for: below this, heads outweigh data.
 pub(crate) const SMALLEST_REQUEST: u32 = 1024;
 
-/// What host memory holds for a host.
+/// Returns the choice that host memory holds for a host.
 pub fn remembered(memory: &Memory, config: &HostConfig) -> Option<Choice> {
     of(&memory.facts(&HostId::of(config))?)
 }
 
-/// What is among the facts about a host.
+/// Returns the choice among the facts about a host.
 pub fn of(facts: &HostFacts) -> Option<Choice> {
     let choice: Choice = serde_json::from_str(facts.tuning.as_ref()?)
         .inspect_err(|error| tracing::debug!("what tuning found cannot be read: {error}"))

@@ -1,10 +1,10 @@
-//! What /proc tells of a master's process.
+//! The facts of /proc about a master's process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// Who a process has a TCP connection to: the first, where it has several.
+/// Returns the peer of a process's TCP connection: the first, if it has several.
 pub(super) fn peer(pid: u32) -> Option<String> {
     let inodes: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .ok()?

@@ -1,4 +1,4 @@
-//! Where a session goes, how many are opened ahead, and when a connection is no longer needed: decisions without I/O.
+//! The place of a session, the number opened ahead, and the end of a connection's use: decisions without I/O.
 //!
 //! A *lane* is a connection's place in the pool of one host. The first lane carries short commands; one whose traffic
 //! passes [`Settings::busy_above`] keeps what runs on it and gets nothing new, so that a bulk stream never slows a
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId(u32);
 
-/// What wants a place.
+/// The kind of a request for a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     Session,
@@ -32,7 +32,7 @@ pub(crate) enum Load {
     Tunnel,
 }
 
-/// What wants a place, and who answers where a connection has to be made for it.
+/// A request for a place, and the answerer if a connection has to be made for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     pub(crate) load: Load,
@@ -48,7 +48,7 @@ impl From<Load> for Demand {
     }
 }
 
-/// Where to put it.
+/// A place for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// Take a session that was opened ahead on this lane.
@@ -61,7 +61,7 @@ pub(crate) enum Placement {
     Wait(Option<Instant>),
 }
 
-/// How many sessions of a lane had ended, and how many of them certainly, when another was asked for on it.
+/// The count of a lane's ended sessions, and of those that have certainly ended, when another was requested on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     ended: u64,
@@ -79,7 +79,7 @@ pub(crate) enum Patience {
     Over,
 }
 
-/// What to do about a session that was refused.
+/// The decision about a session that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Place it anew: nothing has begun in it.
@@ -88,7 +88,7 @@ pub(crate) enum Verdict {
     Final,
 }
 
-/// What the end of a connection means.
+/// The meaning of a connection's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// The only one there was could not be made.
@@ -100,7 +100,7 @@ pub(crate) enum Loss {
     Other,
 }
 
-/// How many sessions a connection of the server's has in its life.
+/// The number of sessions that a connection of the server's has in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
     /// More than one was not seen yet, and nothing speaks against it.
@@ -147,11 +147,11 @@ struct Lane {
     sessions: u32,
     /// Other channels: tunnels. They do not count towards MaxSessions.
     tunnels: u32,
-    /// When each of the sessions and tunnels was placed.
+    /// The time at which each of the sessions and tunnels was placed.
     starts: Vec<Instant>,
     spares_ready: u32,
     spares_opening: u32,
-    /// When the last session or tunnel ended.
+    /// The time at which the last session or tunnel ended.
     idle_since: Instant,
     traffic: Traffic,
     /// Takes nothing new, ends when empty.
@@ -165,7 +165,7 @@ struct Lane {
     /// It is logged in.
     ready: bool,
     ready_at: Option<Instant>,
-    /// Who had to do something for that.
+    /// The answerer who had to do something for that.
     answered: Answerer,
     /// The server has opened a channel on it.
     used: bool,
@@ -190,11 +190,11 @@ struct Lane {
 /// The server has refused a session on a lane that should have had room.
 #[derive(Debug, Clone, Copy)]
 struct Full {
-    /// How many were open beside it.
+    /// The number that were open beside it.
     at: u32,
     /// Since when it refuses even the only one.
     since: Instant,
-    /// When it is asked again, if none has ended before.
+    /// The time at which it is asked again, if none has ended before.
     until: Instant,
     tries: u32,
 }
@@ -222,7 +222,7 @@ const PROOF: Duration = Duration::from_secs(1);
 /// For how long a further log-in holds up what could go elsewhere.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long no further log-in is tried after one was refused.
+/// The pause after a refused log-in before a further one is tried.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
 
 /// Traffic of a lane, as a moving rate.
@@ -273,12 +273,13 @@ impl Lane {
         self.sessions + self.spares_ready + self.spares_opening + u32::from(self.trial)
     }
 
-    /// Whether its first session has begun, as far as anybody knows: the server must not be given another before it.
+    /// Returns whether its first session has begun, as far as anybody knows: the server must not be given another
+    /// before it.
     fn has_begun(&self, now: Instant) -> bool {
         self.ran || self.ended > 0 || self.ready_at.is_some_and(|at| now >= at + PROOF)
     }
 
-    /// Whether the server has given it no session yet, and is asked for none.
+    /// Returns whether the server has given it no session yet, and is asked for none.
     fn is_fresh(&self) -> bool {
         self.open() == 0 && self.ended == 0 && self.left == 0
     }
@@ -291,7 +292,7 @@ impl Lane {
         self.sessions == 0 && self.tunnels == 0
     }
 
-    /// Whether its log-in takes longer than anybody should wait who need not.
+    /// Returns whether its log-in takes longer than anybody should wait who need not.
     fn is_overdue(&self, now: Instant) -> bool {
         self.further && !self.ready && now >= self.since + PATIENCE
     }
@@ -317,7 +318,8 @@ impl Lane {
         u32::try_from(self.ended.saturating_sub(asked.settled)).unwrap_or(u32::MAX)
     }
 
-    /// Whether several sessions filled it, as last measured. Tunnels are left out: most carry nothing most of the time.
+    /// Returns whether several sessions filled it, as last measured. Tunnels are left out: most carry nothing most of
+    /// the time.
     fn is_shared_by_streams(&self, now: Instant) -> bool {
         let lasting = |start: &&Instant| now.saturating_duration_since(**start) >= Traffic::SHORTEST;
         let lasting = self.starts.iter().filter(lasting).count();
@@ -428,12 +430,12 @@ impl Policy {
         self.spares = spares;
     }
 
-    /// What is known of how many sessions a connection has.
+    /// Returns the knowledge about the number of sessions that a connection has.
     pub(crate) fn reuse(&self) -> Reuse {
         self.reuse
     }
 
-    /// How many sessions a connection has, as host memory or a session has shown.
+    /// Sets the number of sessions that a connection has, as host memory or a session has shown.
     pub(crate) fn set_reuse(&mut self, reuse: Reuse) {
         self.reuse = reuse;
     }
@@ -451,7 +453,7 @@ impl Policy {
         matches!(self.reuse, Reuse::One | Reuse::Doubted)
     }
 
-    /// Whether no session but one was ever asked for on a lane.
+    /// Returns whether no session but one was ever asked for on a lane.
     pub(crate) fn is_alone_on(&self, lane: LaneId) -> bool {
         self.lanes.get(&lane).is_some_and(|lane| lane.asked <= 1)
     }
@@ -462,7 +464,7 @@ impl Policy {
         lane.is_some_and(|lane| std::mem::replace(&mut lane.ran, true))
     }
 
-    /// Whether a session had been on a lane that has none now.
+    /// Returns whether a session had been on a lane that has none now.
     pub(crate) fn is_between_sessions(&self, lane: LaneId) -> bool {
         let lane = self.lanes.get(&lane);
         lane.is_some_and(|lane| lane.is_empty() && lane.ended > 0 && lane.left == 0)
@@ -493,12 +495,12 @@ impl Policy {
         self.lanes.get(&lane).map_or(0, |lane| lane.traffic.rate)
     }
 
-    /// Whether traffic keeps new sessions away from any lane.
+    /// Returns whether traffic keeps new sessions away from any lane.
     pub(crate) fn is_any_busy(&self) -> bool {
         self.lanes.values().any(|lane| lane.traffic.busy)
     }
 
-    /// Whether a lane was added beside others that were logged in.
+    /// Returns whether a lane was added beside others that were logged in.
     pub(crate) fn is_further(&self, lane: LaneId) -> bool {
         self.lanes.get(&lane).is_some_and(|lane| lane.further)
     }
@@ -602,19 +604,20 @@ impl Policy {
         }
     }
 
-    /// Whether a lane takes new work: one that is retired does not, nor does a further one whose log-in takes long.
+    /// Returns whether a lane takes new work: one that is retired does not, nor does a further one whose log-in takes
+    /// long.
     fn takes(&self, lane: &Lane, now: Instant) -> bool {
         !(lane.retired || lane.reserved || lane.is_overdue(now) && self.has_ready())
     }
 
-    /// Whether a session more fits into a lane, and can harm none on it: there are servers that end the connection, and with
-    /// it what runs, when they are asked for a second one.
+    /// Returns whether a session more fits into a lane, and can harm none on it: there are servers that end the
+    /// connection, and with it what runs, when they are asked for a second one.
     fn has_room(&self, lane: &Lane, now: Instant) -> bool {
         let is_known = self.reuse != Reuse::Untried || self.single;
         (is_known || lane.open() == u32::from(lane.trial)) && self.may_have_room(lane, now)
     }
 
-    /// Whether a session more may fit into a lane.
+    /// Returns whether a session more may fit into a lane.
     fn may_have_room(&self, lane: &Lane, now: Instant) -> bool {
         if self.is_one_each() && !self.single && !lane.is_fresh() {
             return false;
@@ -646,13 +649,13 @@ impl Policy {
         until.filter(|at| *at > now).min()
     }
 
-    /// Whether any lane is logged in and takes new work.
+    /// Returns whether any lane is logged in and takes new work.
     fn has_ready(&self) -> bool {
         self.lanes.values().any(|lane| lane.ready && !lane.retired)
     }
 
-    /// Whether there may be a lane more. Beside others only when one of them is logged in: what cannot log in at all is not
-    /// to try it many times over.
+    /// Returns whether there may be a lane more. Beside others only when one of them is logged in: what cannot log in
+    /// at all is not to try it many times over.
     fn may_add(&self, answerer: Answerer, now: Instant) -> bool {
         if self.lanes.len() >= self.settings.max_lanes {
             return false;
@@ -675,7 +678,7 @@ impl Policy {
         alone.then(|| self.limit().saturating_sub(beside).max(1) as usize)
     }
 
-    /// Whether another log-in would take an answer that `answerer` does not have at hand.
+    /// Returns whether another log-in would take an answer that `answerer` does not have at hand.
     pub(crate) fn is_attended(&self, answerer: Answerer) -> bool {
         let mut lanes = self.lanes.values().filter(|lane| !lane.retired);
         lanes.any(|lane| match lane.answered {
@@ -685,7 +688,8 @@ impl Policy {
         })
     }
 
-    /// Whether something goes to a lane with as little as possible on it: it is to be apart, or streams are expected.
+    /// Returns whether something goes to a lane with as little as possible on it: it is to be apart, or streams are
+    /// expected.
     fn is_apart(&self, load: Load, now: Instant) -> bool {
         match load {
             Load::SessionApart => true,
@@ -694,7 +698,7 @@ impl Policy {
         }
     }
 
-    /// When what found no place may find one although nothing has ended.
+    /// Returns the time at which requests without a place may find one although nothing has ended.
     fn look_again(&self, now: Instant) -> Option<Instant> {
         let again = self.again.filter(|_| self.lanes.len() < self.settings.max_lanes);
         let asked_again = self.lanes.values().filter_map(|lane| Some(lane.full?.until));
@@ -767,7 +771,7 @@ impl Policy {
         id
     }
 
-    /// How many sessions to open ahead on a lane now; they count as being opened from here on.
+    /// Returns the number of sessions to open ahead on a lane now; they count as being opened from here on.
     pub(crate) fn open_spares(&mut self, lane: LaneId, now: Instant) -> u32 {
         self.note_demand(0, now);
         let limit = self.limit();
@@ -796,8 +800,8 @@ impl Policy {
 
     // A session opened ahead, to see whether it lasts.
 
-    /// Whether a session is to be tried out on a lane: one that is idle and has had a session, so that it costs nobody
-    /// anything. It is tried once at a time.
+    /// Returns whether a session is to be tried out on a lane: one that is idle and has had a session, so that it costs
+    /// nobody anything. It is tried once at a time.
     pub(crate) fn begin_trial(&mut self, id: LaneId) -> bool {
         let lanes = &self.lanes;
         self.trial.take_if(|trial| !lanes.contains_key(&trial.lane));
@@ -820,8 +824,8 @@ impl Policy {
         begins
     }
 
-    /// Whether the server's answer is to be waited for before the session is asked for. Commands that follow each other at once
-    /// leave no time for it.
+    /// Returns whether the server's answer is to be waited for before the session is asked for. Commands that follow
+    /// each other at once leave no time for it.
     pub(crate) fn trials_wait(&self) -> bool {
         self.trials_wait
     }
@@ -859,7 +863,7 @@ impl Policy {
         }
     }
 
-    /// Whether another session has ended since the one that is tried out was opened, and the lane is idle.
+    /// Returns whether another session has ended since the one that is tried out was opened, and the lane is idle.
     pub(crate) fn has_outlived(&self, id: LaneId) -> bool {
         let since = self.trial.filter(|trial| trial.lane == id && trial.open);
         let Some((trial, lane)) = since.zip(self.lanes.get(&id)) else {
@@ -1105,7 +1109,7 @@ impl Policy {
         lanes.map(|(id, _)| *id).collect()
     }
 
-    /// How long a lane may still go unused; `None` while it is used, and where it is kept forever.
+    /// Returns the time that a lane may still go unused; `None` while it is used, and if it is kept forever.
     pub(crate) fn idle_left(&self, id: LaneId, now: Instant) -> Option<Duration> {
         let lane = self.lanes.get(&id).filter(|lane| lane.is_empty())?;
         let limit = match (self.idle_timeout, self.first() == Some(id)) {

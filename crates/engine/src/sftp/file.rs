@@ -42,13 +42,13 @@ pub struct File {
 struct Reading {
     current: VecDeque<Bytes>,
     ahead: VecDeque<(u64, Call)>,
-    /// Where the next piece begins.
+    /// The beginning of the next piece.
     next: u64,
     depth: usize,
     size: Size,
 }
 
-/// What the server says of the file's size: a hint of how far to read ahead, and what reading may not end before.
+/// The server's statement about the file's size: a hint for reading ahead, and a minimum for the end of reading.
 enum Size {
     Unasked,
     Requested(Call),
@@ -61,7 +61,7 @@ enum Size {
 /// The stream's write-behind.
 struct Writing {
     buffer: BytesMut,
-    /// Where the buffer's bytes go.
+    /// The place of the buffer's bytes.
     offset: u64,
     flight: VecDeque<(usize, Call)>,
     in_flight: usize,
@@ -102,7 +102,7 @@ impl File {
         }
     }
 
-    /// Whether its session has ended, and with it the handle.
+    /// Returns whether its session has ended, and with it the handle.
     pub(crate) fn is_lost(&self) -> bool {
         self.sftp.link().ended().is_some()
     }

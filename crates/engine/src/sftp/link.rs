@@ -36,17 +36,17 @@ pub(crate) struct Link {
     task: OnceLock<AbortHandle>,
 }
 
-/// What is known of a server's ways, and whoever remembers more.
+/// The known peculiarities of a server, and the place for new ones.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
     /// Whether its SYMLINK takes the link's path first.
     pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
     /// Host memory, where there is one.
     pub(crate) learner: Option<Learner>,
-    /// How long a server may owe an answer while its connection lives, if that ends at all: the session is dead then, and so may
-    /// be the next one on that connection (proftpd's, in a copy from a host to itself).
+    /// The time that a server may owe an answer while its connection lives, if that ends at all: the session is dead
+    /// then, and so may be the next one on that connection (proftpd's, in a copy from a host to itself).
     pub(crate) silence: Option<Duration>,
-    /// What the names of its listings may take, with those of others.
+    /// The budget for the names of its listings, shared with others.
     pub(crate) names: NameBudget,
 }
 
@@ -58,7 +58,7 @@ impl Known {
     }
 }
 
-/// What the task and the link's owners see.
+/// The state that the task and the link's owners see.
 pub(crate) struct Shared {
     known: Known,
     /// Guards the state machine and who waits for what; never held across an await. Taken before a plan's own lock.
@@ -80,9 +80,9 @@ struct State {
     next_plan: u64,
     /// Nobody owns the session any more.
     is_left: bool,
-    /// When the server was last heard, or was first asked for something after it had answered all.
+    /// The time at which the server was last heard, or was first asked for something after it had answered all.
     heard: Instant,
-    /// Why the session is over.
+    /// The reason why the session is over.
     ended: Option<Error>,
 }
 
@@ -166,18 +166,18 @@ impl Link {
         }
     }
 
-    /// Whether the server has told its version, and the session continues.
+    /// Returns whether the server has told its version, and the session continues.
     pub(crate) fn is_ready(&self) -> bool {
         let state = self.shared.state();
         state.ended.is_none() && state.client.extensions().is_some()
     }
 
-    /// Whether it is OpenSSH's own sftp-server that answers, as far as it has said so.
+    /// Returns whether it is OpenSSH's own sftp-server that answers, as far as it has said so.
     pub(crate) fn is_sftp_server(&self) -> bool {
         self.shared.state().client.keeps_order()
     }
 
-    /// Why it ended before the server had told its version, if it did.
+    /// Returns the reason why it ended before the server had sent its version, if it did.
     pub(crate) fn never_began(&self) -> Option<Error> {
         let state = self.shared.state();
         let ended = state.ended.clone();
@@ -293,7 +293,7 @@ impl Link {
         }
     }
 
-    /// What a status is to the caller.
+    /// Returns the error that a status means to the caller.
     pub(crate) fn refused(&self, doing: &'static str, path: Bytes, status: Status) -> Error {
         Error::File {
             host: self.host.clone(),
@@ -304,8 +304,8 @@ impl Link {
     }
 }
 
-/// What was stopped has things to close and to remove: a server gets so much time for that. sftp-server ends at the end of its
-/// input, whatever it has read before.
+/// The time for a server to close and remove what a stopped operation leaves. sftp-server ends at the end of its input,
+/// whatever it has read before.
 const LEAVING: Duration = Duration::from_secs(3);
 
 impl Drop for Link {
@@ -366,7 +366,7 @@ impl Drop for Attached {
 }
 
 impl Shared {
-    /// Whether the server has told its version.
+    /// Returns whether the server has told its version.
     fn has_begun(&self) -> bool {
         self.state().client.extensions().is_some()
     }
@@ -483,7 +483,7 @@ impl Shared {
         self.ready.notify_waiters();
     }
 
-    /// Whether the server has not answered everything yet.
+    /// Returns whether the server has not answered everything yet.
     fn is_in_flight(&self) -> bool {
         self.state().client.in_flight() > 0
     }
@@ -542,7 +542,7 @@ impl State {
     }
 }
 
-/// How often it is looked whether a server owes an answer.
+/// The interval at which owed answers are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// An operation under way. Dropping it takes it back if it has not left, and closes what it opens otherwise.
@@ -580,7 +580,7 @@ impl Call {
         }
     }
 
-    /// What the session's end means for a request without an answer.
+    /// Returns the meaning of the session's end for a request without an answer.
     fn lost(&self) -> Error {
         let cause = self.link.ended().unwrap_or_else(|| Error::Closed {
             host: self.link.host.clone(),
@@ -634,12 +634,12 @@ impl Drop for Call {
     }
 }
 
-/// Whether a file or directory was at its end.
+/// Returns whether a file or directory was at its end.
 pub(crate) fn is_end(error: &Error) -> bool {
     matches!(error, Error::File { status, .. } if status.code == StatusCode::EOF)
 }
 
-/// What carries a session's bytes.
+/// The transport of a session's bytes.
 pub(crate) trait Transport: Send + 'static {
     /// Moves bytes until the session ends, and says why.
     fn run(self, shared: &Shared, host: &str) -> impl Future<Output = Error> + Send;
@@ -779,7 +779,7 @@ impl Transport for Channel {
 #[derive(Default)]
 struct Words(Vec<u8>);
 
-/// How much of it is kept, in bytes.
+/// The part of it that is kept, in bytes.
 const WORDS: usize = 512;
 
 impl Words {
@@ -806,10 +806,11 @@ pub(crate) struct Streams<R, W> {
     pub(crate) writer: W,
 }
 
-/// What is read at once from a stream.
+/// The size of one read from a stream.
 const READ: usize = 256 * 1024;
 
-/// How long the reason for a stream that takes nothing any more may take to come: the other end is gone, and so is the wait.
+/// The time that the reason for a stream which takes nothing any more may take to come: the other end is gone, and so
+/// is the wait.
 const WHY: Duration = Duration::from_secs(1);
 
 impl<R, W> Transport for Streams<R, W>
@@ -845,7 +846,7 @@ where
     }
 }
 
-/// What breaks in the middle may have carried requests whose answers are lost.
+/// Returns the error of a break in the middle, which may have carried requests whose answers are lost.
 fn broken(doing: String, source: io::Error) -> Error {
     Error::Lost {
         cause: Arc::new(Error::network(doing, source)),

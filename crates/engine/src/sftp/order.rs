@@ -16,7 +16,7 @@ impl PlanLocked {
         Self(())
     }
 
-    /// Whether one is.
+    /// Returns whether one is.
     pub(super) fn is_any() -> bool {
         LOCKED.get() > 0
     }

@@ -7,7 +7,7 @@ use super::Sftp;
 use crate::error::Error;
 use crate::memory::Lesson;
 
-/// What operations on links are called in errors.
+/// The names of operations on links in errors.
 const MAKING: &str = "linking";
 pub(super) const READING: &str = "reading the link";
 
@@ -102,7 +102,7 @@ pub(super) async fn text(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
     }
 }
 
-/// What a link says.
+/// The text of a link.
 enum Said {
     /// In its own words.
     Text(Bytes),
@@ -161,7 +161,7 @@ fn in_directory(directory: &Bytes, path: &Bytes) -> Bytes {
         .into()
 }
 
-/// How an absolute path is called from an absolute directory.
+/// Returns the name of an absolute path from an absolute directory.
 fn relative_to(directory: &Bytes, path: &Bytes) -> Bytes {
     let (from, to) = (parts(directory), parts(path));
     let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();

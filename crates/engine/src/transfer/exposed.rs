@@ -10,18 +10,18 @@ use tokio::sync::OnceCell;
 use super::sessions::Sessions;
 use crate::sftp::{FileAttributes, Owner, Permissions, Sftp};
 
-/// What was seen of the directories that files go into, and of those above them.
+/// The findings about the directories that files go into, and those above them.
 #[derive(Debug, Default)]
 pub(super) struct Exposure {
-    /// Who the user is: the owner of the directory that a session begins in.
+    /// The user: the owner of the directory that a session begins in.
     user: OnceCell<Option<Owner>>,
     /// Guards the table for as long as a look-up takes.
     known: Mutex<HashMap<Bytes, bool>>,
 }
 
 impl Exposure {
-    /// Whether somebody other than the user and root may give a name in a directory, or that of the directory or of one above it,
-    /// to something else. What cannot be looked at may be.
+    /// Returns whether somebody other than the user and root may give a name in a directory, or that of the directory
+    /// or of one above it, to something else. What cannot be looked at may be.
     pub(super) async fn is_exposed(&self, sessions: &Sessions, directory: &Bytes) -> bool {
         let user = *self.user.get_or_init(|| user(sessions)).await;
         let Some(user) = user else { return true };
@@ -64,7 +64,7 @@ fn ancestors(path: &Bytes) -> impl Iterator<Item = Bytes> {
     paths.into_iter()
 }
 
-/// Whether others than the user and root may give names in a directory to other files.
+/// Returns whether others than the user and root may give names in a directory to other files.
 fn is_open(directory: &FileAttributes, user: Owner) -> bool {
     let (Some(mode), Some(owner)) = (directory.permissions.map(Permissions::bits), directory.owner) else {
         return true;

@@ -91,8 +91,8 @@ impl Filters {
         missing
     }
 
-    /// Whether a path below a source is left out. The directories that lead to it have been asked about before: what is in
-    /// one that is left out is left out, too.
+    /// Returns whether a path below a source is left out. The directories that lead to it have been asked about before:
+    /// what is in one that is left out is left out, too.
     pub(super) fn leave_out(&self, path: &[u8], is_directory: bool) -> bool {
         if self
             .only

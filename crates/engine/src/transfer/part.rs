@@ -16,7 +16,7 @@ use bytes::Bytes;
 /// The longest name that Linux's file systems take.
 const LONGEST: usize = 255;
 
-/// What tells a copy of one file from every other: both machines and accounts, and both paths.
+/// The tag that distinguishes a copy of one file from every other: both machines and accounts, and both paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Tag([u8; 8]);
 
@@ -172,7 +172,7 @@ impl Own {
         }
     }
 
-    /// Whether such a name may be taken by what an earlier copy has left.
+    /// Returns whether such a name may be taken by what an earlier copy has left.
     pub(super) fn may_be_taken(own: Option<&Arc<Self>>, attempt: u8) -> bool {
         own.is_some() && attempt < Self::ATTEMPTS
     }
@@ -184,11 +184,11 @@ impl Drop for Own {
     }
 }
 
-/// How long a copy that was just interrupted may take to let go of its file: whoever runs it again at once resumes from there.
-/// The daemon hears of it at once, but is one of many programs on a busy machine: with some twenty that want two cores, a killed
-/// one still had its locks after a second now and then.
+/// The time that an interrupted copy may take to let go of its file: somebody who runs it again at once resumes from
+/// there. The daemon hears of it at once, but is one of many programs on a busy machine: with some twenty that want two
+/// cores, a killed one still had its locks after a second now and then.
 pub(super) const LETS_GO: Duration = Duration::from_secs(5);
-/// How often that is looked at.
+/// The interval at which that is checked.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 impl Claim {

@@ -19,7 +19,7 @@ pub(super) fn shown(path: &[u8]) -> String {
     Printable::line(path).into_string()
 }
 
-/// What has a name in a folder; either may be empty.
+/// Returns the path of a name in a directory; either may be empty.
 pub(super) fn join(folder: &[u8], name: &[u8]) -> Bytes {
     match (folder, name) {
         (b"", name) => Bytes::copy_from_slice(name),
@@ -38,7 +38,7 @@ pub(super) fn in_root(root: &[u8], path: &[u8]) -> Bytes {
     }
 }
 
-/// What leads to a path, and its last part.
+/// Returns the path's directory, and its last part.
 pub(super) fn folder_and_name(path: &Bytes) -> (Bytes, Bytes) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(0) => (Bytes::from_static(b"/"), path.slice(1..)),
@@ -47,7 +47,7 @@ pub(super) fn folder_and_name(path: &Bytes) -> (Bytes, Bytes) {
     }
 }
 
-/// Whether a part of a path is a pattern.
+/// Returns whether a part of a path is a pattern.
 pub(super) fn is_pattern(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
@@ -56,7 +56,8 @@ pub(super) fn is_pattern(path: &[u8]) -> bool {
 pub(super) struct Expanded {
     /// The user's home, in the server's words; empty where the path has no `~`.
     pub(super) home: Bytes,
-    /// What was typed behind it. Patterns are only here, and so are names for this side: a server may call a home anything.
+    /// The text that was typed behind it. Patterns are only here, and so are names for this side: a server may call a
+    /// home anything.
     pub(super) typed: Bytes,
 }
 

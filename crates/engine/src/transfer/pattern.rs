@@ -45,7 +45,7 @@ impl Names {
     }
 }
 
-/// Whether a path, read as a pattern, matches itself: `*.gz` does, `x[1].txt` does not.
+/// Returns whether a path, read as a pattern, matches itself: `*.gz` does, `x[1].txt` does not.
 pub(super) fn matches_itself(path: &[u8]) -> bool {
     is_pattern(path)
         && path
@@ -114,7 +114,7 @@ pub(super) fn literal(byte: u8) -> String {
     format!("\\x{byte:02x}")
 }
 
-/// What may stand in a class between `[:` and `:]`.
+/// The names that may stand in a class between `[:` and `:]`.
 const CLASSES: [&str; 12] = [
     "alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper",
     "xdigit",

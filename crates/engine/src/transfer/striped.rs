@@ -77,7 +77,7 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
         Ok(())
     }
 
-    /// Whether a session that worked on it has ended.
+    /// Returns whether a session that worked on it has ended.
     pub(super) fn has_lost(&self) -> bool {
         self.on.iter().any(|on| on.sftp.link().ended().is_some())
     }

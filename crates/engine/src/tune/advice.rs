@@ -1,4 +1,4 @@
-//! What to tell plain ssh, scp and rsync: decided from the figures, without any I/O.
+//! Advice for plain ssh, scp and rsync: decided from the figures, without any I/O.
 
 use super::choice::{WORTH, best_cipher, pays, row, worth};
 use crate::memory::tuned::Rates;
@@ -75,7 +75,7 @@ pub(super) fn for_rsync(rows: &[RsyncRow]) -> Vec<Advice> {
     all
 }
 
-/// How far a row's runs are from their median: the median of that, in seconds.
+/// Returns the spread of a row's runs around their median: the median of that, in seconds.
 fn spread(row: &RsyncRow) -> f64 {
     let Some(median) = row.median() else { return 0.0 };
     let mut distances: Vec<f64> = row
@@ -87,8 +87,8 @@ fn spread(row: &RsyncRow) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or_default()
 }
 
-/// What rsync is to be told whatever it copies: what pays for changed files, and `-z` where it pays and compression costs
-/// no other data anything.
+/// Returns rsync's options for any copy: those that pay for changed files, and `-z` if it pays and compression costs no
+/// other data anything.
 pub(super) fn rsync_options(advice: &[Advice], compression: bool) -> Vec<String> {
     let of = |data: &str| {
         let mut all = advice.iter();

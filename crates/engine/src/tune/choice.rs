@@ -1,4 +1,4 @@
-//! What is best on a path, decided from what was measured.
+//! The best settings on a path, decided from the measurements.
 
 use crate::memory::tuned::{Choice, Rates, SMALLEST_REQUEST};
 use trunkline_request::tuning::{
@@ -6,16 +6,18 @@ use trunkline_request::tuning::{
 };
 use trunkline_text::counted;
 
-/// How much better something must be than what is usual to be chosen, whatever was measured.
+/// The factor by which something must be better than the usual to be chosen, whatever was measured.
 pub(super) const WORTH: f64 = 1.05;
 /// The same where nothing was measured twice, so that it is not known how much rates differ from run to run.
 const WORTH_UNKNOWN: f64 = 1.08;
 
-/// How much repeated measurements may differ for a verdict to be relied on. From here on, the smallest gain that counts on a
-/// quiet path, [`WORTH`], is half of what differs by chance: neither that something gains nor that nothing does is known.
+/// The difference between repeated measurements up to which a verdict is reliable. From here on, the smallest gain that
+/// counts on a quiet path, [`WORTH`], is half of what differs by chance: neither that something gains nor that nothing
+/// does is known.
 const NOISY: f64 = 0.1;
 
-/// How much better something must be to be chosen by this report: more than its rates differ from run to run.
+/// Returns the factor by which something must be better to be chosen by this report: more than its rates differ from
+/// run to run.
 pub(super) fn worth(report: &Report) -> f64 {
     match report.noise {
         None => WORTH_UNKNOWN,
@@ -30,8 +32,8 @@ pub(super) fn noise(differences: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// What is best by the figures of a report, of which `usual_cipher` and `usual_compression` say what is there without
-/// a choice. What makes no clear difference is left as it is.
+/// Returns the best choice by the figures of a report, of which `usual_cipher` and `usual_compression` say what is
+/// there without a choice. What makes no clear difference is left as it is.
 pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: bool) -> Choice {
     let worth = worth(report);
     let cipher = best_cipher(&report.ciphers, usual_cipher, worth);
@@ -53,7 +55,7 @@ pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: boo
     }
 }
 
-/// What a choice gains over what there would be without: the usual cipher, `usual_compression` and these numbers of
+/// Returns the gains of a choice over the state without one: the usual cipher, `usual_compression` and these numbers of
 /// sessions, down and up. What gains nothing that is worth it is not in it.
 pub(super) fn verdict(
     report: &Report,
@@ -143,8 +145,9 @@ pub(super) fn best_cipher(rows: &[CipherRow], usual: &str, worth: f64) -> String
         .to_owned()
 }
 
-/// What other data may pay for what compression gains, as a part of it: where text is five times as fast, random bytes may be
-/// a fifth slower. On slow paths, where that much is gained, they pay nothing but what measurements differ by chance.
+/// The cost for other data that the gain of compression may have, as a part of it: if text is five times as fast,
+/// random bytes may be a fifth slower. On slow paths, where that much is gained, they pay nothing but what measurements
+/// differ by chance.
 const COST_OF_GAIN: f64 = 0.05;
 
 /// Whether compression is worth having for everything: it speeds up what compresses, and hardly slows down what does not.
@@ -171,7 +174,7 @@ fn best_request(rows: &[RequestRow], worth: f64) -> Option<u32> {
         .map(|(size, _)| size.max(SMALLEST_REQUEST))
 }
 
-/// What requests of this size move, as many at once as is best.
+/// Returns the rate of requests of this size, with the best number at once.
 fn best_of_size(rows: &[RequestRow], size: u32) -> Option<f64> {
     let rates = rows.iter().filter(|row| row.size == size);
     rates.filter_map(|row| row.rates.both()).max_by(f64::total_cmp)

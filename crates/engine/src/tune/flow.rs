@@ -51,7 +51,7 @@ impl Names {
     }
 }
 
-/// What was moved, and in which time.
+/// The bytes that were moved, and the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moved {
     pub(super) bytes: u64,
@@ -254,7 +254,7 @@ impl Clock {
         }
     }
 
-    /// Whether more may be asked for. The first always may.
+    /// Returns whether more may be asked for. The first always may.
     fn goes_on(&self) -> bool {
         self.asked == 0 || (self.asked < self.slot.bytes && self.begun.elapsed() < self.slot.time)
     }

@@ -209,7 +209,7 @@ impl Rsync {
     }
 }
 
-/// Whether there is an rsync here.
+/// Returns whether there is an rsync here.
 pub(super) fn is_here(request: &Request) -> bool {
     let path = request.world.var("PATH").unwrap_or(OsStr::new("/usr/bin:/bin"));
     std::env::split_paths(path).any(|folder| folder.join("rsync").is_file())

@@ -45,14 +45,14 @@ enum Signer {
 }
 
 impl Candidate {
-    /// What host memory keeps of it.
+    /// Returns the digest that host memory keeps of it.
     pub(crate) fn digest(&self) -> [u8; 32] {
         let mut out = [0; 32];
         out.copy_from_slice(digest::digest(&digest::SHA256, &self.blob).as_ref());
         out
     }
 
-    /// What is told of it once it has led in.
+    /// Returns its description once it was accepted.
     pub(crate) fn as_used(&self) -> KeyUsed {
         let from = match &self.signer {
             Signer::Agent(_) => "agent".to_owned(),
@@ -69,22 +69,23 @@ impl Candidate {
         }
     }
 
-    /// Whether it has to be [opened](Identities::open) before it can be offered: a passphrase guards the public half, too.
+    /// Returns whether it has to be [opened](Identities::open) before it can be offered: a passphrase guards the public
+    /// half, too.
     pub(crate) fn is_sealed(&self) -> bool {
         self.blob.is_empty()
     }
 
-    /// Whether its owner has to touch something for a signature.
+    /// Returns whether its owner has to touch something for a signature.
     pub(crate) fn wants_touch(&self) -> bool {
         self.key_type.starts_with("sk-")
     }
 
-    /// Whether an agent signs with it.
+    /// Returns whether an agent signs with it.
     pub(crate) fn is_agents(&self) -> bool {
         matches!(self.signer, Signer::Agent(_))
     }
 
-    /// Whether it can sign without asking anybody, and without a touch.
+    /// Returns whether it can sign without asking anybody, and without a touch.
     pub(crate) fn signs_quietly(&self) -> bool {
         !self.wants_touch()
             && match &self.signer {
@@ -121,7 +122,7 @@ impl fmt::Display for Candidate {
 /// The candidates for one host, and the agent that signs for some of them.
 pub(crate) struct Identities {
     pub(crate) candidates: VecDeque<Candidate>,
-    /// What was left out, and why: shown when nothing works.
+    /// The identities that were left out, and why: shown when nothing works.
     pub(crate) notes: Vec<String>,
     /// Those of them that were told as they were found.
     pub(crate) told: Vec<String>,
@@ -131,14 +132,14 @@ pub(crate) struct Identities {
     unreadable: VecDeque<Unreadable>,
     agent: Option<Agent>,
     bound: bool,
-    /// Who has given a passphrase, which the next log-in will need again.
+    /// The answerer who has given a passphrase, which the next log-in will need again.
     pub(crate) answered: Answerer,
 }
 
 /// A file of the configuration that cannot be read, and what ssh says of it (sshconnect2.c, `load_identity_file`).
 #[derive(Debug)]
 struct Unreadable {
-    /// What is said of it where nothing leads in.
+    /// The note about it if nothing is accepted.
     note: String,
     /// Its place among the configuration's files.
     at: usize,
@@ -155,7 +156,7 @@ pub(crate) struct OnlySsh {
     pub(crate) default: bool,
 }
 
-/// What an agent is shown of the session it signs for (PROTOCOL.agent, session-bind@openssh.com).
+/// The proof of the session that an agent signs for (PROTOCOL.agent, session-bind@openssh.com).
 pub(crate) struct SessionProof<'a> {
     pub(crate) host_key: &'a [u8],
     pub(crate) session_id: &'a [u8],
@@ -499,7 +500,7 @@ impl Identities {
 /// The candidates, as they are found, each key once.
 struct Ordered<'a> {
     candidates: VecDeque<Candidate>,
-    /// What the agent has.
+    /// The agent's keys.
     held: &'a [Identity],
 }
 
@@ -578,7 +579,7 @@ async fn held_by_agent(host: &HostConfig, notes: &mut Vec<String>) -> (Option<Ag
     })
 }
 
-/// Whether a key file is one that ssh looks for by itself.
+/// Returns whether a key file is one that ssh looks for by itself.
 fn is_default(host: &HostConfig, path: &Path) -> bool {
     let mut files = host.identity_files.iter();
     files
@@ -596,7 +597,7 @@ impl OnlySsh {
     }
 }
 
-/// What the configuration's files hold.
+/// The content of the configuration's files.
 #[derive(Default)]
 struct KeyFiles {
     keys: Vec<KeyFile>,

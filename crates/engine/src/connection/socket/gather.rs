@@ -22,15 +22,16 @@ use tokio::time::{Sleep, sleep_until};
 use crate::connection::socket::Socket;
 use crate::connection::socket::acknowledge::Acknowledging;
 
-/// What is gathered. A quarter of a channel's smallest window: the server never waits for credit meanwhile.
+/// The least amount that is gathered. A quarter of a channel's smallest window: the server never waits for credit
+/// meanwhile.
 const LOW_WATER: libc::c_int = 512 * 1024;
 
 /// By then the kernel has woken a reader for whom there is something.
 const WAKING: Duration = Duration::from_millis(1);
 
 sockopt_impl!(
-    /// What must have come before a reader is woken. When it is lowered, Linux wakes a reader for whom there is enough
-    /// already (`tcp_set_rcvlowat`).
+    /// The low-water mark: the least that must have come before a reader is woken. When it is lowered, Linux wakes a
+    /// reader for whom there is enough already (`tcp_set_rcvlowat`).
     LowWater,
     SetOnly,
     libc::SOL_SOCKET,
@@ -182,21 +183,21 @@ impl AsyncWrite for Gathering {
 /// Decides when data is gathered, and for how long, on the time that it is told.
 #[derive(Debug)]
 struct Rhythm {
-    /// When the server was asked for something, or waited for credit, last.
+    /// The time at which the server was last asked for something, or waited for credit.
     asked: Option<Instant>,
-    /// What came since `since`.
+    /// The bytes received since `since`.
     received: u64,
     since: Instant,
     /// The next burst of [`ANSWERS`].
     burst: u64,
 }
 
-/// How data comes that is gathered.
+/// The manner in which gathered data comes.
 struct Manner {
     /// So much must come in `burst_time` before anything is gathered.
     burst: u64,
     burst_time: Duration,
-    /// What has come is read after this at the latest (tokio's timer may add its tick, a millisecond).
+    /// Received data is read after this at the latest (tokio's timer may add its tick, a millisecond).
     patience: Duration,
 }
 
@@ -216,7 +217,8 @@ const OUTPUT: Manner = Manner {
 };
 /// With less output than this in a wait gathering ends.
 const LEAST: u64 = 48 * 1024;
-/// What comes so long after a question is output. An answer that took longer may be some milliseconds later.
+/// Data that comes later than this after a question counts as output. An answer that took longer may be some
+/// milliseconds later.
 const QUESTION: Duration = Duration::from_millis(500);
 /// One that pauses after each request's answer (SFTP with few requests in flight) so loses a millisecond or two in a quarter
 /// of a second at most.
@@ -237,7 +239,7 @@ impl Rhythm {
             .is_none_or(|asked| now.saturating_duration_since(asked) >= QUESTION)
     }
 
-    /// How long what comes may wait.
+    /// Returns the time that received data may wait.
     fn patience(&self, now: Instant) -> Duration {
         if self.is_output(now) {
             OUTPUT.patience

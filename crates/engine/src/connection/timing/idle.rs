@@ -12,7 +12,7 @@ use crate::config::HostConfig;
 /// The time without traffic that is meant for all channels of a request together.
 const GLOBAL: &str = "global";
 
-/// When something was last carried; guarded for as long as that takes to read.
+/// The time at which something was last carried; locked for as long as that takes to read.
 #[derive(Debug, Clone)]
 pub(crate) struct Activity(Arc<Mutex<Instant>>);
 
@@ -31,13 +31,13 @@ impl Activity {
     }
 }
 
-/// How long one channel may carry nothing.
+/// The limits for the time that one channel may carry nothing.
 #[derive(Debug)]
 pub(crate) struct Idle(Vec<(Duration, Activity)>);
 
 impl Idle {
-    /// What holds for a channel of this type, by ssh's name for it: what the first pattern that matches says, and what is said
-    /// for all channels `together`. `None` for no limit.
+    /// Returns the limits for a channel of this type, by ssh's name for it: that of the first pattern that matches, and
+    /// that for all channels `together`. `None` for no limit.
     pub(crate) fn of(config: &HostConfig, kind: &str, together: &Activity) -> Option<Box<Self>> {
         let timeouts = &config.channel_timeouts;
         let own = timeouts
@@ -61,7 +61,7 @@ impl Idle {
         self.0.iter().for_each(|(_, activity)| activity.carried(now));
     }
 
-    /// When it is to be closed, unless it carries something before that.
+    /// Returns the time at which it is to be closed, unless it carries something before that.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.0
             .iter()

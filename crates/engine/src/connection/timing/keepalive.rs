@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::config::HostConfig;
 use crate::settings::Settings;
 
-/// What is due.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing.
@@ -26,7 +26,7 @@ pub(crate) enum Turn {
     GiveUp { rule: Rule, silent: Duration },
 }
 
-/// Who wants to know.
+/// The rule of a requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     ServerAliveInterval,
@@ -40,7 +40,7 @@ pub(crate) struct KeepAlive {
     rules: [Option<(Rule, Watch)>; 2],
     /// It was asked for something since it was last heard.
     owed: Option<Watch>,
-    /// How many wait for answers without which they come no further: SFTP sessions.
+    /// The number of waiters that make no progress without an answer: SFTP sessions.
     waiting: u32,
     /// The socket takes nothing more.
     is_blocked: bool,
@@ -57,13 +57,13 @@ struct Watch {
     silence: Duration,
     /// The time that it then has to answer, before it is asked again or has not answered.
     patience: Duration,
-    /// How often it is asked.
+    /// The maximum number of questions.
     most: u32,
     asked: u32,
     due: Instant,
 }
 
-/// What a [`Watch`] comes to.
+/// The result of a [`Watch`].
 enum Step {
     Nothing,
     Ask,
@@ -175,7 +175,7 @@ impl KeepAlive {
         }
     }
 
-    /// When there may be something to do, unless the server is heard from before.
+    /// Returns the time at which there may be something to do, unless the server is heard from before.
     pub(crate) fn due(&self) -> Option<Instant> {
         let rules = self.rules.iter().flatten().map(|(_, watch)| watch);
         rules
@@ -185,7 +185,7 @@ impl KeepAlive {
             .min()
     }
 
-    /// What is due first: to be called again until nothing is.
+    /// Returns the first step that is due: to be called again until there is none.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         let mut asks = false;
         let rules = self.rules.iter_mut().flatten();

@@ -24,7 +24,7 @@ pub(crate) struct Keystrokes {
     /// A random part of what it is given.
     random: fn(Duration) -> Duration,
     typing: Option<Typing>,
-    /// What waits for the next interval.
+    /// The keys that wait for the next interval.
     held: BytesMut,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct Keystrokes {
 struct Typing {
     next: Instant,
     chaff_until: Instant,
-    /// How much longer the intervals of this time are.
+    /// The extra length of the intervals of this time.
     slower: Duration,
 }
 
-/// What is to leave now.
+/// The data that is to leave now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Nothing,
@@ -93,12 +93,12 @@ impl Keystrokes {
         self.held.split().freeze()
     }
 
-    /// When [`Self::turn`] is to be called.
+    /// Returns the time at which [`Self::turn`] is to be called.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.typing.as_ref().map(|typing| typing.next)
     }
 
-    /// What leaves at `now`.
+    /// Returns the data that leaves at `now`.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         let Some(typing) = self.typing.as_ref().filter(|typing| typing.next <= now) else {
             return Turn::Nothing;

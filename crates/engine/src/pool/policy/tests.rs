@@ -342,7 +342,7 @@ fn nothing_further_is_tried_before_the_first_connection_is_there() {
     policy.lane_lost(first, now);
 }
 
-/// What asks for a session, with somebody who answers for its connection.
+/// Returns a request for a session, with an answerer for its connection.
 fn asks(answerer: Answerer) -> Demand {
     Demand {
         load: Load::Session,

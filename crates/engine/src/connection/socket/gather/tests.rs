@@ -115,13 +115,13 @@ mod sockets {
         }
     }
 
-    /// Whether one who wants to read has to wait.
+    /// Returns whether one who wants to read has to wait.
     async fn waits_for(connection: &mut Gathering, bytes: &mut [u8]) -> bool {
         let mut reading = std::pin::pin!(connection.read(bytes));
         std::future::poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_pending())).await
     }
 
-    /// What comes while a reader waits, and was not there when it began to.
+    /// Reads data that comes while a reader waits, and was not there when it began to.
     async fn hear_the_end(connection: &mut Gathering) {
         let mut answer = [0; 3];
         assert!(waits_for(connection, &mut answer).await, "nothing was sent yet");
