@@ -72,7 +72,7 @@ impl Master {
         }
     }
 
-    /// The master that the user's own configuration names, outside of `ours`, the folder of the mux sockets.
+    /// The master that the user's own configuration names, outside of `ours`, the directory of the mux sockets.
     #[must_use]
     pub fn of_user(host: &HostConfig, ours: &Path) -> Option<Self> {
         let path = host.control_path.as_ref()?;

@@ -105,7 +105,7 @@ settings! {
     audit_file_size: u64 = 16 * 1024 * 1024;
     /// Files of the audit trail that are kept; beyond that the oldest is removed. 0 for all.
     audit_files: usize = 64;
-    /// Patterns of hosts whose sessions on a terminal are recorded in the folder `recordings`: what is shown, nothing that is typed.
+    /// Patterns of hosts whose sessions on a terminal are recorded in the directory `recordings`: what is shown, nothing that is typed.
     record_hosts: Vec<String> = Vec::new();
     /// Patterns of hosts that always go through the system's ssh, such as `["*.example.com"]`.
     openssh_hosts: Vec<String> = Vec::new();

@@ -25,7 +25,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names in a folder, which nobody else has.
+    /// Names in a directory, which nobody else has.
     pub(super) fn new(folder: &str) -> Self {
         let mut nonce = [0; 8];
         // Should it fail, a name that is taken is refused when the file is made.
@@ -283,7 +283,7 @@ pub(super) fn rate(bytes: u64, elapsed: Duration, rtt: Duration) -> f64 {
     bytes as f64 / moving.as_secs_f64().max(1e-9)
 }
 
-/// The folder that relative paths begin at, or the one that was asked for, made absolute by the server.
+/// The directory that relative paths begin at, or the one that was asked for, made absolute by the server.
 pub(super) async fn folder(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
     let path = sftp.realpath(asked.unwrap_or(".")).await?;
     String::from_utf8(path.to_vec()).map_err(|_| {

@@ -388,7 +388,7 @@ async fn patterns_match_on_the_server_and_choose_here() {
         std::fs::create_dir(source.join(folder)).unwrap();
         std::fs::write(source.join(folder).join(name), name).unwrap();
     }
-    // The files beside the folders match in the first part, and have nothing in them.
+    // The files beside the directories match in the first part, and have nothing in them.
     for (pattern, found) in [
         ("*/?.log", &["1.log", "2.log"][..]),
         ("*/2.log", &["2.log"]),
@@ -849,7 +849,7 @@ async fn a_server_can_write_nowhere_but_into_the_target() {
     for folder in [&target, &outside] {
         std::fs::create_dir(folder).unwrap();
     }
-    // Names that lead elsewhere; and a link to another folder that is then said to be a folder with files in it.
+    // Names that lead elsewhere; and a link to another directory that is then said to be a directory with files in it.
     let root = vec![
         ("..", FOLDER),
         ("../outside/evil", FILE),
@@ -1238,9 +1238,9 @@ async fn small_files_count_when_the_server_has_them() {
     assert_eq!((snapshot.failed, snapshot.bytes), (0, 8_000_000));
 }
 
-// What is written, and where: hostile sources, shared folders, and targets that are not new files.
+// What is written, and where: hostile sources, shared directories, and targets that are not new files.
 
-/// A source that lists a link and then a folder of its name, and things below.
+/// A source that lists a link and then a directory of its name, and things below.
 fn planting(outside: &Path) -> Invented {
     let root = vec![("planted", LINK), ("planted", FOLDER), ("good", FILE)];
     let inside = vec![("evil", FILE), ("deeper", FOLDER)];
@@ -1271,7 +1271,7 @@ async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made
         }
         let mut server = planting(&outside);
         if found {
-            // Only the folder: the link is there.
+            // Only the directory: the link is there.
             server
                 .names
                 .insert("/s", vec![("planted", FOLDER), ("good", FILE)]);
