@@ -135,11 +135,11 @@ async function daemon(hosts) {
   };
 }
 
-/** Whether a process is the daemon of a folder. */
+/** Whether a process is the daemon of a directory. */
 function isDaemon(pid, place) {
   try {
     const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
-    // A private one, of a command with --no-daemon, is not the folder's.
+    // A private one, of a command with --no-daemon, is not the directory's.
     if (!words[0].endsWith('trunklined') || words[1] === '--private') return false;
     return readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0').includes(`TRUNKLINE_DIR=${place}`);
   } catch {

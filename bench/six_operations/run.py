@@ -92,7 +92,7 @@ def servers(testbed: Path) -> Iterator[tuple[Target, str]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="six-")))
         (folder / "output").write_bytes(os.urandom(OUTPUT))
         (folder / "file").write_bytes(os.urandom(FILE))
-        # Host memory, which the engine keeps in the user's folders, starts empty.
+        # Host memory, which the engine keeps in the user's directories, starts empty.
         os.environ["TRUNKLINE_DIR"] = str(folder / "state")
         socket = str(folder / "agent")
         agent = stack.enter_context(subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL))

@@ -109,7 +109,7 @@ function toLocalError(fault, path, isRead) {
   const number = /** @type {Record<string, number>} */ (constants.errno)[code];
   if (number === undefined) return toError(fault);
   const words = getSystemErrorMap().get(-number)?.[1];
-  // A folder can be opened, and not read.
+  // A directory can be opened, and not read.
   const found = isRead && code === 'EISDIR' ? { syscall: 'read' } : { syscall: 'open', path };
   const of = found.path === undefined ? '' : ` '${path}'`;
   const error = Object.assign(toError(fault), { errno: -number, ...found });

@@ -6,7 +6,7 @@ import { createServer } from 'node:http';
 import { join } from 'node:path';
 
 /**
- * Starts one that lasts until the test has ended, and puts a `docker` that leads to it into a folder.
+ * Starts one that lasts until the test has ended, and puts a `docker` that leads to it into a directory.
  * @param {import('node:test').TestContext} t
  * @param {string} folder
  */

@@ -7,7 +7,7 @@ import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** The directory of Debian's initdb and pg_ctl: in the newest version's folder. */
+/** The directory of Debian's initdb and pg_ctl: in the newest version's directory. */
 const programs = join('/usr/lib/postgresql', readdirSync('/usr/lib/postgresql').sort((a, b) => a - b).at(-1), 'bin');
 
 /**

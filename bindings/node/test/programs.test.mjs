@@ -37,7 +37,7 @@ async function said(port) {
   return text;
 }
 
-/** By package: what it does on a server, with a folder, a port that says "hello", and what the test has for it. Returns what it saw. */
+/** By package: what it does on a server, with a directory, a port that says "hello", and what the test has for it. Returns what it saw. */
 const PROGRAMS = {
   'tunnel-ssh': async ({ createTunnel }, ssh, { port }) => {
     const [server, client] = await createTunnel({ autoClose: true }, {}, ssh, { dstAddr: '127.0.0.1', dstPort: port });

@@ -62,7 +62,7 @@ class Testbed:
 
 
 class Ansible:
-    """Ansible in a folder of its own, where all hosts are reached by the plugin."""
+    """Ansible in a directory of its own, where all hosts are reached by the plugin."""
 
     def __init__(self, environment: Path, folder: Path, bed: Testbed) -> None:
         self._bin = environment / "bin"
@@ -97,7 +97,7 @@ class Ansible:
             "RECORD": str(record),
             **env,
         }
-        # Core's sockets: a path has room for 107 bytes, which the folder uses up.
+        # Core's sockets: a path has room for 107 bytes, which the directory uses up.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as sockets:
             env["ANSIBLE_SSH_CONTROL_PATH_DIR"] = sockets
             done = self.run("ansible-playbook", "plays.json", "-i", "hosts.json", **env)
@@ -115,7 +115,7 @@ class Ansible:
 @pytest.fixture(scope="session", autouse=True)
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps the tests away from the user's daemon, host memory and agent."""
-    # A socket's path has room for 107 bytes, which pytest's folders use up.
+    # A socket's path has room for 107 bytes, which pytest's directories use up.
     os.environ["TRUNKLINE_DIR"] = str(tmp_path_factory.mktemp("state"))
     os.environ.pop("SSH_AUTH_SOCK", None)
 
@@ -155,7 +155,7 @@ def ssh_agent(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder of which a daemon that is ending may be removing files, too."""
+    """Removes a directory of which a daemon that is ending may be removing files, too."""
 
     def failed(_function: object, _path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
         if not isinstance(error[1], FileNotFoundError):
@@ -166,7 +166,7 @@ def remove_folder(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def daemon(own_state: None) -> Iterator[None]:
-    """The program trunkline, which starts the daemon, in a folder of this module's own."""
+    """The program trunkline, which starts the daemon, in a directory of this module's own."""
     program = os.environ.get("TRUNKLINE_PROGRAM", str(WORKSPACE / "target/debug/trunkline"))
     if not Path(program).exists():
         pytest.fail(f"{program} is missing: cargo build --workspace --bins")
@@ -232,7 +232,7 @@ def wait_until(true: Callable[[], bool]) -> None:
     pytest.fail("it did not come true")
 
 
-#: Ends all processes that name a folder in their environment, when who holds its standard input has gone.
+#: Ends all processes that name a directory in their environment, when who holds its standard input has gone.
 LEASH = """
 read -r released && exit
 for round in 1 2 3; do
@@ -271,7 +271,7 @@ class Fleet:
 
     @property
     def operator(self) -> Path:
-        """The folder of who submits."""
+        """The directory of who submits."""
         return self.folder / "operator"
 
     def _begin(self, command: list[str], name: str) -> None:

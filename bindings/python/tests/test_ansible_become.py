@@ -155,7 +155,7 @@ def realm() -> Iterator[Realm]:
         pytest.fail("sudo needs users whom it asks for passwords, whom only root can make: run this test as root")
     missing = [name for name in ("sudo", "su", "unshare", "openssl") if shutil.which(name) is None]
     assert not missing, f"missing programs: {missing}; scripts/python installs them"
-    # Everybody is to get at their home, which pytest's folders do not allow.
+    # Everybody is to get at their home, which pytest's directories do not allow.
     folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     folder.chmod(0o755)
     realm = Realm(folder)

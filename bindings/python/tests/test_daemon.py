@@ -173,7 +173,7 @@ def test_an_sftp_session_tells_that_its_daemon_was_killed(box: trunkline.Connect
 def test_the_program_comes_with_the_package(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRUNKLINE_PROGRAM", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    # A socket's path has room for 107 bytes, which pytest's folders use up.
+    # A socket's path has room for 107 bytes, which pytest's directories use up.
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setenv("TRUNKLINE_DIR", folder)
         with trunkline.connect(testbed.aliases[0], config=testbed.config, daemon=True) as box:

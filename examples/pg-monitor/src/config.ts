@@ -74,7 +74,7 @@ export interface Config {
   interval: number;
   slow: number;
   workers: number;
-  /** A folder that is made. */
+  /** A directory that is made. */
   sockets: string | null;
   /** SQLite's file. */
   samples: string;
@@ -82,7 +82,7 @@ export interface Config {
   hosts: HostConfig[];
 }
 
-/** Reads the file; what it says of paths is meant from its folder. */
+/** Reads the file; what it says of paths is meant from its directory. */
 export function readConfig(path: string): Config {
   try {
     return parseConfig(JSON.parse(readFileSync(path, 'utf8')), dirname(resolve(path)));

@@ -263,7 +263,7 @@ export class Instance {
     return socket === undefined ? connection.forwardOut(address, port) : connection.forwardOutStreamLocal(socket);
   }
 
-  /** A session through a tunnel, or through the folder of a local socket. */
+  /** A session through a tunnel, or through the directory of a local socket. */
   #client(through: Channel | string): pg.Client {
     const { user, password, database, address, port } = this.config;
     return new pg.Client({

@@ -141,7 +141,7 @@ export interface WorkerSettings {
   interval: number;
   /** Milliseconds from which on a statement is slow. */
   slow: number;
-  /** The folder of local sockets, or null for none. */
+  /** The directory of local sockets, or null for none. */
   sockets: string | null;
 }
 

@@ -130,7 +130,7 @@ function serve(port: NonNullable<typeof parentPort>, { file, keepDays }: StoreSt
 }
 
 /**
- * node-sqlite3-wasm locks a file by a folder beside it, which a process that was killed leaves behind. Who has the file is
+ * node-sqlite3-wasm locks a file by a directory beside it, which a process that was killed leaves behind. Who has the file is
  * written down, so that a lock of nobody's can be told from another monitor's.
  */
 function claim(file: string): void {

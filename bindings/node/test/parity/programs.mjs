@@ -1196,7 +1196,7 @@ export const onOpenssh = {
         see(shown(error));
       }
     }
-    // Nothing may be left of the first one, whose folder the second one gets.
+    // Nothing may be left of the first one, whose directory the second one gets.
     for (const name of ['a', 'b', 'link', 'x']) await called(sftp, 'unlink', `${folder}/${name}`);
     sftp.end();
     await closed(sftp);

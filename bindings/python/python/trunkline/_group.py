@@ -120,7 +120,7 @@ def begin(
 
 
 def host_folder(target: LocalPath, name: str) -> bytes:
-    """A folder for one host's files, which is made. A name that is a URI has slashes, which a folder's cannot have."""
+    """A directory for one host's files, which is made. A name that is a URI has slashes, which a directory's cannot have."""
     folder = os.path.join(os.fspath(target), name.replace("/", "_"))
     os.makedirs(folder, exist_ok=True)
     return os.fsencode(folder)
@@ -302,8 +302,8 @@ class Group(BaseGroup):
         at_once: int = 20,
         **options: Unpack[CopyOptions],
     ) -> GroupRun[CopyResult]:
-        """Copies from every host, as ``Connection.get`` does, into a folder of the host's name in the folder ``target``,
-        both of which are made; results as for ``run``."""
+        """Copies from every host, as ``Connection.get`` does, into a directory of the host's name in the directory
+        ``target``, both of which are made; results as for ``run``."""
         folder = functools.partial(host_folder, target)
         jobs = self._copy_jobs(False, paths(sources), folder, copying(**options), at_once)
         return GroupRun(jobs, copied)

@@ -144,7 +144,7 @@ def by_handle(paramiko: Any, see: See, about: Any) -> None:
 
 
 def paths(paramiko: Any, see: See, about: Any) -> None:
-    """Empty paths, and paths below the folder of ``chdir``."""
+    """Empty paths, and paths below the directory of ``chdir``."""
     client = _client(paramiko, about)
     sftp, folder = client.open_sftp(), about["folder"]
     os.makedirs(f"{folder}/deep/below")
@@ -154,7 +154,7 @@ def paths(paramiko: Any, see: See, about: Any) -> None:
             see(cwd, path, sftp.getcwd())
             calls: list[tuple[str, ...]] = [(name,) for name in ("stat", "lstat", "listdir_attr", "readlink", "normalize")]
             if (not path and cwd != "/") or (cwd not in (None, "/") and path in ("below", "none", "below/")):
-                # What makes something does so below the folder.
+                # What makes something does so below the directory.
                 calls += [("mkdir",), ("open", "w"), ("remove",), ("rename", ""), ("posix_rename", ""), ("open",)]
             for name, *more in calls:
                 see(name, raised(lambda: str(getattr(sftp, name)(path, *more)), "errno"))  # noqa: B023

@@ -1,4 +1,4 @@
-// PostgreSQL servers of one's own, in a folder that goes with them.
+// PostgreSQL servers of one's own, in a directory that goes with them.
 
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -19,7 +19,7 @@ const run = promisify(execFile);
 /** Another program may have taken a free port by the time that PostgreSQL asks for it. */
 const ATTEMPTS = 5;
 
-/** The directory of Debian's initdb and pg_ctl: in the newest version's folder, or anywhere in the PATH. */
+/** The directory of Debian's initdb and pg_ctl: in the newest version's directory, or anywhere in the PATH. */
 function program(name: string): string {
   try {
     const versions = readdirSync('/usr/lib/postgresql').sort((a, b) => Number(a) - Number(b));

@@ -45,7 +45,7 @@ Callback = Callable[[int, int], object]
 
 
 class SFTPClient:
-    """Files on a server. Relative paths begin at the folder of ``chdir``; what the server refuses is an ``OSError``."""
+    """Files on a server. Relative paths begin at the directory of ``chdir``; what the server refuses is an ``OSError``."""
 
     def __init__(self, native: _native.Sftp, channel: Channel) -> None:
         self._native: _native.Sftp | None = native

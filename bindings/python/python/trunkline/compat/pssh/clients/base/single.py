@@ -224,7 +224,7 @@ class BaseSSHClient:
     def copied(
         self, source: str, target: str, recurse: bool, upload: bool, makes_folders: bool = True, sends_mode: bool = False
     ) -> Steps[None]:
-        """Copies a file or a tree; folders that it goes to are made. A file that is there gets the source's mode if it
+        """Copies a file or a tree; directories that it goes to are made. A file that is there gets the source's mode if it
         ``sends_mode``."""
         if upload and os.path.isdir(source) and not recurse:
             raise ValueError("Recurse must be true if local_file is a directory.")
@@ -462,7 +462,7 @@ class BaseSSHClient:
         self.copy_remote_file(remote_file, local_file)
 
     def mkdir(self, sftp: _native.Sftp | None, directory: str) -> None:
-        """Makes a folder and those above it."""
+        """Makes a directory and those above it."""
 
         def made() -> Steps[None]:
             host = yield from self.connected()
@@ -822,7 +822,7 @@ def _is_here(path: str, source: str, target: str, upload: bool) -> bool:
 
 
 def _made(sftp: _native.Sftp, folder: str) -> Steps[None]:
-    """Makes a folder and those above it."""
+    """Makes a directory and those above it."""
     if folder in ("", "/"):
         return
     try:
