@@ -2,7 +2,7 @@
 //! target-feature=+crt-static` does, for this program alone. That flag is for all that cargo builds, and `trunklined` has to
 //! stay dynamic: glibc loads what nsswitch.conf names for names of hosts and users.
 //!
-//! Where there is no static libc to link (Debian's libc6-dev has it), the program is linked as any other.
+//! If there is no static libc to link (Debian's libc6-dev has it), the program is linked as any other.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Whether an audit trail is as it was written.
+//! The check that an audit trail is intact.
 //!
 //! Whoever could write the trail could write anything into it, for whoever checks it: what is read of it is bounded, and made
 //! fit for a terminal before it is kept.

@@ -1,4 +1,4 @@
-//! Whether to continue with a server, given the host key it showed (sshconnect.c, `check_host_key`).
+//! The decision about a server, given the host key it showed (sshconnect.c, `check_host_key`).
 //!
 //! [`Policy`] is what ssh_config says, [`Trust`] what the files say, [`Server`] who is asked for, and
 //! [`decide`] puts them together without any I/O: accept, accept and remember, ask, or reject. What is to be

@@ -1,4 +1,4 @@
-//! What the daemon tells of itself.
+//! The daemon's report on itself.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

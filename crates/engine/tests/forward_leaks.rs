@@ -1,4 +1,4 @@
-//! What forwardings leave behind: nothing. Alone in its program, because descriptors are counted for the whole process.
+//! Forwardings leave nothing behind. Alone in its program, because descriptors are counted for the whole process.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What the tools give back. Fields that do not apply are left out: no client takes null for a number.
+//! The answers of the tools. Fields that do not apply are left out: no client takes null for a number.
 
 use schemars::JsonSchema;
 use serde::Serialize;

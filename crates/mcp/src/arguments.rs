@@ -1,4 +1,4 @@
-//! What the tools take. An argument that is not known is refused: a misspelt one must not pass for none.
+//! The arguments of the tools. An argument that is not known is refused: a misspelt one must not pass for none.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

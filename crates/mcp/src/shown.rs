@@ -1,4 +1,5 @@
-//! What a host says, as an assistant is given it: bounded, without anything that a terminal would act on, and marked as data.
+//! A host's output, as an assistant gets it: bounded, without anything that a terminal would act on, and marked as
+//! data.
 
 use rand::RngExt as _;
 use schemars::JsonSchema;

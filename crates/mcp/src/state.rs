@@ -1,4 +1,4 @@
-//! What lasts from the first call to the last.
+//! The state from the first call to the last.
 
 use std::path::PathBuf;
 

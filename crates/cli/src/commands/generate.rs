@@ -1,4 +1,4 @@
-//! What is generated from the arguments: completions and man pages.
+//! Texts generated from the arguments: completions and man pages.
 
 mod manual;
 mod sections;

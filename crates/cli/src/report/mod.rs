@@ -1,5 +1,5 @@
-//! What `trunkline run` prints about many hosts: [lines] as they arrive, or [collated](collate), or
-//! [JSON](json), or [files]; a live [progress] line, and a [summary] at the end.
+//! The output of `trunkline run` about many hosts: [lines] as they arrive, or [collated](collate), or [JSON](json), or
+//! [files]; a live [progress] line, and a [summary] at the end.
 //!
 //! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] and what
 //! an [`Output`] has too much of touch the disk.

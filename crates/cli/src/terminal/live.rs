@@ -1,4 +1,4 @@
-//! Where a line is drawn that tells how far something is: on standard error, below what is printed.
+//! The place of a progress line: on standard error, below what is printed.
 //!
 //! A terminal shows `^C` where the cursor is. Behind a line that fills the terminal that is the next line, and the line
 //! above it would stay when the next one is drawn. So lines end before the terminal's edge.

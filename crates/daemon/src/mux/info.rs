@@ -1,4 +1,4 @@
-//! What a socket's clients are told of its connections, for people: `ssh -O conninfo` and `ssh -O channels`.
+//! Reports to a socket's clients about its connections, for people: `ssh -O conninfo` and `ssh -O channels`.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! What Prometheus reads of the daemon: by `trunkline metrics`, from the socket `metrics.sock`, and from a loopback port where
-//! config.toml names one.
+//! The daemon's metrics for Prometheus: by `trunkline metrics`, from the socket `metrics.sock`, and from a loopback
+//! port where config.toml names one.
 
 use std::collections::BTreeMap;
 use std::fmt;

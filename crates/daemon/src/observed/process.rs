@@ -1,4 +1,4 @@
-//! What the system tells of this process.
+//! The system's figures about this process.
 
 /// Bytes of memory in use, by proc(5)'s VmRSS.
 pub(crate) fn memory() -> Option<u64> {

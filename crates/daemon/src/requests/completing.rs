@@ -1,4 +1,4 @@
-//! What a shell completes: names of hosts, and paths on hosts that are connected already.
+//! A shell's completions: names of hosts, and paths on hosts that are connected already.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

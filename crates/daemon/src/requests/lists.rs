@@ -1,4 +1,4 @@
-//! Which hosts a caller's words mean: aliases of ssh_config, and inventories.
+//! The hosts that a caller's words mean: aliases of ssh_config, and inventories.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

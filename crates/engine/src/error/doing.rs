@@ -1,4 +1,4 @@
-//! What was under way when something failed: values to decide by, whose [`Display`](fmt::Display) alone is English.
+//! The action under way when something failed: values to decide by, whose [`Display`](fmt::Display) alone is English.
 
 use std::fmt;
 use std::net::IpAddr;

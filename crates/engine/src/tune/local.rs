@@ -1,4 +1,4 @@
-//! What this machine alone can do: ciphers, MACs, signatures, on one core, as the engine does them.
+//! Measurements of this machine alone: ciphers, MACs, signatures, on one core, as the engine does them.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

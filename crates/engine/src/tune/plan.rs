@@ -1,4 +1,4 @@
-//! What is measured in which order, and how long each measurement may take: decisions without any I/O.
+//! The order of measurements, and the time limit of each: decisions without any I/O.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What of a name a copy keeps, and what becomes of what it replaces: as rsync means it, whichever way.
+//! A copy's treatment of a name's attributes and of replaced files: rsync's, in both directions.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What a failure says: who is to blame, may the command have run, may it pass. Each test is a part of one table, failure
-//! by stage.
+//! The content of a failure: who is to blame, may the command have run, may it pass. Each test is a part of one table,
+//! failure by stage.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What rules are written with: patterns for hosts, commands and directories.
+//! The patterns of rules, for hosts, commands and directories.
 
 use std::collections::BTreeSet;
 

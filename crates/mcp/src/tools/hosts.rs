@@ -1,4 +1,4 @@
-//! What may be reached.
+//! The hosts that may be reached.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which copies there are: one, or one to or from each of many hosts.
+//! The copies to make: one, or one to or from each of many hosts.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

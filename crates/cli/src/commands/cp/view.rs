@@ -1,4 +1,4 @@
-//! What is shown of a copy: its progress, its names, and how it ended.
+//! The display of a copy: its progress, its names, and how it ended.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! What a man page says beside synopsis and options, command by command.
+//! The sections of man pages beside synopsis and options, command by command.
 
 use anyhow::Context as _;
 

@@ -1,4 +1,4 @@
-//! What each host's shell is told: the command with the host's name in it, its variables, a script, another user.
+//! The input of each host's shell: the command with the host's name in it, its variables, a script, another user.
 //!
 //! A server's shell is whatever its user has. What is composed here is for shells of the Bourne family and fish; csh stops
 //! before the command.

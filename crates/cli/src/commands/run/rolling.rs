@@ -1,4 +1,4 @@
-//! How a run goes on from host to host: in which batches, and how many failures it bears.
+//! The progress of a run from host to host: its batches, and the failures it tolerates.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;

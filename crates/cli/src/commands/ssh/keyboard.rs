@@ -1,4 +1,4 @@
-//! What is typed on this side's terminal: for the session, for the command line that `~C` opens, or for a command that runs
+//! Input from this side's terminal: for the session, for the command line that `~C` opens, or for a command that runs
 //! here meanwhile.
 
 use std::io;

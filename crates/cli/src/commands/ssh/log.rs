@@ -1,4 +1,5 @@
-//! What `trunkline ssh` tells its user: as much as `LogLevel` lets through, on standard error or in the file of `-E`.
+//! The messages of `trunkline ssh` to its user: as much as `LogLevel` lets through, on standard error or in the file of
+//! `-E`.
 
 use std::ffi::OsStr;
 use std::fs::File;

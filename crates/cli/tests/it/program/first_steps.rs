@@ -1,4 +1,4 @@
-//! What somebody is told who does not know the commands yet.
+//! Help for people who do not know the commands yet.
 
 use crate::home::{Home, assert_status, finish, text};
 

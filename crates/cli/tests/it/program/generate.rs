@@ -1,4 +1,4 @@
-//! What is generated: completions, man pages, the page of settings.
+//! Generated texts: completions, man pages, the page of settings.
 
 use trunkline_testkit::Sshd;
 

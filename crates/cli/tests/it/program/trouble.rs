@@ -1,4 +1,4 @@
-//! What goes wrong: one clear sentence, status 255, whether the command may have run, and never a hang.
+//! Failures: one clear sentence, status 255, whether the command may have run, and never a hang.
 
 use std::fs;
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! What `trunkline setup` does to the files of others.
+//! The effects of `trunkline setup` on the files of others.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -1,4 +1,4 @@
-//! How often a server is logged in to, when programs come to it that would each do so in a way of their own.
+//! The number of log-ins on a server, by programs that would each log in in a way of their own.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};

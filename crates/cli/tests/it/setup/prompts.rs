@@ -1,4 +1,4 @@
-//! What only a user can answer, stock ssh asks: the daemon cannot.
+//! Questions that only a user can answer: stock ssh asks them, since the daemon cannot.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a client in proxy mode asks of the connection as a whole, most of all to have the server listen.
+//! Requests of a client in proxy mode to the connection as a whole, most of all to make the server listen.
 
 use std::collections::HashMap;
 

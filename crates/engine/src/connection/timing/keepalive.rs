@@ -1,5 +1,5 @@
-//! Whether the server is still there: when to ask it after it has been silent, and when to give it up. Decisions on
-//! simulated time.
+//! The check that the server is still there: when to ask it after it has been silent, and when to give it up. Decisions
+//! on simulated time.
 //!
 //! Two rules say so: ServerAliveInterval and ServerAliveCountMax of the host, and the engine's own check, which finds
 //! connections that have died unnoticed where ssh_config has no such rule.

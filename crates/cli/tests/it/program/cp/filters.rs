@@ -1,4 +1,4 @@
-//! What is left out, and what is deleted: as rsync does with the same patterns.
+//! Names that are skipped and deleted: the same as by rsync with the same patterns.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What is said of what fails, and of an interruption.
+//! Messages about failures and interruptions.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;

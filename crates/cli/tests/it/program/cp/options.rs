@@ -1,4 +1,4 @@
-//! What a copy keeps of a name, and of what it replaces.
+//! The attributes and replaced files that a copy keeps.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -1,4 +1,4 @@
-//! What is copied where a path has patterns, `~` or nothing in it, beside what scp copies.
+//! Copies of paths with patterns, with `~` or without anything, compared with scp.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What `trunkline cp` makes of what it meets, beside scp and cp: kinds of targets, in each direction, for root and for an
+//! The results of `trunkline cp`, compared with scp and cp: kinds of targets, in each direction, for root and for an
 //! ordinary user.
 
 use std::collections::BTreeMap;

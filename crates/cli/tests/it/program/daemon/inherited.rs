@@ -1,4 +1,4 @@
-//! What the daemon has of whoever happened to start it: nothing.
+//! The daemon inherits nothing from the program that happened to start it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -1,4 +1,4 @@
-//! What commands of a fleet read: standard input, scripts; and what else of `run` holds for them.
+//! The input of a fleet's commands: standard input, scripts; and other options of `run` for them.
 
 use std::fs;
 use std::io::Write as _;

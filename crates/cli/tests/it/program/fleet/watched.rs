@@ -1,4 +1,4 @@
-//! What can be seen of a fleet: metrics of its nodes, `top --fleet`, `serve-ui --fleet`.
+//! Views of a fleet: metrics of its nodes, `top --fleet`, `serve-ui --fleet`.
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,4 +1,4 @@
-//! What each host runs: names in the command, variables, scripts.
+//! The commands of each host: names in the command, variables, scripts.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What a run prints: rows, records, and errors that are told once.
+//! The output of a run: rows, records, and errors that are told once.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;

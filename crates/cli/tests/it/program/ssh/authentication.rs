@@ -1,4 +1,4 @@
-//! Who may log in, and who is asked.
+//! Log-ins, and questions to the user.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,4 +1,5 @@
-//! How a connection is made, beside ssh(1): what the server is asked for, which keys are used, and what is left to ssh.
+//! The making of a connection, compared with ssh(1): requests to the server, the keys that are used, and cases left to
+//! ssh.
 
 use std::fs;
 use std::path::Path;

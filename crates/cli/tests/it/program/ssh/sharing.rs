@@ -1,4 +1,4 @@
-//! Who shares a connection: nobody who would reach another machine, or trust another one, with ssh.
+//! Sharing of connections: never by a command that would reach another machine, or trust another one, with ssh.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What ssh(1) does by the clock, beside `trunkline ssh`: when typed bytes leave, and when silent channels are closed. A
+//! ssh(1)'s timing, compared with `trunkline ssh`: when typed bytes leave, and when silent channels are closed. A
 //! version of ssh that does not know the directives refuses them, for both.
 
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! What `trunkline ssh` says when it fails, beside ssh(1): the same lines, because programs look for them.
+//! The messages of `trunkline ssh` when it fails, compared with ssh(1): the same lines, because programs look for them.
 
 use std::fs;
 use std::path::Path;
