@@ -10,7 +10,7 @@ use trunkline_request::words_of;
 
 use crate::place::{Place, PlaceError};
 
-/// Why the daemon could not start.
+/// The reason why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -38,7 +38,7 @@ pub enum StartError {
     Listen {
         /// The socket's path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
 }
@@ -109,7 +109,7 @@ impl Claim {
         })
     }
 
-    /// Whether the socket is a service manager's.
+    /// Returns whether the socket is a service manager's.
     pub(crate) fn is_activated(&self) -> bool {
         self.file.is_none()
     }
@@ -152,7 +152,7 @@ fn lock_alone(lock: &std::fs::File) -> bool {
     false
 }
 
-/// Why a client is not let in.
+/// The reason why a client is not let in.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
     #[error("cannot tell whose it is: {0}")]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trunkline::Error;
 
-/// When a session must be over.
+/// The time at which a session must be over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     /// `None` where it is later than clocks go.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Linux has this for the file itself, whatever its name has become.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// Where this program is installed.
+/// The place where this program is installed.
 #[derive(Debug)]
 pub(crate) struct Installed(Option<PathBuf>);
 
@@ -16,8 +16,8 @@ impl Installed {
         Self(std::env::current_exe().ok())
     }
 
-    /// Whether there is another file in its place, as after an update. A program that was only removed has not been
-    /// replaced.
+    /// Returns whether there is another file in its place, as after an update. A program that was only removed has not
+    /// been replaced.
     pub(crate) fn is_replaced(&self) -> bool {
         self.0
             .as_deref()

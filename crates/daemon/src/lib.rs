@@ -41,7 +41,7 @@ pub fn verify_audit(
     Ok((verdict.intact, text))
 }
 
-/// What the fuzz targets reach that nobody else should.
+/// The entry points of the fuzz targets, for nobody else.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use trunkline_control::fuzzing::request;

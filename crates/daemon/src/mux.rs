@@ -64,7 +64,7 @@ pub(crate) struct Sockets {
     table: Mutex<HashMap<PathBuf, Arc<Socket>>>,
 }
 
-/// Where the clients of one destination come.
+/// The socket for the clients of one destination.
 struct Socket {
     path: PathBuf,
     forwards: Arc<Forwards>,
@@ -78,7 +78,7 @@ struct State {
     /// The first one with these settings: what it says of forwardings holds for those who have said nothing themselves, as
     /// what an OpenSSH master was started with does.
     made_by: Arc<HostRequest>,
-    /// What the request means, as of its last use.
+    /// The resolved request, as of its last use.
     host: Arc<HostConfig>,
     /// Whom it is for: requests that may meet this one come here, and each is served by its own.
     key: SharingKey,
@@ -88,7 +88,7 @@ struct State {
     clients: usize,
     /// Those that were told to come here, by their processes' numbers, for as long as these exist.
     expected: HashMap<u32, Expected>,
-    /// When, by whose settings, and why the host could not be reached last.
+    /// The last time that the host could not be reached, by whose settings, and the error.
     failed: Option<(Instant, SharingKey, Error)>,
 }
 
@@ -123,7 +123,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// A socket is not given to other settings for so long after somebody was told to come, who does so at once.
 const EXPECTED: Duration = Duration::from_secs(10);
 
-/// How long a request for a socket waits to hear that the host cannot be reached: `trunkline up` gives up after 180 ms.
+/// The time that a request for a socket waits to hear that the host cannot be reached: `trunkline up` gives up after
+/// 180 ms.
 const QUICK_FAILURE: Duration = Duration::from_millis(100);
 
 /// Accepting failed, most likely for want of file descriptors: clients that end give some back.
@@ -291,7 +292,7 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Whether there are connections that the clients of such a socket may have.
+    /// Returns whether there are connections that the clients of such a socket may have.
     fn is_connected(&self, key: SharingKey) -> bool {
         let hosts = self.engine.status();
         hosts
@@ -349,7 +350,7 @@ impl Sockets {
         Ok((host, request.world.cwd.clone()))
     }
 
-    /// Whether clients of a socket with this environment must not make connections of their own.
+    /// Returns whether clients of a socket with this environment must not make connections of their own.
     fn must_share(&self, socket: &Socket, client: Option<&World>) -> bool {
         let host = socket.state().host.clone();
         match client {
@@ -358,7 +359,7 @@ impl Sockets {
         }
     }
 
-    /// Whether the user allows what a client of a socket wants, where that has to be asked.
+    /// Returns whether the user allows what a client of a socket wants, where that has to be asked.
     async fn allows(&self, socket: &Socket, client: Option<u32>, question: &str) -> bool {
         let allowed = match self.host(socket, client).await {
             Ok(host) => host.confirm_each_use(question).await,
@@ -422,7 +423,8 @@ impl Socket {
         self.state().host.original_host.clone()
     }
 
-    /// Whether this process was told to come for another host, or for one with other settings, than the socket's is now.
+    /// Returns whether this process was told to come for another host, or for one with other settings, than the
+    /// socket's is now.
     fn is_for_another(&self, process: u32) -> bool {
         let state = self.state();
         let meant = state.expected.get(&process).map(|one| one.host.sharing_key());
@@ -483,7 +485,7 @@ impl Socket {
 }
 
 impl State {
-    /// Whether it listens, and its file is still there.
+    /// Returns whether it listens, and its file is still there.
     fn stands(&self) -> bool {
         self.listening
             .as_ref()
@@ -503,7 +505,7 @@ impl State {
         }
     }
 
-    /// What a client was told to come with.
+    /// Returns the request that a client was told to come with.
     fn expected_request(&self, client: Option<u32>) -> Option<Arc<HostRequest>> {
         let expected = self.expected.get(&client?)?;
         Some(expected.request.clone())
@@ -514,7 +516,7 @@ impl State {
             .unwrap_or_else(|| self.made_by.clone())
     }
 
-    /// Whether somebody is on the way here to a host with other settings than these.
+    /// Returns whether somebody is on the way here to a host with other settings than these.
     fn expects_others(&self, key: SharingKey) -> bool {
         let is_other = |(process, expected): (&u32, &Expected)| {
             let is_another = !expected.host.sharing_key().may_meet(&key);
@@ -524,7 +526,7 @@ impl State {
     }
 }
 
-/// Whether there is a process of this number.
+/// Returns whether there is a process of this number.
 fn exists(process: u32) -> bool {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How long a client may take to make its request once the daemon is ending.
+/// The time that a client may take to make its request once the daemon is ending.
 const LAST_REQUEST: Duration = Duration::from_secs(1);
 
 /// Whether the daemon is to end: `Some(at_once)`.

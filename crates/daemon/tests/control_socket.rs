@@ -48,7 +48,7 @@ impl Daemon {
         stream
     }
 
-    /// Whether a client of its own kind is served.
+    /// Returns whether a client of its own kind is served.
     fn serves(&self) -> bool {
         let mut stream = self.welcomed(VERSION);
         send(&mut stream, &Request::List);
@@ -74,7 +74,7 @@ fn send(stream: &mut UnixStream, said: &impl Serialize) {
     stream.write_all(&frame(said)).unwrap();
 }
 
-/// What comes next, or `None` when the other end has closed.
+/// Returns the next message, or `None` when the other end has closed.
 fn receive<T: DeserializeOwned>(stream: &mut UnixStream) -> Option<T> {
     let mut len = [0; 4];
     stream.read_exact(&mut len).ok()?;

@@ -19,7 +19,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::rules::Asking;
 
-/// How long a person may take. The client that asks may give up earlier.
+/// The time that a person may take. The client that asks may give up earlier.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Questions of the newer protocol that may be open at once.
@@ -36,11 +36,11 @@ pub(crate) struct Person {
     codec: Option<RequestStateCodec>,
     /// Numbers of questions that nobody has answered yet, and when they end.
     open: Mutex<HashMap<String, Instant>>,
-    /// What was allowed for the session: what was shown.
+    /// The questions that were allowed for the session.
     remembered: Mutex<HashSet<String>>,
 }
 
-/// What is asked.
+/// A question.
 pub(crate) struct Question {
     /// Each thing that needs a yes, as it is shown: host, user, directory, exact words, and the rule.
     pub(crate) lines: Vec<String>,
@@ -48,7 +48,7 @@ pub(crate) struct Question {
     pub(crate) asking: Asking,
 }
 
-/// What became of it.
+/// The fate of a question.
 pub(crate) enum Answer {
     /// Yes, and who said so.
     Yes(&'static str),
@@ -58,7 +58,7 @@ pub(crate) enum Answer {
     Later(Box<InputRequiredResult>),
 }
 
-/// What the client sends back of what the person chose.
+/// The client's message with the person's choice.
 #[derive(Deserialize)]
 struct Choice {
     answer: String,
@@ -179,7 +179,7 @@ impl Person {
 const CANNOT_ASK: &str = "a person has to be asked, and this client cannot ask: have 'ask' in mcp.toml name a program that does, or allow \
                           it there";
 
-/// What the person chose.
+/// The person's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     No,
@@ -208,7 +208,7 @@ impl Said {
     }
 }
 
-/// Whether the server may ask nothing by itself.
+/// Returns whether the server may ask nothing by itself.
 fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
     context
         .protocol_version()
@@ -222,7 +222,7 @@ fn can_be_asked(context: &RequestContext<RoleServer>) -> bool {
     elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
 }
 
-/// What an answer is bound to: all of the call, and all that was shown.
+/// Returns the data that an answer is bound to: all of the call, and everything that was shown.
 fn bound_to(question: &Question, request: &CallToolRequestParams) -> Vec<u8> {
     let call = json!([request.name, request.arguments, question.lines]).to_string();
     digest::digest(&digest::SHA256, call.as_bytes()).as_ref().to_vec()

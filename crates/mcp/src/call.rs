@@ -16,9 +16,9 @@ use crate::record;
 use crate::rules::{Action, Rules, Verdict};
 use crate::state::State;
 
-/// Why a call did nothing, or did not do all.
+/// The reason why a call did nothing, or not everything.
 pub(crate) enum Problem {
-    /// What the assistant is told.
+    /// A message for the assistant.
     Told(String),
     /// The client has to ask the person first.
     Later(Box<InputRequiredResult>),
@@ -49,11 +49,11 @@ pub(crate) struct Call<'a> {
     pub(crate) client: OnBehalf,
 }
 
-/// What may be done, once that is decided.
+/// The permission for an action, once that is decided.
 pub(crate) struct Permit {
     /// The rules that the person said yes to.
     asked: Vec<String>,
-    /// What is recorded of each thing that is to be done, in the order in which they were named.
+    /// The audit records of each action, in the order in which they were named.
     pub(crate) entries: Vec<Entry>,
 }
 
@@ -129,7 +129,7 @@ impl Call<'_> {
         Ok(Permit { asked, entries })
     }
 
-    /// What a person sees of something that needs a yes.
+    /// Returns the text that a person sees of an action that needs a yes.
     async fn shown(&self, rule: &str, host: &Destination, action: &Action) -> Result<String, Problem> {
         let address = self.state.hosts.address(host, self.rules).await?;
         let place = match action {
@@ -171,8 +171,8 @@ impl Call<'_> {
         Problem::new(format!("{why} (did not start)"))
     }
 
-    /// Whether something may be done that was found out meanwhile: `named` as the rules allow it, `really` what it is, for instance where a
-    /// link leads to.
+    /// Returns whether something may be done that was found out meanwhile: `named` as the rules allow it, `really` what
+    /// it is, for instance where a link leads to.
     pub(crate) fn permits(
         &self,
         permit: &Permit,

@@ -19,7 +19,7 @@ use crate::rules::{Action, clean};
 /// Bytes of a file that is hashed before it is replaced.
 const MOST_HASHED: u64 = 64 << 20;
 
-/// What a call may do with files of one host.
+/// A call's rights to files of one host.
 pub(crate) struct Files<'a> {
     pub(crate) sftp: Sftp,
     /// Whether something may be done, as it is named and as it really is: what the rules allow, and what the person has said yes to.
@@ -28,7 +28,7 @@ pub(crate) struct Files<'a> {
     pub(crate) directories: Vec<String>,
 }
 
-/// What a file is.
+/// The attributes of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) kind: &'static str,
@@ -41,7 +41,7 @@ pub(crate) struct Read {
     pub(crate) size: u64,
 }
 
-/// What was written.
+/// The result of a write.
 pub(crate) struct Written {
     pub(crate) created: bool,
     pub(crate) sha256: String,
@@ -70,7 +70,7 @@ fn is_missing(error: &Error) -> bool {
 }
 
 impl Files<'_> {
-    /// Where a path really is, if that may be touched as well: its last part need not exist.
+    /// Returns the real path, if that may be touched as well: its last part need not exist.
     ///
     /// # Errors
     /// It may not; the host does not say.
@@ -115,7 +115,7 @@ impl Files<'_> {
         })
     }
 
-    /// What a path is: links are not followed.
+    /// Returns the attributes of a path, without following links.
     ///
     /// # Errors
     /// It is not there, or nobody says.
@@ -177,7 +177,7 @@ impl Files<'_> {
         Ok(Read { bytes, size })
     }
 
-    /// What is read and written are files: a pipe or a device would keep whoever opens it.
+    /// Returns the attributes of a regular file: a pipe or a device would keep its opener waiting.
     async fn regular(&self, real: &str) -> Result<FileAttributes, Failure> {
         let attributes = self.sftp.stat(real).await.map_err(Failure::from)?;
         match attributes.file_type() {

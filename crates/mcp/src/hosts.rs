@@ -16,7 +16,7 @@ use trunkline_request::destination::Destination;
 
 use crate::rules::Rules;
 
-/// What is known of hosts, and the way to the daemon. Nothing is begun before the first call.
+/// The known hosts, and the way to the daemon. Nothing is begun before the first call.
 pub(crate) struct Hosts {
     world: OnceCell<Arc<World>>,
     known: Mutex<HashMap<String, Arc<Host>>>,
@@ -93,7 +93,7 @@ impl Hosts {
         Ok(host.clone())
     }
 
-    /// What the daemon answers; one is not started for it unless `starts`.
+    /// Returns the daemon's answer; one is not started for it unless `starts`.
     async fn ask(&self, request: Asked, starts: bool) -> Result<Reply, Failure> {
         let starter = Starter::Installed;
         let mut client = Client::connect(&self.place().await?, starts.then_some(&starter)).await?;
@@ -104,7 +104,7 @@ impl Hosts {
         }
     }
 
-    /// Where the daemon is.
+    /// Returns the place of the daemon.
     ///
     /// # Errors
     /// Nowhere.
@@ -145,7 +145,7 @@ impl Hosts {
         }
     }
 
-    /// What a destination means: `user@hostname:port`.
+    /// Returns the address of a destination: `user@hostname:port`.
     ///
     /// # Errors
     /// It cannot be resolved.
@@ -229,13 +229,14 @@ impl Host {
     }
 }
 
-/// What ssh is told beside the host: nothing that an assistant says.
+/// Returns ssh's arguments beside the host: none of them comes from an assistant.
 fn ssh_args(rules: &Rules) -> Vec<OsString> {
     let file = rules.ssh_config.as_ref();
     file.map_or_else(Vec::new, |file| vec!["-F".into(), file.into()])
 }
 
-/// What an assistant calls a host: `[user@]host[:port]`, and nothing that could mean an option, a jump host or a URI.
+/// Returns the destination that an assistant names: `[user@]host[:port]`, and nothing that could mean an option, a jump
+/// host or a URI.
 ///
 /// # Errors
 /// It is not that.

@@ -18,22 +18,22 @@ use trunkline_embed::{
 use crate::hosts::Host;
 use crate::spool::Spool;
 
-/// How long the output of a command that has ended can be read.
+/// The time that the output of an ended command can be read.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Commands that are remembered. The oldest ones that have ended go first.
 const MOST: usize = 128;
 
-/// How long a command may take to end once it was told to.
+/// The time that a command may take to end once it was told to.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// What is to be run.
+/// A command to run.
 pub(crate) struct Order {
     pub(crate) host: Arc<Host>,
     /// For the far shell.
     pub(crate) line: String,
     pub(crate) input: Bytes,
-    /// How long it may run.
+    /// The time limit.
     pub(crate) time: Duration,
     /// Bytes of each output that are kept.
     pub(crate) output: u64,
@@ -55,12 +55,12 @@ pub(crate) struct Job {
     control: Mutex<Option<Control>>,
 }
 
-/// Where a command is.
+/// The state of a command.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     /// Counts what it has printed, so that whoever waits sees that there is more.
     pub(crate) printed: u64,
-    /// How it ended, and when.
+    /// Its end, and the time of that.
     pub(crate) end: Option<(Result<ExitStatus, Failure>, Instant)>,
 }
 
@@ -241,7 +241,7 @@ impl Job {
         self.state.borrow().clone()
     }
 
-    /// What tells of every change.
+    /// Returns the receiver of every change.
     pub(crate) fn changes(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
@@ -274,7 +274,7 @@ fn timed_out(after: Duration) -> Failure {
     )
 }
 
-/// What the daemon would have told last, for the audit trail.
+/// Returns the daemon's last reply for the audit trail.
 fn last_reply(end: &Result<ExitStatus, Failure>) -> Reply {
     match end {
         Ok(ExitStatus::Exited(status)) => Reply::Exit(Exit::Status(*status)),

@@ -157,7 +157,7 @@ impl Server {
     }
 }
 
-/// What an assistant can act on is a result, and no error of the protocol.
+/// Returns an error that an assistant can act on as a result, not as an error of the protocol.
 fn told(message: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }

@@ -40,7 +40,7 @@ enum Client {
     Zed,
 }
 
-/// What of the environment decides which daemon is found, which agent is asked, and what is sent to hosts.
+/// The variables of the environment that decide which daemon is found, which agent is asked, and what is sent to hosts.
 const NEEDED: [&str; 9] = [
     "SSH_AUTH_SOCK",
     "XDG_RUNTIME_DIR",
@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-/// What the client is to run, and in which environment.
+/// The command and the environment for the client.
 struct Server {
     command: String,
     env: BTreeMap<&'static str, String>,

@@ -13,7 +13,7 @@ pub(crate) const BUDGET: usize = 48 * 1024;
 /// Pieces that [`Printable`] never cuts, whatever is in them.
 const PIECE: usize = 4 * 1024;
 
-/// How text stands for bytes.
+/// The representation of bytes as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Encoding {
@@ -44,7 +44,7 @@ pub(crate) fn printable(bytes: &[u8]) -> (String, Encoding) {
     (text, encoding)
 }
 
-/// Where a piece ends: not within a character, nor between a carriage return and what follows it.
+/// Returns the end of a piece: not within a character, nor between a carriage return and the character after it.
 fn boundary(bytes: &[u8]) -> usize {
     if bytes.len() <= PIECE {
         return bytes.len();
@@ -73,7 +73,7 @@ pub(crate) fn exact(bytes: &[u8]) -> (String, Encoding) {
     }
 }
 
-/// What makes the marks around a host's text ones that the host cannot know: new in each answer.
+/// The marks around a host's text, which the host cannot know: new in each answer.
 pub(crate) struct Marks(String);
 
 impl Marks {

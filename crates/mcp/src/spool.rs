@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// What of an output is always there: so much of its beginning, and of its end.
+/// The size of an output's beginning and end that are always kept.
 const END: usize = 16 * 1024;
 
 /// An output so far.
@@ -120,7 +120,7 @@ impl Spool {
         }
     }
 
-    /// What follows `offset`, at most so many bytes; fewer at the end of what is kept.
+    /// Returns the bytes from `offset` on, at most so many; fewer at the end of the kept output.
     ///
     /// # Errors
     /// The file cannot be read.

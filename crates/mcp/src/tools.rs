@@ -21,7 +21,7 @@ use crate::{answers, arguments};
 /// The longest answer, as it is sent: some clients end the connection at ten times as much.
 const LONGEST: usize = 1_000_000;
 
-/// What a tool has done: for people and for programs.
+/// The result of a tool: for people and for programs.
 pub(crate) struct Done {
     text: String,
     value: Value,
@@ -51,7 +51,7 @@ impl Done {
     }
 }
 
-/// What a tool does to hosts.
+/// The effect of a tool on hosts.
 #[derive(Clone, Copy)]
 enum Effect {
     /// It looks.
@@ -201,7 +201,7 @@ fn given<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Problem> {
         .map_err(|error| Problem::new(format!("{}: {error}; nothing was done", call.request.name)))
 }
 
-/// What a host's failure is to a call.
+/// A host's failure as a problem of a call.
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Self::new(format!(

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// Why a command is not a list of words.
+/// The reason why a command is not a list of words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WordsError {
     /// There is nothing in it.
@@ -17,23 +17,23 @@ pub(crate) enum WordsError {
          pass it to the program as it is", Shown(*found)
     )]
     Meta {
-        /// What was found.
+        /// The character.
         found: char,
-        /// Where: the offset in bytes.
+        /// The offset in bytes.
         at: usize,
     },
     /// No command line can have it in words that every shell reads alike.
     #[error("control character {} at byte {at}: a command is one line of printable text", Shown(*found))]
     Control {
-        /// What was found.
+        /// The character.
         found: char,
-        /// Where.
+        /// The offset.
         at: usize,
     },
     /// A quote is not closed.
     #[error("the quote at byte {at} is not closed")]
     Open {
-        /// Where it begins.
+        /// The offset of its beginning.
         at: usize,
     },
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// What a shell acts on outside of quotes.
+/// The characters that a shell interprets outside of quotes.
 const META: &str = ";&|<>()$`{}*?[]!#~";
 
 /// The words of a command. Quotes and backslashes mean what they mean to a POSIX shell; whatever else a shell would act on,

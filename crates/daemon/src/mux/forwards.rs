@@ -24,7 +24,7 @@ struct Forwarding {
     asked: Forward,
     meant: config::Forward,
     handle: ForwardHandle,
-    /// What is recorded of it, to its end.
+    /// Its record in the audit trail, to its end.
     _entry: Entry,
 }
 
@@ -101,7 +101,7 @@ impl Forwarding {
         }
     }
 
-    /// Whether this is the one that is meant: by what was asked for, or by the port that became of it.
+    /// Returns whether this is the one that is meant: by what was asked for, or by the port that became of it.
     fn is(&self, asked: &Forward) -> bool {
         let mut asked = asked.clone();
         if let (Address::Tcp { port: 0, .. }, Address::Tcp { port, .. }) =
@@ -114,7 +114,7 @@ impl Forwarding {
     }
 }
 
-/// What is asked for, in the engine's terms (mux.c, `mux_master_process_open_fwd`, and readconf.c, `parse_forward`).
+/// Returns the request in the engine's terms (mux.c, `mux_master_process_open_fwd`, and readconf.c, `parse_forward`).
 fn meaning(asked: &Forward, cwd: &Path) -> Result<config::Forward, Error> {
     let invalid = || Error::Invalid("Invalid forwarding request".into());
     let path = |path: &str, here: bool| -> PathBuf { if here { cwd.join(path) } else { path.into() } };

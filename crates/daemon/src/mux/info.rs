@@ -26,7 +26,7 @@ pub(super) fn connections(host: &Host) -> String {
     text
 }
 
-/// What runs over every connection, and the socket's forwardings.
+/// Returns a description of the channels of every connection, and of the socket's forwardings.
 pub(super) fn channels(host: &Host, forwards: &str) -> String {
     let mut text = "The following connections are open:\r\n".to_owned();
     for (number, lane) in (1..).zip(host.lanes()) {

@@ -24,12 +24,12 @@ impl Peer {
         self.0
     }
 
-    /// What the client was started with; `None` where it cannot be looked at.
+    /// Returns the environment and directory that the client was started with; `None` if it cannot be looked at.
     pub(super) fn world(self) -> Option<World> {
         self.0.and_then(World::of_process)
     }
 
-    /// Whether its command line asks a master for something (`-O`), and nothing for itself.
+    /// Returns whether its command line asks a master for something (`-O`), and nothing for itself.
     pub(super) fn only_asks(self) -> bool {
         let Some(line) = self
             .0
@@ -52,15 +52,16 @@ impl Peer {
         found || asks(destination + 1).0
     }
 
-    /// Whether the client was told to come to the socket for something else than it is for now: it says nothing of what it
-    /// was asked for, and the socket may have become another one's on its way.
+    /// Returns whether the client was told to come to the socket for something else than it is for now: it says nothing
+    /// of what it was asked for, and the socket may have become another one's on its way.
     pub(super) fn is_for_another(self, socket: &Socket) -> bool {
         self.0.is_some_and(|pid| socket.is_for_another(pid))
     }
 
-    /// Whether the client would reach the same host by itself: it stands where this process does, and the user's commands
-    /// would see the same of it. A process that cannot be looked at, or is not there any more, would not: it loses nothing
-    /// but speed. (Its number may have become another process's of the same user, who gains nothing by it.)
+    /// Returns whether the client would reach the same host by itself: it stands where this process does, and the
+    /// user's commands would see the same of it. A process that cannot be looked at, or is not there any more, would
+    /// not: it loses nothing but speed. (Its number may have become another process's of the same user, who gains
+    /// nothing by it.)
     pub(super) fn means(self, host: &HostConfig, here: &Vantage) -> bool {
         let Some(pid) = self.0 else {
             return false;

@@ -44,7 +44,7 @@ pub(super) fn decodes(packet: &Bytes) -> bool {
     Message::decode(packet).is_ok()
 }
 
-/// Why a client in proxy mode is sent away.
+/// The reason why a client in proxy mode is sent away.
 #[derive(Debug, thiserror::Error)]
 enum Offence {
     #[error("the socket failed: {0}")]
@@ -115,7 +115,7 @@ impl Client<'_> {
     }
 }
 
-/// What a client in proxy mode has.
+/// The state of a client in proxy mode.
 struct Proxy<'a> {
     reader: Reader<'a>,
     host: Host,
@@ -397,7 +397,7 @@ fn originator(shown: &str) -> (&str, u32) {
     (bare.unwrap_or(host), port.parse().unwrap_or_default())
 }
 
-/// What the client sends, packet by packet.
+/// Reads the client's bytes, packet by packet.
 struct Reader<'a> {
     socket: ReadHalf<'a>,
     come: BytesMut,

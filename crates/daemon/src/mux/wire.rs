@@ -46,7 +46,7 @@ const FWD_LOCAL: u32 = 1;
 const FWD_REMOTE: u32 = 2;
 const FWD_DYNAMIC: u32 = 3;
 
-/// Why a packet makes no sense.
+/// The reason why a packet makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error(transparent)]
@@ -55,14 +55,14 @@ pub(super) enum Malformed {
     Port(u32),
 }
 
-/// What a client says, without the number by which it knows the answer again.
+/// A client's request, without the number by which it recognises the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
     /// Must be first; has no number. The extensions that may follow the version are for nobody here.
     Hello { version: u32 },
     /// A session on three descriptors, which follow.
     NewSession(Box<NewSession>),
-    /// Which process is this?
+    /// Asks which process this is.
     AliveCheck,
     /// Close the connection, whatever runs on it.
     Terminate,
@@ -76,7 +76,7 @@ pub(super) enum Request {
     StopListening,
     /// Go over to the connection protocol's messages.
     Proxy,
-    /// What is there to be told of this (OpenSSH 10.3's `info` extension; mux.c, `mux_client_request_info`)?
+    /// Asks for information about this (OpenSSH 10.3's `info` extension; mux.c, `mux_client_request_info`).
     Info(String),
     /// Something newer.
     Unknown,
@@ -93,7 +93,7 @@ pub(super) struct NewSession {
     pub(super) term: String,
     /// Empty for the login shell.
     pub(super) command: Vec<u8>,
-    /// What SendEnv and SetEnv gave, chosen by the client.
+    /// The variables of SendEnv and SetEnv, chosen by the client.
     pub(super) env: Vec<(String, Vec<u8>)>,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Forward {
     pub(super) connect: Address,
 }
 
-/// Where somebody listens or is to be connected to. An empty host is one that was not given.
+/// An address to listen on or to connect to. An empty host is one that was not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Tcp { host: String, port: u16 },
@@ -237,7 +237,7 @@ impl Address {
     }
 }
 
-/// What a client is told.
+/// A reply to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
     Hello,

@@ -21,7 +21,7 @@ use crate::observed::recording::Recordings;
 use crate::protocol::{Program, Reply};
 use trunkline_audit::Audit;
 
-/// What the daemon counts itself, and all that is collected from its engine.
+/// The daemon's own counters, and everything that is collected from its engine.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -36,7 +36,7 @@ type Counts = Family<[(&'static str, &'static str); 1], Counter>;
 /// The same, by two.
 type Declines = Family<[(&'static str, &'static str); 2], Counter>;
 
-/// What stock ssh asks of a mux socket, and `trunkline up` before that.
+/// A request of stock ssh to a mux socket, or of `trunkline up` before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stock {
     /// The socket itself.
@@ -68,7 +68,7 @@ impl Stock {
     }
 }
 
-/// Why stock ssh was not served.
+/// The reason why stock ssh was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decline {
     Failed(ErrorKind),
@@ -167,7 +167,7 @@ impl trunkline_http::metrics::Metrics for Metrics {
     }
 }
 
-/// What there is at the moment.
+/// The state at the moment.
 struct Present {
     engine: Engine,
     since: SystemTime,
@@ -175,7 +175,7 @@ struct Present {
     recordings: Arc<Recordings>,
 }
 
-/// What is added up for a host's label.
+/// The sums for a host's label.
 #[derive(Debug, Default)]
 struct Host {
     connecting: u64,
@@ -280,7 +280,7 @@ impl Collector for Present {
 }
 
 impl Present {
-    /// What belongs to no host.
+    /// Encodes the metrics that belong to no host.
     fn encode_daemon(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut build = encoder.encode_descriptor(
             "build_info",

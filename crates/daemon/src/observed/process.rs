@@ -14,7 +14,7 @@ pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, |folder| folder.count().saturating_sub(1))
 }
 
-/// How many there may be.
+/// Returns the maximum number of descriptors.
 pub(crate) fn descriptor_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }

@@ -21,10 +21,10 @@ use cast::{Cast, Event, Header, Kind};
 
 /// Bytes that wait for the thread, of all recordings.
 const QUEUE: u64 = 8 * 1024 * 1024;
-/// What an event takes up beside its text.
+/// The size of an event beside its text.
 const EVENT: u64 = 64;
 
-/// What records; nothing, where no session is to be recorded.
+/// The recorder; nothing, if no session is to be recorded.
 #[derive(Debug)]
 pub(crate) struct Recordings {
     engine: Engine,
@@ -173,7 +173,7 @@ impl Recording {
         self.add(kind, 0);
     }
 
-    /// Whether there was room.
+    /// Returns whether there was room.
     fn add(&self, kind: Kind, bytes: u64) -> bool {
         let cost = bytes + EVENT;
         let queued = &self.writer.queued;

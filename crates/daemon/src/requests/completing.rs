@@ -119,7 +119,7 @@ pub(crate) async fn remote_names(
     Ok(Reply::RemoteNames(names))
 }
 
-/// Whether a name can be put on a command line and looked at: what others wrote is offered in no other form.
+/// Returns whether a name can be put on a command line and looked at: what others wrote is offered in no other form.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && Printable::line(name) == name
 }

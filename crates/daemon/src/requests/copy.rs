@@ -17,7 +17,7 @@ use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 use crate::protocol::{CopyCipher, CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
 use trunkline_audit::Entry;
 
-/// How often a client is told of a copy's progress.
+/// The interval at which a client is told of a copy's progress.
 const TELLING: Duration = Duration::from_millis(100);
 
 /// Names told in one frame: of the longest paths some two megabytes, half of what a frame may be.

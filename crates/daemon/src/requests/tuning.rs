@@ -75,7 +75,7 @@ pub(crate) async fn remember(
     Ok(Reply::Done)
 }
 
-/// What is remembered, of all hosts.
+/// Returns the remembered choices of all hosts.
 pub(crate) async fn choices(engine: &Engine) -> Reply {
     let engine = engine.clone();
     let listed = tokio::task::spawn_blocking(move || engine.memory().list()).await;

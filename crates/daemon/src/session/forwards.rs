@@ -18,7 +18,7 @@ pub(crate) struct Forwards<'a> {
     host: &'a Host,
     interaction: &'a Interaction,
     request: HostRequest,
-    /// What is recorded of the session.
+    /// The session's record in the audit trail.
     entry: &'a Entry,
     /// Guards the list while one is opened or ended.
     standing: Mutex<Vec<Forwarding>>,
@@ -28,7 +28,7 @@ struct Forwarding {
     kind: ForwardKind,
     asked: Forward,
     handle: ForwardHandle,
-    /// What is recorded of it, to its end.
+    /// Its record in the audit trail, to its end.
     _entry: Entry,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Forwards<'a> {
         Ok(true)
     }
 
-    /// What somebody typed behind `-L`, `-R` or `-D`, as the user's own ssh understands it.
+    /// Returns the forwarding that was typed behind `-L`, `-R` or `-D`, as the user's own ssh understands it.
     async fn understood(&self, kind: ForwardKind, specification: String) -> Result<Forward, Error> {
         let mut request = engine_request(&self.request);
         request.ssh_args = ["-F", "none", kind.option()].map(OsString::from).into();
@@ -195,7 +195,7 @@ impl<'a> Forwards<'a> {
     }
 }
 
-/// What ssh says of a forwarding that it could not have, word by word: scripts look for it (channels.c,
+/// Returns ssh's words about a forwarding that it could not have, word by word: scripts look for them (channels.c,
 /// `channel_setup_fwd_listener_tcpip`; ssh.c, `ssh_init_forwarding` and `ssh_confirm_remote_forward`). `fatal`:
 /// ExitOnForwardFailure.
 fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> String {

@@ -9,8 +9,8 @@ use trunkline_proto::AlgorithmKind;
 
 use crate::protocol::{Program, WordsOfSsh};
 
-/// What is said of a failure: ssh's lines, with what only this side knows in lines of its own before them. `None` where ssh
-/// has no words for it.
+/// Returns the message about a failure: ssh's lines, after lines of our own with the facts that only this side knows.
+/// `None` where ssh has no words for it.
 ///
 /// `config`: the host's, if it can be used.
 pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) -> Option<Vec<WordsOfSsh>> {
@@ -219,7 +219,7 @@ fn of_a_refusal(error: &Error, program: &Program) -> Option<Vec<WordsOfSsh>> {
     Some(vec![fatal(format!("{request} request failed on channel 0"))])
 }
 
-/// What ssh knows of the other end of a socket; a proxy has none (`sshpkt_fmt_connection_id`).
+/// Returns ssh's name for the other end of a socket; a proxy has none (`sshpkt_fmt_connection_id`).
 fn peer(error: &Error, config: &HostConfig) -> String {
     match (&config.proxy, error.address()) {
         (Proxy::Direct, Some(address)) => format!("{} port {}", address.ip(), address.port()),
@@ -271,7 +271,7 @@ fn open_failure(reason: u32) -> &'static str {
     }
 }
 
-/// What sshconnect.c says before its last line.
+/// Returns sshconnect.c's message before its last line.
 fn of_a_host_key(error: &HostKeyError) -> Option<String> {
     Some(match error {
         HostKeyError::Changed {

@@ -44,7 +44,7 @@ impl Daemon {
         }
     }
 
-    /// What TRUNKLINE_DIR is for its clients.
+    /// Returns TRUNKLINE_DIR for its clients.
     pub(crate) fn dir(&self) -> PathBuf {
         dir(self.folder.path())
     }

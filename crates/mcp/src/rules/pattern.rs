@@ -67,7 +67,7 @@ enum WordPattern {
     Glob(String),
 }
 
-/// What stands for a wildcard while a pattern is read: no word can have it, because it is a control character.
+/// The mark of a wildcard while a pattern is read: no word can have it, because it is a control character.
 const STAR: char = '\u{1}';
 
 impl TryFrom<String> for CommandPattern {
@@ -136,8 +136,8 @@ impl CommandPattern {
                 .all(|(pattern, word)| pattern.matches(word))
     }
 
-    /// Whether the words begin as the pattern says, whatever the path of the program, whatever its wildcards stand for, and whatever
-    /// follows: no way of writing what is denied is to be overlooked.
+    /// Returns whether the words begin as the pattern says, whatever the path of the program, whatever its wildcards
+    /// stand for, and whatever follows: no way of writing what is denied is to be overlooked.
     pub(crate) fn encloses(&self, words: &[String]) -> bool {
         let program = |nth: usize, word: &String| match (nth, self.words.first()) {
             (0, Some(WordPattern::Literal(program))) if !program.contains('/') => {
@@ -179,7 +179,8 @@ impl WordPattern {
     }
 }
 
-/// Whether a word is one of a pattern, in which [`STAR`] stands for anything but slashes and two of them for anything.
+/// Returns whether a word is one of a pattern, in which [`STAR`] stands for anything but slashes and two of them for
+/// anything.
 fn globbed_word(pattern: &str, word: &str) -> bool {
     let double = format!("{STAR}{STAR}");
     // Any run of stars is as two.
@@ -200,7 +201,8 @@ fn globbed_word(pattern: &str, word: &str) -> bool {
     regex::Regex::new(&regex).is_ok_and(|regex| regex.is_match(word))
 }
 
-/// Whether a text is one of a pattern, in which `?` stands for one character that `wild` allows, and `*` for any number.
+/// Returns whether a text is one of a pattern, in which `?` stands for one character that `wild` allows, and `*` for
+/// any number.
 fn globbed(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
     // The states that the pattern can be in: offsets of its characters.
     let pattern: Vec<char> = pattern.chars().collect();
@@ -243,12 +245,13 @@ impl TryFrom<String> for Directory {
 }
 
 impl Directory {
-    /// Whether a clean path is the directory or in it, and touches nothing that only a rule that names it opens.
+    /// Returns whether a clean path is the directory or in it, and touches nothing that only a rule that names it
+    /// opens.
     pub(crate) fn holds(&self, path: &str) -> bool {
         self.rest(path).is_some_and(|rest| !is_guarded(rest))
     }
 
-    /// Whether a clean path is the directory or in it.
+    /// Returns whether a clean path is the directory or in it.
     pub(crate) fn encloses(&self, path: &str) -> bool {
         self.rest(path).is_some()
     }
@@ -267,8 +270,8 @@ impl Directory {
     }
 }
 
-/// What would let an assistant change who may do what: keys and settings of ssh, and this program's own. A rule opens them only
-/// by having them in its own path.
+/// Returns whether a path would let an assistant change who may do what: keys and settings of ssh, and this program's
+/// own. A rule opens them only by having them in its own path.
 fn is_guarded(rest: &str) -> bool {
     let parts: Vec<&str> = rest.split('/').collect();
     parts.contains(&".ssh") || parts.windows(2).any(|pair| pair == [".config", "trunkline"])
@@ -408,8 +411,8 @@ mod tests {
     }
 
     proptest! {
-        /// What a pattern with a wildcard allows has the words of the pattern at their places, and a single word for the wildcard:
-        /// what is sent parses back to just these.
+        /// A command that a pattern with a wildcard allows has the words of the pattern at their places, and a single
+        /// word for the wildcard: the sent text parses back to just these.
         #[test]
         fn what_is_allowed_parses_back_to_the_words_allowed(word in "[ -~é]{0,16}") {
             let words = vec!["tool".to_owned(), "-x".to_owned(), word.clone()];

@@ -72,7 +72,7 @@ pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Do
     answer(call, &jobs)
 }
 
-/// What is to be done, and its line for the far shell.
+/// Returns the action, and its line for the far shell.
 fn ordered(arguments: &arguments::Run) -> Result<(Action, String), Problem> {
     if arguments.shell {
         let line = arguments.command.clone();
@@ -136,7 +136,7 @@ async fn wait_for_all(
     }
 }
 
-/// What became of commands so far. Those whose answer is whole are forgotten.
+/// Returns the results of commands so far. Those whose answer is whole are forgotten.
 fn answer(call: &Call<'_>, jobs: &[Arc<Job>]) -> Result<Done, Problem> {
     let most = (BUDGET / (jobs.len().max(1) * 2)).max(64);
     let marks = Marks::new();
@@ -158,7 +158,7 @@ fn answer(call: &Call<'_>, jobs: &[Arc<Job>]) -> Result<Done, Problem> {
     Ok(done)
 }
 
-/// What a command has printed, its beginning and its end, and how it ended.
+/// Returns a command's output, its beginning and its end, and its exit.
 fn report(job: &Job, most: [usize; 2]) -> answers::Ran {
     let [stdout, stderr] = [0, 1].map(|which| {
         let spool = job.output(which);

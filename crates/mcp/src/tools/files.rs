@@ -27,7 +27,7 @@ const MOST_READ: u32 = 128 * 1024;
 /// Bytes that are written in one call.
 const MOST_WRITTEN: usize = 1 << 20;
 
-/// What a search looks at.
+/// The number of files that a search looks at.
 const MOST_FILES: usize = 2000;
 const MOST_SEARCHED: u64 = 64 << 20;
 const LONGEST_SEARCH: Duration = Duration::from_secs(20);

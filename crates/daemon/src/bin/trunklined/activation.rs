@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use anyhow::Context as _;
 use listenfd::ListenFd;
 
-/// Where the descriptors that are handed over begin (`SD_LISTEN_FDS_START`).
+/// The number of the first descriptor that is handed over (`SD_LISTEN_FDS_START`).
 const FIRST: i32 = 3;
 
 /// Their numbers; none, where they are for another process.

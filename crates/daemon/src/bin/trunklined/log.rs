@@ -42,7 +42,7 @@ pub(super) fn journal() -> Option<tracing_journald::Layer> {
     )
 }
 
-/// Where the log's lines go.
+/// The target of the log's lines.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     /// Guards what has been written, for as long as a line takes.
@@ -124,7 +124,7 @@ fn put_aside(file: &Path) -> io::Result<File> {
         .open(file)
 }
 
-/// Whether standard error is this very file.
+/// Returns whether standard error is this very file.
 fn is_stderr(file: &Path) -> bool {
     let (Ok(found), Ok(stderr)) = (std::fs::metadata(file), rustix::fs::fstat(io::stderr())) else {
         return false;

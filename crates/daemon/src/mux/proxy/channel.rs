@@ -20,7 +20,7 @@ use trunkline_audit::Entry;
 
 use super::message::{self, Peer, ProxiedRequest};
 
-/// What a client may send before it is taken from it: as sshd (channels.h, `CHAN_SES_WINDOW_DEFAULT`).
+/// The most that a client may send before it is taken from it: as sshd (channels.h, `CHAN_SES_WINDOW_DEFAULT`).
 pub(super) const WINDOW: u32 = 2 * 1024 * 1024;
 /// The most data in one message, either way: what every implementation has to take (RFC 4253 section 6.1), and the
 /// most that sshd takes.
@@ -30,7 +30,7 @@ const CREDIT_STEP: u32 = WINDOW / 8;
 /// Requests of one channel that wait for the server's answer.
 const MAX_REQUESTS: usize = 64;
 
-/// What the client's messages about a channel go to.
+/// The receiver of the client's messages about a channel.
 pub(super) struct Door {
     /// Told of the client's confirmation, for a channel that it was offered.
     confirmed: Option<oneshot::Sender<Peer>>,
@@ -51,7 +51,7 @@ pub(super) struct Inside {
     window: Arc<Window>,
     closed: CancellationToken,
     out: mpsc::Sender<Bytes>,
-    /// What was asked of the server and has not been answered to the client.
+    /// The number of requests to the server that have not been answered to the client.
     unanswered: AtomicU32,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn channel(channel: u32, out: mpsc::Sender<Bytes>) -> (Door, Inside) 
     (door, inside)
 }
 
-/// What a client did that it may not.
+/// A client's forbidden action.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::mux) enum Misuse {
     #[error("it sent more than its window allows")]
@@ -346,8 +346,8 @@ impl Inside {
     }
 }
 
-/// What a client asks of its session, once it is recorded, if it is what the session runs; nothing, if that cannot be
-/// recorded and has to be.
+/// Returns a client's request to its session, once it is recorded, if it is the one that starts the session's work;
+/// nothing, if that cannot be recorded and has to be.
 async fn recorded(asked: Option<ChannelRequest>, entry: &Entry) -> Option<ChannelRequest> {
     let program = match &asked {
         Some(ChannelRequest::Exec(command)) => Program::Exec(command.clone()),
@@ -364,7 +364,7 @@ async fn recorded(asked: Option<ChannelRequest>, entry: &Entry) -> Option<Channe
     }
 }
 
-/// What comes of a client.
+/// The next event of a client.
 enum Input {
     /// With the window that it took, that of data which nobody takes included.
     Data(Bytes, u32),
@@ -372,12 +372,12 @@ enum Input {
     Close,
 }
 
-/// What a client has sent and the server has not been given yet; as long as a window at most.
+/// The data that a client has sent and the server has not been given yet; as long as a window at most.
 struct Inbox {
     /// Guards the data while it is added to or taken.
     received: Mutex<Received>,
     more: Notify,
-    /// What the client may still send.
+    /// The bytes that the client may still send.
     credit: AtomicU32,
 }
 
@@ -446,7 +446,7 @@ impl Inbox {
         self.credit.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What has come since the last time.
+    /// Returns the events since the last time.
     async fn next(&self) -> Input {
         loop {
             if let Some(input) = self.received().next() {
@@ -471,7 +471,7 @@ impl Received {
     }
 }
 
-/// What may be sent to a client.
+/// The data that may be sent to a client.
 #[derive(Default)]
 struct Window {
     credit: Mutex<u32>,

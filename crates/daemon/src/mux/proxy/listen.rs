@@ -65,11 +65,11 @@ struct Listening {
     standing: HashMap<Listen, Listener>,
 }
 
-/// What the server listens on. Dropping it ends that.
+/// A listener on the server. Dropping it ends that.
 struct Listener {
     stop: DropGuard,
     task: JoinHandle<()>,
-    /// What is recorded of it, to its end.
+    /// Its record in the audit trail, to its end.
     _entry: Entry,
 }
 

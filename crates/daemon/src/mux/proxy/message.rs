@@ -33,7 +33,7 @@ const CHANNEL_FAILURE: u8 = 100;
 /// SSH_EXTENDED_DATA_STDERR (RFC 4254 section 5.2).
 const EXTENDED_DATA_STDERR: u32 = 1;
 
-/// Why a message makes no sense.
+/// The reason why a message makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::mux) enum Malformed {
     #[error(transparent)]
@@ -42,7 +42,7 @@ pub(in crate::mux) enum Malformed {
     Unexpected(u8),
 }
 
-/// What a client says. Numbers of channels are ours, but for the sender's.
+/// A client's message. Numbers of channels are ours, but for the sender's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
     Global {
@@ -107,7 +107,7 @@ pub(super) enum Open {
     Unknown,
 }
 
-/// Where the server is to connect to.
+/// The target that the server is to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     /// `direct-tcpip`
@@ -350,12 +350,12 @@ pub(super) fn channel_reply(theirs: u32, success: bool) -> Bytes {
     packet(message(number).u32(theirs))
 }
 
-/// How a command ended (RFC 4254 section 6.10).
+/// Returns the message about a command's exit status (RFC 4254 section 6.10).
 pub(super) fn exit_status(theirs: u32, status: u32) -> Bytes {
     packet(request(theirs, "exit-status").u32(status))
 }
 
-/// Which signal ended a command.
+/// Returns the message about the signal that ended a command.
 pub(super) fn exit_signal(theirs: u32, signal: &str, core_dumped: bool) -> Bytes {
     let request = request(theirs, "exit-signal").string(signal);
     packet(request.bool(core_dumped).string("").string(""))

@@ -59,7 +59,7 @@ pub(super) struct Event {
     /// Bytes of output that came before it and are not recorded.
     pub(super) left_out: u64,
     pub(super) kind: Kind,
-    /// What it takes up in the queue.
+    /// Its size in the queue.
     pub(super) cost: u64,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Cast {
     path: PathBuf,
     header: Header,
     state: State,
-    /// When the event before was.
+    /// The time of the previous event.
     last: Duration,
     /// The beginning of a character, whose rest is yet to come.
     begun: Vec<u8>,
