@@ -46,7 +46,7 @@ fn static_libraries() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Where the C compiler has a library.
+/// Returns the directory of a library of the C compiler.
 fn library(name: &str) -> Option<PathBuf> {
     let found = Command::new("cc")
         .arg(format!("-print-file-name={name}"))

@@ -52,21 +52,21 @@ pub(crate) fn explain(mut error: clap::Error) -> ! {
     error.exit()
 }
 
-/// Whether a command that takes hosts as its arguments was given none: clap names all that could say so.
+/// Returns whether a command that takes hosts as its arguments was given none: clap names all that could say so.
 fn lacks_a_host(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::MissingRequiredArgument
         && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(names))
             if names.iter().any(|name| name.contains("<HOST|--hosts <HOSTS>") || name.contains("|HOST|--hosts <HOSTS>")))
 }
 
-/// Whether `trunkline run` was not told where: clap names all that could say so, with what only fleets need.
+/// Returns whether `trunkline run` was not told where: clap names all that could say so, with what only fleets need.
 fn lacks_hosts(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::MissingRequiredArgument
         && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(names))
             if names.iter().any(|name| name.contains("--hosts <HOSTS>|--group <GROUP>")))
 }
 
-/// Whether no daemon has run yet for this user.
+/// Returns whether no daemon has run yet for this user.
 fn is_new() -> bool {
     let var = |name: &str| std::env::var_os(name).map(PathBuf::from);
     Place::find(var).is_ok_and(|place| !place.state.exists())

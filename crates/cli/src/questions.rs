@@ -26,11 +26,11 @@ use crate::terminal::interrupts::Upcoming;
 use crate::terminal::raw::RawMode;
 use crate::terminal::{can_be_drawn_on, live};
 
-/// How long a password that was just typed is waited for to be accepted, before the next host's question is put.
+/// The time that a password which was just typed is waited for to be accepted, before the next host's question is put.
 const VERDICT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a question waits for those of hosts before it in the list, while nothing is asked: one that cannot be reached must
-/// not keep the others from being asked.
+/// The time that a question waits for those of hosts before it in the list, while nothing is asked: one that cannot be
+/// reached must not keep the others from being asked.
 const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The questions of one command.
@@ -99,7 +99,7 @@ impl Drop for Undecided<'_> {
     }
 }
 
-/// What belongs to whoever asks.
+/// The turn of a questioner.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// Is hidden during a question.
@@ -109,13 +109,13 @@ pub(crate) struct Turn {
     sharing: Sharing,
     /// The user has interrupted a question, and with it the command: nothing else is asked.
     interrupted: bool,
-    /// What is waited for is on the screen.
+    /// The line about the wait is on the screen.
     waiting: Option<WaitingLine>,
-    /// How many questions were put.
+    /// The number of questions that were put.
     asked: u64,
 }
 
-/// What is known of a password that several hosts may have in common.
+/// The knowledge about a password that several hosts may have in common.
 #[derive(Debug, Default)]
 enum Sharing {
     /// None was given yet, or the last one was wrong.
@@ -136,7 +136,7 @@ struct Password {
     secret: Zeroizing<String>,
 }
 
-/// What became of a question.
+/// The outcome of a question.
 struct QuestionOutcome {
     answer: Option<Zeroizing<String>>,
     /// To be told whether the host accepted the password.
@@ -167,7 +167,7 @@ impl Questions {
         self.turn.lock().await.ask(prompt).await
     }
 
-    /// Whether the user has interrupted a question, and with it the command.
+    /// Returns whether the user has interrupted a question, and with it the command.
     pub(crate) async fn were_interrupted(&self) -> bool {
         self.turn.lock().await.interrupted
     }
@@ -177,7 +177,7 @@ impl Questions {
         self.turn.lock().await.interrupted = false;
     }
 
-    /// Whether there is anybody to ask.
+    /// Returns whether there is anybody to ask.
     pub(crate) fn can_ask() -> bool {
         standard().can_ask()
     }
@@ -310,7 +310,7 @@ impl Turn {
         answer
     }
 
-    /// Whether the password may be given to the host that asks: it is among those that the user was told of.
+    /// Returns whether the password may be given to the host that asks: it is among those that the user was told of.
     fn may_share(&self, password: &Password, prompt: &Prompt) -> bool {
         let (Some((user, _)), Some((asked, host))) =
             (password.of.rsplit_once('@'), prompt.host.rsplit_once('@'))
@@ -347,7 +347,8 @@ impl Turn {
     }
 }
 
-/// Whether a question is for the user's password on its host, and not for a new one, or for one that is used once.
+/// Returns whether a question is for the user's password on its host, and not for a new one, or for one that is used
+/// once.
 fn asks_for_password(prompt: &Prompt) -> bool {
     let text = prompt.text.to_ascii_lowercase();
     match prompt.kind {
@@ -413,7 +414,7 @@ type Asking<'q> = Pin<Box<dyn Future<Output = QuestionOutcome> + Send + 'q>>;
 /// A talk with the daemon about one host, in which its questions are answered.
 pub(crate) struct Conversation<'q, C = Client> {
     client: C,
-    /// What the client has received already.
+    /// The replies that the client has received already.
     received: Option<Result<Reply, ClientError>>,
     questions: &'q Questions,
     asking: Option<Asking<'q>>,
@@ -422,9 +423,9 @@ pub(crate) struct Conversation<'q, C = Client> {
     again: bool,
     /// A question had no answer, because there was nobody to ask.
     unanswered: bool,
-    /// What it waits for is on the screen.
+    /// The line about its wait is on the screen.
     waiting: bool,
-    /// What it waits for is not shown.
+    /// Its wait is not shown.
     silent: bool,
     /// Its host's place in the list of the command, as long as it may have a question.
     place: Option<usize>,
@@ -574,7 +575,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         self.asking = None;
     }
 
-    /// Whether a question had no answer because there was nobody to ask.
+    /// Returns whether a question had no answer because there was nobody to ask.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.unanswered
     }
@@ -587,7 +588,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
     }
 }
 
-/// Whether a copy has done anything at its host, to which it must be logged in for that.
+/// Returns whether a copy has done anything at its host, to which it must be logged in for that.
 fn has_begun(progress: &CopyProgress) -> bool {
     progress.bytes
         + progress.files

@@ -24,17 +24,17 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use trunkline_control::stdio::Input;
 
-/// How far the fastest host may be ahead of the slowest one that runs.
+/// The distance that the fastest host may be ahead of the slowest one that runs.
 const AHEAD: u64 = 64 << 20;
 
-/// How long a host may read nothing while others wait for it.
+/// The time that a host may read nothing while others wait for it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is moved at a time.
+/// The size of one move.
 const CHUNK: usize = 64 * 1024;
 
-/// What is given back at a time; and what stays of the part that all have read, so that a host that has had no more than
-/// fits into its pipe can be begun with again.
+/// The size that is given back at a time; as much stays of the part that all have read, so that a host that has had no
+/// more than fits into its pipe can be begun with again.
 const FREED: u64 = 1 << 20;
 
 /// Standard input.
@@ -115,8 +115,8 @@ enum Source {
 }
 
 impl HostInput {
-    /// What to pass to the session, from the beginning, and what has to be written to it meanwhile. `behind_answers`: before
-    /// the input, the session is to get answers ([`Feed::answer`]).
+    /// Returns the input to pass to the session, from the beginning, and the part to write to it meanwhile.
+    /// `behind_answers`: before the input, the session is to get answers ([`Feed::answer`]).
     pub(crate) fn begin(&self, behind_answers: bool) -> io::Result<Option<(OwnedFd, Option<Feed>)>> {
         let plain = self.first.is_empty() && !behind_answers;
         let rest = match &self.source {
@@ -139,7 +139,7 @@ impl HostInput {
     }
 }
 
-/// What was read of standard input.
+/// The data that was read of standard input.
 pub(crate) struct Spool {
     file: File,
     filled: watch::Sender<Filled>,
@@ -149,7 +149,7 @@ pub(crate) struct Spool {
     patience: Duration,
 }
 
-/// How much has been read.
+/// The amount that has been read.
 #[derive(Debug, Clone, Default)]
 struct Filled {
     bytes: u64,
@@ -158,7 +158,7 @@ struct Filled {
 
 #[derive(Debug, Default)]
 struct Readers {
-    /// Where each reader is; `None` before it has begun.
+    /// The position of each reader; `None` before it has begun.
     positions: BTreeMap<usize, Option<u64>>,
     /// Those that have lost their place.
     left_behind: BTreeSet<usize>,
@@ -185,7 +185,7 @@ impl Readers {
         }
     }
 
-    /// Where the slowest is; `None` while some have not begun.
+    /// Returns the position of the slowest; `None` while some have not begun.
     fn slowest(&self) -> Option<u64> {
         let positions: Option<Vec<u64>> = self.positions.values().copied().collect();
         Some(positions?.into_iter().min().unwrap_or(u64::MAX))
@@ -317,7 +317,7 @@ enum Rest {
     Spool(Arc<Spool>, usize),
 }
 
-/// Why the input is not whole, and the pipe, still open, so that nobody takes what there was for all of it.
+/// The reason why the input is not whole, and the pipe, still open, so that nobody takes the part for all of it.
 pub(crate) type NotWhole = (String, pipe::Sender);
 
 impl Feed {

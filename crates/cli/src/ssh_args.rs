@@ -17,7 +17,7 @@ use trunkline_request::ssh_options::{BadOption, BearsOn, TypedOption, TypedOptio
 
 use crate::ssh_options::can_be_read_once_only;
 
-/// What a command line of `ssh` asks for.
+/// The meaning of a command line of `ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SshArgs {
     /// The options that `ssh -G` must see, in order, to resolve the destination as the whole line would have
@@ -140,7 +140,7 @@ impl From<BadOption> for UsageError {
 }
 
 impl UsageError {
-    /// What ssh exits with after any error of its own.
+    /// The exit status of ssh after any error of its own.
     pub(crate) const EXIT_STATUS: u8 = 255;
 }
 
@@ -164,20 +164,20 @@ impl SshArgs {
         Meaning::of(LowArgs::parse(&original)?, original)
     }
 
-    /// Why only the system's own ssh can do what was typed, in a phrase that completes "handed to the
-    /// system's ssh: …".
+    /// Returns the reason why only the system's own ssh can do what was typed, in a phrase that completes "handed to
+    /// the system's ssh: …".
     ///
     /// This is about the command line alone; the resolved configuration may hold further reasons.
     pub(crate) fn needs_system_ssh(&self) -> Option<&'static str> {
         self.system_ssh
     }
 
-    /// Whether ssh would connect: it does not for `-V`, `-Q` and `-G`, nor for `-O`, which speaks to a master.
+    /// Returns whether ssh would connect: it does not for `-V`, `-Q` and `-G`, nor for `-O`, which speaks to a master.
     pub(crate) fn connects(&self) -> bool {
         !self.version && self.query.is_none() && !self.print_config && self.mux_command.is_none()
     }
 
-    /// What overrules `LogLevel`.
+    /// Returns the level that overrides `LogLevel`.
     pub(crate) fn log_level(&self) -> Option<LogLevel> {
         match self.verbosity {
             _ if self.quiet => Some(LogLevel::Quiet),
@@ -189,7 +189,7 @@ impl SshArgs {
     }
 }
 
-/// What was typed.
+/// The arguments as typed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct LowArgs {
     /// In the order typed.

@@ -7,11 +7,11 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use rustix::fs::makedev;
 use trunkline_request::ssh_options::NO_FORWARDINGS;
 
-/// What `--help` calls the options that name hosts and say how to reach them.
+/// The heading of `--help` for the options that name hosts and say how to reach them.
 pub(crate) const HOSTS: &str = "Hosts";
 
-/// Whether a configuration is a pipe or the like, of which a second reader sees nothing: it is read by more than one
-/// process. An alias that nobody finds in it would be taken for a host's own name.
+/// Returns whether a configuration is a pipe or the like, of which a second reader sees nothing: it is read by more
+/// than one process. An alias that nobody finds in it would be taken for a host's own name.
 pub(crate) fn can_be_read_once_only(config: &OsStr) -> bool {
     std::fs::metadata(config).is_ok_and(|found| {
         let kind = found.file_type();

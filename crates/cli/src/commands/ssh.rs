@@ -163,7 +163,7 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(OWN_ERROR)
 }
 
-/// Whether it is a destination. If not, ssh has its own words for what is wrong with it.
+/// Returns whether it is a destination. If not, ssh has its own words for what is wrong with it.
 fn names_a_host(destination: &OsStr) -> bool {
     let parsed = destination.to_str().map(str::parse::<Destination>);
     matches!(parsed, Some(Ok(_)))
@@ -317,7 +317,7 @@ impl Streams {
         })
     }
 
-    /// Whether the session is one of a terminal here.
+    /// Returns whether the session is one of a terminal here.
     fn have_terminal(&self) -> bool {
         self.kinds[0] == Stdio::Framed
     }
@@ -372,7 +372,8 @@ fn program(args: &SshArgs) -> anyhow::Result<Program> {
     })
 }
 
-/// How one of our streams reaches the session: a terminal stays ours, everything else is handed over.
+/// Returns the way in which one of our streams reaches the session: a terminal stays ours, everything else is handed
+/// over.
 fn kind(stream: impl AsFd) -> Stdio {
     match rustix::fs::fstat(&stream) {
         // Closed by whoever started us.
@@ -414,11 +415,11 @@ fn low_byte(status: u32) -> u8 {
 /// A session's course, seen from the client.
 struct Talk<'a> {
     daemon: Conversation<'a>,
-    /// Why it is not the shared one, where that stands elsewhere.
+    /// The reason why it is not the shared one, if that stands elsewhere.
     apart: Option<String>,
     /// The daemon is this process's own: its session must end before it does.
     is_private: bool,
-    /// Where it is, and from the first `~C` on.
+    /// Set if there is one, and from the first `~C` on.
     interrupts: Option<Interrupts>,
     console: &'a mut Console,
     /// Of `-f`: who waits until the session has begun.
@@ -432,7 +433,7 @@ struct Talk<'a> {
     resized: Option<Signal>,
     keyboard: Keyboard,
     echo: Echo,
-    /// What is typed behind `~C`, while the command line is open.
+    /// The line that is typed behind `~C`, while the command line is open.
     line: Option<Line>,
 }
 
@@ -528,7 +529,7 @@ impl Talk<'_> {
         Ok(self.die_of(signal))
     }
 
-    /// Whoever started this program is to see what ended it.
+    /// Ends this program by a signal, so that its caller sees what ended it.
     fn die_of(&mut self, signal: i32) -> Outcome {
         self.echo.end();
         self.console.raw = None;

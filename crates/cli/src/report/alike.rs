@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// What messages have in common that say the same; `names` are those that the host of this one goes by.
+/// Returns the common part of messages that say the same; `names` are those that the host of this one goes by.
 pub(crate) fn key(message: &str, names: &[&str]) -> String {
     let mut is_port = false;
     let words = message.split(' ').map(|word| {
@@ -35,7 +35,7 @@ pub(crate) fn shown<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
     words.join(" ")
 }
 
-/// What two words have in common at their beginnings, up to the end of a name in a path or an address.
+/// Returns the common beginning of two words, up to the end of a name in a path or an address.
 fn shortened(one: &str, other: &str) -> String {
     let alike = one.char_indices().zip(other.chars());
     let alike = alike.take_while(|((_, one), other)| one == other);

@@ -14,11 +14,11 @@ use trunkline_text::counted;
 pub(crate) struct Group<'a> {
     /// In the order of the list.
     pub(crate) hosts: Vec<&'a str>,
-    /// How the command ended on each.
+    /// The outcomes of the command on each.
     outcomes: Vec<&'a Outcome>,
-    /// What each printed to standard output.
+    /// The standard output of each.
     pub(crate) stdout: &'a Output,
-    /// What each printed to standard error.
+    /// The standard error of each.
     pub(crate) stderr: &'a Output,
 }
 

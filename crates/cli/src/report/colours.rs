@@ -48,12 +48,12 @@ impl Colours {
         self.paint(colour.on_default(), text)
     }
 
-    /// What went well.
+    /// Returns text in the colour of success.
     pub(crate) fn good(self, text: impl Display) -> String {
         self.paint(AnsiColor::Green.on_default(), text)
     }
 
-    /// What went wrong, and lines of standard error.
+    /// Returns text in the colour of failures, and of lines of standard error.
     pub(crate) fn bad(self, text: impl Display) -> String {
         self.paint(AnsiColor::Red.on_default(), text)
     }

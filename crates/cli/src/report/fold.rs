@@ -24,7 +24,7 @@ pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String 
     folded.join(",")
 }
 
-/// What sorts names as people count: web2 before web10.
+/// Returns the key that sorts names as people count: web2 before web10.
 pub(crate) fn natural(name: &str) -> impl Ord + use<> {
     Pattern::of(name)
 }
@@ -32,7 +32,7 @@ pub(crate) fn natural(name: &str) -> impl Ord + use<> {
 /// A name, or several that differ in nothing but numbers: the product of its number sets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Pattern {
-    /// What stands before each number, and after the last: one more than there are numbers.
+    /// The text before each number, and after the last: one more than there are numbers.
     texts: Vec<String>,
     numbers: Vec<Numbers>,
 }

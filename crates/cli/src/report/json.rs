@@ -57,7 +57,7 @@ pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()>
     }
 }
 
-/// What programs are told of a host, besides of its output.
+/// The fields of a host for programs, besides its output.
 pub(super) struct Fields<'a> {
     pub(super) host: &'a str,
     pub(super) kind: &'a str,
@@ -118,7 +118,7 @@ struct Object<'a> {
     warm: bool,
 }
 
-/// What went wrong with reading an output while it was written.
+/// An error of reading an output while it was written.
 type Problem = RefCell<Option<io::Error>>;
 
 /// Output as a string, a piece at a time.

@@ -6,7 +6,7 @@
 
 use super::colours::Colours;
 
-/// How the names before the lines are written.
+/// The format of the names before the lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Names {
     /// The columns that the longest name takes; 0 where the lines need not begin in one column.
@@ -34,7 +34,7 @@ impl Names {
         }
     }
 
-    /// What stands before a line of the `number`th host.
+    /// Returns the prefix of a line of the `number`th host.
     pub(crate) fn before(&self, host: &str, number: usize, colours: Colours) -> String {
         let space = self.space(host);
         format!("{}:{:space$}", colours.host_of_many(number, host), "")
@@ -53,7 +53,7 @@ pub(crate) struct LinePrefixer {
     partial: Vec<u8>,
 }
 
-/// Which of a command's two streams.
+/// One of a command's two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output.

@@ -36,39 +36,39 @@ pub(crate) fn tell(text: impl Display) {
     eprintln!("{}", told(text, terminal::width(std::io::stderr())));
 }
 
-/// What [`tell`] prints, for a terminal of this width. Has no newline at its end.
+/// Returns the output of [`tell`] for a terminal of this width. Has no newline at its end.
 fn told(text: impl Display, width: Option<u16>) -> String {
     let text = Printable::text(words_of(format_args!("trunkline: {text}"))).to_string();
     let lines: Vec<_> = text.lines().map(|line| grid::wrapped(line, 2, width)).collect();
     lines.join("\n")
 }
 
-/// What became of a command on one host.
+/// The result of a command on one host.
 #[derive(Debug)]
 pub(crate) struct HostResult {
     /// The host as the user named it.
     pub(crate) host: String,
     /// Its place in the list, from 1.
     pub(crate) number: usize,
-    /// Where it is.
+    /// The destination.
     pub(crate) address: Destination,
-    /// How it ended.
+    /// Its outcome.
     pub(crate) outcome: Outcome,
     /// All the command wrote to standard output; empty where it was passed on as it arrived.
     pub(crate) stdout: Output,
     /// All the command wrote to standard error; likewise.
     pub(crate) stderr: Output,
-    /// When work on this host began.
+    /// The time at which work on this host began.
     pub(crate) started: SystemTime,
     /// From then to the end, connecting included.
     pub(crate) elapsed: Duration,
     /// The connection was there already.
     pub(crate) warm: bool,
-    /// What kind of trouble it was in, where that says what to tell.
+    /// The kind of trouble it was in, if that changes what to tell.
     pub(crate) trouble: Option<Trouble>,
 }
 
-/// What a host failed of, where that is not the host's own affair.
+/// A failure of a host that is not the host's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// Its name has no address.
@@ -78,7 +78,7 @@ pub(crate) enum Trouble {
 }
 
 impl HostResult {
-    /// What the host is called in messages.
+    /// Returns the host's names in messages.
     fn names(&self) -> [&str; 2] {
         [&self.host, &self.address.host]
     }
@@ -113,7 +113,7 @@ fn joined(outcomes: &[&Outcome]) -> Option<Outcome> {
     Some(joined)
 }
 
-/// What went wrong on this machine, where that is all that became of a run.
+/// Returns the error on this machine, if that is all that became of a run.
 pub(crate) fn trouble_here(results: &[HostResult]) -> Option<String> {
     let first = results.first()?.alike();
     let is_here =
@@ -132,7 +132,7 @@ pub(crate) fn trouble_here(results: &[HostResult]) -> Option<String> {
     }
 }
 
-/// How a command on one host ended.
+/// The outcome of a command on one host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     /// It ran to its end and returned this status (RFC 4254 section 6.10).

@@ -13,16 +13,16 @@ use rustix::fs::FallocateFlags;
 
 use super::lines::LinePrefixer;
 
-/// What all hosts of a run may have in memory before they keep next to nothing there.
+/// The memory limit for all hosts of a run before they keep next to nothing there.
 const MEMORY: usize = 64 << 20;
-/// What one stream may have in memory.
+/// The memory limit for one stream.
 const MOST: usize = 1 << 20;
 /// The same where all together have too much.
 const LITTLE: usize = 4 << 10;
 /// Read at a time. Base64 has no remainder of it.
 const PIECE: usize = 48 << 10;
 
-/// Where the outputs of a run are that do not fit into memory.
+/// The file for the outputs of a run that do not fit into memory.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     inner: Mutex<Inner>,
@@ -67,7 +67,7 @@ impl Store {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     store: Arc<Store>,
-    /// What is in the file, in order; the rest is in `memory`.
+    /// The ranges in the file, in order; the rest is in `memory`.
     kept: Vec<Range<u64>>,
     memory: Vec<u8>,
     len: u64,
@@ -114,7 +114,7 @@ impl Output {
         self.memory = Vec::new();
     }
 
-    /// What two outputs that are the same have in common.
+    /// Returns a digest, which is the same for two outputs that are the same.
     pub(crate) fn digest(&self) -> (u64, u64) {
         (self.len, self.hash.finish())
     }

@@ -88,7 +88,7 @@ impl Progress {
     }
 }
 
-/// What the line tells.
+/// The counts in the line.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     total: usize,

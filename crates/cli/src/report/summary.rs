@@ -84,7 +84,7 @@ pub(crate) fn interrupted(results: &[HostResult]) -> String {
     )
 }
 
-/// How many hosts did well, and how many did not. `elapsed` is the whole run's time. Ends in a newline.
+/// Returns how many hosts did well, and how many did not. `elapsed` is the whole run's time. Ends in a newline.
 pub(crate) fn counts(results: &[HostResult], elapsed: Duration, colours: Colours) -> String {
     let count =
         |wanted: fn(&Outcome) -> bool| results.iter().filter(|result| wanted(&result.outcome)).count();

@@ -7,7 +7,7 @@ use super::{Execution, HostResult, Outcome, printable, seconds};
 use std::io;
 use trunkline_text::Printable;
 
-/// What is shown of an output: so many bytes and lines.
+/// The limit for a shown output, in bytes and lines.
 const BYTES: usize = 4 << 10;
 const LINES: usize = 10;
 
@@ -41,7 +41,7 @@ pub(crate) fn table(results: &[HostResult], width: Option<u16>, colours: Colours
     Ok(format!("{}\n{rows}", colours.host(header)))
 }
 
-/// What a host printed, or why it failed.
+/// Returns a host's output, or the reason why it failed.
 fn output(result: &HostResult) -> io::Result<String> {
     let mut parts = Vec::new();
     if let Outcome::Failed { message, .. } = &result.outcome {

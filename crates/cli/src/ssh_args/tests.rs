@@ -233,7 +233,7 @@ fn arguments_need_not_be_text() {
     );
 }
 
-/// What `ssh -G` prints for a line, by keyword, or `None` where it refuses the line.
+/// Returns the output of `ssh -G` for a line, by keyword, or `None` if it refuses the line.
 fn ssh_g<S: AsRef<OsStr>>(arguments: &[S]) -> Option<BTreeMap<String, Vec<String>>> {
     let output = Command::new("ssh")
         .args(["-F/dev/null", "-G"])
@@ -255,7 +255,7 @@ fn ssh_g<S: AsRef<OsStr>>(arguments: &[S]) -> Option<BTreeMap<String, Vec<String
     Some(printed)
 }
 
-/// What `ssh -G` prints about things that [`SshArgs`] carries in a field or leaves to the pool.
+/// The keywords of `ssh -G` that [`SshArgs`] carries in a field or leaves to the pool.
 const IN_FIELDS: &str = "requesttty sessiontype stdinnull forkafterauthentication escapechar loglevel \
     controlmaster controlpath";
 

@@ -2,10 +2,10 @@
 
 use trunkline_control::protocol::{ForwardKind, ForwardRequest};
 
-/// What stands before the line.
+/// The prompt before the line.
 pub(crate) const PROMPT: &str = "\r\nssh> ";
 
-/// What a line asks for.
+/// The request of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommandLine {
     /// Nothing.

@@ -60,7 +60,8 @@ impl Interrupts {
         while self.next().now_or_never().is_some() {}
     }
 
-    /// What `other` comes to, or the number of a signal that comes before that; with the signal `other` is dropped.
+    /// Returns the result of `other`, or the number of a signal that comes before that; with the signal `other` is
+    /// dropped.
     ///
     /// If both are there, it is the signal: Ctrl-C at a question also ends the question, and the failure that follows from
     /// that may be there in the same moment. After Ctrl-C what is printed next begins a line.
@@ -132,8 +133,8 @@ impl Drop for Upcoming {
     }
 }
 
-/// How the program ends: where a signal has ended its work, by that signal. A shell ends a loop around a command only if SIGINT
-/// has ended the command, and not for a status that says so.
+/// Ends the program: if a signal has ended its work, by that signal. A shell ends a loop around a command only if
+/// SIGINT has ended the command, and not for a status that says so.
 pub(crate) fn ended(code: ExitCode) -> ExitCode {
     let signal = *TAKEN.borrow();
     if signal != 0 && code == ExitCode::from(status_of(signal)) {

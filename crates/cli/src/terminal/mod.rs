@@ -6,7 +6,7 @@ pub(crate) mod interrupts;
 pub(crate) mod live;
 pub(crate) mod raw;
 
-/// Whether a stream leads to a terminal that can be drawn on: one that understands escape sequences.
+/// Returns whether a stream leads to a terminal that can be drawn on: one that understands escape sequences.
 pub(crate) fn can_be_drawn_on(stream: &impl std::io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use trunkline_testkit::{Sshd, SshdBuilder, folder, free_port};
 
-/// How long anything may take before a test gives up. Far more than a loaded machine needs.
+/// The time that anything may take before a test gives up. Far more than a loaded machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A home and a `TRUNKLINE_DIR`. Dropping it, or the end of the test program, ends the daemon and whatever else runs with it.
@@ -173,14 +173,14 @@ impl Home {
         daemon
     }
 
-    /// What `ls --json` says.
+    /// Returns the output of `ls --json`.
     pub(crate) fn ls(&self) -> serde_json::Value {
         let output = finish(self.trunkline().args(["ls", "--json"]));
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// How many sessions run, on all connections.
+    /// Returns the number of running sessions, on all connections.
     pub(crate) fn sessions(&self) -> u64 {
         let hosts = self.ls();
         let hosts = hosts.as_array().unwrap();
@@ -192,7 +192,7 @@ impl Home {
             .sum()
     }
 
-    /// What the daemon has open: its descriptors and what each of them is.
+    /// Returns the daemon's open descriptors, and the target of each.
     pub(crate) fn descriptors(&self) -> Vec<String> {
         let Some(daemon) = self.daemon() else {
             return Vec::new();

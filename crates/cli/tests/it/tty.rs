@@ -141,7 +141,7 @@ fn set_size(master: impl AsFd, columns: u16, rows: u16) {
     tcsetwinsize(master, size).unwrap();
 }
 
-/// What a failed test has left is shown all the same.
+/// Locks the text, which a failed test may have left: it is shown all the same.
 fn lock(text: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -156,7 +156,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What a program may change of a terminal.
+/// The modes of a terminal that a program may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Modes {
     local: u32,
@@ -166,7 +166,7 @@ pub(crate) struct Modes {
 }
 
 impl Modes {
-    /// Whether lines are edited and shown, and signals made, by this terminal.
+    /// Returns whether lines are edited and shown, and signals made, by this terminal.
     pub(crate) fn is_cooked(&self) -> bool {
         let cooked = LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
         let local = LocalModes::from_bits_retain(self.local);

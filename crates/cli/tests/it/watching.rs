@@ -14,7 +14,7 @@ use crate::home::{Home, end_of, finish, program, server, text, wait_until_or};
 use crate::tty::Terminal;
 use browser::Browser;
 
-/// What gives the terminal its own screen back (xterm's 1049).
+/// The sequence that gives the terminal its own screen back (xterm's 1049).
 const OWN_SCREEN: &str = "\x1b[?1049l";
 
 fn top(home: &Home) -> Terminal {

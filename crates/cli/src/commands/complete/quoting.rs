@@ -3,7 +3,7 @@
 /// The word that is being completed.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(super) struct LastWord {
-    /// What it means so far.
+    /// Its meaning so far.
     pub(super) text: String,
     /// As it was typed.
     typed: String,
@@ -43,9 +43,9 @@ pub(super) fn split(line: &str) -> (Vec<String>, LastWord) {
 }
 
 impl LastWord {
-    /// What bash is to put in the place of `replaced`, the end of the word as far as bash sees it (it takes a word apart at
-    /// colons and equals signs), so that the word means `value`. `None` where that cannot be written behind what stands
-    /// there.
+    /// Returns the text that bash is to put in the place of `replaced`, the end of the word as far as bash sees it (it
+    /// takes a word apart at colons and equals signs), so that the word means `value`. `None` where that cannot be
+    /// written behind what stands there.
     pub(super) fn insertion(&self, value: &str, replaced: &str) -> Option<String> {
         let written = match self.quote {
             // bash writes the quote itself, in front and behind.

@@ -28,7 +28,7 @@ pub(super) struct Ends {
 const HOST: &str = "{host}";
 
 impl Ends {
-    /// What the copy is called, and the host that it goes to or comes from.
+    /// Returns the copy's name, and the host that it goes to or comes from.
     pub(super) fn host(&self) -> Option<(String, String)> {
         let mut places = std::iter::once(&self.target).chain(&self.sources);
         places.find_map(|place| match place {

@@ -17,20 +17,20 @@ use crate::report::grid::{Grid, wrapped};
 use crate::terminal;
 use crate::terminal::live;
 
-/// What is shown while the copy runs.
+/// The display while the copy runs.
 pub(super) struct View {
     /// Of what is to be moved, so that its rate and the time that is left are right.
     bar: ProgressBar,
-    /// What was there from earlier copies, in bytes.
+    /// The bytes that were there from earlier copies.
     resumed: Arc<AtomicU64>,
     shows: Shows,
-    /// How many copies there are, each with a host of its own.
+    /// The number of copies, each with a host of its own.
     hosts: usize,
     begun: Instant,
     copies: Mutex<Copies>,
 }
 
-/// What the user wants to see.
+/// The user's choice of output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shows {
     pub(super) progress: bool,
@@ -41,7 +41,7 @@ pub(super) struct Shows {
     pub(super) names: bool,
     /// Names of what changes, and why.
     pub(super) changes: bool,
-    /// What is skipped is known to be as it is at the source.
+    /// Skipped names are known to be as they are at the source.
     pub(super) compares: bool,
     /// Both ends are compared, and what differs is a failure.
     pub(super) check: bool,
@@ -54,19 +54,19 @@ pub(super) struct Shows {
     pub(super) stdout_is_taken: bool,
 }
 
-/// How far each of the copies is, by its host.
+/// The progress of each copy, by its host.
 #[derive(Default)]
 struct Copies {
     by_host: HashMap<String, CopyProgress>,
     /// Whether the bar is one, and not a line of words.
     has_bar: bool,
-    /// When a line was last written.
+    /// The time at which a line was last written.
     written: Option<Instant>,
-    /// What a dry run has found of each host's: names' paths, and what is said of them.
+    /// The findings of a dry run for each host: names' paths, and their lines.
     to_come: HashMap<String, Vec<(Vec<u8>, String)>>,
-    /// How often something failed for one reason in one folder, by what is said of it.
+    /// The number of failures for one reason in one directory, by their text.
     failures: HashMap<String, Repeated>,
-    /// Why copies of many failed, or parts of them: by host.
+    /// The failures of copies of many, or parts of them: by host.
     of_hosts: BTreeMap<String, Vec<String>>,
     succeeded: usize,
     ended: Vec<CopyEnd>,
@@ -167,7 +167,7 @@ impl View {
         self.bar.suspend(|| eprintln!("{}", wrapped(&line, 2, width)));
     }
 
-    /// What became of names.
+    /// Shows the events of names.
     pub(super) fn names(&self, host: &str, events: Vec<CopyEvent>) -> anyhow::Result<()> {
         let prefix = match self.several() {
             true => format!("{host}: "),
@@ -215,7 +215,7 @@ impl View {
         Ok(())
     }
 
-    /// What a dry run has found, sorted by names.
+    /// Prints the findings of a dry run, sorted by names.
     fn print_sorted(&self, host: &str) -> anyhow::Result<()> {
         let mut lines = self.copies().to_come.remove(host).unwrap_or_default();
         lines.sort();
@@ -335,7 +335,7 @@ impl View {
     }
 }
 
-/// What is said of a folder's names that fail for one reason.
+/// Returns the text about a directory's names that fail for one reason.
 fn reason_of(path: &[u8], message: &str, errno: Option<i32>) -> String {
     if errno != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
         return without_name(path, message);
@@ -440,7 +440,7 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows
     text
 }
 
-/// What a copy waits for, in words.
+/// Returns the reason why a copy waits, in words.
 fn waits(waiting: &Waiting) -> String {
     match waiting {
         Waiting::Connecting { host } => format!("connecting to {}", Printable::line(host.as_bytes())),
@@ -538,7 +538,7 @@ fn summary(ended: &CopyEnd, shows: Shows) -> String {
 }
 
 impl Shows {
-    /// What is said of names that are skipped.
+    /// Returns the text about skipped names.
     fn skipped(self) -> &'static str {
         if self.compares { "up to date" } else { "skipped" }
     }
@@ -585,7 +585,7 @@ fn checked(progress: &CopyProgress) -> String {
     parts.join(", ")
 }
 
-/// What was found and what became of it, a line each.
+/// Returns the counts of a copy, one line each.
 fn stats(ended: &CopyEnd) -> String {
     let CopyEnd {
         progress, elapsed, ..

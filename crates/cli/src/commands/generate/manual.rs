@@ -7,7 +7,7 @@ use roff::{Roff, bold, italic, roman};
 
 use super::sections::{self, Row, Sections};
 
-/// When what [`sections`] says last changed.
+/// The date of the last change to [`sections`].
 const DATE: &str = "2026-11-29";
 
 /// Every page, with its file's name.

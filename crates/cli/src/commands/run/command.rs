@@ -45,7 +45,7 @@ impl Command {
             .unwrap_or_default()
     }
 
-    /// What is run on a host; as another user, where there are words for sudo.
+    /// Returns the command for a host; as another user, if there are words for sudo.
     ///
     /// # Errors
     /// The host's name cannot be put into the command.
@@ -161,7 +161,7 @@ impl Variable {
 pub(super) struct Script {
     name: String,
     text: Arc<[u8]>,
-    /// What its first line asks for; `sh` where it asks for nothing.
+    /// The interpreter of its first line; `sh` if that names none.
     interpreter: Vec<Vec<u8>>,
 }
 
@@ -220,7 +220,8 @@ impl Script {
     }
 }
 
-/// What the first line asks for, in the kernel's way: a path, and the rest of the line as one argument (execve(2)).
+/// Returns the interpreter of the first line, in the kernel's way: a path, and the rest of the line as one argument
+/// (execve(2)).
 fn interpreter(text: &[u8]) -> Vec<Vec<u8>> {
     let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let Some(line) = line.strip_prefix(b"#!") else {

@@ -41,7 +41,7 @@ pub(super) enum Subject {
 }
 
 impl Args {
-    /// What is asked of the fleet, other than a new job.
+    /// Returns the request to the fleet, other than a new job.
     pub(super) fn asked_of_fleet(&self) -> Option<Subject> {
         let attach = self.attach.clone().map(Subject::Attach);
         attach.or_else(|| self.retry_unknown.clone().map(Subject::RetryUnknown))
@@ -98,7 +98,7 @@ struct Pending<'a> {
     complaint: Vec<u8>,
 }
 
-/// What sudo's own messages begin with, in every language.
+/// The beginning of sudo's own messages, in every language.
 const SUDO: &[u8] = b"sudo: ";
 
 impl Run<'_> {
@@ -296,7 +296,7 @@ impl Run<'_> {
     }
 }
 
-/// What to do where sudo did not run a command, which a fleet's nodes have no password for.
+/// Returns advice for hosts whose sudo did not run a command, which a fleet's nodes have no password for.
 fn of_sudo(hosts: &[String]) -> Option<String> {
     let first = Printable::line(hosts.first()?);
     let hosts = match hosts.len() {
@@ -310,10 +310,10 @@ fn of_sudo(hosts: &[String]) -> Option<String> {
     ))
 }
 
-/// How much of an input is in one frame.
+/// The size of the part of an input in one frame.
 const PIECE: usize = 256 * 1024;
 
-/// How long standard input may go on before somebody who may not know of it is told what is waited for.
+/// The time that standard input may take before somebody who may not know of it is told what is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn target((name, destination): (String, Destination)) -> Target {

@@ -32,7 +32,7 @@ use crate::report::progress::Progress;
 use crate::report::{Execution, HostResult, INTERRUPTED, Outcome, SKIPPED, Trouble};
 use crate::spool::{Feed, HostInput, NotWhole};
 
-/// What is shown while the run lasts.
+/// The display while the run lasts.
 pub(super) struct View {
     pub(super) progress: Progress,
     /// Lines are printed as they come.
@@ -114,12 +114,12 @@ fn show(view: &View, stream: Stream, lines: &[u8]) -> std::io::Result<()> {
     written
 }
 
-/// What all hosts of a run have in common.
+/// The state that all hosts of a run share.
 pub(super) struct Common<'a> {
     pub(super) backend: &'a Backend,
     pub(super) world: World,
     pub(super) limit: Option<Duration>,
-    /// How often a host on which nothing may have run is tried again.
+    /// The number of times that a host on which nothing may have run is tried again.
     pub(super) retries: u32,
     pub(super) failures: Failures,
     pub(super) password: SharedPassword,
@@ -180,7 +180,7 @@ impl Job<'_> {
         }
     }
 
-    /// What becomes of a host whose turn comes when no more hosts are to start.
+    /// Returns the outcome of a host whose turn comes when no more hosts are to start.
     fn not_to_start(&self) -> Option<Outcome> {
         let (kind, message) = match self.common.failures.too_many() {
             _ if *self.common.interrupted.borrow() => (INTERRUPTED, RUN_INTERRUPTED),
@@ -463,7 +463,7 @@ struct Feeding<'p> {
 
 type Running = Pin<Box<dyn Future<Output = Result<(), NotWhole>>>>;
 
-/// What was in sudo's part of standard error.
+/// The findings in sudo's part of standard error.
 struct Watched {
     shown: Vec<u8>,
     question: bool,
@@ -552,12 +552,12 @@ impl<'p> Feeding<'p> {
         self.given_up = true;
     }
 
-    /// Whether sudo has not run the command yet.
+    /// Returns whether sudo has not run the command yet.
     fn is_before_beginning(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// What was held back of standard error, at the end.
+    /// Returns the rest of standard error that was held back, at the end.
     fn rest(&mut self) -> Vec<u8> {
         self.watch.as_mut().map(Watch::rest).unwrap_or_default()
     }
@@ -589,7 +589,7 @@ impl Stopping {
         }
     }
 
-    /// What it means for the host, whose command is as far as this, as far as anybody knows.
+    /// Returns the outcome for the host, whose command is as far as this, as far as anybody knows.
     fn outcome(self, execution: Execution) -> Outcome {
         let Self { kind, message, .. } = self;
         let (message, execution) = match execution {
@@ -619,7 +619,7 @@ async fn until(deadline: Option<tokio::time::Instant>) {
 
 /// The kind of failure of a host on which sudo did not run the command.
 const SUDO: &str = "sudo";
-/// What is said of a host on which nothing was started.
+/// The text about a host on which nothing was started.
 const RUN_INTERRUPTED: &str = "the run was interrupted";
 
 pub(super) fn ended(exit: Exit) -> Outcome {
@@ -634,7 +634,7 @@ pub(super) fn ended(exit: Exit) -> Outcome {
     }
 }
 
-/// What a failure means. `unanswered`: the host had a question for which there was nobody.
+/// Returns the outcome that a failure means. `unanswered`: the host had a question for which there was nobody.
 pub(super) fn failed(failure: Failure, unanswered: Option<&str>, stopping: Option<Stopping>) -> Outcome {
     let Failure {
         kind,
@@ -655,7 +655,7 @@ pub(super) fn failed(failure: Failure, unanswered: Option<&str>, stopping: Optio
     }
 }
 
-/// What a failure is, besides the host's own.
+/// Returns the trouble of a failure, if it is not the host's own.
 pub(crate) fn trouble(failure: &Failure) -> Option<Trouble> {
     match failure.kind {
         _ if failure.cause == Cause::Lookup => Some(Trouble::UnknownName),
@@ -666,21 +666,21 @@ pub(crate) fn trouble(failure: &Failure) -> Option<Trouble> {
     }
 }
 
-/// How much later than a host's time is up, or it was told to end, its answer may come. The daemon gives commands four
-/// seconds.
+/// The time after a host's limit, or after its termination, in which its answer may come. The daemon gives commands
+/// four seconds.
 const GRACE: Duration = Duration::from_secs(6);
 
 /// The pauses of `--retry`.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// How far a host has come, for when its time is up.
+/// The progress of a host, for when its time is up.
 #[derive(Default)]
 struct Progressed {
     /// The daemon has the request. It may send the command in the same flight as the login, so that from here on only
     /// the daemon knows whether it has begun.
     asked: bool,
     warm: bool,
-    /// What went wrong may pass by itself.
+    /// The failure may be temporary.
     may_pass: bool,
     trouble: Option<Trouble>,
 }

@@ -19,13 +19,13 @@ pub(super) struct Rolling {
 }
 
 impl Rolling {
-    /// How many hosts of `all` make a batch; none where all of them do.
+    /// Returns the number of hosts of `all` in a batch; none if all of them are one.
     pub(super) fn batch(&self, all: usize) -> Option<NonZeroUsize> {
         let serial = self.serial.as_ref()?;
         Some(NonZeroUsize::new(serial.of(all)).unwrap_or(NonZeroUsize::MIN))
     }
 
-    /// How many of `all` may fail.
+    /// Returns the number of hosts of `all` that may fail.
     pub(super) fn failures(&self, all: usize) -> Failures {
         let borne = match &self.max_fail {
             _ if self.fail_fast => 0,
@@ -82,7 +82,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// How many it bears, where that is not any number.
+    /// Returns the number that is tolerated, if it is limited.
     pub(super) fn borne(&self) -> Option<usize> {
         (self.borne != usize::MAX).then_some(self.borne)
     }
@@ -92,7 +92,7 @@ impl Failures {
         self.seen.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there are, where that is too many.
+    /// Returns the number of failures, if that is too many.
     pub(super) fn too_many(&self) -> Option<usize> {
         let seen = self.seen.load(Ordering::Relaxed);
         (seen > self.borne).then_some(seen)

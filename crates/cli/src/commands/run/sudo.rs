@@ -24,7 +24,7 @@ pub(super) fn without_password(user: &str, command: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// What one host's sudo and its command are recognised by.
+/// The tokens by which one host's sudo and its command are recognised.
 #[derive(Debug)]
 pub(super) struct Tokens {
     question: String,
@@ -63,7 +63,7 @@ impl Tokens {
     }
 }
 
-/// What stands in the beginning of a command's standard error.
+/// A sign in the beginning of a command's standard error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sign {
     /// sudo asks for a password.
@@ -76,7 +76,7 @@ pub(super) enum Sign {
 #[derive(Debug)]
 pub(super) struct Watch {
     tokens: Arc<Tokens>,
-    /// What may be the beginning of a token.
+    /// The bytes that may be the beginning of a token.
     held: Vec<u8>,
 }
 
@@ -118,7 +118,7 @@ impl Watch {
         None
     }
 
-    /// What was held back, at the end.
+    /// Returns the bytes that were held back, at the end.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }

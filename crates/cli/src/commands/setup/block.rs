@@ -1,6 +1,6 @@
 //! The lines that are ours in a file that is the user's: found by their markers, put in, and taken out again.
 
-/// What a block is for: the word behind `trunkline setup`, which its markers bear.
+/// A block for one purpose: the word behind `trunkline setup`, which its markers bear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) name: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Sections<'a> {
     pub(super) after: &'a str,
 }
 
-/// What the first marker says about how the block came into the file, so that taking it out restores what was there.
+/// The first marker's note about how the block came into the file, so that taking it out restores the old content.
 const JOINED: &str = " (the line above had no end)";
 
 impl Block {

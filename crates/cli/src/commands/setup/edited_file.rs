@@ -79,7 +79,7 @@ impl EditedFile {
         self.text.as_deref().unwrap_or_default()
     }
 
-    /// Where the content goes before it is changed.
+    /// Returns the path to which the content goes before it is changed.
     pub(super) fn backup(&self) -> PathBuf {
         let mut name = self.target.file_name().unwrap_or_default().to_owned();
         name.push(".before-trunkline");

@@ -66,7 +66,7 @@ pub(super) fn main(change: Change) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a `core.sshCommand` ends with that is ours.
+/// The end of a `core.sshCommand` that is ours.
 const OURS: &str = "trunkline ssh";
 
 /// All values that the global configuration gives a setting, with what it includes.

@@ -19,7 +19,7 @@ use crate::terminal::interrupts::status_of;
 /// with pgrep(1).
 pub(crate) const IN_BACKGROUND: &str = "--in-background";
 
-/// What is said when the session has begun.
+/// The byte that says that the session has begun.
 const BEGUN: u8 = b'B';
 
 /// Starts the process that stays, and returns when its session has begun, or as it has ended before.

@@ -90,7 +90,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     terminal.flush()
 }
 
-/// Whether what is typed and what is shown are on one terminal, as far as that can be told.
+/// Returns whether what is typed and what is shown are on one terminal, as far as that can be told.
 fn is_one_terminal() -> bool {
     let (input, output) = (io::stdin(), io::stdout());
     let device = |stream: BorrowedFd<'_>| rustix::fs::fstat(stream).map(|found| found.st_rdev).ok();
@@ -99,7 +99,7 @@ fn is_one_terminal() -> bool {
         && device(input.as_fd()) == device(output.as_fd())
 }
 
-/// Whether a terminal of this name moves its cursor and erases as xterm does.
+/// Returns whether a terminal of this name moves its cursor and erases as xterm does.
 fn obeys_sequences(term: &str) -> bool {
     let family = term.split(['-', '.', '+']).next().unwrap_or_default();
     !matches!(

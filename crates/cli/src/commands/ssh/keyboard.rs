@@ -11,7 +11,7 @@ use signal_hook::consts::SIGCONT;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 
-/// Who reads the terminal.
+/// The reader of the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Keyboard {
     /// Held while somebody reads.
@@ -65,7 +65,7 @@ impl Keyboard {
         Ok(line)
     }
 
-    /// What is typed is the session's again.
+    /// Returns the input to the session.
     pub(super) fn close_line(&self) {
         self.line_is_open.store(false, Ordering::Release);
     }
@@ -111,7 +111,7 @@ pub(super) async fn continued(line: &mut Option<Line>) {
     }
 }
 
-/// Whether a read would return at once, after at most `limit`.
+/// Returns whether a read would return at once, after at most `limit`.
 fn is_readable(stdin: &io::Stdin, limit: Option<&Timespec>) -> bool {
     let mut asked = [PollFd::new(stdin, PollFlags::IN)];
     // Where that cannot be found out, the read says why.

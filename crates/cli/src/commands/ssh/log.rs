@@ -11,10 +11,10 @@ use trunkline_text::Printable;
 
 use crate::terminal::raw::RawMode;
 
-/// Where it tells.
+/// The target of the messages.
 pub(super) struct Console {
     file: Option<File>,
-    /// What is let through, where the command line or ssh_config has said so.
+    /// The level that is let through, if the command line or ssh_config has set one.
     pub(super) level: Option<LogLevel>,
     started: SystemTime,
     pub(super) raw: Option<RawMode>,
@@ -49,7 +49,7 @@ impl Console {
         self.log(*level, &format!("{seconds:8.3} {}{text}", level.prefix()));
     }
 
-    /// What ssh logs at this level.
+    /// Logs a line that ssh logs at this level.
     pub(super) fn log(&mut self, level: LogLevel, text: &str) {
         if level > self.level() {
             return;
@@ -63,14 +63,14 @@ impl Console {
         }
     }
 
-    /// What ssh prints on standard error itself, `-E` or not, unless it is to be quiet.
+    /// Prints a line that ssh prints on standard error itself, `-E` or not, unless it is to be quiet.
     pub(super) fn tell(&mut self, text: &str) {
         if self.level() >= LogLevel::Info {
             self.answer(text);
         }
     }
 
-    /// What the user has just asked for. Raw mode needs a carriage return at the end of a line.
+    /// Prints the answer to the user's request. Raw mode needs a carriage return at the end of a line.
     pub(super) fn answer(&mut self, text: &str) {
         let text = Printable::text(text.trim_end());
         match self.raw {
@@ -79,7 +79,7 @@ impl Console {
         }
     }
 
-    /// Whether what is being done is told on standard error.
+    /// Returns whether what is being done is told on standard error.
     pub(super) fn logs_to_stderr(&self) -> bool {
         self.file.is_none() && self.level() >= LogLevel::Debug1
     }

@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::report::lines::{LinePrefixer, Names, Stream};
 use crate::terminal::interrupts::{Interrupts, status_of};
 
-/// How long the end is waited for once it was asked for.
+/// The time limit for the end once it was requested.
 const END: Duration = Duration::from_secs(10);
 
 pub(super) async fn stream(args: &Args, to: Option<To>, backend: &Backend) -> anyhow::Result<ExitCode> {
@@ -195,11 +195,11 @@ fn absolute(template: &str, world: &World) -> anyhow::Result<String> {
     Ok(format!("{kind}:{path}"))
 }
 
-/// What is shown of a host.
+/// The output lines of a host.
 struct Lines {
     out: LinePrefixer,
     err: LinePrefixer,
-    /// When its stream broke off.
+    /// The time at which its stream broke off.
     broken: Option<Instant>,
 }
 
@@ -243,7 +243,7 @@ impl Following<'_> {
         })
     }
 
-    /// Whoever has begun a stream ends it with Ctrl-C; whoever follows one stops following it.
+    /// Ends following: whoever has begun a stream ends it with Ctrl-C; a follower stops following it.
     async fn end(
         self,
         fleet: &mut Fleet,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// How many series have a colour of their own.
+/// The number of series that have a colour of their own.
 pub(super) const COLOURS: usize = 5;
 
 /// The page's style for what is drawn here.
@@ -110,7 +110,7 @@ struct Drawing {
     svg: String,
 }
 
-/// Which end of a text is where it was put.
+/// The end of a text that is at its place.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,

@@ -360,7 +360,7 @@ fn marked_table<const N: usize>(
     Ok(())
 }
 
-/// What stands between backquotes, as code.
+/// Returns text with the parts between backquotes as code.
 fn with_code(text: &str) -> String {
     let pieces = text.split('`').enumerate();
     let shown = pieces.map(|(nth, piece)| match nth % 2 {
@@ -370,7 +370,7 @@ fn with_code(text: &str) -> String {
     shown.collect()
 }
 
-/// What stands in the last cell of a row.
+/// Returns the last cell of a row.
 fn mark(is_chosen: bool) -> String {
     if is_chosen {
         "used by cp".into()

@@ -112,7 +112,7 @@ fn what_ends_the_connection_ends_the_client() {
 /// A client of the tests' own.
 struct Proxy {
     stream: UnixStream,
-    /// What the server has given leave to send, on whichever channel, beyond the first window.
+    /// The bytes that the server has allowed to send, on whichever channel, beyond the first window.
     credit: usize,
 }
 

@@ -494,8 +494,8 @@ fn on_a_full_disk_a_file_is_whole_or_named() {
     assert_whole_or_named(&source, &seen_down, &download);
 }
 
-/// What a shell does before a program that must find no room for more than 4 MiB in a file: its writes fail from there on,
-/// as those of a full disk.
+/// The shell commands before a program that must find no room for more than 4 MiB in a file: its writes fail from there
+/// on, as those of a full disk.
 const LITTLE_ROOM: &str = "trap '' XFSZ; ulimit -f 8192; exec";
 
 #[test]

@@ -90,7 +90,7 @@ fn a_reader_that_leaves_is_no_error() {
     assert_status(&finish(command.env("T", crate::home::program())), 0);
 }
 
-/// What may replace the last word, each with what it is.
+/// Returns the words that may replace the last one, each with its description.
 fn completed(home: &Home, words: &[&str]) -> Vec<String> {
     let output = finish(
         home.trunkline()

@@ -99,7 +99,7 @@ fn hosts_are_named_by_ranges_patterns_files_and_inventories() {
     );
 }
 
-/// Where an inventory leads is Ansible's to say, and which of its hosts a pattern means is as Ansible has it.
+/// Inventories and patterns are Ansible's: it decides where an inventory leads and which of its hosts a pattern means.
 #[test]
 fn inventories_mean_what_they_mean_to_ansible() {
     let fleet = Fleet::of(6);
@@ -506,7 +506,7 @@ fn a_file_is_read_from_where_it_stands() {
     );
 }
 
-/// Whether a process has this argument.
+/// Returns whether a process has this argument.
 fn runs(argument: &str) -> bool {
     fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();

@@ -28,7 +28,7 @@ impl Running {
         Self(command.stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// What it says, line by line.
+    /// Returns its output, line by line.
     fn said(&mut self) -> impl Iterator<Item = String> + use<> {
         let stderr = self.0.stderr.take().unwrap();
         BufReader::new(stderr).lines().map(Result::unwrap)

@@ -148,7 +148,7 @@ fn git_is_told_once_and_can_be_told_otherwise() {
     }
 }
 
-/// What the user has set, in whatever file, is neither overridden nor lost.
+/// The user's settings, in whatever file, are neither overridden nor lost.
 #[test]
 fn git_s_settings_of_the_users_own_stay() {
     let home = Home::new();

@@ -19,7 +19,7 @@ const AS_ANSIBLE: [&str; 6] = [
     "PasswordAuthentication=no",
 ];
 
-/// What is run on a host called `web` in a day, each program in its own way.
+/// Returns the commands on a host called `web` in a day, each program in its own way.
 fn day(stanza: &Stanza) -> Vec<(&'static str, Command)> {
     let (home, config) = (&stanza.home, stanza.config());
     let repository = home.path("repository");

@@ -100,7 +100,7 @@ impl Askpass {
         fs::write(&self.answer, answer).unwrap();
     }
 
-    /// What was asked since the last look.
+    /// Returns the questions since the last look.
     pub(super) fn asked(&self) -> String {
         let asked = fs::read_to_string(&self.asked).unwrap_or_default();
         let _ = fs::remove_file(&self.asked);

@@ -71,7 +71,7 @@ impl Stanza {
         text(&output.stdout)
     }
 
-    /// How many connections the daemon has; 0 without one.
+    /// Returns the number of the daemon's connections; 0 without one.
     pub(crate) fn connections(&self) -> usize {
         let hosts = self.home.ls();
         let hosts = hosts.as_array().unwrap();

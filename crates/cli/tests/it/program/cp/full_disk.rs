@@ -42,7 +42,7 @@ impl Disk {
         Self { folder, holder }
     }
 
-    /// What runs a command where the disk is.
+    /// Returns the prefix that runs a command where the disk is.
     fn enter(&self) -> String {
         let user = if is_root() {
             ""
@@ -75,7 +75,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whoever is stopped by a closed folder where the tests are root's, too.
+/// Returns a user who is stopped by a closed directory, also if the tests run as root.
 fn ordinary_user() -> User {
     if is_root() { User::Nobody } else { User::Own }
 }
@@ -86,7 +86,7 @@ fn give(path: &Path) {
     }
 }
 
-/// What is in a folder, but for the test's own `filler`.
+/// Returns the names in a directory, but for the test's own `filler`.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

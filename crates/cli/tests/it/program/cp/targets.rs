@@ -14,10 +14,10 @@ use trunkline_testkit::Sshd;
 
 use crate::home::{Home, copy_program, describe, fifo, finish, finish_with, program, sshd, text, wait_until};
 
-/// Who copies, here and on the servers.
+/// The user who copies, here and on the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
-    /// Whoever runs the tests.
+    /// The user who runs the tests.
     Own,
     /// Of root's tests: somebody whom permissions hold up.
     Nobody,
@@ -183,7 +183,8 @@ pub(crate) fn ends(direction: Direction, source: &Path, target: &Path) -> [Strin
     }
 }
 
-/// What a copy meets under `target`. Where one needs root's rights to be made, it is in the second list.
+/// The kinds of things that a copy meets under `target`. Where one needs root's rights to be made, it is in the second
+/// list.
 const KINDS: &[&str] = &[
     "nothing",
     "file",
@@ -215,7 +216,7 @@ const KINDS_OF_ROOT: &[&str] = &[
     "set-group-ID file",
 ];
 
-/// What was there has this time, the source that one.
+/// The time of existing files; the source has the other one.
 const OLD: u64 = 900_000_000;
 const SOURCE: u64 = 1_000_000_000;
 
@@ -320,7 +321,7 @@ fn prepare(place: &Place, folder: &Path, kind: &str) -> PathBuf {
     target
 }
 
-/// What is at a path, with all below it.
+/// The state of a path, with everything below it.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
@@ -360,7 +361,7 @@ fn see(root: &Path, at: &Path, seen: &mut BTreeMap<PathBuf, Seen>) {
     }
 }
 
-/// What came of a copy: whether it succeeded, what is there now, and what a FIFO's reader got.
+/// The outcome of a copy: whether it succeeded, the state afterwards, and the data that a FIFO's reader got.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     success: bool,

@@ -78,7 +78,7 @@ fn the_first_caller_leaves_nothing_to_the_daemon() {
     assert_eq!(fields[4], "0", "it has no terminal");
 }
 
-/// What a program tells of its own world.
+/// A script that prints a program's own world.
 const TELL: &str = r#"#!/bin/sh
 {
     ls -l /proc/self/fd | sed 's/.* \([0-9]* ->\)/\1/'

@@ -331,7 +331,7 @@ impl ForeignDaemon {
     }
 }
 
-/// What a client of a [`ForeignDaemon`] said.
+/// The message of a client of a [`ForeignDaemon`].
 #[derive(PartialEq, Eq)]
 enum Heard {
     Nothing,
@@ -446,7 +446,7 @@ fn commands_leave_no_descriptor_behind() {
     home.wait_for_descriptors(&before);
 }
 
-/// What a service manager listens on for the daemon of a home.
+/// Returns the listener of a service manager for the daemon of a home.
 fn listen_for(home: &Home) -> UnixListener {
     let folder = home.trunkline_dir();
     fs::create_dir_all(&folder).unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::home::{Home, assert_status, finish, finish_with, server, text};
 
-/// What an HTTP server on a socket answers.
+/// Returns the answer of an HTTP server on a socket.
 fn request(socket: &Path, request: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.write_all(request.as_bytes()).unwrap();

@@ -12,7 +12,7 @@ use trunkline_testkit::{Sshd, free_port};
 use super::Site;
 use crate::home::{Home, assert_status, describe, end_of, finish, finish_with, text};
 
-/// What each host printed, by its name.
+/// Returns the output of each host, by its name.
 fn printed(output: &std::process::Output) -> std::collections::BTreeMap<String, Value> {
     let lines = text(&output.stdout);
     let hosts = lines

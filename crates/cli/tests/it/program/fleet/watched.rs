@@ -9,7 +9,7 @@ use crate::home::{finish_with, program};
 use crate::watching::browser::Browser;
 use crate::watching::{Page, Tmux};
 
-/// What a node tells, all of its samples with these beginnings added up.
+/// Returns the sum of a node's samples with these beginnings.
 fn sum(text: &str, beginning: &str) -> f64 {
     let samples = text.lines().filter(|line| line.starts_with(beginning));
     let values = samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());

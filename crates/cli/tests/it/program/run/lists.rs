@@ -5,7 +5,7 @@ use std::fs;
 use super::Fleet;
 use crate::home::{assert_status, closed_address, finish, program, text};
 
-/// What a run that does not begin, or is only to tell, says.
+/// Returns the output of a run that does not begin, or is a dry run.
 fn said(fleet: &Fleet, hosts: &[&str]) -> (i32, String) {
     let output = fleet.run(&[hosts, &["--dry-run"]].concat(), "true");
     (output.status.code().unwrap(), text(&output.stderr))

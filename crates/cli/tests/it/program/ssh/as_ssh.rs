@@ -283,7 +283,7 @@ fn process_with(home: &Home, word: &str) -> Option<Pid> {
     })
 }
 
-/// Whether nobody has the other end of a pipe open.
+/// Returns whether nobody has the other end of a pipe open.
 fn has_ended(pipe: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(pipe, PollFlags::IN)];
     poll(&mut polled, Some(&Timespec::default())).unwrap();

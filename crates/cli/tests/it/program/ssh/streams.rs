@@ -174,7 +174,7 @@ fn a_reader_that_leaves_ends_an_endless_command_at_once() {
     );
 }
 
-/// Whether a process runs this program.
+/// Returns whether a process runs this program.
 pub(crate) fn is_running(pid: u32, name: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
 }

@@ -66,7 +66,7 @@ fn sessions_work_and_whoever_shares_the_connection_is_told() {
     }
 }
 
-/// What is said of a forwarding, and whether anybody listens at `port` while the session runs.
+/// Returns the output about a forwarding, and whether anybody listens at `port` while the session runs.
 fn forwarded(command: &mut Command, port: u16) -> (Output, bool) {
     // It prints when it runs, and ends with its input.
     let child = started(command.args(["box", "echo up; cat"]).stdin(Stdio::piped()));

@@ -70,7 +70,7 @@ const LINES: &str = "\
 |-o KexAlgorithms=^nonsense BOX echo|-Z|-z BOX|-j BOX|-H BOX|-p|-l|-i|-tt|-v|-46|-L|BOX -p|BOX -Z|BOX -V|BOX -Q cipher|BOX -G\
 |BOX -O check|BOX -h|-P|-P tag|-n -N";
 
-/// What differs: a line, what ssh says, what is said here, and the guide's words for it.
+/// The differences: a line, ssh's answer, the answer here, and the guide's words for it.
 const DIFFERENT: &[(&str, &str, &str, &str)] = &[
     (
         "-o LocalCommand=%q -o PermitLocalCommand=yes BOX echo",

@@ -8,7 +8,7 @@ use trunkline_testkit::{LogLevel, Sshd};
 
 use crate::home::{Home, describe, finish, sshd, text};
 
-/// What of an error's text scripts and people look for. The words around them are each program's own.
+/// The parts of an error's text that scripts and people look for. The words around them are each program's own.
 const PHRASES: &[&str] = &[
     "usage: ssh",
     "unknown option",
@@ -43,14 +43,14 @@ const PHRASES: &[&str] = &[
     "Address already in use",
 ];
 
-/// What can be seen of a command from outside.
+/// The view of a command from outside.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     status: Option<i32>,
     stdout: String,
     says_something: bool,
     phrases: Vec<&'static str>,
-    /// What the server began for it: commands, shells and subsystems, with or without a terminal.
+    /// The sessions that the server began for it: commands, shells and subsystems, with or without a terminal.
     sessions: Vec<String>,
 }
 

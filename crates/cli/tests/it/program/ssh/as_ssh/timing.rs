@@ -64,7 +64,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, passed: impl Fn(usize)) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Whether this ssh, with this server, hides keystrokes.
+/// Returns whether this ssh, with this server, hides keystrokes.
 fn hides_keystrokes(home: &Home) -> bool {
     let resolved = finish(home.command("ssh").args(["-G", "host"]));
     text(&resolved.stdout).contains("obscurekeystroketiming yes")

@@ -7,7 +7,7 @@ use trunkline_testkit::{Sshd, write_ssh_config};
 
 use crate::home::{Home, assert_status, finish, sshd, text};
 
-/// What ssh shows of a connection, in its words and its order.
+/// ssh's lines about a connection, in its words and its order.
 const SHOWN: &[&str] = &[
     "Reading configuration data ",
     "Connecting to 127.0.0.1 [127.0.0.1] port ",

@@ -9,7 +9,7 @@ use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, free_port, write_ssh
 use super::messages;
 use crate::home::{Home, describe, finish, server, started};
 
-/// What was said, with one kind of quotes: what is to be typed into a shell has single ones in OpenSSH 10 and here, and double
+/// Returns the message, with one kind of quotes: commands to type have single ones in OpenSSH 10 and here, and double
 /// ones in 9.2.
 fn said(output: &Output) -> String {
     messages(output).replace('"', "'")
