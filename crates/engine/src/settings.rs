@@ -61,24 +61,24 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Seconds that a connection without sessions is kept, where ControlPersist of ssh_config says nothing.
+    /// Seconds that a connection without sessions is kept, if ControlPersist of ssh_config does not say.
     idle_timeout: Duration = Duration::from_secs(600);
-    /// The most connections to one host.
+    /// Most connections to one host.
     max_lanes: usize = 16;
     /// Sessions that a connection is expected to carry until the server has shown another limit (sshd's MaxSessions).
     sessions_per_lane: u32 = 10;
-    /// The most sessions opened ahead on one connection, so that a command needs one round trip. 0 for none.
+    /// Most sessions opened ahead on one connection, so that a command needs one round trip. 0 for none.
     spare_sessions: u32 = 4;
     /// A connection that carries more than this many bits a second gets no new sessions: they go to a quiet one.
     busy_above: u64 = 1_250_000;
     /// A busy connection counts as quiet again below this many bits a second.
     busy_below: u64 = 750_000;
-    /// Handshakes at once with one server. sshd's MaxStartups begins to drop at ten.
+    /// Most handshakes at once with one server. sshd's MaxStartups begins to drop at ten.
     handshakes_per_server: usize = 8;
     // Each costs this side about a millisecond of CPU, and the servers much more.
-    /// Handshakes at once in all.
+    /// Most handshakes at once, to all servers together.
     handshakes: usize = 64;
-    /// Send what needs no answer without waiting (to OpenSSH servers only).
+    /// Send messages that need no earlier answer without waiting (to OpenSSH servers only).
     early_flights: bool = true;
     // RFC 4254 has a client wait for the window that sshd is about to open.
     /// Send up to 64 KiB of a command's input right behind the command (to OpenSSH servers only).
@@ -86,52 +86,56 @@ settings! {
     /// Seconds of silence after which trunkline checks that a connection is alive. 0 for never.
     probe_after: Duration = Duration::from_secs(60);
     // As long as a container needs to come back, and shorter than any firewall or NAT waits before it forgets.
-    /// Seconds of silence after which a server is asked for an answer before the next command is sent, which costs a round trip
-    /// once: a server that has restarted since, or a firewall that has forgotten the connection, loses no command. 0 for never.
+    /// Seconds of silence after which a server is checked before the next command is sent, which costs one extra round
+    /// trip: a command is not lost to a server that has restarted, or to a firewall that has forgotten the connection.
+    /// 0 for never.
     ask_after: Duration = Duration::from_secs(5);
-    /// Seconds to wait for the answer before the connection is given up, and for the answer to a command before others get
-    /// another connection.
+    /// Seconds to wait for the answer before the connection is given up, and for the answer to a command before others
+    /// get another connection.
     probe_limit: Duration = Duration::from_secs(10);
-    /// Seconds that an SFTP server other than OpenSSH's may owe an answer while its connection is alive: then its session is
-    /// ended. A third of that for its first answer, OpenSSH's too. 0 for never.
+    /// Seconds that an SFTP server other than OpenSSH's may leave a request unanswered while its connection is alive;
+    /// then its session is ended. A third of that for the first answer, also from OpenSSH's. 0 for never.
     sftp_silence: Duration = Duration::from_secs(30);
-    /// MiB that the names may take which servers list and nobody has taken yet, of all copies and listings together.
+    /// MiB for names that servers have listed and that were not processed yet, for all copies and listings together.
     names_memory: u32 = 64;
-    /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for none.
+    /// Port of 127.0.0.1 on which the daemon serves its metrics to Prometheus, or to anyone else on this machine. 0 for
+    /// none.
     metrics_port: u16 = 0;
-    /// Record what is run on hosts in the audit trail: `"off"`, `"on"`, or `"strict"`, where nothing runs that cannot be recorded.
+    /// Record the work on hosts in the audit trail: `"off"`, `"on"`, or `"strict"`, which runs nothing that cannot be
+    /// recorded.
     audit: AuditMode = AuditMode::Off;
     /// Bytes after which the audit trail continues in another file.
     audit_file_size: u64 = 16 * 1024 * 1024;
-    /// Files of the audit trail that are kept; beyond that the oldest is removed. 0 for all.
+    /// Files of the audit trail that are kept; further ones are removed, the oldest first. 0 for all.
     audit_files: usize = 64;
-    /// Patterns of hosts whose sessions on a terminal are recorded in the directory `recordings`: what is shown, nothing that is typed.
+    /// Patterns of hosts whose terminal sessions are recorded in the directory `recordings`: output only, no keys.
     record_hosts: Vec<String> = Vec::new();
     /// Patterns of hosts that always go through the system's ssh, such as `["*.example.com"]`.
     openssh_hosts: Vec<String> = Vec::new();
-    /// Patterns of hosts whose connections need confirmation through SSH_ASKPASS for each use, as with `ControlMaster ask`
-    /// of ssh_config. It is the SSH_ASKPASS of who made the connection, not of who wants to use it.
+    /// Patterns of hosts whose connections need confirmation through SSH_ASKPASS for each use, as with `ControlMaster
+    /// ask` of ssh_config. The SSH_ASKPASS is that of the program that made the connection, not of the one that wants
+    /// to use it.
     confirm_hosts: Vec<String> = Vec::new();
-    /// Path of the program that asks for such confirmation, in the place of SSH_ASKPASS. Empty for none.
+    /// Path of the program that asks for such confirmation, instead of SSH_ASKPASS. Empty for none.
     confirm_askpass: String = String::new();
-    /// Patterns of hosts that are reached over shared connections or not at all, as with `TRUNKLINE_STRICT=1`: what cannot
-    /// share one fails with the reason.
+    /// Patterns of hosts that are reached over shared connections only, as with `TRUNKLINE_STRICT=1`: a command that
+    /// cannot share one fails with the reason.
     strict_hosts: Vec<String> = Vec::new();
-    /// Show keys that are typed in `trunkline ssh` before the server echoes them: `"adaptive"` (where the round trip takes
-    /// 40 ms or more), `"always"` or `"never"`.
+    /// Show keys typed in `trunkline ssh` before the server echoes them: `"adaptive"` (if the round trip takes 40 ms or
+    /// more), `"always"` or `"never"`.
     predict: PredictMode = PredictMode::Adaptive;
     /// Patterns of hosts for which `predict` is `"always"`.
     predict_always_hosts: Vec<String> = Vec::new();
-    /// Patterns of hosts for which `predict` is `"never"`, also where `predict_always_hosts` names them.
+    /// Patterns of hosts for which `predict` is `"never"`, even if `predict_always_hosts` names them.
     predict_never_hosts: Vec<String> = Vec::new();
-    /// Carry SFTP sessions over to a new connection when theirs is lost: those of `sftp`, `scp`, restic and others on the mux
-    /// sockets, of `trunkline ssh -s`, and of the bindings through the daemon.
+    /// Carry SFTP sessions over to a new connection when theirs is lost: those of `sftp`, `scp`, restic and others on
+    /// the mux sockets, of `trunkline ssh -s`, and of the bindings through the daemon.
     sftp_resume: bool = false;
     /// Patterns of hosts for which `sftp_resume` is true.
     sftp_resume_hosts: Vec<String> = Vec::new();
-    /// Patterns of hosts for which `sftp_resume` is false, also where `sftp_resume_hosts` names them.
+    /// Patterns of hosts for which `sftp_resume` is false, even if `sftp_resume_hosts` names them.
     sftp_resume_never_hosts: Vec<String> = Vec::new();
-    /// Seconds after which a lost SFTP session is given up that could not be carried over.
+    /// Seconds after which a lost SFTP session that could not be carried over is given up.
     sftp_resume_for: Duration = Duration::from_secs(300);
 }
 
