@@ -296,7 +296,7 @@ impl Turn {
         self.waiting = None;
         self.asked += 1;
         let _hidden = self.bar.as_ref().map(Hidden::new);
-        // The daemon has looked at this process when it came: it is no other one now.
+        // The daemon has looked at this process when it came: it is still the same.
         if !prompt.echo {
             let _ = trunkline_control::memory::keep_private();
         }

@@ -229,7 +229,7 @@ pub enum SettingsError {
     /// It is there and cannot be read.
     #[error("reading {}: {}", .0.display(), .1)]
     Unreadable(PathBuf, io::Error),
-    /// It is no TOML, or has an unknown key or an impossible value.
+    /// It is not valid TOML, or has an unknown key or an impossible value.
     #[error("{} line {line}: {problem}", file.display())]
     Invalid {
         /// The file.

@@ -53,7 +53,7 @@ impl Trail {
     }
 }
 
-/// Records how something ended that is no command.
+/// Records the end of something other than a command.
 pub(crate) fn end<T>(entry: &Entry, outcome: &Result<T, Failure>) {
     entry.end_by(&match outcome {
         Ok(_) => Reply::Exit(trunkline_control::protocol::Exit::Unknown),

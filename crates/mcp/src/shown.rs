@@ -21,7 +21,7 @@ pub(crate) enum Encoding {
     #[default]
     #[serde(rename = "utf-8")]
     Utf8,
-    /// Control characters and bytes that are no UTF-8 are written as \ooo, misleading characters as \u{…}; carriage returns in front
+    /// Control characters and bytes that are not UTF-8 are written as \ooo, misleading characters as \u{…}; carriage returns in front
     /// of line feeds are left out.
     Escaped,
     /// The text is the bytes in base64.

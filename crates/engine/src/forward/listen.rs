@@ -75,7 +75,7 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
         match listening {
             Ok(listener) => listeners.push(listener),
             Err(source) => {
-                // A machine without IPv6 is no news; somebody else on the port is: their clients and ours meet there.
+                // A machine without IPv6 need not be mentioned; somebody else on the port must be: their clients and ours meet there.
                 let is_missing = address.is_ipv6()
                     && matches!(
                         source.kind(),

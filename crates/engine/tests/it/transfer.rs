@@ -1729,7 +1729,7 @@ async fn what_neither_server_may_read_is_not_the_same() {
     assert!(failures[0].contains("Permission denied"), "{failures:?}");
 }
 
-/// Odd modes, links with times, times beyond 2038, names with line feeds, and what is no file.
+/// Odd modes, links with times, times beyond 2038, names with line feeds, and names that are not files.
 fn plant_oddities(root: &Path) {
     plant(root);
     let set_times = |name: &str, seconds: i64| {

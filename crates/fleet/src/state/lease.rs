@@ -75,7 +75,7 @@ impl LeaseState {
         }
     }
 
-    /// The bucket says who holds it. What was seen already, and what is older, is no news.
+    /// The bucket says who holds it. Values that were seen already, or are older, change nothing.
     pub fn saw(&mut self, now: Time, revision: u64, holder: Option<&Holder>, me: &Holder) {
         if self.seen.as_ref().is_some_and(|seen| seen.revision >= revision) {
             return;

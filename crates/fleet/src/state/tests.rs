@@ -479,7 +479,7 @@ fn a_bucket_that_goes_back_at_one_key_freezes_the_fleet_though_others_write_on()
     };
     let stale = [None, Some(90), Some(90), Some(90), Some(90), None];
     assert_eq!(frozen_after(&[stale, stale].concat()), None);
-    // What stands there by another's write is no older.
+    // The value there by another's write is not older.
     assert_eq!(frozen_after(&[None, Some(50_000), Some(60_000)]), None);
     let why = frozen_after(&[None, Some(90), Some(90), Some(90), Some(90), Some(90), Some(90)]).unwrap();
     assert!(

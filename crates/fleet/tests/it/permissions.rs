@@ -99,7 +99,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
     assert!(cancel(&of_submitter, &submitter, &job).await.is_ok());
     // Nor does anybody cancel in another one's name.
     assert!(cancel(&of_submitter, &admin, &job).await.is_err());
-    // A submitter is not a node, and a node is no other node.
+    // A submitter is not a node, and a node is not another node.
     for (key, place) in [
         (&submitter, "member.node1"),
         (&submitter, "lease._.1"),

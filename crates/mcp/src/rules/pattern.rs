@@ -36,7 +36,7 @@ impl HostPattern {
         globbed(&self.0, &host.to_ascii_lowercase(), |_| true)
     }
 
-    /// The one host that it means, where it is no pattern.
+    /// The one host that it means, if it is not a pattern.
     pub(crate) fn name(&self) -> Option<&str> {
         (!self.0.contains(['*', '?'])).then_some(&self.0)
     }

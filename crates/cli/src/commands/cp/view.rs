@@ -340,7 +340,7 @@ fn reason_of(path: &[u8], message: &str, errno: Option<i32>) -> String {
     if errno != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
         return without_name(path, message);
     }
-    // How much of each is there differs, and is no other reason.
+    // The amount of each differs, and does not make another reason.
     let folder = path.rsplitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default();
     format!("no space left for {}", Printable::line(folder))
 }

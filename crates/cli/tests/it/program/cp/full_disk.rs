@@ -216,7 +216,7 @@ fn a_tree_that_does_not_fit_is_one_line_and_ends_the_copy() {
         for folder in 0..folders {
             let folder = target.join(folder.to_string());
             for name in names(&folder) {
-                // A name of a partial file is no number.
+                // The name of a partial file does not parse as a number.
                 let seed = name.parse().unwrap();
                 assert!(
                     fs::read(folder.join(&name)).unwrap() == noise(16 * 1024, seed),

@@ -117,7 +117,7 @@ fn all_are_told_alike(home: &Home, config: &Path, rows: &[&[&str]]) {
         let mut ssh = home.command("ssh");
         ssh.arg("-F").arg(config);
         let theirs = run(ssh);
-        // With a connection to be made, and with one that is there, where there is: its key is no news then.
+        // With a connection to be made, and with one that is there, where there is: its key is known then.
         let of_a_new_connection = |line: &&str| line.starts_with("Warning: Permanently added");
         for warm in [false, true] {
             let ours = run(home.ssh_with(config));
