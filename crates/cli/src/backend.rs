@@ -28,6 +28,34 @@ pub(crate) struct Backend {
     questions: Questions,
 }
 
+/// The daemon that a command connects to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Daemon {
+    /// The shared one, started where none runs; one of the command's own if the user wants that (`--no-daemon`) or the shared one
+    /// stands elsewhere.
+    Usual,
+    /// The shared one, started where none runs: for what no other can do.
+    Shared,
+    /// The shared one if it runs, else one of the command's own: for what needs no connections to hosts.
+    InPassing,
+    /// One of the command's own.
+    Own,
+}
+
+/// A running shared daemon that a command looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Running {
+    /// One that serves this process.
+    Here,
+    /// One that may stand elsewhere in the system, to ask what it has.
+    Anywhere,
+    /// The same of whatever version, to end it.
+    OfAnyVersion,
+}
+
+/// Starts a shared daemon where none runs.
+const STARTED: Option<&Starter> = Some(&Starter::Installed);
+
 impl Backend {
     pub(crate) fn new(no_daemon: bool) -> Self {
         Self {
@@ -67,17 +95,48 @@ impl Backend {
         self.no_daemon
     }
 
-    /// A connection for one request. Starts a daemon where one is wanted and none runs.
-    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        if self.no_daemon {
-            return self.connect_privately().await;
+    /// A connection for one request.
+    pub(crate) async fn connect(&self, to: Daemon) -> anyhow::Result<Client> {
+        let shared = match to {
+            Daemon::Shared => return Ok(Client::connect(&place()?, STARTED).await?),
+            Daemon::Usual if !self.no_daemon => {
+                self.unless_apart(Client::connect(&place()?, STARTED).await)?
+            }
+            Daemon::InPassing if !self.no_daemon => self.find(Running::Here).await?,
+            Daemon::Usual | Daemon::InPassing | Daemon::Own => None,
+        };
+        match shared {
+            Some(client) => Ok(client),
+            None => self.connect_to_own().await,
         }
-        match Client::connect(&place()?, Some(&Starter::Installed)).await {
+    }
+
+    /// A connection to the shared daemon, if it runs.
+    pub(crate) async fn find(&self, which: Running) -> anyhow::Result<Option<Client>> {
+        let place = place()?;
+        let found = match which {
+            Running::Here => Client::connect(&place, None).await,
+            Running::Anywhere => Client::connect_anywhere(&place).await,
+            Running::OfAnyVersion => Client::connect_to_stop(&place).await,
+        };
+        match found {
+            Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
+            Err(error @ ClientError::Elsewhere(_)) => {
+                self.is_apart(&error);
+                Ok(None)
+            }
+            found => Ok(Some(found?)),
+        }
+    }
+
+    /// The connection to the shared daemon; `None` where that stands elsewhere, and the command may have one of its own.
+    fn unless_apart(&self, connected: Result<Client, ClientError>) -> Result<Option<Client>, ClientError> {
+        match connected {
             Err(error @ ClientError::Elsewhere(_)) if !must_share() => {
                 self.is_apart(&error);
-                self.connect_privately().await
+                Ok(None)
             }
-            other => Ok(other?),
+            connected => connected.map(Some),
         }
     }
 
@@ -93,7 +152,7 @@ impl Backend {
         let destination = args.destination.to_string_lossy();
         let host = host_request(&destination, args.config_args.clone())?;
         let reply = runtime()?.block_on(async {
-            let mut client = self.connect_to_shared().await?;
+            let mut client = self.connect(Daemon::Shared).await?;
             client.send(&Request::MustShare(host)).await?;
             anyhow::Ok(client.next().await?)
         });
@@ -102,11 +161,6 @@ impl Backend {
             Reply::Failed(failure) => anyhow::bail!(failure.message),
             other => anyhow::bail!("unexpected reply from the daemon: {other:?}"),
         }
-    }
-
-    /// A connection to the shared daemon, which is started where none runs: for what nobody else can do.
-    pub(crate) async fn connect_to_shared(&self) -> anyhow::Result<Client> {
-        Ok(Client::connect(&place()?, Some(&Starter::Installed)).await?)
     }
 
     /// A connection on which a session has been asked for, which brings `fds`. Where there is an error, nothing was begun.
@@ -118,13 +172,12 @@ impl Backend {
         let here = session.host.world.vantage.clone();
         let request = Request::Session(Box::new(session));
         if !self.no_daemon {
-            let starter = Some(&Starter::Installed);
-            match Client::connect_with(&place()?, starter, &here, &request, fds).await {
-                Err(error @ ClientError::Elsewhere(_)) if !must_share() => self.is_apart(&error),
-                other => return Ok(other?),
+            let asked = Client::connect_with(&place()?, STARTED, &here, &request, fds).await;
+            if let Some(client) = self.unless_apart(asked)? {
+                return Ok(client);
             }
         }
-        let client = self.connect_privately().await?;
+        let client = self.connect_to_own().await?;
         client.send_with(&request, fds).await?;
         Ok(client)
     }
@@ -147,47 +200,8 @@ impl Backend {
         )?)
     }
 
-    /// A connection to a daemon that runs, of whatever version, to end it; `None` where there is none.
-    pub(crate) async fn connect_to_stop(&self) -> anyhow::Result<Option<Client>> {
-        match Client::connect_to_stop(&place()?).await {
-            Ok(client) => Ok(Some(client)),
-            Err(ClientError::NotRunning) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// A connection to a daemon that runs, wherever it stands, to ask what it has; `None` where there is none.
-    pub(crate) async fn connect_to_look(&self) -> anyhow::Result<Option<Client>> {
-        match Client::connect_anywhere(&place()?).await {
-            Ok(client) => Ok(Some(client)),
-            Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// A connection to a daemon that runs; `None` where there is none that serves this process.
-    pub(crate) async fn connect_if_running(&self) -> anyhow::Result<Option<Client>> {
-        match Client::connect(&place()?, None).await {
-            Ok(client) => Ok(Some(client)),
-            Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
-            Err(error @ ClientError::Elsewhere(_)) => {
-                self.is_apart(&error);
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// A connection for what needs no connections to hosts: to the daemon that runs, else to a private one.
-    pub(crate) async fn connect_in_passing(&self) -> anyhow::Result<Client> {
-        match self.connect_if_running().await? {
-            Some(client) if !self.no_daemon => Ok(client),
-            _ => self.connect_privately().await,
-        }
-    }
-
     /// A connection to a daemon of the command's own.
-    pub(crate) async fn connect_privately(&self) -> anyhow::Result<Client> {
+    async fn connect_to_own(&self) -> anyhow::Result<Client> {
         if self.private.get().is_none() {
             let log = match self.in_background {
                 true => Stdio::null(),

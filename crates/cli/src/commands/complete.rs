@@ -23,7 +23,7 @@ use trunkline_request::hosts::{HostList, Target, is_pattern, matches};
 use trunkline_request::ssh_options::{DIRECTIVES, Directive, SSH_OPTIONS, TypedOption, TypedOptions, Values};
 
 use crate::Cli;
-use crate::backend::{Backend, host_request, runtime};
+use crate::backend::{Backend, Daemon, Running, host_request, runtime};
 use crate::commands::hosts::ask;
 use crate::commands::ssh;
 
@@ -545,7 +545,7 @@ fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
             config_file,
         };
         let shared = tokio::time::timeout(SHARED_LIMIT, async {
-            match backend.connect_if_running().await? {
+            match backend.find(Running::Here).await? {
                 Some(client) => reply(client, request.clone(), backend).await,
                 None => anyhow::bail!("no daemon runs"),
             }
@@ -553,7 +553,7 @@ fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
         if let Ok(Ok(reply)) = shared.await {
             return Ok(reply);
         }
-        reply(backend.connect_privately().await?, request, backend).await
+        reply(backend.connect(Daemon::Own).await?, request, backend).await
     });
     match answer {
         Some(Reply::HostNames(names)) => names,
@@ -569,7 +569,7 @@ fn remote_names(host: &str, ssh_args: Vec<OsString>, folder: &str, prefix: &str)
             folder: folder.to_owned(),
             prefix: prefix.to_owned(),
         };
-        match backend.connect_if_running().await? {
+        match backend.find(Running::Here).await? {
             Some(client) => reply(client, request, backend).await,
             None => Ok(Reply::Done),
         }

@@ -27,7 +27,7 @@ use trunkline_request::failure;
 use trunkline_request::mode::ModeChange;
 use trunkline_text::Printable;
 
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Daemon, runtime};
 use crate::commands::run::{ManyHosts, warn_of};
 use crate::questions::Conversation;
 use crate::ssh_options::HostOptions;
@@ -482,7 +482,7 @@ async fn converse(
     view: &View,
     again: &str,
 ) -> anyhow::Result<CopyEnd> {
-    let client = backend.connect().await?;
+    let client = backend.connect(Daemon::Usual).await?;
     let keeps_parts = request.options.partial && !request.options.dry_run;
     let mut has_begun = false;
     client.send_with(&Request::Copy(Box::new(request)), fds).await?;

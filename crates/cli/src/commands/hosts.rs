@@ -16,7 +16,7 @@ use trunkline_request::World;
 use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::questions::Conversation;
 use crate::report::connections::milliseconds;
 
@@ -94,7 +94,7 @@ pub(crate) fn check(args: CheckArgs, backend: &Backend) -> anyhow::Result<ExitCo
 
 /// A connection of the daemon's first; else a master of ssh's own.
 async fn check_one(request: HostRequest, backend: &Backend) -> anyhow::Result<String> {
-    let checked = match backend.connect_if_running().await? {
+    let checked = match backend.find(Running::Here).await? {
         Some(mut client) => ask(&mut client, Request::Check(request.clone()), backend).await,
         None => {
             let why = backend.apart();
@@ -128,7 +128,7 @@ async fn check_one(request: HostRequest, backend: &Backend) -> anyhow::Result<St
 
 /// The masters of the user's own ssh, which need no daemon to be there, after what was to be done to them.
 async fn masters(of: MastersOf, action: MasterAction, backend: &Backend) -> anyhow::Result<Vec<MasterFound>> {
-    let mut client = backend.connect_in_passing().await?;
+    let mut client = backend.connect(Daemon::InPassing).await?;
     match ask(&mut client, Request::Masters { of, action }, backend).await? {
         Reply::Masters(found) => Ok(found),
         other => Err(unexpected(&other)),
@@ -143,16 +143,16 @@ fn all_masters(config_file: Option<OsString>) -> anyhow::Result<MastersOf> {
 /// `trunkline warm`. The connections are to last: only the shared daemon can make them, unless the user wants none.
 pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let pin = args.pin;
-    let connect = async || match backend.is_told_to_be_private() {
-        true => backend.connect().await,
-        false => backend.connect_to_shared().await,
+    let daemon = match backend.is_told_to_be_private() {
+        true => Daemon::Own,
+        false => Daemon::Shared,
     };
     runtime()?.block_on(async {
         let hosts = &args.hosts.find(false, backend).await?;
         // What is wrong on this machine is told once, and not of each host.
-        drop(connect().await?);
+        drop(backend.connect(daemon).await?);
         let warm = async |place, target: &Target| {
-            let mut client = connect().await?;
+            let mut client = backend.connect(daemon).await?;
             let talk = Conversation::new(&mut client, backend.questions()).at(place);
             let host = hosts.request(target);
             match answer(talk, Request::Warm { host, pin }).await? {
@@ -233,7 +233,7 @@ async fn close_one(
         count: 0,
         busy: Vec::new(),
     };
-    if let Some(mut client) = backend.connect_to_look().await? {
+    if let Some(mut client) = backend.find(Running::Anywhere).await? {
         match ask(&mut client, Request::Close { host, at_once }, backend).await? {
             Reply::Closed(count) => closed.count += count,
             other => return Err(unexpected(&other)),
@@ -265,7 +265,7 @@ async fn remove_stale(config_file: Option<OsString>, backend: &Backend) -> anyho
 /// `trunkline stop`.
 pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
-        let Some(mut client) = backend.connect_to_stop().await? else {
+        let Some(mut client) = backend.find(Running::OfAnyVersion).await? else {
             println!("the daemon is not running");
             return Ok(ExitCode::SUCCESS);
         };

@@ -29,7 +29,7 @@ use trunkline_request::hosts::{Skipped, Target};
 use trunkline_text::Printable;
 
 use crate::OWN_ERROR;
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Daemon, runtime};
 use crate::duration;
 use crate::report::colours::Colours;
 use crate::report::files::{OutputError, OutputFiles};
@@ -206,7 +206,7 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         skipped: &skipped,
     };
     if is_prompt {
-        drop(backend.connect().await?);
+        drop(backend.connect(Daemon::Usual).await?);
         let mut interrupts = Interrupts::watch()?;
         return Prompt::new(run, env, targets)?.converse(&mut interrupts).await;
     }
@@ -223,7 +223,7 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         return Ok(run.on_fleet(asked, &mut interrupts).await?.code);
     }
     // What is wrong on this machine is told once, and not by each host.
-    drop(backend.connect().await?);
+    drop(backend.connect(Daemon::Usual).await?);
     let stdin = if args.no_input {
         Stdin::Nothing
     } else {

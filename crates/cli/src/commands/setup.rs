@@ -16,7 +16,7 @@ use trunkline_control::protocol::{Reply, Request};
 
 use self::block::{Block, Sections};
 use self::edited_file::EditedFile;
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Daemon, runtime};
 use crate::commands::hosts::ask;
 use crate::commands::mcp::become_mcp;
 
@@ -69,7 +69,7 @@ struct FileArgs {
 
 /// The answer to a request that needs no connections to hosts.
 fn answer(request: Request, backend: &Backend) -> anyhow::Result<Reply> {
-    runtime()?.block_on(async { ask(&mut backend.connect_in_passing().await?, request, backend).await })
+    runtime()?.block_on(async { ask(&mut backend.connect(Daemon::InPassing).await?, request, backend).await })
 }
 
 /// `trunkline setup`.

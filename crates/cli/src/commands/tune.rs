@@ -19,7 +19,7 @@ use trunkline_request::tuning::{
 };
 use trunkline_text::Printable;
 
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::commands::cp::size;
 use crate::commands::hosts::{HostArgs, NAMING_HOSTS, Refused, ask, unexpected, which_hosts};
 use crate::duration;
@@ -118,7 +118,7 @@ const EACH: Duration = Duration::from_millis(50);
 
 fn measure_machine(json: bool, backend: &Backend) -> anyhow::Result<ExitCode> {
     let report = runtime()?.block_on(async {
-        let mut client = backend.connect_privately().await?;
+        let mut client = backend.connect(Daemon::Own).await?;
         match ask(&mut client, Request::MeasureMachine { each: EACH }, backend).await? {
             Reply::MachineMeasured(report) => Ok(report),
             other => Err(unexpected(&other)),
@@ -181,7 +181,7 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
     );
     let bar = bar();
     let mut interrupts = Interrupts::watch()?;
-    let mut talk = Conversation::new(backend.connect_privately().await?, backend.questions());
+    let mut talk = Conversation::new(backend.connect(Daemon::Own).await?, backend.questions());
     backend.questions().hide_while_asking(&bar).await;
     talk.send(&Request::Tune(Box::new(TuneRequest { host, options })))
         .await?;
@@ -262,9 +262,9 @@ fn show(bar: &ProgressBar, step: Step) {
 
 /// Hands the choice to whoever copies: the daemon that runs, else the memory that the next one reads.
 async fn remember(host: HostRequest, backend: &Backend, choice: Option<Choice>) -> anyhow::Result<()> {
-    let mut client = match backend.connect_if_running().await? {
+    let mut client = match backend.find(Running::Here).await? {
         Some(client) => client,
-        None => backend.connect_privately().await?,
+        None => backend.connect(Daemon::Own).await?,
     };
     match ask(&mut client, Request::Tuned { host, choice }, backend).await? {
         Reply::Done => Ok(()),

@@ -15,7 +15,7 @@ use trunkline_control::protocol::{Reply, Request};
 use trunkline_request::ssh_options::keyword_and_value;
 use trunkline_request::{RESOLVING, not_shared};
 
-use crate::backend::{self, Backend, host_request, must_share, place, runtime};
+use crate::backend::{self, Backend, Daemon, host_request, must_share, place, runtime};
 use crate::questions::Conversation;
 use crate::ssh_args::SshArgs;
 
@@ -95,7 +95,7 @@ fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
         host.world.env.insert("TRUNKLINE_SSH".into(), program.clone());
     }
     let reply = runtime()?.block_on(async {
-        let client = backend.connect_to_shared().await?;
+        let client = backend.connect(Daemon::Shared).await?;
         let listen = Request::MuxListen {
             host,
             path: None,

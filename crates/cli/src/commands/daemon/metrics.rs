@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use trunkline_control::place::Place;
 use trunkline_control::protocol::{Reply, Request};
 
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Running, runtime};
 use crate::commands::hosts::{ask, unexpected};
 
 /// Arguments of `trunkline metrics`.
@@ -71,7 +71,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 
 /// What the daemon says; `None` where there is none.
 async fn of_daemon(backend: &Backend, open_metrics: bool) -> anyhow::Result<Option<String>> {
-    let Some(mut client) = backend.connect_to_look().await? else {
+    let Some(mut client) = backend.find(Running::Anywhere).await? else {
         return Ok(None);
     };
     match ask(&mut client, Request::Metrics { open_metrics }, backend).await? {

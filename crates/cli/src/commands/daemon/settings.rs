@@ -9,7 +9,7 @@ use trunkline_control::program;
 use trunkline_control::protocol::{DaemonStatus, Reply, Request, SettingReport};
 use trunkline_text::Printable;
 
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::commands::hosts::{ask, unexpected};
 use crate::report::grid::Grid;
 use crate::terminal;
@@ -26,11 +26,11 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let (file, running) = runtime()?.block_on(async {
         // A private one has read the file just now.
-        let file = match backend.connect_privately().await {
+        let file = match backend.connect(Daemon::Own).await {
             Ok(client) => status(client, backend).await,
             Err(error) => Err(error),
         };
-        let running = match backend.connect_to_look().await? {
+        let running = match backend.find(Running::Anywhere).await? {
             Some(client) if !backend.is_told_to_be_private() => Some(status(client, backend).await?),
             _ => None,
         };

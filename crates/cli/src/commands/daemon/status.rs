@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use trunkline_control::protocol::{DaemonStatus, Reply, Request};
 use trunkline_text::{Printable, counted};
 
-use crate::backend::{Backend, place, runtime};
+use crate::backend::{Backend, Running, place, runtime};
 use crate::commands::hosts::{ask, unexpected};
 use crate::report::connections::{age, bytes};
 
@@ -24,7 +24,7 @@ const NOT_RUNNING: u8 = 1;
 /// `trunkline status`.
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let status = runtime()?.block_on(async {
-        let Some(mut client) = backend.connect_to_look().await? else {
+        let Some(mut client) = backend.find(Running::Anywhere).await? else {
             return Ok(None);
         };
         match ask(&mut client, Request::Status, backend).await? {

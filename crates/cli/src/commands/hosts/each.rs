@@ -16,7 +16,7 @@ use trunkline_text::Printable;
 
 use super::{ask, unexpected};
 use crate::OWN_ERROR;
-use crate::backend::Backend;
+use crate::backend::{Backend, Running};
 use crate::commands::run::{ManyHosts, colours, misspelt, trouble};
 use crate::report::output::Output;
 use crate::report::progress::Progress;
@@ -75,7 +75,7 @@ impl HostArgs {
 
 /// The names of the hosts that have connections.
 async fn open_names(backend: &Backend) -> anyhow::Result<Vec<String>> {
-    let Some(mut client) = backend.connect_to_look().await? else {
+    let Some(mut client) = backend.find(Running::Anywhere).await? else {
         return Ok(Vec::new());
     };
     match ask(&mut client, Request::List, backend).await? {

@@ -11,7 +11,7 @@ use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
 use super::{HostArgs, ask, unexpected, which_hosts};
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Daemon, runtime};
 use crate::report::connections::{age, bytes, milliseconds, span, state};
 use crate::report::grid::wrapped_list;
 use crate::terminal;
@@ -46,10 +46,10 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         let hosts = &hosts.find(false, backend).await?;
         // What is wrong on this machine is told once, and not of each host.
-        drop(backend.connect().await?);
+        drop(backend.connect(Daemon::Usual).await?);
         let explain = async |_, target: &Target| {
             let request = hosts.request(target);
-            let mut client = backend.connect().await?;
+            let mut client = backend.connect(Daemon::Usual).await?;
             if forget {
                 return match ask(&mut client, Request::Forget(request), backend).await? {
                     Reply::Done => Ok(format!(

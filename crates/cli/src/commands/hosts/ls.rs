@@ -10,7 +10,7 @@ use trunkline_request::World;
 use trunkline_request::hosts::Target;
 
 use super::{all_masters, ask, masters, unexpected};
-use crate::backend::{Backend, runtime};
+use crate::backend::{Backend, Running, runtime};
 use crate::commands::run::ManyHosts;
 use crate::duration;
 use crate::report::connections;
@@ -68,7 +68,7 @@ pub(crate) fn main(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode
 
 /// What has connections, sorted by name as people sort, and the names of hosts that were asked for and have none.
 async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<(Vec<HostReport>, Vec<String>)> {
-    let mut hosts = match backend.connect_to_look().await? {
+    let mut hosts = match backend.find(Running::Anywhere).await? {
         None => Vec::new(),
         Some(mut client) => match ask(&mut client, Request::List, backend).await? {
             Reply::Hosts(hosts) => hosts,

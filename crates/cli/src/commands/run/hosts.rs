@@ -15,7 +15,7 @@ use trunkline_request::hosts::{
 };
 use trunkline_text::Printable;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Daemon};
 use crate::commands::hosts::{ask, unexpected};
 use crate::report::fold::fold;
 use crate::ssh_options::HOSTS;
@@ -161,7 +161,7 @@ impl ManyHosts {
             limit: limit.transpose()?,
             world: world.clone(),
         };
-        let mut client = backend.connect_privately().await?;
+        let mut client = backend.connect(Daemon::Own).await?;
         let selection = match ask(&mut client, Request::Inventory(Box::new(request)), backend).await? {
             Reply::Selection(selection) => selection,
             other => return Err(unexpected(&other)),
@@ -257,7 +257,7 @@ async fn aliases(
         world: world.clone(),
         config_file: config_file.map(OsStr::to_owned),
     };
-    match ask(&mut backend.connect_in_passing().await?, request, backend).await? {
+    match ask(&mut backend.connect(Daemon::InPassing).await?, request, backend).await? {
         Reply::Aliases(names) => Ok(names),
         other => Err(unexpected(&other)),
     }
