@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, ChildStdin};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use trunkline::config::{HostConfig, SharingKey, World};
 use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
@@ -23,12 +23,12 @@ use trunkline::{Engine, Error, ErrorKind};
 use crate::deadline::Deadline;
 use crate::place::{Place, make_private};
 use crate::protocol::{
-    Escapes, Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest,
-    Stdio, Transport,
+    Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest, Stdio,
+    Transport,
 };
 use crate::reports;
 use crate::reports::unusable_folder;
-use crate::reports::{address, engine_request};
+use crate::reports::{address, engine_request, plain_begun};
 
 /// What is read of a session's output at a time.
 const CHUNK: usize = 32 * 1024;
@@ -241,53 +241,12 @@ fn batch() -> Vec<OsString> {
 pub(crate) async fn session(
     master: Vec<OsString>,
     warm: bool,
-    request: SessionRequest,
+    request: &SessionRequest,
     fds: Vec<OwnedFd>,
     replies: &mpsc::Sender<Reply>,
     inputs: mpsc::Receiver<Request>,
 ) -> Result<Reply, Error> {
-    let mut options = batch();
-    options.extend(master);
-    options.push("-T".into());
-    match &request.program {
-        Program::Nothing => options.push("-N".into()),
-        Program::Subsystem(_) => options.push("-s".into()),
-        Program::Stdio(host, port) => options.extend(["-W".into(), format!("[{host}]:{port}").into()]),
-        Program::StdioSocket(path) => {
-            return Err(Error::Invalid(format!(
-                "the system's ssh, which this host needs, cannot connect to {path}: its -W accepts only host:port"
-            )));
-        }
-        Program::Listen(..) | Program::ListenSocket(_) | Program::Incoming(_) => {
-            return Err(Error::Invalid(
-                "connections from the server are not passed on by the system's ssh, which this host needs"
-                    .into(),
-            ));
-        }
-        Program::Configured | Program::Exec(_) => {}
-    }
-    for name in request.env.keys() {
-        let mut sent = OsString::from("SendEnv=");
-        sent.push(name);
-        options.extend(["-o".into(), sent]);
-    }
-    let mut ssh = ssh_for(&engine_request(&request.host), &options)?;
-    ssh.envs(&request.env);
-    match &request.program {
-        Program::Exec(command) => {
-            ssh.arg(OsString::from_vec(command.clone()));
-        }
-        Program::Subsystem(name) => {
-            ssh.arg(name);
-        }
-        Program::Configured
-        | Program::Nothing
-        | Program::Stdio(..)
-        | Program::StdioSocket(_)
-        | Program::Listen(..)
-        | Program::ListenSocket(_)
-        | Program::Incoming(_) => {}
-    }
+    let mut ssh = ssh_session(master, request)?;
     let mut fds = fds.into_iter();
     let mut stream = |kind: Stdio| match kind {
         Stdio::Passed => fds.next().map_or_else(Pipe::null, Pipe::from),
@@ -303,15 +262,7 @@ pub(crate) async fn session(
         .map_err(|source| Error::local("running ssh", source))?;
     // Its copies of the passed descriptors would keep a pipe of the client's open.
     drop(ssh);
-    let _ = replies
-        .send(Reply::Begun {
-            tty: false,
-            escapes: Escapes::default(),
-            warm,
-            hostname: String::new(),
-            predict: None,
-        })
-        .await;
+    let _ = replies.send(plain_begun(warm)).await;
     let feeding = feed(child.stdin.take(), inputs);
     let name = &request.host.destination.host;
     let failed = |kind, message: String| Reply::Failed(Failure::new(kind, message).after_start());
@@ -337,6 +288,43 @@ pub(crate) async fn session(
         )),
         error = time_is_up => Ok(failed(error.kind(), error.to_string())),
     }
+}
+
+/// The ssh that runs a session.
+fn ssh_session(master: Vec<OsString>, request: &SessionRequest) -> Result<Command, Error> {
+    let mut options = batch();
+    options.extend(master);
+    options.push("-T".into());
+    let mut word = None;
+    match &request.program {
+        Program::Configured => {}
+        Program::Exec(command) => word = Some(OsString::from_vec(command.clone())),
+        Program::Nothing => options.push("-N".into()),
+        Program::Subsystem(name) => {
+            options.push("-s".into());
+            word = Some(name.into());
+        }
+        Program::Stdio(host, port) => options.extend(["-W".into(), format!("[{host}]:{port}").into()]),
+        Program::StdioSocket(path) => {
+            return Err(Error::Invalid(format!(
+                "the system's ssh, which this host needs, cannot connect to {path}: its -W accepts only host:port"
+            )));
+        }
+        Program::Listen(..) | Program::ListenSocket(_) | Program::Incoming(_) => {
+            return Err(Error::Invalid(
+                "connections from the server are not passed on by the system's ssh, which this host needs"
+                    .into(),
+            ));
+        }
+    }
+    for name in request.env.keys() {
+        let mut sent = OsString::from("SendEnv=");
+        sent.push(name);
+        options.extend(["-o".into(), sent]);
+    }
+    let mut ssh = ssh_for(&engine_request(&request.host), &options)?;
+    ssh.envs(&request.env).args(word);
+    Ok(ssh)
 }
 
 /// Sends what the child writes to the client, to its end.

@@ -8,7 +8,7 @@ use trunkline::openssh::{Master, MasterState};
 use trunkline_request::own::OwnError;
 
 use crate::place::PlaceError;
-use crate::protocol::{self, HostRequest, MasterReport};
+use crate::protocol::{self, Escapes, HostRequest, MasterReport, Reply};
 
 /// A request as the engine takes it.
 pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
@@ -38,6 +38,17 @@ pub(crate) fn master(master: &Master, state: &MasterState) -> MasterReport {
         since: since.map(|since| since.as_secs()),
         peer: known.and_then(|known| known.peer.clone()),
         sessions: known.and_then(|known| known.clients),
+    }
+}
+
+/// The beginning of what has no terminal.
+pub(crate) fn plain_begun(warm: bool) -> Reply {
+    Reply::Begun {
+        tty: false,
+        escapes: Escapes::default(),
+        warm,
+        hostname: String::new(),
+        predict: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -24,6 +25,7 @@ use trunkline_http::metrics::Metrics as _;
 use zeroize::Zeroizing;
 
 use crate::claim::{Claim, PeerError, check_peer};
+use crate::deadline::Deadline;
 use crate::installed::Installed;
 use crate::mux;
 use crate::observed::activities::{Activities, OfClient};
@@ -42,8 +44,10 @@ use crate::requests::copy;
 use crate::requests::lists;
 use crate::requests::tuning;
 use crate::session;
+use crate::session::asked::Asked;
 use crate::session::listening::Waiting;
 use crate::session::log::Log;
+use crate::session::observers::Observers;
 use crate::socket::{FrameError, FrameReader, FrameWriter, split};
 use crate::status;
 use crate::stop::Stop;
@@ -92,6 +96,20 @@ impl Service {
         let installed = self.installed.as_ref();
         installed.is_some_and(|installed| installed.is_replaced())
             && !(self.is_activated && self.activities.are_any())
+    }
+
+    /// Has stock ssh served at a socket, as [`mux::Sockets::listen`].
+    async fn listen(
+        &self,
+        host: HostRequest,
+        path: Option<PathBuf>,
+        client: Option<u32>,
+        strictly: Option<&Interaction>,
+    ) -> Result<Reply, Error> {
+        let none = || Error::Invalid("stock ssh is served by the daemon only".into());
+        let mux = self.mux.as_ref().ok_or_else(none)?;
+        mux.listen(host, path, client, strictly).await?;
+        Ok(Reply::Done)
     }
 
     /// Counts a socket for stock ssh that could not be made.
@@ -373,60 +391,11 @@ async fn talk(
                 send(replies, last).await?;
                 break;
             }
-            Request::Warm { host, pin } => {
-                let masters = service.masters.as_deref();
-                serve_questions(
-                    reader,
-                    replies,
-                    (answerer(&host), Duration::ZERO),
-                    async |interaction, _| warm(engine, masters, &host, pin, interaction).await,
-                )
-                .await
+            Request::Warm { .. } | Request::Copy(_) | Request::Tune(_) => {
+                work(reader, service, recorder, request, replies).await
             }
-            Request::Copy(copy) => {
-                let fds = reader.take_fds();
-                let entry = recorder.entry(Subject::copy(&copy));
-                let last = serve_questions(
-                    reader,
-                    replies,
-                    (Answerer::Person, Duration::ZERO),
-                    async |interaction, _| {
-                        copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry).await
-                    },
-                )
-                .await;
-                entry.end_by(&last);
-                service.metrics.copy(&last);
-                last
-            }
-            Request::MuxListen { host, path, client } if must_share(engine, &host).await => {
-                let Some(mux) = &service.mux else {
-                    send(replies, Reply::Failed(no_stock_ssh().into())).await?;
-                    break;
-                };
-                let last = serve_questions(
-                    reader,
-                    replies,
-                    (answerer(&host), Duration::ZERO),
-                    async |interaction, _| {
-                        mux.listen(host, path, client, Some(interaction)).await?;
-                        Ok(Reply::Done)
-                    },
-                );
-                let last = last.await;
-                service.count_declined(&last);
-                last
-            }
-            Request::Tune(tune) => {
-                let entry = recorder.entry(Subject::of("tune", &tune.host.destination.host));
-                let asked = (answerer(&tune.host), LEAVING);
-                let last = serve_questions(reader, replies, asked, async |interaction, stop| {
-                    entry.begin(|subject| subject).await?;
-                    tuning::run(engine, *tune, interaction, stop, replies).await
-                })
-                .await;
-                entry.end_by(&last);
-                last
+            Request::MuxListen { ref host, .. } if must_share(engine, host).await => {
+                work(reader, service, recorder, request, replies).await
             }
             Request::Subscribe { every } => {
                 tell(reader, service, every, replies).await?;
@@ -446,6 +415,59 @@ async fn talk(
         send(replies, reply).await?;
     }
     Ok(())
+}
+
+/// Does what the user may have to be asked about.
+async fn work(
+    reader: &mut FrameReader,
+    service: &Service,
+    recorder: &Recorder,
+    request: Request,
+    replies: &mpsc::Sender<Reply>,
+) -> Reply {
+    let Service { engine, .. } = service;
+    match request {
+        Request::Warm { host, pin } => {
+            let (asked, masters) = ((answerer(&host), Duration::ZERO), service.masters.as_deref());
+            serve_questions(reader, replies, asked, async |interaction, _| {
+                warm(engine, masters, &host, pin, interaction).await
+            })
+            .await
+        }
+        Request::Copy(copy) => {
+            let fds = reader.take_fds();
+            let entry = recorder.entry(Subject::copy(&copy));
+            let asked = (Answerer::Person, Duration::ZERO);
+            let last = serve_questions(reader, replies, asked, async |interaction, _| {
+                copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry).await
+            })
+            .await;
+            entry.end_by(&last);
+            service.metrics.copy(&last);
+            last
+        }
+        Request::MuxListen { host, path, client } => {
+            let asked = (answerer(&host), Duration::ZERO);
+            let last = serve_questions(reader, replies, asked, async |interaction, _| {
+                service.listen(host, path, client, Some(interaction)).await
+            })
+            .await;
+            service.count_declined(&last);
+            last
+        }
+        Request::Tune(tune) => {
+            let entry = recorder.entry(Subject::of("tune", &tune.host.destination.host));
+            let asked = (answerer(&tune.host), LEAVING);
+            let last = serve_questions(reader, replies, asked, async |interaction, stop| {
+                entry.begin(|subject| subject).await?;
+                tuning::run(engine, *tune, interaction, stop, replies).await
+            })
+            .await;
+            entry.end_by(&last);
+            last
+        }
+        _ => outcome(Err(Error::Bug("this needs no questions"))),
+    }
 }
 
 async fn send(replies: &mpsc::Sender<Reply>, reply: Reply) -> Result<(), Dropped> {
@@ -520,10 +542,7 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
         Request::Inventory(request) => outcome(lists::inventory(&request).await),
         Request::ConfigFile => outcome(lists::config_file()),
         Request::MuxListen { host, path, client } => {
-            let Some(mux) = mux else {
-                return Some(outcome(Err(no_stock_ssh())));
-            };
-            let reply = outcome(mux.listen(host, path, client, None).await.map(|()| Reply::Done));
+            let reply = outcome(service.listen(host, path, client, None).await);
             service.count_declined(&reply);
             reply
         }
@@ -574,10 +593,6 @@ async fn warm(
     Ok(Reply::Done)
 }
 
-fn no_stock_ssh() -> Error {
-    Error::Invalid("stock ssh is served by the daemon only".into())
-}
-
 /// Whether a host is to be reached over shared connections or not at all. One that cannot be resolved fails by itself.
 async fn must_share(engine: &Engine, host: &HostRequest) -> bool {
     let request = engine_request(host);
@@ -610,45 +625,19 @@ async fn serve_session(
     };
     let (asking, interaction) = asking(replies, answerer, for_ssh);
     let (inputs, session_inputs) = mpsc::channel(16);
-    let detached = AtomicBool::new(false);
-    let terminated = CancellationToken::new();
-    let client = session::Client {
+    let asked = Asked {
+        request: &request,
+        deadline: request.limit.map(Deadline::after),
         interaction: &interaction,
         replies,
-        inputs: session_inputs,
-        terminated: &terminated,
-        detached: &detached,
-        is_private: service.installed.is_none(),
-        log: &log,
-        entry: &entry,
-        recordings: &service.recordings,
+        terminated: CancellationToken::new(),
+        detached: AtomicBool::new(false),
+        observers: &Observers::new(&entry, for_ssh, &service.recordings, &service.engine),
+        engine: &service.engine,
+        masters: service.masters.as_deref(),
+        waiting: &service.waiting,
     };
-    let masters = service.masters.as_deref();
-    let running = session::run(&service.engine, masters, &service.waiting, request, fds, client);
-    let mut running = std::pin::pin!(running);
-    let listening = async {
-        while let Ok(Some(frame)) = reader.next::<Request>().await {
-            match frame {
-                Request::Answer(answer) => asking.answer(answer),
-                frame => {
-                    match frame {
-                        Request::Background => detached.store(true, Ordering::Relaxed),
-                        // A login that waits for an answer goes no further.
-                        Request::Terminate => {
-                            asking.leave();
-                            terminated.cancel();
-                        }
-                        _ => {}
-                    }
-                    // Nobody listens while what a session has left behind is waited for.
-                    let _ = inputs.send(frame).await;
-                }
-            }
-        }
-        // The client is gone, which the session learns by the end of its inputs.
-        asking.leave();
-        drop(inputs);
-    };
+    let mut running = std::pin::pin!(session::run(&asked, fds, session_inputs));
     tokio::select! {
         // First, so that what was done comes before what came of it.
         biased;
@@ -657,16 +646,44 @@ async fn serve_session(
             lines.pass_on_rest(replies).await;
             return last;
         }
-        () = listening => {}
+        () = listen(reader, &asking, &asked, inputs) => {}
     }
     // Before a session has begun nobody listens to its inputs: a client that leaves then takes its request with it.
-    if detached.load(Ordering::Relaxed) {
+    if asked.detached.load(Ordering::Relaxed) {
         running.await
     } else {
         tokio::time::timeout(LEAVING, running)
             .await
             .unwrap_or(Reply::Done)
     }
+}
+
+/// Passes on what a client says about its session, until it leaves.
+async fn listen(
+    reader: &mut FrameReader,
+    asking: &AskedClient,
+    asked: &Asked<'_>,
+    inputs: mpsc::Sender<Request>,
+) {
+    while let Ok(Some(frame)) = reader.next::<Request>().await {
+        match frame {
+            Request::Answer(answer) => {
+                asking.answer(answer);
+                continue;
+            }
+            Request::Background => asked.detached.store(true, Ordering::Relaxed),
+            // A login that waits for an answer goes no further.
+            Request::Terminate => {
+                asking.leave();
+                asked.terminated.cancel();
+            }
+            _ => {}
+        }
+        // Nobody listens while what a session has left behind is waited for.
+        let _ = inputs.send(frame).await;
+    }
+    // The client is gone, which the session learns by the end of its inputs.
+    asking.leave();
 }
 
 /// How long clients may take to hear how their sessions have ended, where those are ended.

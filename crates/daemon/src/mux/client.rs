@@ -81,7 +81,7 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
 /// A client that has been let in.
 pub(super) struct Client<'a> {
     peer: Peer,
-    activity: OfClient,
+    pub(super) activity: OfClient,
     pub(super) recorder: Recorder,
     pub(super) packets: Packets,
     pub(super) door: Door<'a>,
@@ -101,6 +101,11 @@ impl<'a> Door<'a> {
     pub(super) fn engine(self) -> &'a Engine {
         &self.sockets.engine
     }
+
+    /// The recorder of terminals.
+    pub(super) fn recordings(self) -> &'a Recordings {
+        &self.sockets.recordings
+    }
 }
 
 impl Door<'_> {
@@ -112,11 +117,6 @@ impl Door<'_> {
     /// Done when the daemon is ending.
     pub(super) async fn ending(self) {
         self.sockets.stop.after_last_request().await;
-    }
-
-    /// What records sessions.
-    pub(super) fn recordings(&self) -> &Recordings {
-        &self.sockets.recordings
     }
 
     /// The host behind it, as the client means it.
@@ -270,9 +270,7 @@ impl Client<'_> {
 
     /// What the client wants has started, which it is told.
     pub(super) async fn opened(&self, id: u32) -> Result<(), Dropped> {
-        if let Some(running) = &*self.activity.running() {
-            running.started(true);
-        }
+        self.activity.note_start(true);
         Ok(self.packets.reply(id, &Reply::SessionOpened).await?)
     }
 

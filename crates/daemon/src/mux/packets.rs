@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::net::unix::{ReadHalf, WriteHalf};
@@ -78,13 +78,15 @@ impl Packets {
         Ok((fds.len() == count).then_some(fds))
     }
 
-    /// Waits until the client has left, or says more than a packet while it has nothing to say. Up to there it is kept.
+    /// Waits as [`Arrivals::left`].
     pub(super) async fn left(&mut self) {
-        while self.buffer.len() <= MAX_PACKET {
-            if !matches!(self.fill().await, Ok(1..)) {
-                return;
-            }
-        }
+        self.split().1.left().await;
+    }
+
+    /// Its two directions.
+    pub(super) fn split(&mut self) -> (Answers<'_>, Arrivals<'_>) {
+        let Self { stream, buffer, fds } = self;
+        (Answers(stream), Arrivals { stream, buffer, fds })
     }
 
     /// The socket, for a client that goes over to another protocol, and what has come of that already.
@@ -96,27 +98,58 @@ impl Packets {
 
     /// Answers request `id`.
     pub(super) async fn reply(&self, id: u32, reply: &Reply) -> Result<(), PacketError> {
-        Ok(self.write(&reply.encode(id)).await?)
-    }
-
-    async fn write(&self, bytes: &Bytes) -> io::Result<()> {
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            self.stream.writable().await?;
-            match self.stream.try_write(rest) {
-                Ok(written) => rest = &rest[written..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        Answers(&self.stream).reply(id, reply).await
     }
 
     /// Reads what is there; 0 at the end.
     async fn fill(&mut self) -> io::Result<usize> {
+        self.split().1.fill().await
+    }
+}
+
+/// The direction to a client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answers<'a>(&'a UnixStream);
+
+impl Answers<'_> {
+    /// Answers request `id`.
+    pub(super) async fn reply(self, id: u32, reply: &Reply) -> Result<(), PacketError> {
+        let bytes = reply.encode(id);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            self.0.writable().await?;
+            match self.0.try_write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The direction from a client.
+#[derive(Debug)]
+pub(super) struct Arrivals<'a> {
+    stream: &'a UnixStream,
+    buffer: &'a mut Vec<u8>,
+    fds: &'a mut Vec<OwnedFd>,
+}
+
+impl Arrivals<'_> {
+    /// Waits until the client has left, or says more than a packet while it has nothing to say. Up to there it is kept.
+    pub(super) async fn left(&mut self) {
+        while self.buffer.len() <= MAX_PACKET {
+            if !matches!(self.fill().await, Ok(1..)) {
+                return;
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
         let Self { stream, buffer, fds } = self;
         stream
-            .async_io(Interest::READABLE, || receive(&*stream, buffer, fds))
+            .async_io(Interest::READABLE, || receive(*stream, buffer, fds))
             .await
     }
 }

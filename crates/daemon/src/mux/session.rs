@@ -1,26 +1,30 @@
 //! A client's session, or its connection through the server, on the descriptors that it passed.
 
-use std::convert::Infallible;
+use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::Notify;
 use trunkline::config::ForwardAgent;
-use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Host, Pty, Session, TerminalSize};
+use trunkline::{ChannelStream, Error, Execution, ExitStatus, Host, Pty, TerminalSize};
 use trunkline_request::not_shared;
 
 use super::client::{Client, Door, Dropped};
+use super::packets::{Answers, PacketError};
 use super::wire::{Address, NewSession, Reply};
+use crate::observed::activities::OfClient;
 use crate::observed::metrics::{Decline, Stock};
-use crate::observed::recording::Recording;
-use crate::protocol::{self, Escapes, Program, Stdio};
-use crate::session::streams::carry::Resumption;
-use crate::session::streams::terminal_input::TerminalInput;
-use crate::session::streams::{self, Streams, Terms};
+use crate::protocol::{self, Program, Stdio};
+use crate::session::events::{Events, Inputs};
+use crate::session::observers::Observers;
+use crate::session::running::{Running, Started};
+use crate::session::spec::Spec;
+use crate::session::streams::terminal_input::{TerminalInput, Typing};
+use crate::session::streams::{Streams, tunnel};
 use crate::stdio::Output;
 use crate::terminal::modes::{self, WindowSize};
 use trunkline_audit::{Entry, Subject};
@@ -32,36 +36,22 @@ impl Client<'_> {
         let Some(fds) = self.packets.descriptors(3).await? else {
             return self.without_descriptors(id).await;
         };
-        // Open for as long as the session, to tell its user why it ended.
-        let stderr = fds[2].try_clone().map_err(Dropped::Descriptors)?;
-        let terminal = match request.tty {
-            true => Some(Terminal::new(&fds[0]).map_err(Dropped::Descriptors)?),
-            false => None,
-        };
-        let command = command(&request, terminal.as_ref());
         // All that can go wrong on this side goes wrong before the command is on its way: a client that gets no answer
         // would run it again.
-        let (begins, typing) = oneshot::channel();
-        let passed = vec_of(&fds).map_err(Dropped::Descriptors)?;
-        let mut streams = Streams::new([Stdio::Passed; 3], passed)?;
-        let mut disconnected = Arc::default();
-        let typed = self.typed(&request, &fds, typing).map_err(Dropped::Descriptors)?;
-        if let Some(typed) = typed {
-            disconnected = typed.disconnected();
-            streams = streams.typed(typed);
-        }
-        drop(fds);
+        let (ends, stderr) = self.ends(&request, fds)?;
+        let spec = spec(&request, ends.terminal.as_ref());
+        let door = self.door;
         // Before the command is on its way, which must not wait for whoever reads it.
-        let stderr = match self.door.host().await {
-            Ok(host) => self.warn(&host, stderr).await?,
-            Err(_) => stderr,
-        };
+        if let Ok(host) = door.host().await {
+            self.warn(&host, &stderr).await?;
+        }
         let entry = self.entry_for(&request);
+        let observers = Observers::new(&entry, None, door.recordings(), door.engine());
         let started = tokio::select! {
-            started = start(self.door, &request, command, &entry) => started,
+            started = start(door, &request, spec, &observers) => started,
             () = self.packets.left() => return Ok(ControlFlow::Break(())),
         };
-        let (host, session, resumption) = match started {
+        let (host, started) = match started {
             Ok(started) => started,
             Err(error) => {
                 entry.failed(&error);
@@ -69,60 +59,52 @@ impl Client<'_> {
                 return self.fail(id, &error, stderr, is_final).await;
             }
         };
-        let control = entry.counted(&session.control);
-        // A master of OpenSSH's would not tell the command either.
-        control.leave_running();
-        let (replies, mut said) = mpsc::channel(1);
-        let (inputs, heard) = mpsc::channel(1);
-        let begin = begun(&request);
-        let parts = session.into_parts();
-        let recording = terminal
-            .as_ref()
-            .and_then(|terminal| self.recording(&request, terminal.size, &host));
-        let terms = Terms {
-            recording: recording.as_ref(),
-            entry: Some(&entry),
-            ..Terms::default()
+        let Ends {
+            streams,
+            terminal,
+            typing,
+        } = ends;
+        let (answers, mut arrivals) = self.packets.split();
+        let events = OverMuxSocket {
+            stderr: Some(&stderr),
+            typing: typing.clone(),
+            ..OverMuxSocket::new(id, answers, &self.activity)
         };
-        let running = streams::move_data(parts, begin, streams, &replies, heard, terms, &host, resumption);
-        let mut running = Box::pin(running);
-        let mut resizing = Box::pin(resize(terminal, inputs));
-        let mut begins = Some(begins);
         // A client whose master dies before it has an answer runs the command itself. So it has one before the server
         // can have begun, as from OpenSSH's master (`mux_session_confirm`); where a connection is still to be made, and
         // may be refused, it waits with it.
-        let mut opened = !control.is_waiting();
-        if opened {
-            self.opened(id).await?;
+        if !started.parts.control.is_waiting() {
+            events.open().await?;
         }
-        let ended = loop {
-            tokio::select! {
-                biased;
-                Some(_) = said.recv() => {
-                    if !std::mem::replace(&mut opened, true) {
-                        self.opened(id).await?;
-                    }
-                    if control.is_terminal_refused() {
-                        self.without_terminal(id, &stderr).await?;
-                    }
-                    if let Some(begins) = begins.take() {
-                        let _ = begins.send(());
-                    }
-                }
-                ended = &mut running => break ended,
-                // A client that was interrupted or has died takes its session with it.
-                () = self.packets.left() => return Ok(ControlFlow::Break(())),
-                never = &mut resizing => match never {},
-            }
+        let running = Running::new(&host, &events, &observers);
+        let ended = tokio::select! {
+            biased;
+            ended = Box::pin(running.run(started, streams, Resizes(terminal))) => ended,
+            // A client that was interrupted or has died takes its session with it.
+            () = arrivals.left() => return Ok(ControlFlow::Break(())),
         };
         entry.end_session(&ended);
-        recording.iter().for_each(|recording| recording.ended(&ended));
-        // Whoever reads from the client's streams is to see their end when the client has exited.
-        drop((running, resizing));
+        let is_open = events.is_open();
+        match ended {
+            // Its user has ended it.
+            Err(_) if typing.is_disconnected() => Ok(ControlFlow::Break(())),
+            ended => self.end(id, ended, stderr, is_open).await,
+        }
+    }
+
+    /// Tells the client how its session has ended; `is_open`: it knows that it had begun.
+    async fn end(
+        &mut self,
+        id: u32,
+        ended: Result<ExitStatus, Error>,
+        stderr: OwnedFd,
+        is_open: bool,
+    ) -> Result<ControlFlow<()>, Dropped> {
         match ended {
             Ok(status) => {
+                // Whoever reads from the client's streams is to see their end when the client has exited.
                 drop(stderr);
-                if !opened {
+                if !is_open {
                     self.opened(id).await?;
                 }
                 // As OpenSSH's master: what a signal has ended has no status, and the client exits with 255.
@@ -131,11 +113,32 @@ impl Client<'_> {
                 }
                 Ok(ControlFlow::Break(()))
             }
-            // Its user has ended it.
-            Err(_) if disconnected.load(Ordering::Acquire) => Ok(ControlFlow::Break(())),
-            Err(error) if opened => self.complain(&error, stderr).await,
+            Err(error) if is_open => self.complain(&error, stderr).await,
             Err(error) => self.fail(id, &error, stderr, false).await,
         }
+    }
+
+    /// This side's ends of what a client has passed, and its standard error, which is open for as long as the session, to tell
+    /// its user why it ended.
+    fn ends(&self, request: &NewSession, fds: Vec<OwnedFd>) -> Result<(Ends, OwnedFd), Dropped> {
+        let failed = Dropped::Descriptors;
+        let stderr = fds[2].try_clone().map_err(failed)?;
+        let terminal = match request.tty {
+            true => Some(Terminal::new(&fds[0]).map_err(failed)?),
+            false => None,
+        };
+        let typing = Arc::<Typing>::default();
+        let typed = self.typed(request, &fds, typing.clone()).map_err(failed)?;
+        let mut streams = Streams::new([Stdio::Passed; 3], fds)?;
+        if let Some(typed) = typed {
+            streams = streams.typed(typed);
+        }
+        let ends = Ends {
+            streams,
+            terminal,
+            typing,
+        };
+        Ok((ends, stderr))
     }
 
     /// The input of a session whose escape sequences are obeyed: also in what a terminal's session is given from elsewhere
@@ -144,8 +147,8 @@ impl Client<'_> {
         &self,
         request: &NewSession,
         fds: &[OwnedFd],
-        begun: oneshot::Receiver<()>,
-    ) -> std::io::Result<Option<TerminalInput>> {
+        typing: Arc<Typing>,
+    ) -> io::Result<Option<TerminalInput>> {
         if !request.tty || (request.escape.is_none() && !rustix::termios::isatty(&fds[0])) {
             return Ok(None);
         }
@@ -154,16 +157,7 @@ impl Client<'_> {
             let forwards = forwards.clone();
             async move { forwards.list().await }.boxed()
         };
-        TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), begun).map(Some)
-    }
-
-    /// The server gives it no terminal: the client is to leave raw mode, and its user learns of it as from OpenSSH's master
-    /// (clientloop.c, `client_status_confirm`).
-    async fn without_terminal(&mut self, id: u32, stderr: &OwnedFd) -> Result<(), Dropped> {
-        let told = stderr.try_clone().map_err(Dropped::Descriptors)?;
-        self.tell(told, "PTY allocation request failed").await;
-        self.packets.reply(id, &Reply::TtyAllocFail).await?;
-        Ok(())
+        TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), typing).map(Some)
     }
 
     /// Ends a session that gets nothing, so that its client does not go on by itself.
@@ -173,7 +167,7 @@ impl Client<'_> {
         };
         let [_, _, stderr]: [OwnedFd; 3] = fds
             .try_into()
-            .map_err(|_| Dropped::Descriptors(std::io::ErrorKind::InvalidData.into()))?;
+            .map_err(|_| Dropped::Descriptors(io::ErrorKind::InvalidData.into()))?;
         let why = self.shut_out.take();
         let error = why.unwrap_or(Error::Bug("nobody was shut out"));
         self.failed(&error);
@@ -198,12 +192,6 @@ impl Client<'_> {
     fn entry_for(&self, request: &NewSession) -> Entry {
         let subject = Subject::session(&self.door.socket.name(), &program(request));
         self.entry(subject.on_terminal(request.tty))
-    }
-
-    /// A recording of a session's terminal, if there is to be one.
-    fn recording(&self, request: &NewSession, size: TerminalSize, host: &Host) -> Option<Recording> {
-        let recordings = self.door.recordings();
-        recordings.begin(host.config(), (&request.term, size), &program(request))
     }
 
     /// Where one request ends and the next begins is not certain any more.
@@ -235,12 +223,12 @@ impl Client<'_> {
     }
 
     /// Tells the client's user that the server was not verified, as their ssh would have.
-    async fn warn(&mut self, host: &Host, stderr: OwnedFd) -> Result<OwnedFd, Dropped> {
+    async fn warn(&mut self, host: &Host, stderr: &OwnedFd) -> Result<(), Dropped> {
         for warning in host.warnings() {
             let told = stderr.try_clone().map_err(Dropped::Descriptors)?;
             self.tell(told, &warning).await;
         }
-        Ok(stderr)
+        Ok(())
     }
 
     /// Tells the client's user why the session has ended, which the protocol has no words for.
@@ -250,15 +238,10 @@ impl Client<'_> {
         Ok(ControlFlow::Break(()))
     }
 
-    /// Shows the client's user a line. Their terminal may be raw; one that takes no more is told nothing.
+    /// Shows the client's user a line, unless the client leaves first.
     async fn tell(&mut self, stderr: OwnedFd, line: &str) {
-        let telling = async {
-            if let Ok(mut output) = Output::new(stderr) {
-                let _ = output.write_all(vec![format!("{line}\r\n").into()]).await;
-            }
-        };
         tokio::select! {
-            () = telling => {}
+            () = show(stderr, line) => {}
             () = self.packets.left() => {}
         }
     }
@@ -296,28 +279,125 @@ impl Client<'_> {
                 return self.refuse(id, Stock::Tunnel, &error).await;
             }
         };
-        let channel = stream.closer();
-        entry.carries(move || channel.carried());
         let streams = Streams::new([Stdio::Passed, Stdio::Passed, Stdio::Null], fds)?;
-        self.opened(id).await?;
-        let (replies, mut said) = mpsc::channel(1);
-        let (_inputs, heard) = mpsc::channel(1);
+        let (answers, mut arrivals) = self.packets.split();
+        let events = OverMuxSocket::new(id, answers, &self.activity);
         tokio::select! {
-            _ = streams::tunnel(streams, stream, &replies, heard) => {}
+            _ = tunnel(streams, stream, Resizes(None), &events, &entry) => {}
             // The server's end. Whoever reads from the client sees it when the client ends.
-            _ = said.recv() => {}
-            () = self.packets.left() => {}
+            () = events.said.notified() => {}
+            () = arrivals.left() => {}
         }
         Ok(ControlFlow::Break(()))
     }
 }
 
-async fn start<'a>(
-    door: Door<'a>,
+/// This side's ends of what a client has passed.
+struct Ends {
+    streams: Streams,
+    terminal: Option<Terminal>,
+    typing: Arc<Typing>,
+}
+
+/// A client of a mux socket. The protocol has words for the beginning of its session, and for nothing more before the end.
+struct OverMuxSocket<'a> {
+    id: u32,
+    answers: Answers<'a>,
+    activity: &'a OfClient,
+    is_open: AtomicBool,
+    /// The client's own, where its user reads.
+    stderr: Option<&'a OwnedFd>,
+    typing: Arc<Typing>,
+    /// Notified when there was something to say.
+    said: Notify,
+}
+
+impl<'a> OverMuxSocket<'a> {
+    fn new(id: u32, answers: Answers<'a>, activity: &'a OfClient) -> Self {
+        Self {
+            id,
+            answers,
+            activity,
+            is_open: AtomicBool::new(false),
+            stderr: None,
+            typing: Arc::default(),
+            said: Notify::new(),
+        }
+    }
+
+    /// Returns true once the client knows that its session has begun.
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Tells the client, once, that its session has begun.
+    async fn open(&self) -> Result<(), PacketError> {
+        if self.is_open.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.activity.note_start(true);
+        self.answers.reply(self.id, &Reply::SessionOpened).await
+    }
+}
+
+impl Events for OverMuxSocket<'_> {
+    /// Without a terminal the client is to leave raw mode, and its user learns of it as from OpenSSH's master (clientloop.c,
+    /// `client_status_confirm`).
+    async fn tell_begun(&self, lacks_terminal: bool) {
+        // A client that has left is missed by who waits for that.
+        let _ = self.open().await;
+        if lacks_terminal {
+            if let Some(Ok(stderr)) = self.stderr.map(OwnedFd::try_clone) {
+                show(stderr, "PTY allocation request failed").await;
+            }
+            let _ = self.answers.reply(self.id, &Reply::TtyAllocFail).await;
+        }
+        self.typing.begin();
+    }
+
+    async fn tell(&self, _: protocol::Reply) -> io::Result<()> {
+        self.said.notify_one();
+        Ok(())
+    }
+}
+
+/// The inputs of a client of a mux socket: the new sizes of its terminal. Each session's is looked at when any client
+/// passes the signal on.
+struct Resizes(Option<Terminal>);
+
+impl Inputs for Resizes {
+    async fn next(&mut self) -> Option<protocol::Request> {
+        let Some(terminal) = &mut self.0 else {
+            return std::future::pending().await;
+        };
+        loop {
+            terminal.changes.recv().await;
+            let now = size(&terminal.fd);
+            if std::mem::replace(&mut terminal.size, now) != now {
+                return Some(protocol::Request::Resize(
+                    now.columns,
+                    now.rows,
+                    now.width,
+                    now.height,
+                ));
+            }
+        }
+    }
+}
+
+/// Shows a line on what may be a raw terminal. One that takes no more is told nothing.
+async fn show(stderr: OwnedFd, line: &str) {
+    if let Ok(mut output) = Output::new(stderr) {
+        let _ = output.write_all(vec![format!("{line}\r\n").into()]).await;
+    }
+}
+
+async fn start(
+    door: Door<'_>,
     request: &NewSession,
-    command: Result<Command, Error>,
-    entry: &Entry,
-) -> Result<(Host, Session, Option<Resumption<'a>>), Error> {
+    spec: Result<Spec, Error>,
+    observers: &Observers<'_>,
+) -> Result<(Host, Started), Error> {
     let host = door.host().await?;
     let refuse = |why: &str| Err(Error::Invalid(why.into()));
     if request.x11 {
@@ -330,14 +410,10 @@ async fn start<'a>(
         (false, true) => return refuse("this connection forwards the agent, which was not asked for"),
         _ => {}
     }
-    let command = command?;
-    entry.begin(|subject| subject.at(host.config())).await?;
-    let session = host.start(&command).await?;
-    let resumption = Resumption::of(door.engine(), &host, &program(request), &command);
-    let resumption = resumption
-        .filter(|_| !request.tty)
-        .map(Resumption::leaving_running);
-    Ok((host, session, resumption))
+    let spec = spec?;
+    observers.audit.begin(|subject| subject.at(host.config())).await?;
+    let started = spec.start(&host, door.engine(), observers).await?;
+    Ok((host, started))
 }
 
 async fn connect(door: Door<'_>, target: &Address, entry: &Entry) -> Result<(Host, ChannelStream), Error> {
@@ -350,18 +426,21 @@ async fn connect(door: Door<'_>, target: &Address, entry: &Entry) -> Result<(Hos
     Ok((host, stream))
 }
 
-/// What says that it has begun.
-fn begun(request: &NewSession) -> protocol::Reply {
-    protocol::Reply::Begun {
-        tty: request.tty,
-        escapes: Escapes {
-            character: request.escape,
-            ..Escapes::default()
-        },
-        warm: true,
-        hostname: String::new(),
-        predict: None,
+/// The session that a client asks for. A master of OpenSSH's would not tell a command that still runs of its session's end
+/// either.
+fn spec(request: &NewSession, terminal: Option<&Terminal>) -> Result<Spec, Error> {
+    let pty = terminal.map(|terminal| Pty {
+        term: request.term.clone(),
+        size: terminal.size,
+        modes: modes::of(&terminal.fd),
+    });
+    if request.subsystem && str::from_utf8(&request.command).is_err() {
+        return Err(Error::Invalid("the subsystem's name is not UTF-8".into()));
     }
+    Ok(Spec {
+        leaves_running: true,
+        ..Spec::new(program(request), pty, request.env.iter().cloned(), request.agent)
+    })
 }
 
 fn program(request: &NewSession) -> Program {
@@ -374,10 +453,6 @@ fn program(request: &NewSession) -> Program {
     }
 }
 
-fn vec_of(fds: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
-    fds.iter().map(OwnedFd::try_clone).collect()
-}
-
 /// The client's terminal. It is the client that has it as its controlling terminal and is told of a new size; it passes
 /// the signal on (mux.c, `control_client_sigrelay`), to the process that `MUX_S_ALIVE` named.
 struct Terminal {
@@ -387,7 +462,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn new(fd: &OwnedFd) -> std::io::Result<Self> {
+    fn new(fd: &OwnedFd) -> io::Result<Self> {
         // Before the size is read, so that no change is missed.
         let changes = signal(SignalKind::window_change())?;
         Ok(Self {
@@ -406,44 +481,4 @@ fn size(fd: &OwnedFd) -> TerminalSize {
         width: size.xpixel,
         height: size.ypixel,
     }
-}
-
-/// Tells the session of every new size. Each session's terminal is looked at when any client passes the signal on.
-async fn resize(terminal: Option<Terminal>, session: mpsc::Sender<protocol::Request>) -> Infallible {
-    let Some(mut terminal) = terminal else {
-        return std::future::pending().await;
-    };
-    loop {
-        terminal.changes.recv().await;
-        let now = size(&terminal.fd);
-        if now != terminal.size {
-            terminal.size = now;
-            let request = protocol::Request::Resize(now.columns, now.rows, now.width, now.height);
-            // A session that has ended needs no size.
-            let _ = session.send(request).await;
-        }
-    }
-}
-
-fn command(request: &NewSession, terminal: Option<&Terminal>) -> Result<Command, Error> {
-    let mut command = if request.subsystem {
-        let name = str::from_utf8(&request.command)
-            .map_err(|_| Error::Invalid("the subsystem's name is not UTF-8".into()))?;
-        Command::subsystem(name)
-    } else if request.command.is_empty() {
-        Command::shell()
-    } else {
-        Command::exec(request.command.clone())
-    };
-    for (name, value) in &request.env {
-        command = command.env(name, value.clone());
-    }
-    if let Some(terminal) = terminal {
-        command = command.pty(Pty {
-            term: request.term.clone(),
-            size: terminal.size,
-            modes: modes::of(&terminal.fd),
-        });
-    }
-    Ok(command.agent_forwarding(request.agent))
 }

@@ -251,6 +251,13 @@ impl OfClient {
         }
     }
 
+    /// Notes that the client's request has started, on a connection that was there if `warm`.
+    pub(crate) fn note_start(&self, warm: bool) {
+        if let Some(running) = &*self.running() {
+            running.started(warm);
+        }
+    }
+
     /// The client is told something before the end.
     pub(crate) fn told(&self, reply: &Reply) {
         match (reply, &*self.running()) {

@@ -8,9 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use trunkline::config::Listen;
 use trunkline::{Error, Host, IncomingConnection};
 
-use super::streams::{Streams, begun, tunnel};
 use crate::protocol::{Exit, Reply, Request};
-use trunkline_audit::Entry;
+use crate::reports::plain_begun;
 
 /// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
 const BACKLOG: usize = 128;
@@ -80,7 +79,7 @@ impl Waiting {
             Listen::Tcp { port, .. } => Some(*port),
             Listen::Socket(_) => None,
         };
-        let _ = replies.send(begun(warm)).await;
+        let _ = replies.send(plain_begun(warm)).await;
         let _ = replies.send(Reply::Listening { port }).await;
         let listener = Listener {
             number: self.number(),
@@ -94,7 +93,7 @@ impl Waiting {
             };
             tokio::select! {
                 said = inputs.recv() => match said {
-                    Some(Request::Refuse(number)) => drop(self.take(number)),
+                    Some(Request::Refuse(number)) => self.refuse(number),
                     Some(Request::Input(data)) if data.is_empty() => break,
                     Some(_) => {}
                     None => return Ok(Reply::Exit(Exit::Status(0))),
@@ -118,7 +117,7 @@ impl Waiting {
         loop {
             tokio::select! {
                 said = inputs.recv() => match said {
-                    Some(Request::Refuse(number)) => drop(self.take(number)),
+                    Some(Request::Refuse(number)) => self.refuse(number),
                     Some(_) => {}
                     None => break,
                 },
@@ -128,34 +127,20 @@ impl Waiting {
         Ok(Reply::Exit(Exit::Status(0)))
     }
 
-    fn take(&self, number: u64) -> Option<IncomingConnection> {
-        let offered = self.inner().connections.remove(&number);
-        offered.map(|offered| offered.connection)
+    fn refuse(&self, number: u64) {
+        self.inner().connections.remove(&number);
     }
 
-    /// Takes a connection, and carries it until both directions have ended or the client leaves. Returns the last frame.
+    /// Takes a connection.
     ///
     /// # Errors
     /// It has gone.
-    pub(crate) async fn carry(
-        &self,
-        host: &str,
-        number: u64,
-        streams: Streams,
-        replies: &mpsc::Sender<Reply>,
-        inputs: mpsc::Receiver<Request>,
-        entry: &Entry,
-    ) -> Result<Reply, Error> {
-        let Some(connection) = self.take(number) else {
-            return Err(Error::NotConnected {
-                host: host.to_owned(),
-                why: "the forwarded connection has been closed",
-            });
-        };
-        let _ = replies.send(begun(true)).await;
-        let stream = connection.accept();
-        let channel = stream.closer();
-        entry.carries(move || channel.carried());
-        Ok(tunnel(streams, stream, replies, inputs).await)
+    pub(crate) fn take(&self, host: &str, number: u64) -> Result<IncomingConnection, Error> {
+        let offered = self.inner().connections.remove(&number);
+        let offered = offered.ok_or_else(|| Error::NotConnected {
+            host: host.to_owned(),
+            why: "the forwarded connection has been closed",
+        })?;
+        Ok(offered.connection)
     }
 }

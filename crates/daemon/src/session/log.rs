@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
+use trunkline::config::{self, HostConfig, World};
 use trunkline::interaction::{LogLevel, LogLine};
+use trunkline::{Host, Interaction, Printable};
 
-use crate::protocol::Reply;
+use crate::protocol::{Program, Reply};
 
 /// Lines that may wait: more are dropped.
 const MOST_WAITING: usize = 1024;
@@ -69,6 +71,93 @@ impl Log {
         if !unwanted {
             let _ = self.lines.try_send(line);
         }
+    }
+
+    /// Logs what is asked for, and by which files.
+    pub(crate) fn request(&self, asked: &config::Request) {
+        if !self.wants(LogLevel::Debug1) {
+            return;
+        }
+        let (program, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        self.say(LogLevel::Debug1, format!("trunkline {program}, process {pid}"));
+        for file in asked.files().unwrap_or_default() {
+            self.say(
+                LogLevel::Debug1,
+                format!("Reading configuration data {}", file.display()),
+            );
+        }
+    }
+
+    /// Logs what is shared, and how it was made, unless it is made for this client.
+    pub(crate) fn host(&self, host: &Host, interaction: &Interaction) {
+        for remark in &host.config().remarks {
+            // ssh prints them before it knows how much it is to log.
+            self.say(LogLevel::Quiet, remark);
+        }
+        if !self.wants(LogLevel::Debug1) {
+            return;
+        }
+        let config = host.config();
+        let address = crate::reports::address(config);
+        self.say(
+            LogLevel::Debug2,
+            format!("resolved {} to {address}", config.original_host),
+        );
+        for (name, value) in config
+            .explain_sharing()
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+        {
+            self.say(
+                LogLevel::Debug3,
+                format!("shared by the same {name} only: {value}"),
+            );
+        }
+        let lanes = host.lanes();
+        let known: Vec<_> = lanes
+            .iter()
+            .filter_map(|lane| Some((lane, lane.info.as_ref()?)))
+            .collect();
+        if known.is_empty() {
+            for objection in host.objections() {
+                let text = format!("Not sharing a connection to {address} that is there: {objection}");
+                self.say(LogLevel::Debug1, text);
+            }
+            self.say(
+                LogLevel::Debug1,
+                format!("No connection to {address} to share: making one"),
+            );
+        }
+        for (lane, info) in known {
+            if info.was_made_for(interaction) {
+                continue;
+            }
+            let age = info.since.elapsed().unwrap_or_default().as_secs();
+            let sessions = lane.report.sessions;
+            self.say(
+                LogLevel::Debug1,
+                format!("Sharing a connection to {address}, {age} s old, with {sessions} other sessions. This is how it was made:"),
+            );
+            info.log.iter().cloned().for_each(|line| self.write(line));
+        }
+    }
+
+    /// Logs what is run.
+    pub(crate) fn program(&self, program: &Program, config: &HostConfig, world: &World) {
+        if !self.wants(LogLevel::Debug1) {
+            return;
+        }
+        for (name, _) in config.session_env(world) {
+            self.say(LogLevel::Debug1, format!("channel: setting env {name}"));
+        }
+        self.say(
+            LogLevel::Debug1,
+            match program {
+                Program::Exec(command) => format!("Sending command: {}", Printable::line(command)),
+                Program::Subsystem(name) => format!("Sending subsystem: {}", Printable::line(name)),
+                _ => "Entering interactive session.".into(),
+            },
+        );
     }
 }
 

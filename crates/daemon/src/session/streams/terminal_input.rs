@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
 use trunkline::{ChannelWriter, Host, SessionControl};
 
 use crate::stdio::{Input, Output};
@@ -24,16 +24,33 @@ pub(crate) struct TerminalInput {
     escapes: EscapeFilter,
     /// What `~#` shows.
     list_forwards: ListForwards,
-    /// Done when the session has begun.
-    begun: oneshot::Receiver<()>,
-    disconnected: Arc<AtomicBool>,
+    typing: Arc<Typing>,
+}
+
+/// Shared by a terminal's input and its session.
+#[derive(Default)]
+pub(crate) struct Typing {
+    begun: Notify,
+    is_disconnected: AtomicBool,
+}
+
+impl Typing {
+    /// The session has begun: the terminal may be read.
+    pub(crate) fn begin(&self) {
+        self.begun.notify_one();
+    }
+
+    /// Returns true if `~.` has ended the session.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.is_disconnected.load(Ordering::Acquire)
+    }
 }
 
 /// Lists a session's forwardings, for people.
 pub(crate) type ListForwards = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 impl TerminalInput {
-    /// Reads `terminal` once `begun`: before that the client's own questions may be answered on it.
+    /// Reads `terminal` once the session has begun: before that the client's own questions may be answered on it.
     ///
     /// # Errors
     /// The descriptors cannot be used.
@@ -42,33 +59,20 @@ impl TerminalInput {
         screen: &OwnedFd,
         escape: Option<u8>,
         list_forwards: ListForwards,
-        begun: oneshot::Receiver<()>,
+        typing: Arc<Typing>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             input: Input::new(terminal.try_clone()?)?,
             screen: Output::new(screen.try_clone()?)?,
             escapes: EscapeFilter::new(escape, Available::Shared),
             list_forwards,
-            begun,
-            disconnected: Arc::default(),
+            typing,
         })
     }
 
-    /// Whether `~.` has ended the session.
-    pub(crate) fn disconnected(&self) -> Arc<AtomicBool> {
-        self.disconnected.clone()
-    }
-
     /// Gives the session what is typed, until the terminal or the session has ended.
-    pub(crate) async fn feed(
-        mut self,
-        stdin: &mut ChannelWriter,
-        control: Option<&SessionControl>,
-        host: &Host,
-    ) {
-        if self.begun.await.is_err() {
-            return;
-        }
+    pub(crate) async fn feed(mut self, stdin: &mut ChannelWriter, control: &SessionControl, host: &Host) {
+        self.typing.begun.notified().await;
         while let Ok(typed) = self.input.read().await {
             if typed.is_empty() {
                 return;
@@ -93,16 +97,16 @@ impl TerminalInput {
                 };
                 // A screen that takes nothing is not a reason to leave the user without the action.
                 let _ = self.screen.write_all(vec![Bytes::from(shown)]).await;
-                match (action, control) {
-                    (Action::Disconnect, Some(control)) => {
-                        self.disconnected.store(true, Ordering::Release);
+                match action {
+                    Action::Disconnect => {
+                        self.typing.is_disconnected.store(true, Ordering::Release);
                         control.close();
                         return;
                     }
-                    (Action::Break, Some(control)) => {
+                    Action::Break => {
                         control.send_break(BREAK_MILLISECONDS).await;
                     }
-                    (Action::Rekey, _) => host.connection().rekey(),
+                    Action::Rekey => host.connection().rekey(),
                     _ => {}
                 }
             }

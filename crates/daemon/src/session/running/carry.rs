@@ -6,10 +6,8 @@ use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use trunkline::metrics::Metrics;
 use trunkline::sftp::bridge::{Bridge, GiveUp};
 use trunkline::{
     ChannelReader, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host, SessionControl,
@@ -17,12 +15,11 @@ use trunkline::{
 };
 use trunkline_request::Backoff;
 
-use super::{
-    Departure, Sink, Source, Streams, TERMINATED, Terms, attend, closed, discard, drain, settled,
-    with_round_trip,
-};
+use super::{Running, settled};
 use crate::deadline::Deadline;
-use crate::protocol::{Program, Reply, Request};
+use crate::protocol::{Program, Reply};
+use crate::session::events::{Events, Inputs};
+use crate::session::streams::{Sink, Source, Streams, discard, drain};
 
 /// Pauses between attempts to connect. Clients that are impatient wait for ten seconds.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
@@ -39,12 +36,11 @@ const MOST_FOR_CLIENT: usize = 1024 * 1024;
 const PIECES: usize = 16;
 
 /// How a session is carried over.
-pub(crate) struct Resumption<'a> {
+pub(crate) struct Resumption {
     /// What starts it again.
     command: Command,
     /// For how long that is tried.
     patience: Duration,
-    metrics: &'a Metrics,
     /// A command that still runs on the server is left to itself when its session is closed.
     leaves_running: bool,
 }
@@ -112,60 +108,48 @@ impl Shared {
     }
 }
 
-impl<'a> Resumption<'a> {
+impl Resumption {
     /// For a session on this host, if it is SFTP's and to be carried over.
-    pub(crate) fn of(engine: &'a Engine, host: &Host, program: &Program, command: &Command) -> Option<Self> {
+    pub(crate) fn of(
+        engine: &Engine,
+        host: &Host,
+        program: &Program,
+        command: &Command,
+        leaves_running: bool,
+    ) -> Option<Self> {
         let is_sftp = matches!(program, Program::Subsystem(name) if name == "sftp");
         let patience = engine.resumes_sftp(host.config()).filter(|_| is_sftp)?;
         Some(Self {
             command: command.clone(),
             patience,
-            metrics: engine.metrics(),
-            leaves_running: false,
+            leaves_running,
         })
     }
 
-    /// With sessions whose closing ends nothing on the server.
-    pub(crate) fn leaving_running(self) -> Self {
-        Self {
-            leaves_running: true,
-            ..self
-        }
-    }
-
-    /// As [`super::pump`], for a client's SFTP session that is carried over.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all of them are what a session consists of"
-    )]
-    pub(super) async fn carry(
+    /// Moves the data of a client's SFTP session that is carried over.
+    pub(super) async fn carry<E: Events>(
         self,
+        running: &Running<'_, E>,
         parts: SessionParts,
-        begun: Reply,
         streams: Streams,
-        replies: &mpsc::Sender<Reply>,
-        inputs: mpsc::Receiver<Request>,
-        terms: Terms<'_>,
-        host: &Host,
+        inputs: impl Inputs,
     ) -> Result<ExitStatus, Error> {
-        let name = &host.config().original_host;
+        let name = running.name();
         let shared = Shared::new();
         let session = Sessions {
             shared: &shared,
-            host,
-            replies,
+            running,
             resumption: self,
-            terms,
         };
         let output = async {
-            let written = write_client(&shared, streams.stdout, replies).await;
+            let written = write_client(&shared, streams.stdout, running.events).await;
             if written.is_err() {
                 shared.with(|state| state.is_unread = true);
             }
             written
         };
         let sessions = async {
-            let ended = session.run(parts, begun, streams.stderr).await;
+            let ended = session.run(parts, streams.stderr).await;
             shared.with(|state| state.is_over = true);
             ended
         };
@@ -175,12 +159,10 @@ impl<'a> Resumption<'a> {
             biased;
             (status, written) = &mut whole => settled(written, status),
             never = read_client(&shared, streams.stdin, frames) => match never {},
-            error = Deadline::wait(terms.deadline, name) => Err(error.with_execution(Execution::MayHaveStarted)),
-            left = attend(inputs, framed, replies, None, host, terms) => Err(match left {
-                Departure::Gone => closed(name, "the client left"),
-                Departure::Terminated => closed(name, TERMINATED),
+            error = Deadline::wait(running.deadline, name) => Err(error.with_execution(Execution::MayHaveStarted)),
+            left = running.attend(inputs, framed, None) => {
+                Err(left.error(name).with_execution(Execution::MayHaveStarted))
             }
-            .with_execution(Execution::MayHaveStarted)),
         }
     }
 }
@@ -195,11 +177,7 @@ async fn read_client(
         shared
             .until(|state| state.bridge.takes_from_client().then_some(()))
             .await;
-        let data = match &mut source {
-            Source::Fd(input) => input.read().await.unwrap_or_default(),
-            Source::Frames => frames.recv().await.unwrap_or_default().into(),
-            Source::Terminal(_) | Source::Null => Bytes::new(),
-        };
+        let data = source.next(&mut frames).await;
         if data.is_empty() {
             shared.with(|state| state.has_client_ended = true);
             return std::future::pending().await;
@@ -209,7 +187,7 @@ async fn read_client(
 }
 
 /// Writes what the bridge has for the client, until there is nothing more to come.
-async fn write_client(shared: &Shared, mut sink: Sink, replies: &mpsc::Sender<Reply>) -> io::Result<()> {
+async fn write_client(shared: &Shared, mut sink: Sink, events: &impl Events) -> io::Result<()> {
     let mut pieces = Vec::new();
     loop {
         let is_over = shared
@@ -225,8 +203,7 @@ async fn write_client(shared: &Shared, mut sink: Sink, replies: &mpsc::Sender<Re
             Sink::Fd(output) => pieces = output.write_all(std::mem::take(&mut pieces)).await?,
             Sink::Frames => {
                 for piece in pieces.drain(..) {
-                    let sent = replies.send(Reply::Output(piece.to_vec())).await;
-                    sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+                    events.tell(Reply::Output(piece.to_vec())).await?;
                 }
             }
             Sink::Null => pieces.clear(),
@@ -237,12 +214,10 @@ async fn write_client(shared: &Shared, mut sink: Sink, replies: &mpsc::Sender<Re
 }
 
 /// The sessions with the server, one after the other.
-struct Sessions<'a> {
+struct Sessions<'a, E> {
     shared: &'a Shared,
-    host: &'a Host,
-    replies: &'a mpsc::Sender<Reply>,
-    resumption: Resumption<'a>,
-    terms: Terms<'a>,
+    running: &'a Running<'a, E>,
+    resumption: Resumption,
 }
 
 /// Somebody who waits for the server's answers.
@@ -273,9 +248,9 @@ struct Losses {
     carried: (u64, u64),
 }
 
-impl Sessions<'_> {
-    async fn run(self, first: SessionParts, begun: Reply, mut stderr: Sink) -> Result<ExitStatus, Error> {
-        let (mut parts, mut begun) = (first, Some(begun));
+impl<E: Events> Sessions<'_, E> {
+    async fn run(self, first: SessionParts, mut stderr: Sink) -> Result<ExitStatus, Error> {
+        let (mut parts, mut has_begun) = (first, false);
         let mut losses = Losses {
             since: None,
             answered: 0,
@@ -284,8 +259,8 @@ impl Sessions<'_> {
         };
         loop {
             let control = parts.control.clone();
-            let is_first = begun.is_some();
-            let ended = self.one(parts, &mut stderr, &mut begun).await;
+            let is_first = !has_begun;
+            let ended = self.one(parts, &mut stderr, &mut has_begun).await;
             if let Some(why) = self.shared.with(|state| state.failed.take()) {
                 control.close();
                 return Err(self.failed(why, is_first));
@@ -294,7 +269,6 @@ impl Sessions<'_> {
                 control.close();
                 return Ok(ExitStatus::Unknown);
             }
-            let has_begun = begun.is_none();
             let (needs_server, has_client_ended) = self
                 .shared
                 .with(|state| (state.bridge.needs_server(), state.has_client_ended));
@@ -324,7 +298,7 @@ impl Sessions<'_> {
         &self,
         parts: SessionParts,
         stderr: &mut Sink,
-        begun: &mut Option<Reply>,
+        has_begun: &mut bool,
     ) -> Result<ExitStatus, Error> {
         let SessionParts {
             stdin,
@@ -333,21 +307,25 @@ impl Sessions<'_> {
             control,
             mut end,
         } = parts;
-        let is_first = begun.is_some();
+        let is_first = !*has_begun;
         self.shared.feed(Bridge::begin);
         let status = async {
             end.started().await?;
-            if let Some(begun) = begun.take() {
-                let _ = self.replies.send(with_round_trip(begun, self.host)).await;
+            if !std::mem::replace(has_begun, true) {
+                self.running.events.tell_begun(false).await;
             }
             end.wait().await
         };
         let output = self.read_server(&mut stdout, is_first);
         let error_output = async {
-            if drain(&mut errors, stderr, self.replies, Reply::ErrorOutput, None)
-                .await
-                .is_err()
-            {
+            let written = drain(
+                &mut errors,
+                stderr,
+                self.running.events,
+                Reply::ErrorOutput,
+                |_| (),
+            );
+            if written.await.is_err() {
                 discard(&mut errors).await;
             }
         };
@@ -396,9 +374,8 @@ impl Sessions<'_> {
             }
             if !is_up && self.shared.with(|state| state.bridge.is_up()) {
                 is_up = true;
-                self.resumption.metrics.sftp_resumed.add(1);
-                self.terms.entry.iter().for_each(|entry| entry.resumed());
-                let host = &self.host.config().original_host;
+                self.running.observers.note_resumption();
+                let host = self.running.name();
                 tracing::info!("an SFTP session on {host} was carried over to a new connection");
             }
         }
@@ -443,7 +420,7 @@ impl Sessions<'_> {
         if losses.ends >= MOST_ENDS {
             return Err(self.given_up("the server ends it again and again"));
         }
-        let host = &self.host.config().original_host;
+        let host = self.running.name();
         match ended {
             Ok(_) => tracing::info!("the server has ended an SFTP session on {host} that is in use"),
             Err(error) => tracing::info!("an SFTP session on {host} was lost: {error}"),
@@ -460,7 +437,7 @@ impl Sessions<'_> {
         for failures in 0.. {
             let attempt = async {
                 tokio::time::sleep(PAUSES.after(failures)).await;
-                let mut session = self.host.start(&self.resumption.command).await?;
+                let mut session = self.running.host.start(&self.resumption.command).await?;
                 session.started().await?;
                 Ok::<_, Error>(session)
             };
@@ -490,20 +467,18 @@ impl Sessions<'_> {
         let (sent, received) = lost.carried();
         losses.carried.0 += sent;
         losses.carried.1 += received;
-        if let Some(entry) = self.terms.entry {
-            let ((before, after), next) = (losses.carried, next.clone());
-            entry.carries(move || {
-                let (sent, received) = next.carried();
-                (before + sent, after + received)
-            });
-        }
+        let ((before, after), next) = (losses.carried, next.clone());
+        self.running.observers.audit.carries(move || {
+            let (sent, received) = next.carried();
+            (before + sent, after + received)
+        });
     }
 
     /// What the bridge says that the session has failed of.
     fn failed(&self, why: GiveUp, is_first: bool) -> Error {
         match why {
             GiveUp::Server(source) if is_first => Error::Sftp {
-                host: self.host.config().original_host.clone(),
+                host: self.running.name().to_owned(),
                 source,
             },
             why => self.given_up(&why.to_string()),
@@ -511,8 +486,8 @@ impl Sessions<'_> {
     }
 
     fn given_up(&self, why: &str) -> Error {
-        self.resumption.metrics.sftp_given_up.add(1);
-        let host = self.host.config().original_host.clone();
+        self.running.observers.note_loss();
+        let host = self.running.name().to_owned();
         let error = Error::SftpLost {
             host,
             why: why.to_owned(),

@@ -1,0 +1,81 @@
+//! The two directions between a session and its client, [`Inputs`] and [`Events`], in the control protocol's words. A client of
+//! the control socket hears these ([`OverControlSocket`]); for stock ssh, the mux socket's side translates.
+
+use std::future::Future;
+use std::io;
+
+use tokio::sync::mpsc;
+use trunkline::Host;
+
+use crate::protocol::{Reply, Request};
+use crate::reports::plain_begun;
+
+/// A client's words about its session.
+pub(crate) trait Inputs: Send {
+    /// Waits for the next one; `None` once the client is gone. Cancel-safe.
+    fn next(&mut self) -> impl Future<Output = Option<Request>> + Send;
+}
+
+/// A session's words to its client.
+pub(crate) trait Events: Send + Sync {
+    /// Says that the session has begun, and whether the server gave it no terminal though one was asked for.
+    fn tell_begun(&self, lacks_terminal: bool) -> impl Future<Output = ()> + Send;
+
+    /// Says anything else. Fails when nobody takes it any more.
+    fn tell(&self, reply: Reply) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+/// A client of the control socket.
+pub(crate) struct OverControlSocket<'a> {
+    pub(crate) replies: &'a mpsc::Sender<Reply>,
+    /// Says that the session has begun.
+    pub(crate) begun: Reply,
+    /// The host with the round-trip time that the client uses to predict echoes.
+    pub(crate) predicts_on: Option<&'a Host>,
+    /// The client hears how the command has ended though the session goes on.
+    pub(crate) tell_exit: bool,
+}
+
+impl<'a> OverControlSocket<'a> {
+    /// For what has no terminal.
+    pub(crate) fn plain(replies: &'a mpsc::Sender<Reply>, warm: bool) -> Self {
+        Self {
+            replies,
+            begun: plain_begun(warm),
+            predicts_on: None,
+            tell_exit: false,
+        }
+    }
+}
+
+impl Inputs for mpsc::Receiver<Request> {
+    async fn next(&mut self) -> Option<Request> {
+        self.recv().await
+    }
+}
+
+impl Events for OverControlSocket<'_> {
+    async fn tell_begun(&self, _: bool) {
+        let mut begun = self.begun.clone();
+        if let (
+            Reply::Begun {
+                predict: Some(predict),
+                ..
+            },
+            Some(host),
+        ) = (&mut begun, self.predicts_on)
+        {
+            predict.round_trip = host.round_trip();
+        }
+        // A client that has left is missed by its inputs.
+        let _ = self.replies.send(begun).await;
+    }
+
+    async fn tell(&self, reply: Reply) -> io::Result<()> {
+        if matches!(reply, Reply::Exited(_)) && !self.tell_exit {
+            return Ok(());
+        }
+        let told = self.replies.send(reply).await;
+        told.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
