@@ -194,10 +194,9 @@ impl Entry {
     }
 
     /// Counts what a session carries.
-    pub fn counted(&self, session: &SessionControl) -> SessionControl {
-        let counting = session.clone();
-        self.carries(move || counting.carried());
-        session.clone()
+    pub fn counted(&self, session: &SessionControl) {
+        let session = session.clone();
+        self.carries(move || session.carried());
     }
 
     /// Says that whoever has it gives it up when they need it no longer: that is its end, and no failure.
