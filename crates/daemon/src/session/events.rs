@@ -79,3 +79,31 @@ impl Events for OverControlSocket<'_> {
         told.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Exit;
+
+    #[tokio::test]
+    async fn only_who_asked_for_it_hears_how_a_command_ended_before_its_session() {
+        for tell_exit in [true, false] {
+            let (replies, mut told) = mpsc::channel(1);
+            let events = OverControlSocket {
+                tell_exit,
+                ..OverControlSocket::plain(&replies, true)
+            };
+            events.tell(Reply::Exited(Exit::Status(0))).await.unwrap();
+            assert_eq!(told.try_recv().is_ok(), tell_exit);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_nobody_takes_is_told_to_whoever_has_it() {
+        let (replies, told) = mpsc::channel(1);
+        drop(told);
+        let events = OverControlSocket::plain(&replies, true);
+        let untaken = events.tell(Reply::Output(b"x".to_vec())).await.unwrap_err();
+        assert_eq!(untaken.kind(), io::ErrorKind::BrokenPipe);
+    }
+}
