@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = Path(os.environ["TRUNKLINE_PROGRAMS"])
 
@@ -30,19 +32,19 @@ read = ["{files}/private"]
 class Bed:
     """Runs until it is left."""
 
-    def __init__(self, servers: int = 2, rules: str = RULES) -> None:
+    def __init__(self, servers: int = 2, rules: str = RULES, options: Sequence[str] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="tl-mcp-")
         self.place = Path(self._folder.name) / "place"
         self.files = Path(self._folder.name) / "files"
         self.place.mkdir(mode=0o700)
         self.files.mkdir()
         self._servers = subprocess.Popen(
-            [PROGRAMS / "trunkline-testbed", "--servers", str(servers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [PROGRAMS / "trunkline-testbed", "--servers", str(servers), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._servers.stdout is not None
-        about = json.loads(self._servers.stdout.readline())
-        self.hosts: list[str] = about["aliases"]
-        self.rules(f"ssh_config = {json.dumps(about['ssh_config'])}\n" + rules.replace("{files}", str(self.files)))
+        self.about: dict[str, Any] = json.loads(self._servers.stdout.readline())
+        self.hosts: list[str] = self.about["aliases"]
+        self.rules(f"ssh_config = {json.dumps(self.about['ssh_config'])}\n" + rules.replace("{files}", str(self.files)))
         self.env = {"TRUNKLINE_DIR": str(self.place), "TRUNKLINED": str(PROGRAMS / "trunklined")}
         self.command = str(PROGRAMS / "trunkline")
 

@@ -62,12 +62,17 @@ impl Call<'_> {
     ///
     /// # Errors
     /// It is not a host, or none that any rule is about.
-    pub(crate) fn destination(&self, name: &str) -> Result<Destination, Problem> {
+    pub(crate) async fn destination(&self, name: &str) -> Result<Destination, Problem> {
         let destination = hosts::destination(name).map_err(Problem::new)?;
+        // Of a name that no rule is about, ssh_config is not asked: what it runs for names is not for an assistant to choose.
+        if self.rules.knows(&destination) && self.rules.deny_anything() {
+            let hostname = self.state.hosts.hostname(&destination, self.rules).await?;
+            self.rules.means(&destination, &hostname);
+        }
         match self.rules.knows(&destination) {
             true => Ok(destination),
             false => Err(Problem::new(format!(
-                "{}: no rule is about {}; 'hosts' lists what may be reached (did not start)",
+                "{}: no rule is about {}, or it is denied; 'hosts' lists what may be reached (did not start)",
                 self.rules.path().display(),
                 destination.as_hop()
             ))),

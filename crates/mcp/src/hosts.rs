@@ -161,6 +161,16 @@ impl Hosts {
             _ => Ok(destination.as_hop()),
         }
     }
+
+    /// The host that ssh_config means by a destination.
+    ///
+    /// # Errors
+    /// It cannot be resolved.
+    pub(crate) async fn hostname(&self, destination: &Destination, rules: &Rules) -> Result<String, Failure> {
+        let address = self.address(destination, rules).await?;
+        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
+        Ok(host.rsplit_once('@').map_or(host, |(_, host)| host).to_owned())
+    }
 }
 
 impl Host {

@@ -2,26 +2,32 @@
 
 mod pattern;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
 use trunkline_request::destination::Destination;
 
 pub(crate) use pattern::clean;
 use pattern::{CommandPattern, Directory, HostPattern};
 
 /// The whole file.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rules {
     /// Who is asked where a rule says so.
+    #[serde(deserialize_with = "asking")]
     pub(crate) ask: Asking,
     pub(crate) limits: Limits,
     /// The file that ssh is configured by instead of the user's own (`ssh -F`): an absolute path.
+    #[serde(deserialize_with = "absolute")]
     pub(crate) ssh_config: Option<PathBuf>,
     /// Whether calls are in the audit trail where `config.toml` does not ask for one.
     pub(crate) record: Record,
@@ -33,6 +39,31 @@ pub(crate) struct Rules {
     denying: Vec<Rule>,
     #[serde(skip)]
     path: PathBuf,
+    /// The hosts that ssh_config means by the names of this call, where they are others: what is denied there is denied by every
+    /// name. Guarded for as long as a look-up takes.
+    #[serde(skip)]
+    meant: Mutex<BTreeMap<String, String>>,
+}
+
+/// # Errors
+/// A program without an absolute path.
+fn asking<'de, D: Deserializer<'de>>(text: D) -> Result<Asking, D::Error> {
+    match Asking::deserialize(text)? {
+        Asking::Program(words) if !words.first().is_some_and(|program| program.starts_with('/')) => {
+            Err(D::Error::custom("name the program by its absolute path"))
+        }
+        asking => Ok(asking),
+    }
+}
+
+/// # Errors
+/// A relative path.
+fn absolute<'de, D: Deserializer<'de>>(text: D) -> Result<Option<PathBuf>, D::Error> {
+    let path = PathBuf::deserialize(text)?;
+    match path.is_absolute() {
+        true => Ok(Some(path)),
+        false => Err(D::Error::custom("give an absolute path")),
+    }
 }
 
 /// Whether calls are recorded.
@@ -96,7 +127,7 @@ impl Limits {
 }
 
 /// What may be done on some hosts.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Rule {
     hosts: Vec<HostPattern>,
@@ -229,15 +260,7 @@ impl Rules {
         rules.path = path.into();
         for (list, number, rule) in rules.named() {
             rule.check()
-                .map_err(|wrong| mistake(format!("[[{list} {number}]]: {wrong}")))?;
-        }
-        if rules.ssh_config.as_ref().is_some_and(|path| path.is_relative()) {
-            return Err(mistake("ssh_config: give an absolute path".into()));
-        }
-        if let Asking::Program(words) = &rules.ask
-            && !words.first().is_some_and(|program| program.starts_with('/'))
-        {
-            return Err(mistake("ask: name the program by its absolute path".into()));
+                .map_err(|wrong| mistake(Headings::of(text).pointed_at(text, list, number, wrong)))?;
         }
         Ok(rules)
     }
@@ -258,7 +281,7 @@ impl Rules {
     pub(crate) fn verdict(&self, host: &Destination, action: &Action) -> Verdict {
         let mut asks = None;
         for (list, number, rule) in self.named() {
-            if !rule.is_about(host, list) || !rule.covers(action, list) {
+            if !self.is_about(rule, host, list) || !rule.covers(action, list) {
                 continue;
             }
             let name = format!("{list} {number}");
@@ -283,7 +306,32 @@ impl Rules {
     /// Whether a rule denies something.
     pub(crate) fn denies(&self, host: &Destination, action: &Action) -> bool {
         let mut rules = self.denying.iter();
-        rules.any(|rule| rule.is_about(host, List::Deny) && rule.covers(action, List::Deny))
+        rules.any(|rule| self.is_about(rule, host, List::Deny) && rule.covers(action, List::Deny))
+    }
+
+    /// Whether anything is denied.
+    pub(crate) fn deny_anything(&self) -> bool {
+        !self.denying.is_empty()
+    }
+
+    /// Notes what ssh_config means by a host's name.
+    pub(crate) fn means(&self, host: &Destination, hostname: &str) {
+        if host.host != hostname {
+            let mut meant = self.meant.lock().unwrap_or_else(PoisonError::into_inner);
+            meant.insert(host.host.clone(), hostname.to_owned());
+        }
+    }
+
+    /// Whether a rule is about a host. What is denied on a host is denied by whatever name it is reached; nothing is allowed by what a
+    /// name leads to.
+    fn is_about(&self, rule: &Rule, host: &Destination, list: List) -> bool {
+        let by_meaning = || {
+            let meant = self.meant.lock().unwrap_or_else(PoisonError::into_inner);
+            let hostname = meant.get(&host.host)?;
+            Destination::new(host.user.as_deref(), hostname, host.port).ok()
+        };
+        rule.is_about(host, list)
+            || list == List::Deny && by_meaning().is_some_and(|meant| rule.is_about(&meant, list))
     }
 
     /// Whether anything is allowed on a host, or may be asked for: whether it may be connected to at all.
@@ -291,7 +339,7 @@ impl Rules {
         let denied = self
             .denying
             .iter()
-            .any(|rule| rule.is_about(host, List::Deny) && rule.is_bare());
+            .any(|rule| self.is_about(rule, host, List::Deny) && rule.is_bare());
         !denied
             && self
                 .allowing
@@ -331,7 +379,7 @@ impl Rules {
     /// What may be done on a host, for whoever has to choose.
     pub(crate) fn about(&self, host: &Destination) -> Vec<String> {
         let mut lines = Vec::new();
-        let rules = self.named().filter(|(list, _, rule)| rule.is_about(host, *list));
+        let rules = self.named().filter(|(list, _, rule)| self.is_about(rule, host, *list));
         for (list, _, rule) in rules {
             let patterns = |patterns: &[CommandPattern]| {
                 patterns
@@ -371,15 +419,49 @@ impl Rules {
     }
 }
 
+/// Where in the file each rule begins, for what is wrong with the whole of one.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Headings {
+    allow: Vec<Spanned<IgnoredAny>>,
+    #[serde(rename = "ask-for")]
+    ask_for: Vec<Spanned<IgnoredAny>>,
+    deny: Vec<Spanned<IgnoredAny>>,
+}
+
+impl Headings {
+    fn of(text: &str) -> Self {
+        toml::from_str(text).unwrap_or_default()
+    }
+
+    /// What is wrong with a rule, in the form of the other mistakes.
+    fn pointed_at(&self, text: &str, list: List, number: usize, wrong: &str) -> String {
+        let headings = match list {
+            List::Allow => &self.allow,
+            List::AskFor => &self.ask_for,
+            List::Deny => &self.deny,
+        };
+        let start = headings.get(number - 1).map_or(0, |heading| heading.span().start);
+        let line = text[..start].matches('\n').count();
+        let shown = text.lines().nth(line).unwrap_or_default().trim_end();
+        let column = start - text[..start].rfind('\n').map_or(0, |end| end + 1);
+        let line = (line + 1).to_string();
+        let margin = " ".repeat(line.len());
+        let carets = " ".repeat(column) + &"^".repeat(shown.len().saturating_sub(column).max(1));
+        format!(
+            "TOML parse error at line {line}, column {}\n{margin} |\n{line} | {shown}\n{margin} | {carets}\n{wrong}\n",
+            column + 1
+        )
+    }
+}
+
 impl Rule {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), &'static str> {
         if self.hosts.is_empty() {
-            return Err("hosts is missing, or empty".into());
+            return Err("hosts is missing, or empty");
         }
         if self.shell && self.hosts.iter().any(|host| host.name().is_none()) {
-            return Err(
-                "shell = true allows everything the account can do: name each host, without * and ?".into(),
-            );
+            return Err("shell = true allows everything the account can do: name each host, without * and ?");
         }
         Ok(())
     }
@@ -551,6 +633,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_denied_on_a_host_is_denied_by_every_name_of_it() {
+        let text = "[[allow]]\nhosts = [\"*\"]\ncommands = [\"uptime\"]\n[[deny]]\nhosts = [\"db1\"]";
+        let host: Destination = "alias".parse().unwrap();
+        let of = |meaning: &str| {
+            let rules = rules(text);
+            rules.means(&host, meaning);
+            (rules.verdict(&host, &run("uptime", false)), rules.knows(&host))
+        };
+        assert_eq!(of("web1"), (Verdict::Allowed("allow 1".into()), true));
+        for denied in ["db1", "DB1"] {
+            let (verdict, known) = of(denied);
+            assert!(matches!(verdict, Verdict::Denied(_)) && !known, "{denied}");
+        }
+        // What a name leads to allows nothing.
+        let only_db1 = rules("[[allow]]\nhosts = [\"db1\"]\ncommands = [\"uptime\"]");
+        only_db1.means(&host, "db1");
+        assert!(!only_db1.knows(&host));
+    }
+
+    #[test]
     fn nothing_is_allowed_by_an_empty_file() {
         let verdict = rules("").verdict(&"a".parse().unwrap(), &run("true", false));
         assert!(matches!(verdict, Verdict::Denied(_)));
@@ -576,6 +678,15 @@ mod tests {
                 "is not an absolute path",
             ),
             ("ask = \"me\"", 1, ""),
+            ("[limits]\nseconds = 1\n[[deny]]\ncommands = [\"a\"]", 3, "hosts is missing"),
+            (
+                "[[allow]]\nhosts = [\"a\"]\n[[allow]]\nhosts = [\"a*\"]\nshell = true",
+                3,
+                "name each host",
+            ),
+            ("\nask = [\"zenity\"]", 2, "absolute path"),
+            ("\nssh_config = \"config\"", 2, "absolute path"),
+            ("[[allow]]\nhosts = [\"a\"]\nports = [70000]", 3, ""),
         ] {
             let error = Rules::parse(text, Path::new("/x/mcp.toml"))
                 .unwrap_err()
@@ -584,16 +695,6 @@ mod tests {
                 error.contains(&format!("line {line}")) && error.contains('^') && error.contains(words),
                 "{error}"
             );
-        }
-        for (text, words) in [
-            ("[[allow]]\ncommands = [\"a\"]", "hosts is missing"),
-            ("[[allow]]\nhosts = [\"a*\"]\nshell = true", "name each host"),
-            ("ask = [\"zenity\"]", "absolute path"),
-        ] {
-            let error = Rules::parse(text, Path::new("/x/mcp.toml"))
-                .unwrap_err()
-                .to_string();
-            assert!(error.contains(words), "{error}");
         }
     }
 

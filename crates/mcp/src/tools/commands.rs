@@ -39,7 +39,7 @@ pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Do
     }
     let mut destinations: Vec<Destination> = Vec::new();
     for name in &arguments.hosts {
-        let destination = call.destination(name)?;
+        let destination = call.destination(name).await?;
         if !destinations.contains(&destination) {
             destinations.push(destination);
         }

@@ -49,7 +49,7 @@ async fn target(
     path: &str,
     action: fn(String) -> Action,
 ) -> Result<Target, Problem> {
-    let destination = call.destination(host)?;
+    let destination = call.destination(host).await?;
     let path = cleaned(path)?;
     let permit = call
         .permit(&[(destination.clone(), action(path.clone()))])
@@ -446,8 +446,8 @@ pub(crate) async fn tail(call: &Call<'_>, arguments: &arguments::Tail) -> Result
 }
 
 pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result<Done, Problem> {
-    let from = call.destination(&arguments.from_host)?;
-    let to = call.destination(&arguments.to_host)?;
+    let from = call.destination(&arguments.from_host).await?;
+    let to = call.destination(&arguments.to_host).await?;
     let (from_path, to_path) = (cleaned(&arguments.from_path)?, cleaned(&arguments.to_path)?);
     let wants = [
         (from.clone(), Action::Read(from_path.clone())),
