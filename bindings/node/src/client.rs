@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use napi::bindgen_prelude::Uint8Array;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, OnceCell, oneshot};
+use tokio::sync::{Notify, OnceCell, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use trunkline::config::{ForwardAgent, ForwardTarget, HostConfig, Listen};
 use trunkline::host_key::HostKeyError;
@@ -41,6 +41,9 @@ const PIPE: usize = 256 * 1024;
 /// by themselves.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// The pause between two attempts to hold the connection that sessions are carried over to.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// A client, which JavaScript holds by its number.
 pub(crate) struct Client {
     target: u32,
@@ -60,6 +63,17 @@ pub(crate) struct Client {
     listeners: Mutex<HashMap<u32, CancellationToken>>,
     /// New keys are wanted.
     rekey: Notify,
+    /// SFTP sessions that are open.
+    sftps: watch::Sender<usize>,
+}
+
+/// An open SFTP session of a client.
+pub(crate) struct OpenSftp<'a>(&'a Client);
+
+impl Drop for OpenSftp<'_> {
+    fn drop(&mut self) {
+        self.0.sftps.send_modify(|count| *count -= 1);
+    }
 }
 
 /// The way to find a client's host.
@@ -141,6 +155,7 @@ impl Client {
             end: OnceLock::new(),
             listeners: Mutex::default(),
             rekey: Notify::new(),
+            sftps: watch::Sender::new(0),
         })
     }
 
@@ -237,6 +252,12 @@ impl Client {
     pub(crate) fn end(&self) -> Fault {
         let closed = || Fault::closed().after_start();
         self.end.get().cloned().unwrap_or_else(closed)
+    }
+
+    /// An SFTP session of it is open until what is returned is dropped.
+    pub(crate) fn opened_sftp(&self) -> OpenSftp<'_> {
+        self.sftps.send_modify(|count| *count += 1);
+        OpenSftp(self)
     }
 
     /// Exchanges keys anew on its first connection, once that is there.
@@ -504,12 +525,42 @@ impl Client {
                 }
             };
             match change {
-                Change::Ended(failure) => return failure.into(),
+                Change::Ended(failure) => match self.hold_again(failure.into()).await {
+                    Ok(again) => held = again,
+                    Err(lost) => return lost,
+                },
                 Change::Placement { apart, connections } => {
                     let told = json!({ "apart": apart, "lanes": all_shown(&connections) });
                     self.outbox.tell(self.target, Kind::Placement, told);
                 }
             }
+        }
+    }
+
+    /// A client whose connection was lost stays for the SFTP sessions that the daemon carries over to a new one (`sftp_resume`), as
+    /// long as there are any. Those that are not carried over end at once.
+    async fn hold_again(&self, lost: Fault) -> Result<ConnectionHold<'_>, Fault> {
+        if self.way.get().is_none_or(|way| way.host().is_some()) {
+            return Err(lost);
+        }
+        let mut open = self.sftps.subscribe();
+        if tokio::time::timeout(LAST_WORDS, open.wait_for(|count| *count == 0))
+            .await
+            .is_ok()
+        {
+            return Err(lost);
+        }
+        let connecting = async {
+            loop {
+                match self.hold().await {
+                    Ok(held) => return held,
+                    Err(_) => tokio::time::sleep(PAUSE).await,
+                }
+            }
+        };
+        tokio::select! {
+            _ = open.wait_for(|count| *count == 0) => Err(lost),
+            held = connecting => Ok(held),
         }
     }
 

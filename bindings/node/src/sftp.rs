@@ -193,13 +193,14 @@ impl SftpSession {
                     .map(|pair| json!([String::from_utf8_lossy(pair.0), String::from_utf8_lossy(pair.1)]))
                     .collect();
                 self.outbox.tell(self.target, Kind::Open, announced);
+                let open = client.opened_sftp();
                 tokio::select! {
                     () = self.cancel.cancelled() => {}
                     () = client.ended() => {}
                     // The server's own program has ended, while the connection goes on.
                     _ = sftp.end() => {}
                 }
-                drop(sftp);
+                drop((sftp, open));
                 // What the server has answered is told before the end, and who has no answer hears why.
                 self.calls.close();
                 tokio::select! {

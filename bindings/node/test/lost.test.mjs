@@ -10,7 +10,8 @@ import { createInterface } from 'node:readline';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
-import { config, daemonPlace, testbed, trunklineProgram } from './testbed.mjs';
+import { connect } from '../lib/index.mjs';
+import { also, config, daemonPlace, testbed, trunklineProgram } from './testbed.mjs';
 
 const index = fileURLToPath(new URL('../lib/index.mjs', import.meta.url));
 
@@ -181,3 +182,34 @@ for (const [loss, lose] of Object.entries(LOSSES)) {
     await losing(t, { destination: 'box1', config: bed.ssh_config, daemon: true }, lose);
   });
 }
+
+test('an SFTP session that the daemon carries over to a new connection keeps its client, and one that it does not ends it', async (t) => {
+  for (const resumes of [true, false]) {
+    const dir = daemonPlace(t);
+    writeFileSync(join(dir, 'config.toml'), `sftp_resume = ${resumes}\n`);
+    const bed = await testbed(t);
+    const connection = await connect({ destination: 'box1', config: bed.ssh_config, daemon: true });
+    const ssh = also(connection.client);
+    let isClosed = false;
+    ssh.on('close', () => (isClosed = true)).on('error', () => {});
+    const sftp = await connection.sftp();
+    const call = (name, ...words) => new Promise((done, failed) => sftp[name](...words, (error, value) => (error ? failed(error) : done(value))));
+    const handle = await call('open', `${dir}/written`, 'w');
+    await call('write', handle, Buffer.from('one'), 0, 3, 0);
+    const ended = new Promise((done) => sftp.once('close', done));
+    process.kill(Number((await connection.run('echo $PPID')).stdout), 'SIGKILL');
+    if (!resumes) {
+      await ended;
+      await connection.closed.catch(() => {});
+      assert.ok(isClosed);
+      continue;
+    }
+    await call('write', handle, Buffer.from('two'), 0, 3, 3);
+    await call('close', handle);
+    assert.equal(readFileSync(`${dir}/written`, 'utf8'), 'onetwo');
+    const { stdout } = await connection.run('echo here');
+    assert.equal(stdout, 'here\n');
+    assert.equal(isClosed, false);
+    await connection.close();
+  }
+});
