@@ -260,7 +260,7 @@ impl Rules {
         rules.path = path.into();
         for (list, number, rule) in rules.named() {
             rule.check()
-                .map_err(|wrong| mistake(Headings::of(text).pointed_at(text, list, number, wrong)))?;
+                .map_err(|wrong| mistake(Headings::parse(text).point_at(text, list, number, wrong)))?;
         }
         Ok(rules)
     }
@@ -309,7 +309,7 @@ impl Rules {
         rules.any(|rule| self.is_about(rule, host, List::Deny) && rule.covers(action, List::Deny))
     }
 
-    /// Whether anything is denied.
+    /// Returns `true` if there are rules that deny.
     pub(crate) fn deny_anything(&self) -> bool {
         !self.denying.is_empty()
     }
@@ -322,8 +322,8 @@ impl Rules {
         }
     }
 
-    /// Whether a rule is about a host. What is denied on a host is denied by whatever name it is reached; nothing is allowed by what a
-    /// name leads to.
+    /// Returns `true` if a rule is about a host. A denial counts for a host by every name that leads to it; nothing is allowed for
+    /// the host that a name leads to.
     fn is_about(&self, rule: &Rule, host: &Destination, list: List) -> bool {
         let by_meaning = || {
             let meant = self.meant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -379,7 +379,9 @@ impl Rules {
     /// What may be done on a host, for whoever has to choose.
     pub(crate) fn about(&self, host: &Destination) -> Vec<String> {
         let mut lines = Vec::new();
-        let rules = self.named().filter(|(list, _, rule)| self.is_about(rule, host, *list));
+        let rules = self
+            .named()
+            .filter(|(list, _, rule)| self.is_about(rule, host, *list));
         for (list, _, rule) in rules {
             let patterns = |patterns: &[CommandPattern]| {
                 patterns
@@ -419,7 +421,7 @@ impl Rules {
     }
 }
 
-/// Where in the file each rule begins, for what is wrong with the whole of one.
+/// The places of the rules in the file, for mistakes of a whole rule.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Headings {
@@ -430,12 +432,12 @@ struct Headings {
 }
 
 impl Headings {
-    fn of(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         toml::from_str(text).unwrap_or_default()
     }
 
-    /// What is wrong with a rule, in the form of the other mistakes.
-    fn pointed_at(&self, text: &str, list: List, number: usize, wrong: &str) -> String {
+    /// Formats a mistake of a rule as the other mistakes are.
+    fn point_at(&self, text: &str, list: List, number: usize, wrong: &str) -> String {
         let headings = match list {
             List::Allow => &self.allow,
             List::AskFor => &self.ask_for,
@@ -678,7 +680,11 @@ mod tests {
                 "is not an absolute path",
             ),
             ("ask = \"me\"", 1, ""),
-            ("[limits]\nseconds = 1\n[[deny]]\ncommands = [\"a\"]", 3, "hosts is missing"),
+            (
+                "[limits]\nseconds = 1\n[[deny]]\ncommands = [\"a\"]",
+                3,
+                "hosts is missing",
+            ),
             (
                 "[[allow]]\nhosts = [\"a\"]\n[[allow]]\nhosts = [\"a*\"]\nshell = true",
                 3,
