@@ -770,6 +770,9 @@ pub struct HostReport {
     pub connections: Vec<ConnectionReport>,
     /// The system's ssh that is the connection, where that is the transport.
     pub master: Option<MasterReport>,
+    /// The times that running sessions were carried over to a new connection.
+    #[serde(default)]
+    pub resumed: u32,
 }
 
 /// The transport of a host's connections.

@@ -206,6 +206,7 @@ impl Masters {
                 mux_sockets: Vec::new(),
                 connections: Vec::new(),
                 master: Some(master),
+                resumed: 0,
             };
             reports.push((report, known.host));
         }

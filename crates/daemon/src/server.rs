@@ -386,7 +386,7 @@ async fn talk(
         let reply = match request {
             Request::Session(session) => {
                 let fds = reader.take_fds();
-                let last = serve_session(reader, service, recorder, *session, fds, replies).await;
+                let last = serve_session(reader, service, (activity, recorder), *session, fds, replies).await;
                 activity.ended(&last);
                 send(replies, last).await?;
                 break;
@@ -608,7 +608,7 @@ fn outcome(result: Result<Reply, Error>) -> Reply {
 async fn serve_session(
     reader: &mut FrameReader,
     service: &Service,
-    recorder: &Recorder,
+    (activity, recorder): (&OfClient, &Recorder),
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     replies: &mpsc::Sender<Reply>,
@@ -632,7 +632,7 @@ async fn serve_session(
         replies,
         terminated: CancellationToken::new(),
         detached: AtomicBool::new(false),
-        observers: &Observers::new(&entry, for_ssh, &service.recordings, &service.engine),
+        observers: &Observers::new((&entry, activity), for_ssh, &service.recordings, &service.engine),
         engine: &service.engine,
         masters: service.masters.as_deref(),
         waiting: &service.waiting,
@@ -1024,7 +1024,11 @@ async fn all_hosts(service: &Service) -> Vec<HostReport> {
         hosts.extend(masters.list().await);
     }
     note_differences(&mut hosts);
-    hosts.into_iter().map(|(report, _)| report).collect()
+    let mut hosts: Vec<_> = hosts.into_iter().map(|(report, _)| report).collect();
+    for host in &mut hosts {
+        host.resumed = service.activities.resumptions(&host.name);
+    }
+    hosts
 }
 
 /// The hosts that have connections, and those that stock ssh may connect to at any time, each with its configuration.
@@ -1120,5 +1124,6 @@ fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
         mux_sockets: Vec::new(),
         connections: Vec::new(),
         master: None,
+        resumed: 0,
     }
 }

@@ -314,6 +314,7 @@ pub(crate) mod tests {
                 closes_in: None,
             }],
             master: None,
+            resumed: 0,
         }
     }
 
@@ -339,6 +340,8 @@ pub(crate) mod tests {
                 counted: true,
                 current: "/data/a".into(),
             }),
+            resumed: 0,
+            on_behalf: String::new(),
         }
     }
 

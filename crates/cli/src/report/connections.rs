@@ -110,7 +110,18 @@ pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
         shown.retain(|other| *other != column);
         text = drawn(&rows, &shown);
     }
-    text + &differences(hosts, width)
+    text + &differences(hosts, width) + &resumptions(hosts)
+}
+
+/// Names the hosts whose running sessions have outlived their connection.
+fn resumptions(hosts: &[HostReport]) -> String {
+    let hosts = hosts.iter().filter(|host| host.resumed > 0);
+    let line = |host: &HostReport| {
+        let times = counted(host.resumed, "time");
+        let name = Printable::line(&host.name);
+        format!("{name}: running SFTP sessions were carried over to a new connection {times}\n")
+    };
+    hosts.map(line).collect()
 }
 
 /// For each account with several rows, what keeps them apart.
@@ -331,6 +342,7 @@ pub(crate) mod tests {
                 ..idle_connection()
             }],
             master: None,
+            resumed: 0,
         }
     }
 

@@ -46,7 +46,7 @@ impl Client<'_> {
             self.warn(&host, &stderr).await?;
         }
         let entry = self.entry_for(&request);
-        let observers = Observers::new(&entry, None, door.recordings(), door.engine());
+        let observers = Observers::new((&entry, &self.activity), None, door.recordings(), door.engine());
         let started = tokio::select! {
             started = start(door, &request, spec, &observers) => started,
             () = self.packets.left() => return Ok(ControlFlow::Break(())),

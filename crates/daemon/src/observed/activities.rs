@@ -91,6 +91,14 @@ impl Activities {
         self.known().failures.iter().rev().find(of_host).cloned()
     }
 
+    /// Counts the times that running sessions of a host were carried over to a new connection.
+    pub(crate) fn resumptions(&self, host: &str) -> u32 {
+        let host = line(host);
+        let known = self.known();
+        let of_host = known.running.values().filter(|activity| activity.host == host);
+        of_host.map(|activity| activity.resumed).sum()
+    }
+
     /// Whether anything is under way.
     pub(crate) fn are_any(&self) -> bool {
         !self.known().running.is_empty()
@@ -114,6 +122,8 @@ impl Activities {
             since,
             started: None,
             transfer: None,
+            resumed: 0,
+            on_behalf: String::new(),
         };
         known.running.insert(id, activity);
         drop(known);
@@ -155,6 +165,20 @@ impl Running {
         let known = self.all.known();
         let activity = known.running.get(&self.id);
         activity.is_some_and(|activity| activity.kind == ActivityKind::Warm && activity.runs == FOR_STOCK_SSH)
+    }
+
+    /// It is on somebody's behalf.
+    fn is_for(&self, who: &str) {
+        if let Some(activity) = self.all.known().running.get_mut(&self.id) {
+            activity.on_behalf = line(who);
+        }
+    }
+
+    /// It was carried over to a new connection.
+    fn note_resumption(&self) {
+        if let Some(activity) = self.all.known().running.get_mut(&self.id) {
+            activity.resumed += 1;
+        }
     }
 
     /// A copy is so far.
@@ -242,6 +266,9 @@ impl OfClient {
             Request::Session(session) => {
                 let (kind, runs) = words(&session.program);
                 self.begins(kind, name(&session.host), runs);
+                if let (Some(who), Some(running)) = (&session.on_behalf, &*self.running()) {
+                    running.is_for(&who.submitter);
+                }
             }
             Request::Warm { host, .. } => self.begins(ActivityKind::Warm, name(host), ""),
             Request::MuxListen { host, .. } => self.begins(ActivityKind::Warm, name(host), FOR_STOCK_SSH),
@@ -256,6 +283,11 @@ impl OfClient {
         if let Some(running) = &*self.running() {
             running.started(warm);
         }
+    }
+
+    /// Its session was carried over to a new connection.
+    pub(crate) fn note_resumption(&self) {
+        self.running().iter().for_each(Running::note_resumption);
     }
 
     /// The client is told something before the end.

@@ -193,6 +193,7 @@ mod tests {
                 closes_in: Some(Duration::from_secs(closes_in)),
             }],
             master: None,
+            resumed: 0,
         }
     }
 
@@ -239,6 +240,8 @@ mod tests {
             since: Duration::ZERO,
             started: None,
             transfer: None,
+            resumed: 0,
+            on_behalf: String::new(),
         };
         let updates = split(Update {
             hosts,

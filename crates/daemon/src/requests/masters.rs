@@ -92,5 +92,6 @@ fn report(master: &Master, state: &MasterState) -> HostReport {
         mux_sockets: Vec::new(),
         connections: Vec::new(),
         master: Some(known),
+        resumed: 0,
     }
 }

@@ -9,6 +9,7 @@ use trunkline::{Engine, Error, ExitStatus, Pty};
 use trunkline_audit::Entry;
 
 use super::log::Log;
+use crate::observed::activities::OfClient;
 use crate::observed::recording::{Recording, Recordings};
 use crate::protocol::Program;
 
@@ -16,6 +17,8 @@ use crate::protocol::Program;
 pub(crate) struct Observers<'a> {
     /// The session's entry in the audit trail.
     pub(crate) audit: &'a Entry,
+    /// The client's activity, for those who watch the daemon.
+    activity: &'a OfClient,
     /// The log of a client that stands for ssh.
     pub(crate) log: Option<&'a Log>,
     recordings: &'a Recordings,
@@ -26,13 +29,14 @@ pub(crate) struct Observers<'a> {
 
 impl<'a> Observers<'a> {
     pub(crate) fn new(
-        audit: &'a Entry,
+        (audit, activity): (&'a Entry, &'a OfClient),
         log: Option<&'a Log>,
         recordings: &'a Recordings,
         engine: &'a Engine,
     ) -> Self {
         Self {
             audit,
+            activity,
             log,
             recordings,
             recording: OnceLock::new(),
@@ -80,6 +84,7 @@ impl<'a> Observers<'a> {
     pub(crate) fn note_resumption(&self) {
         self.metrics.sftp_resumed.add(1);
         self.audit.resumed();
+        self.activity.note_resumption();
     }
 
     /// It could not be carried over any more.

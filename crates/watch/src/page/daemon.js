@@ -212,8 +212,8 @@ function showSessions() {
   table('#sessions', [
     ['Host', (a) => a.host, 'name'],
     ['Kind', (a) => a.kind, 'wide'],
-    ['Runs', (a) => a.runs, 'name long'],
-    ['For', (a) => asker(a.asker), 'name'],
+    ['Runs', (a) => (a.resumed > 0 ? `${a.runs}, carried over ${plural(a.resumed, 'time')}` : a.runs), 'name long'],
+    ['For', (a) => a.on_behalf || asker(a.asker), 'name'],
     ['Started in', (a) => (a.started ? span(seconds(a.started)) : { text: 'starting', className: 'starting' }), 'number wide'],
     ['Age', (a) => span(Math.max(1, at - seconds(a.since))), 'number'],
   ], all.slice(0, ROWS));

@@ -131,6 +131,9 @@ fn activity(model: &Model, activity: &Activity) -> Lines {
     line(&mut lines, "kind", activity.kind.as_str());
     line(&mut lines, "runs", &activity.runs);
     line(&mut lines, "for", asker(activity));
+    if !activity.on_behalf.is_empty() {
+        line(&mut lines, "on behalf of", &activity.on_behalf);
+    }
     let process = activity.asker.pid.map(|pid| pid.to_string());
     line(&mut lines, "process", process.unwrap_or_default());
     let way = if activity.asker.stock_ssh {
@@ -142,6 +145,14 @@ fn activity(model: &Model, activity: &Activity) -> Lines {
     line(&mut lines, "age", time(model.age(activity.since)));
     let started = activity.started.map_or_else(|| "not yet".into(), time);
     line(&mut lines, "started in", started);
+    if activity.resumed > 0 {
+        let times = counted(activity.resumed, "time");
+        line(
+            &mut lines,
+            "carried over",
+            format!("{times}, to a new connection"),
+        );
+    }
     if let Some(transfer) = &activity.transfer {
         let total = if transfer.counted { "" } else { " or more" };
         let moved = format!(

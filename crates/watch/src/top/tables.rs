@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use trunkline_control::protocol::{Activity, ActivityKind, FailureReport};
+use trunkline_text::counted;
 
 use super::subject::{Column, Sort, bar, natural, number, text};
 use crate::model::{Host, Model};
@@ -125,6 +126,7 @@ pub(super) fn rows(model: &Model, view: View, filter: &str, sort: Sort) -> Vec<R
                 has(&activity.host)
                     || has(&activity.runs)
                     || activity.asker.programs.iter().any(|name| has(name))
+                    || has(&activity.on_behalf)
             });
             activities.sort_by(|a, b| compare_activities(model, a, b, column).then_with(|| b.id.cmp(&a.id)));
             activities
@@ -189,7 +191,7 @@ fn compare_activities(model: &Model, a: &Activity, b: &Activity, column: &str) -
         "HOST" => natural(&a.host, &b.host),
         "KIND" => a.kind.as_str().cmp(b.kind.as_str()),
         "RUNS" | "FROM AND TO" => a.runs.cmp(&b.runs),
-        "FOR" => a.asker.programs.cmp(&b.asker.programs),
+        "FOR" => (&a.on_behalf, &a.asker.programs).cmp(&(&b.on_behalf, &b.asker.programs)),
         "PID" => a.asker.pid.cmp(&b.asker.pid),
         "STARTED IN" => b.started.cmp(&a.started),
         "AGE" => a.since.cmp(&b.since),
@@ -251,8 +253,11 @@ fn of_activity(model: &Model, activity: &Activity, column: &str) -> String {
     match column {
         "HOST" => activity.host.clone(),
         "KIND" => activity.kind.as_str().into(),
-        "RUNS" | "FROM AND TO" => activity.runs.clone(),
-        "FOR" => asker(activity),
+        "RUNS" | "FROM AND TO" => runs(activity),
+        "FOR" => match &*activity.on_behalf {
+            "" => asker(activity),
+            who => who.to_owned(),
+        },
         "PID" => activity.asker.pid.map(|pid| pid.to_string()).unwrap_or_default(),
         "STARTED IN" => activity.started.map_or_else(|| "starting".into(), time),
         "AGE" => time(model.age(activity.since).max(Duration::from_secs(1))),
@@ -273,6 +278,14 @@ fn of_activity(model: &Model, activity: &Activity, column: &str) -> String {
             some => some.to_string(),
         },
         _ => String::new(),
+    }
+}
+
+/// Returns what runs, and whether it has outlived its connection.
+fn runs(activity: &Activity) -> String {
+    match activity.resumed {
+        0 => activity.runs.clone(),
+        times => format!("{}, carried over {}", activity.runs, counted(times, "time")),
     }
 }
 
@@ -319,6 +332,14 @@ pub(super) fn sparkline(values: &VecDeque<u64>, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_carried_over_to_a_new_connection_says_so() {
+        let mut session = crate::model::tests::activity(1, ActivityKind::Subsystem, "nas", "sftp");
+        assert_eq!(runs(&session), "sftp");
+        session.resumed = 2;
+        assert_eq!(runs(&session), "sftp, carried over 2 times");
+    }
 
     #[test]
     fn bars_and_sparklines_have_their_width() {

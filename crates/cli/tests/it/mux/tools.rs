@@ -1,8 +1,9 @@
 //! What runs ssh, unmodified, over the daemon's connections: by ControlPath, and with `trunkline ssh` in ssh's place.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use trunkline_testkit::{Direction, Relay, Sshd, noise, write_ssh_config};
@@ -279,6 +280,55 @@ fn sftp_and_scp_outlive_their_connections() {
             .find_map(|line| line.strip_prefix("trunkline_sftp_resumed_total "));
         let resumed: usize = resumed.and_then(|count| count.parse().ok()).unwrap();
         assert!(resumed >= 2 * BREAKS.len(), "{resumed}");
+    }
+}
+
+#[test]
+fn a_session_that_was_carried_over_is_told_of() {
+    for way in WAYS {
+        let server = server();
+        let relay = Relay::to(server.addr()).unwrap();
+        server.trust_at(relay.addr()).unwrap();
+        let entry = server.host_entry(server.alias()).at(relay.addr());
+        let home = Home::never_busy();
+        home.settings("sftp_resume = true\naudit = \"on\"\n");
+        let bench = Bench::at(home, server, way, vec![entry]);
+        let place = bench.home.path("made");
+        fs::create_dir(&place).unwrap();
+        let mut sftp = bench.copier("sftp");
+        if way == Way::ControlPath {
+            // One that is not told which ssh to run.
+            sftp.arg("-S").arg("ssh");
+        }
+        sftp.args(["-b", "-", bench.server.alias()]);
+        sftp.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut sftp = sftp.spawn().unwrap();
+        let (mut typed, shown) = (sftp.stdin.take().unwrap(), sftp.stdout.take().unwrap());
+        let mut shown = BufReader::new(shown).lines();
+        let mut makes = |name: &str| {
+            writeln!(typed, "mkdir {0}/{name}\n!echo made {name}", place.display()).unwrap();
+            // What it shows: its prompts, and what it ran.
+            assert!(shown.any(|line| line.unwrap() == format!("made {name}")));
+        };
+        makes("first");
+        relay.reset();
+        makes("second");
+        let resumed = || bench.home.ls()[0]["resumed"].as_u64();
+        wait_until("ls tells of it", || resumed() == Some(1));
+        let listed = text(&finish(bench.home.trunkline().arg("ls")).stdout);
+        assert!(
+            listed.contains("carried over to a new connection 1 time"),
+            "{listed}"
+        );
+        drop(typed);
+        assert!(end_of(&mut sftp, "sftp").success());
+        assert!(place.join("second").is_dir());
+        let mut audit = bench.home.trunkline();
+        audit.args(["audit", "show", "--json"]);
+        wait_until("the audit trail tells of it", || {
+            let records = text(&finish(&mut audit).stdout);
+            records.lines().any(|record| record.contains("\"resumed\":1,"))
+        });
     }
 }
 
