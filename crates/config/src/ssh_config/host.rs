@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
+use trunkline_request::LogLevel;
+
 use super::account::Account;
 use super::algorithms::Algorithms;
 use super::directives::{Beside, HostConfig, Row};
@@ -16,6 +18,11 @@ impl HostConfig {
     /// Whom it reaches, as `user@host` in the user's own words.
     pub fn who(&self) -> String {
         format!("{}@{}", self.user, self.original_host)
+    }
+
+    /// Returns whether LogLevel lets the user be told of what is no error: ssh says such at INFO.
+    pub fn tells(&self) -> bool {
+        self.log_level >= LogLevel::Info
     }
 
     /// A host by explicit values, for programs that bring everything themselves: no file, no environment and no `ssh`

@@ -229,8 +229,11 @@ impl Hosted<'_> {
     /// Shows the banner of the host's connection to somebody who has not seen it while the connection was made.
     fn show_banner(&self) {
         let interaction = self.asked.interaction;
+        if !self.host.config().tells() || interaction.has_shown_banner() {
+            return;
+        }
         let info = self.host.lanes().into_iter().find_map(|lane| lane.info);
-        if let Some(info) = info.filter(|info| !info.banner.is_empty() && !interaction.has_shown_banner()) {
+        if let Some(info) = info.filter(|info| !info.banner.is_empty()) {
             interaction.banner(&info.banner);
         }
     }

@@ -330,7 +330,9 @@ impl<'a> Authentication<'a> {
         // What is shown waits for whoever watches, who may have stopped to.
         if let Some(left) = self.banners_left.checked_sub(text.len()) {
             self.banners_left = left;
-            self.interaction.banner(text);
+            if self.host.tells() {
+                self.interaction.banner(text);
+            }
         }
         if self.banner.len() + text.len() <= MOST_KEPT {
             self.banner.push_str(text);

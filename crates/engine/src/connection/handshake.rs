@@ -852,7 +852,7 @@ async fn prove(
         false => early_session(driver, handshake).await?,
     };
     driver.take_ops(accepted.is_unverified);
-    if let Some(weak) = weak_crypto(host, driver) {
+    if let Some(weak) = weak_crypto(host, driver).filter(|_| host.tells()) {
         interaction.notice(weak);
     }
     authentication.log_success(server);
@@ -921,7 +921,7 @@ async fn check_host_key(
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
-    if handshake.host.visual_host_key {
+    if handshake.host.visual_host_key && handshake.host.tells() {
         interaction.notice(&host_key::picture(key));
     }
     let shown = format!(
@@ -939,12 +939,15 @@ async fn check_host_key(
         Decision::Accept(accepted) => accepted,
         Decision::AcceptAndRemember(accepted, remember) => {
             // Before anything else, as ssh: this process may end with the command. A full disk is worth a warning, no more.
-            let telling = interaction.clone();
             let written = tokio::task::spawn_blocking(move || match remember.write() {
-                Ok(_) => telling.notice(&format!("Warning: {}", remember.notice())),
-                Err(error) => telling.notice(&format!("Warning: {error}")),
+                Ok(_) => remember.notice(),
+                Err(error) => error.to_string(),
             });
-            let _ = written.await;
+            if let Ok(warning) = written.await
+                && handshake.host.tells()
+            {
+                interaction.notice(&format!("Warning: {warning}"));
+            }
             accepted
         }
         Decision::Reject(error) => return Err(error.into()),

@@ -179,3 +179,30 @@ fn a_bar_is_drawn_unless_the_terminal_is_the_target() {
         );
     }
 }
+
+#[test]
+fn what_ssh_says_at_info_is_said_at_info() {
+    let server = server();
+    for (level, is_said) in [("INFO", true), ("ERROR", false), ("QUIET", false)] {
+        let home = Home::new();
+        fs::write(home.path("file"), "").unwrap();
+        let target = at(&server, &home.path("copy"));
+        let options = [
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "GlobalKnownHostsFile=/dev/null",
+        ];
+        let output = finish(
+            cp(&home, &server)
+                .args(options)
+                .args(["-o", &format!("LogLevel={level}")])
+                .args([&home.path("file").display().to_string(), &target]),
+        );
+        assert_status(&output, 0);
+        let words = text(&output.stderr);
+        assert_eq!(words.contains("Permanently added"), is_said, "{level}: {words}");
+    }
+}
