@@ -31,6 +31,7 @@ lint: ## Check formatting, lints, licences, advisories and the documentation
 
 fmt: ## Format the code
 	cargo fmt --all
+	cargo fmt --manifest-path bench/Cargo.toml
 
 bench: ## Measure against OpenSSH and other clients
 	bench/run
