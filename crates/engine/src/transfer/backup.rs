@@ -4,83 +4,104 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use trunkline_request::copy::{Backup, CopyOptions};
 
+use super::folder::BACKUPS_MODE;
+use super::place::make_directories_there;
 use super::sessions::Sessions;
-use super::{Job, part, path};
+use super::{part, path};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp, Status, StatusCode};
 
-/// The directories of backups that are there.
-#[derive(Debug, Default)]
+/// Keeps what is replaced or deleted, under other names.
+#[derive(Debug)]
 pub(super) struct Backups {
-    /// Guards the table for as long as a look-up takes.
+    /// `None`: nothing is kept.
+    settings: Option<Backup>,
+    /// The directories for it that are there. Guards the table for as long as a look-up takes.
     directories: Mutex<HashSet<Bytes>>,
 }
 
-/// Directories of backups are their owner's alone: what was in one that others could not enter stays so.
-pub(super) const MODE: u32 = 0o700;
-
-/// Gives what is at a path, `target` below the target's root, the name of its backup, too. A backup of that name goes.
-pub(super) async fn keep(
-    job: &Job,
-    sessions: &Sessions,
-    root: &Bytes,
-    (path, target): (&Bytes, &Bytes),
-) -> Result<(), Error> {
-    let Some(backup) = job.options.backup.as_ref().filter(|_| !job.options.dry_run) else {
-        return Ok(());
-    };
-    let kept = match &backup.directory {
-        None => Bytes::from(backup.path(path)),
-        Some(directory) => {
-            let top = path::in_root(root, directory);
-            let top = if directory.starts_with(b"/") {
-                Bytes::copy_from_slice(directory)
-            } else {
-                top
-            };
-            let kept = Bytes::from(backup.path(target));
-            make_directories(job, sessions, &top, &kept).await?;
-            path::join(&top, &kept)
+impl Backups {
+    pub(super) fn new(options: &CopyOptions) -> Self {
+        Self {
+            settings: options.backup.clone().filter(|_| !options.dry_run),
+            directories: Mutex::default(),
         }
-    };
-    let keep = async |sftp: Sftp| {
-        let new = part::random(&kept);
-        sftp.hardlink(path, &new).await?;
-        let renamed = sftp.rename_posix(&new, &kept).await;
-        // It is there still where the backup is the same file, and where it could not be renamed.
-        let _ = sftp.remove(&new).await;
-        renamed
-    };
-    sessions.with(keep).await
-}
-
-/// Makes the directory of all backups, where the user wants it, and those in it that a path goes through. Below it no link is
-/// followed: there are links among backups, and a server may have chosen them.
-async fn make_directories(job: &Job, sessions: &Sessions, top: &Bytes, kept: &Bytes) -> Result<(), Error> {
-    let slashes = kept.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-    let below = slashes.map(|(at, _)| path::join(top, &kept[..at]));
-    for (nth, directory) in std::iter::once(top.clone()).chain(below).enumerate() {
-        if job.backups.has(&directory) {
-            continue;
-        }
-        if nth == 0 {
-            sessions
-                .with(async |sftp: Sftp| super::make_directories_there(&sftp, top, MODE).await)
-                .await?;
-        } else {
-            sessions
-                .with(async |sftp: Sftp| make_directory(&sftp, &directory).await)
-                .await?;
-        }
-        job.backups.add(directory);
     }
-    Ok(())
+
+    /// Gives what is at a path, `target` below the target's root, the name of its backup, too. A backup of that name goes.
+    pub(super) async fn keep(
+        &self,
+        sessions: &Sessions,
+        root: &Bytes,
+        (path, target): (&Bytes, &Bytes),
+    ) -> Result<(), Error> {
+        let Some(backup) = &self.settings else {
+            return Ok(());
+        };
+        let kept = match &backup.directory {
+            None => Bytes::from(backup.path(path)),
+            Some(directory) => {
+                let top = path::in_root(root, directory);
+                let top = if directory.starts_with(b"/") {
+                    Bytes::copy_from_slice(directory)
+                } else {
+                    top
+                };
+                let kept = Bytes::from(backup.path(target));
+                self.make_directories(sessions, &top, &kept).await?;
+                path::join(&top, &kept)
+            }
+        };
+        let keep = async |sftp: Sftp| {
+            let new = part::random(&kept);
+            sftp.hardlink(path, &new).await?;
+            let renamed = sftp.rename_posix(&new, &kept).await;
+            // It is there still where the backup is the same file, and where it could not be renamed.
+            let _ = sftp.remove(&new).await;
+            renamed
+        };
+        sessions.with(keep).await
+    }
+
+    /// Makes the directory of all backups, where the user wants it, and those in it that a path goes through. Below it no link is
+    /// followed: there are links among backups, and a server may have chosen them.
+    async fn make_directories(&self, sessions: &Sessions, top: &Bytes, kept: &Bytes) -> Result<(), Error> {
+        let slashes = kept.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let below = slashes.map(|(at, _)| path::join(top, &kept[..at]));
+        for (nth, directory) in std::iter::once(top.clone()).chain(below).enumerate() {
+            if self.has(&directory) {
+                continue;
+            }
+            if nth == 0 {
+                sessions
+                    .with(async |sftp: Sftp| make_directories_there(&sftp, top, BACKUPS_MODE).await)
+                    .await?;
+            } else {
+                sessions
+                    .with(async |sftp: Sftp| make_directory(&sftp, &directory).await)
+                    .await?;
+            }
+            self.add(directory);
+        }
+        Ok(())
+    }
+
+    fn has(&self, directory: &Bytes) -> bool {
+        let directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        directories.contains(directory)
+    }
+
+    fn add(&self, directory: Bytes) {
+        let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        directories.insert(directory);
+    }
 }
 
 async fn make_directory(sftp: &Sftp, directory: &Bytes) -> Result<(), Error> {
     let mode = FileAttributes {
-        permissions: Some(Permissions(MODE)),
+        permissions: Some(Permissions(BACKUPS_MODE)),
         ..FileAttributes::default()
     };
     // It is there, or cannot be made: which, is seen by looking.
@@ -97,17 +118,5 @@ async fn make_directory(sftp: &Sftp, directory: &Bytes) -> Result<(), Error> {
                 .link()
                 .refused("keeping backups in", directory.clone(), status))
         }
-    }
-}
-
-impl Backups {
-    fn has(&self, directory: &Bytes) -> bool {
-        let directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
-        directories.contains(directory)
-    }
-
-    fn add(&self, directory: Bytes) {
-        let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
-        directories.insert(directory);
     }
 }

@@ -12,7 +12,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use trunkline_request::shell::quoted;
 
-use super::blocking;
+use super::blocking::blocking;
 use super::path::{self, folder_and_name, shown};
 use super::sessions::Sessions;
 use crate::connection::session::Command;

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use bytes::Bytes;
 use trunkline_request::copy::{Changes, Comparison, CopyOptions};
 
-use super::{Item, Kind};
+use super::item::{Item, Kind};
 use crate::sftp::{FileAttributes, FileType, Owner, Permissions};
 
 /// What has a name at the target.
@@ -141,7 +141,7 @@ pub(super) fn split(path: &Bytes) -> (Bytes, Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer::There;
+    use crate::transfer::item::There;
 
     fn item(kind: Kind) -> Item {
         Item {

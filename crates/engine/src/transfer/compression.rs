@@ -15,8 +15,9 @@ use bytes::Bytes;
 use flate2::{Compress, Compression, FlushCompress};
 use tokio::time::MissedTickBehavior;
 
+use super::blocking::blocking;
+use super::progress::Progress;
 use super::sessions::Sessions;
-use super::{Job, blocking};
 
 /// What passes through a copy: counted, and now and then kept for a sample.
 #[derive(Debug, Default)]
@@ -120,30 +121,36 @@ const WORTH: f64 = 1.3;
 const SAVED: Duration = Duration::from_secs(2);
 /// Goes with a copy between this machine and a server, and moves it to connections that compress where that pays; has no
 /// end. `upload`: which side compresses.
-pub(super) async fn adapt(job: &Job, sessions: &Sessions, upload: bool) -> Infallible {
+pub(super) async fn adapt(
+    flow: &Flow,
+    limit: Option<u64>,
+    progress: &Progress,
+    sessions: &Sessions,
+    upload: bool,
+) -> Infallible {
     // A limit on the rate is one on payload: there is nothing to gain.
-    let (Some(plain), None) = (sessions.host(), job.rate.limit) else {
+    let (Some(plain), None) = (sessions.host(), limit) else {
         return pending().await;
     };
     let mut trial = Trial::default();
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    job.flow.want();
+    flow.want();
     while trial.phase != Phase::Over {
         looks.tick().await;
-        let snapshot = job.progress.snapshot();
+        let snapshot = progress.snapshot();
         let left = snapshot.total_bytes.saturating_sub(snapshot.bytes);
-        match trial.look(Instant::now(), job.flow.passed.load(Ordering::Relaxed), left) {
+        match trial.look(Instant::now(), flow.passed.load(Ordering::Relaxed), left) {
             Step::Wait => {}
             Step::Sample(rate) => {
-                let Some(pieces) = job.flow.gathered() else {
+                let Some(pieces) = flow.gathered() else {
                     continue;
                 };
                 let sample = blocking(move || Sample::of(&pieces)).await;
                 let sample = if upload { sample } else { sample.on_the_server() };
                 if !pays(rate, left, sample) {
                     // Other data may come.
-                    job.flow.want();
+                    flow.want();
                     continue;
                 }
                 let Some(compressing) = plain.compressing() else {
@@ -154,11 +161,11 @@ pub(super) async fn adapt(job: &Job, sessions: &Sessions, upload: bool) -> Infal
                     break;
                 }
                 tracing::debug!("the copy continues with compression: {rate:.0} bytes/s, {sample:?}");
-                job.progress.compressed(true);
+                progress.compressed(true);
                 trial.compress(Instant::now(), rate);
             }
             Step::Return => match sessions.move_to(&plain).await {
-                Ok(()) => job.progress.compressed(false),
+                Ok(()) => progress.compressed(false),
                 Err(error) => tracing::debug!("the copy continues with compression: {error}"),
             },
         }

@@ -8,12 +8,16 @@ use std::sync::atomic::Ordering;
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use tokio::task::JoinSet;
+use trunkline_request::copy::{Changes, CopyEvent};
 
+use super::blocking::blocking;
 use super::blocks::{self, Hash};
 use super::folder::Folder;
+use super::item::Item;
+use super::place::Place;
+use super::progress::Progress;
 use super::sessions::Sessions;
 use super::source::open;
-use super::{Changes, CopyEvent, Item, Job, Place, blocking};
 use crate::error::Error;
 
 /// One of the ends whose files are hashed.
@@ -88,7 +92,7 @@ fn hash(mut file: File, buffer: &mut [u8]) -> std::io::Result<Hash> {
 
 /// Files that wait to be hashed, and those that are.
 pub(super) struct Checks {
-    job: Arc<Job>,
+    progress: Arc<Progress>,
     from: Side,
     to: Side,
     waiting: Vec<Check>,
@@ -118,9 +122,9 @@ const BYTES: u64 = 64 * 1024 * 1024;
 const AT_ONCE: usize = 8;
 
 impl Checks {
-    pub(super) fn new(job: &Arc<Job>, from: Side, to: Side) -> Self {
+    pub(super) fn new(progress: &Arc<Progress>, from: Side, to: Side) -> Self {
         Self {
-            job: job.clone(),
+            progress: progress.clone(),
             from,
             to,
             waiting: Vec::new(),
@@ -142,8 +146,8 @@ impl Checks {
         let checks = std::mem::take(&mut self.waiting);
         self.bytes = 0;
         if !checks.is_empty() {
-            let (job, from, to) = (self.job.clone(), self.from.clone(), self.to.clone());
-            self.running.spawn(compare(job, from, to, checks));
+            let (progress, from, to) = (self.progress.clone(), self.from.clone(), self.to.clone());
+            self.running.spawn(compare(progress, from, to, checks));
         }
     }
 
@@ -185,7 +189,12 @@ fn ended(
     }
 }
 
-async fn compare(job: Arc<Job>, from: Side, to: Side, checks: Vec<Check>) -> Result<Vec<Compared>, Error> {
+async fn compare(
+    progress: Arc<Progress>,
+    from: Side,
+    to: Side,
+    checks: Vec<Check>,
+) -> Result<Vec<Compared>, Error> {
     let filled = |check: &&Check| check.item.size > 0;
     let sources = checks.iter().filter(filled).map(|check| Wanted {
         path: check.item.source.clone(),
@@ -199,13 +208,13 @@ async fn compare(job: Arc<Job>, from: Side, to: Side, checks: Vec<Check>) -> Res
     let (ours, theirs) = (ours?, theirs?);
     for (side, hashes) in [(&from, &ours), (&to, &theirs)] {
         if let (Side::Server(sessions), None) = (side, hashes)
-            && !job.no_hashes.swap(true, Ordering::Relaxed)
+            && !progress.no_hashes.swap(true, Ordering::Relaxed)
         {
             let message = format!(
                 "{} does not hash files: it runs no commands, or has no sha256 program; files of the same size are copied",
                 sessions.first().host()
             );
-            job.progress.tell(CopyEvent::Note { message });
+            progress.tell(CopyEvent::Note { message });
         }
     }
     let mut pairs = ours.into_iter().flatten().zip(theirs.into_iter().flatten());

@@ -1,110 +1,36 @@
-//! [`Deletion`]: what the target has and the source has not, and how it goes.
+//! What the target has and the source has not, and how it goes.
 //!
 //! Nothing is deleted unless everything was copied: a source that could not be listed to its end would have more names than
 //! were seen. What the filters leave out stays, with the directories that it is in.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use trunkline_request::copy::CopyEvent;
 use trunkline_sftp::transfer::LeftOut;
 
+use super::blocking::blocking;
 use super::compare::split;
 use super::folder::Folder;
+use super::job::Job;
 use super::path::{self, shown};
+use super::place::Place;
+use super::reason::Reason;
 use super::sessions::Sessions;
+use super::sources::{Directories, parent};
 use super::tree::{HeldNames, Origin};
-use super::{CopyEvent, Job, Place, Reason, backup, blocking};
 use crate::error::Error;
 use crate::sftp::{FileType, Sftp};
-
-/// What a copy with `delete` remembers of its sources.
-#[derive(Debug, Default)]
-pub(super) struct Deletion {
-    /// Whether it was asked for.
-    wanted: bool,
-    /// Guards the tables for as long as a look-up takes.
-    directories: Mutex<Directories>,
-}
-
-#[derive(Debug, Default)]
-struct Directories {
-    /// Directories of the sources: their paths below the target's root, and below each source that has them.
-    listed: BTreeMap<Bytes, HashSet<Bytes>>,
-    /// How many names the sources have in each.
-    names: HashMap<Bytes, u64>,
-    /// Paths of what the sources have and is not copied.
-    passed_over: HashSet<Bytes>,
-}
 
 /// Requests for single names in flight.
 const AT_ONCE: usize = 64;
 
-impl Deletion {
-    pub(super) fn new(wanted: bool) -> Self {
-        Self {
-            wanted,
-            ..Self::default()
-        }
-    }
-
-    /// Whether paths are kept, to compare them with the target's.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.wanted
-    }
-
-    /// Notes that a source has a directory.
-    pub(super) fn enter(&self, target: &Bytes, below: &[u8]) {
-        if self.wanted {
-            let mut directories = self.directories();
-            let listed = directories.listed.entry(target.clone()).or_default();
-            listed.insert(Bytes::copy_from_slice(below));
-        }
-    }
-
-    /// Notes that a source has a name which the target will have.
-    pub(super) fn expect(&self, target: &Bytes) {
-        if self.wanted {
-            *self.directories().names.entry(parent(target)).or_default() += 1;
-        }
-    }
-
-    /// Notes that a source has something that is not copied.
-    pub(super) fn pass_over(&self, target: &Bytes) {
-        if self.wanted {
-            self.directories().passed_over.insert(target.clone());
-        }
-    }
-
-    /// Notes that such a name is not copied after all.
-    pub(super) fn leave(&self, target: &Bytes) {
-        if self.wanted {
-            let mut directories = self.directories();
-            if let Some(expected) = directories.names.get_mut(&parent(target)) {
-                *expected = expected.saturating_sub(1);
-            }
-            directories.passed_over.insert(target.clone());
-        }
-    }
-
-    fn directories(&self) -> MutexGuard<'_, Directories> {
-        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The path that a path below the target's root is in.
-fn parent(path: &Bytes) -> Bytes {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => path.slice(..at),
-        None => Bytes::new(),
-    }
-}
-
 /// Deletes what the target has in the directories that were copied and no source has.
 pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
-    if !job.deletion.wanted {
+    if !job.deletion.is_wanted() {
         return Ok(());
     }
     if job.progress.failed.load(Ordering::Relaxed) > 0 {
@@ -416,7 +342,7 @@ impl Target {
             Self::Server(sessions, root) => {
                 let (target, path) = (path, path_there(root, path));
                 if !is_directory {
-                    match backup::keep(job, sessions, root, (&path, target)).await {
+                    match job.backups.keep(sessions, root, (&path, target)).await {
                         Ok(()) => {}
                         Err(error @ Error::File { .. }) if !error.is_no_such_file() => {
                             return Ok(Err(error.into()));

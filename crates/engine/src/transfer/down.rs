@@ -9,20 +9,27 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use trunkline_request::copy::Changes;
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, ManyDownload, ManyDownloadEvent, Plan as _,
 };
 
+use super::blocking::blocking;
 use super::compare::{Verdict, verdict};
 use super::content::{Checks, Compared, Side};
 use super::folder::{Folder, Looks, PartFile};
+use super::item::{Item, Kind};
+use super::job::Job;
 use super::part::{self, Own, Tag};
-use super::reason::{is_full, no_space, read_only};
+use super::path::shown;
+use super::place::Place;
+use super::reason::{Reason, is_full, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
+use super::stream::Stream;
 use super::striped::Striped;
 use super::tree::Origin;
-use super::{Changes, Item, Job, Kind, Place, Reason, Stream, blocking, blocks, delete, stream};
+use super::{blocks, delete, pour};
 use crate::error::Error;
 use crate::sftp::{Owner, Sftp, Status};
 
@@ -97,7 +104,7 @@ impl Down {
         let mut links = JoinSet::new();
         let mut batch = Vec::new();
         let mut checks = Checks::new(
-            &self.job,
+            &self.job.progress,
             Side::Server(self.sessions.clone()),
             Side::Folder(self.folder.clone()),
         );
@@ -207,7 +214,7 @@ impl Down {
     /// Writes a file into what is not a regular file.
     async fn pour(&self, item: Item, stream: &Stream) -> Result<(), Error> {
         let (sftp, job) = (self.sessions.first(), &self.job);
-        match stream::pour(&sftp, &item.source, stream, &job.rate, &job.progress).await {
+        match pour::pour(&sftp, &item.source, stream, &job.rate, &job.progress).await {
             Ok(length) => job.progress.copied(item.target, length, item.changes),
             Err(error @ (Error::File { .. } | Error::Local { .. })) => {
                 job.failed(item.target, error);
@@ -389,9 +396,9 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<
 /// Why something could not be written, of which so many bytes stay.
 pub(super) fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: u64) -> Reason {
     let path = folder.shown(&item.target);
-    let parent = path.parent().map_or_else(String::new, |parent| {
-        super::shown(parent.as_os_str().as_encoded_bytes())
-    });
+    let parent = path
+        .parent()
+        .map_or_else(String::new, |parent| shown(parent.as_os_str().as_encoded_bytes()));
     let name = path.file_name().unwrap_or_default();
     let reason = match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => read_only(&parent, !item.target.contains(&b'/')),
@@ -415,7 +422,7 @@ fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<(Item, Option<C
         }
         let found = match job.tree.parent(&item.target) {
             None => {
-                let path = super::shown(folder.shown(&item.target).as_os_str().as_encoded_bytes());
+                let path = shown(folder.shown(&item.target).as_os_str().as_encoded_bytes());
                 job.progress.failed_below(item.target, &path);
                 continue;
             }

@@ -18,9 +18,11 @@ use rustix::fs::{
     XattrFlags,
 };
 use rustix::io::Errno;
+use trunkline_request::copy::Backup;
 
+use super::compare::Beside;
+use super::item::{INCOMPLETE, Kind, rewritten};
 use super::part::{self, Own};
-use super::{Backup, Beside, INCOMPLETE, Kind, backup};
 use crate::sftp::Owner;
 
 /// A local folder. Every name is opened relative to the folder that holds it, one part at a time, and no link on the way
@@ -32,6 +34,9 @@ pub(super) struct Folder {
     open: Mutex<LruCache<Vec<u8>, Arc<OwnedFd>>>,
     backups: Option<Backups>,
 }
+
+/// Directories of backups are their owner's alone: what was in one that others could not enter stays so.
+pub(super) const BACKUPS_MODE: u32 = 0o700;
 
 /// Where what is replaced or deleted stays.
 struct Backups {
@@ -110,14 +115,14 @@ impl Folder {
                 Some(folder) => folder.clone(),
                 None => {
                     let path = self.path.join(OsStr::from_bytes(directory));
-                    make_directories(&path, backup::MODE)?;
+                    make_directories(&path, BACKUPS_MODE)?;
                     open.insert(Arc::new(Self::open(&path)?)).clone()
                 }
             }
         };
         let kept = backups.settings.path(path);
         for (at, _) in kept.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            folder.make_directory(&kept[..at], backup::MODE)?;
+            folder.make_directory(&kept[..at], BACKUPS_MODE)?;
         }
         let (parent, name) = folder.parent(&kept)?;
         let name = name.to_owned();
@@ -606,7 +611,7 @@ impl Existing {
         let mode = self.stat.st_mode & 0o7777;
         match rustix::process::geteuid().is_root() {
             true => mode,
-            false => super::rewritten(mode),
+            false => rewritten(mode),
         }
     }
 

@@ -1,75 +1,27 @@
-//! [`HardLinks`]: names of one file at the source become names of one file at the target.
+//! Names of one file at the source become names of one file at the target.
 //!
 //! The first name that is found is copied as any file is; the others are made when everything else has been copied.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use trunkline_request::copy::Changes;
 
-use super::compare::{Verdict, verdict};
+use super::compare::{Beside, Verdict, verdict};
+use super::item::{Item, Kind};
+use super::job::Job;
+use super::part;
 use super::path::{self, shown};
+use super::place::{Location, Place};
 use super::sessions::Sessions;
-use super::{Beside, Changes, Item, Job, Kind, Location, Place, backup, part};
+use super::sources::Other;
 use crate::error::Error;
 use crate::sftp::{FileAttributes, Sftp};
 
-/// The files with several names that a copy has met.
-#[derive(Debug, Default)]
-pub(super) struct HardLinks {
-    /// Whether that was asked for.
-    wanted: bool,
-    /// Guards the tables for as long as a look-up takes.
-    found: Mutex<Found>,
-}
-
-#[derive(Debug, Default)]
-struct Found {
-    /// The first name of each, below the target's root, by device and inode.
-    first: HashMap<(u64, u64), Bytes>,
-    others: Vec<Other>,
-}
-
-/// Another name of a file.
-#[derive(Debug)]
-struct Other {
-    item: Item,
-    first: Bytes,
-}
-
 /// Names that are made at once.
 const AT_ONCE: usize = 64;
-
-impl HardLinks {
-    pub(super) fn new(wanted: bool) -> Self {
-        Self {
-            wanted,
-            ..Self::default()
-        }
-    }
-
-    /// Keeps a name for later that is another one of a file which was found before.
-    pub(super) fn keep(&self, item: &Item) -> bool {
-        let Some(inode) = item.inode.filter(|_| self.wanted) else {
-            return false;
-        };
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(first) = found.first.get(&inode).cloned() else {
-            found.first.insert(inode, item.target.clone());
-            return false;
-        };
-        let item = item.clone();
-        found.others.push(Other { item, first });
-        true
-    }
-
-    fn take(&self) -> Vec<Other> {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut found.others)
-    }
-}
 
 /// Refuses what cannot be done: SFTP tells of no file whether it has other names.
 pub(super) async fn check(wanted: bool, to: &Place, sources: &[Location]) -> Result<(), Error> {
@@ -171,7 +123,7 @@ async fn one(job: &Job, sessions: &Arc<Sessions>, root: &Bytes, other: Other) ->
     let is_alike = found == of;
     if found.is_some()
         && !is_alike
-        && let Err(error) = backup::keep(job, sessions, root, (&path, &item.target)).await
+        && let Err(error) = job.backups.keep(sessions, root, (&path, &item.target)).await
     {
         return job.go_on_after(item.target, error);
     }

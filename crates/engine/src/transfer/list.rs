@@ -9,16 +9,21 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rustix::io::Errno;
 use tokio::sync::mpsc;
+use trunkline_request::copy::{Changes, CopyEvent};
 use trunkline_sftp::transfer::LeftOut;
 
+use super::blocking::blocking;
 use super::compare::{Verdict, verdict};
+use super::item::{Item, Kind, There};
+use super::job::Job;
 use super::path::{Expanded, folder_and_name, is_pattern, join, os, shown};
 use super::pattern::{Names, Part, matches_itself};
+use super::place::Place;
+use super::reason::Reason;
 use super::sessions::Sessions;
+use super::stream::Stream;
+use super::top::{Source, Top, into_itself};
 use super::tree::NameClaim;
-use super::{
-    Changes, CopyEvent, Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, into_itself,
-};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 

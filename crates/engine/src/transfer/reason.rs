@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 
 use rustix::io::Errno;
 
-use super::LARGE;
+use super::item::LARGE;
 use super::path::shown;
 use crate::error::Error;
 

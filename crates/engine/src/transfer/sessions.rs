@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use trunkline_request::Backoff;
-use trunkline_request::failure::Failure;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, Semaphore, SemaphorePermit};
+use trunkline_request::Backoff;
+use trunkline_request::copy::Waiting;
+use trunkline_request::failure::Failure;
 
-use super::Waiting;
 use crate::config::Proxy;
 use crate::engine::Host;
 use crate::error::Error;

@@ -8,8 +8,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex, mpsc, watch};
 use trunkline_sftp::transfer::{FileId, Many};
 
+use super::item::Item;
+use super::job::Job;
+use super::parallel::MOST_SMALL_SESSIONS;
 use super::sessions::Sessions;
-use super::{Item, Job, MOST_SMALL_SESSIONS};
 use crate::error::Error;
 use crate::sftp::{Attached, Sftp, Shared};
 

@@ -15,9 +15,13 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::ReadId;
 
+use super::blocking::blocking;
+use super::item::Item;
 use super::path::os;
+use super::place::Place;
+use super::reason::Reason;
 use super::sessions::Sessions;
-use super::{Item, Place, Reason, blocking, stream};
+use super::stream;
 use crate::error::Error;
 use crate::sftp::{self, OpenFlags, Sftp};
 

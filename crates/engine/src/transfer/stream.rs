@@ -8,15 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::unix::pipe;
 
 use trunkline_request::copy::is_descriptor;
 
-use super::path::{self, shown};
-use super::{CopyOptions, Location, Progress, Rate, Snapshot, blocking};
-use crate::error::Error;
-use crate::sftp::{FileAttributes, FileType, OpenFlags, Sftp};
+use super::blocking::blocking;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
@@ -38,7 +35,7 @@ enum Inner {
 }
 
 /// Read at once, and written at once.
-const PIECE: usize = 256 * 1024;
+pub(super) const PIECE: usize = 256 * 1024;
 
 impl Stream {
     /// A source. `path` is what people call it; its last part is its name in a directory.
@@ -79,6 +76,11 @@ impl Stream {
         Bytes::copy_from_slice(self.path.as_os_str().as_encoded_bytes())
     }
 
+    /// The path, as people read it.
+    pub(super) fn display(&self) -> std::path::Display<'_> {
+        self.path.display()
+    }
+
     fn take(&self) -> Inner {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *inner, Inner::Taken)
@@ -100,7 +102,7 @@ impl Stream {
         }
     }
 
-    async fn writer(&self) -> io::Result<Writer> {
+    pub(super) async fn writer(&self) -> io::Result<Writer> {
         /// Between two looks whether a FIFO has somebody who reads it.
         const PAUSE: Duration = Duration::from_millis(50);
         match self.take() {
@@ -142,97 +144,4 @@ pub(super) async fn piece(reader: &mut Reader) -> io::Result<Bytes> {
     let mut piece = BytesMut::with_capacity(PIECE);
     reader.read_buf(&mut piece).await?;
     Ok(piece.freeze())
-}
-
-/// Copies a server's files into a stream, one behind the other. What fails is told to `progress`.
-pub(super) async fn copy_to(
-    sources: &[Location],
-    target: &Stream,
-    options: &CopyOptions,
-    rate: &Rate,
-    progress: &Arc<Progress>,
-) -> Result<Snapshot, Error> {
-    let [source] = sources else {
-        return Err(Error::Invalid(format!(
-            "{} is not a directory",
-            target.path.display()
-        )));
-    };
-    let (sftp, path) = match source {
-        Location::Host(host, path) => (host.sftp().await?, path.clone()),
-        Location::Session(sftp, path) => (sftp.clone(), path.clone()),
-        Location::Local(_) | Location::Stream(_) => {
-            return Err(Error::Invalid(
-                "no host is named: use cp(1) for local copies".into(),
-            ));
-        }
-    };
-    let path = path::Expanded::of(&sftp, &path).await?.path();
-    progress
-        .streams
-        .fetch_max(1, std::sync::atomic::Ordering::Relaxed);
-    let length = match one_into(&sftp, &path, target, options, rate, progress).await {
-        Ok(length) => length,
-        Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-            progress.failed(path, error);
-            return Ok(progress.ended());
-        }
-        Err(error) => return Err(error),
-    };
-    progress.copied(target.path(), length, super::Changes::default());
-    progress.counted.store(true, std::sync::atomic::Ordering::Relaxed);
-    Ok(progress.ended())
-}
-
-async fn one_into(
-    sftp: &Sftp,
-    path: &Bytes,
-    target: &Stream,
-    options: &CopyOptions,
-    rate: &Rate,
-    progress: &Arc<Progress>,
-) -> Result<u64, Error> {
-    let found = sftp.stat(path).await?;
-    let what = match found.file_type() {
-        None | Some(FileType::Regular) => None,
-        Some(FileType::Directory) => Some("a directory, which a stream cannot take"),
-        Some(_) => Some("not a regular file"),
-    };
-    if let Some(what) = what {
-        let message = io::Error::other(format!("it is {what}"));
-        return Err(Error::local(format!("{}:{}", sftp.host(), shown(path)), message));
-    }
-    progress.found(found.size.unwrap_or(0));
-    progress.began(&target.path());
-    if options.dry_run {
-        return Ok(found.size.unwrap_or(0));
-    }
-    pour(sftp, path, target, rate, progress).await
-}
-
-/// Reads a server's file into a stream; its length.
-pub(super) async fn pour(
-    sftp: &Sftp,
-    path: &Bytes,
-    target: &Stream,
-    rate: &Rate,
-    progress: &Arc<Progress>,
-) -> Result<u64, Error> {
-    let local = |error| Error::local(format!("writing {}", target.path.display()), error);
-    let mut file = sftp
-        .open(path, OpenFlags::READ, FileAttributes::default())
-        .await?;
-    let mut writer = target.writer().await.map_err(local)?;
-    let mut length = 0;
-    loop {
-        let chunk = file.chunk(PIECE).await?;
-        if chunk.is_empty() {
-            writer.flush().await.map_err(local)?;
-            return Ok(length);
-        }
-        rate.take(chunk.len() as u64).await;
-        writer.write_all(&chunk).await.map_err(local)?;
-        length += chunk.len() as u64;
-        progress.moved(chunk.len() as u64);
-    }
 }

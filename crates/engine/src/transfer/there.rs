@@ -9,7 +9,6 @@ use bytes::Bytes;
 use super::compare::split;
 use super::sessions::Sessions;
 use super::tree::HeldNames;
-use super::{Job, Location, Place, Top, list};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, Sftp};
 
@@ -90,23 +89,4 @@ pub(super) async fn listing(
         Ok(Some(listing))
     };
     sessions.with(list).await
-}
-
-/// Lists the target, where what is in a source is to go into it; while it is found out what it is.
-pub(super) async fn target(
-    job: &Job,
-    to: &Place,
-    target: &Location,
-    sources: &[Location],
-) -> Result<Option<Listing>, Error> {
-    let Place::Server(sessions) = to else {
-        return Ok(None);
-    };
-    let wanted = job.options.recursive && job.options.looks_first();
-    let has_no_name =
-        |source: &Location| list::target(&source.path(), &Top::directory(Bytes::new())).is_empty();
-    if !wanted || !sources.iter().any(has_no_name) {
-        return Ok(None);
-    }
-    listing(sessions, &job.names, &target.path()).await
 }

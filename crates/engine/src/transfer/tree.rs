@@ -1,15 +1,20 @@
-//! [`Tree`]: what a copy makes below its target, whichever way it goes.
+//! [`Tree`]: what a copy makes below its target, whichever way it goes; [`Finish`]: the directories of it that get their looks
+//! in the end.
 //!
 //! A name is made once, and only in a folder that this copy made, or looked at and found to be one: never below a link,
 //! whether the source lists a name twice (a link, then a folder), the target has the link, or the file system there takes
 //! two names for one.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
+use super::compare::split;
+use super::item::Item;
 use crate::error::Error;
 
 /// How much memory the names that servers tell take up in a copy: a server may make up names without end.
@@ -139,6 +144,63 @@ impl Tree {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The directories that want to be finished.
+#[derive(Debug, Default)]
+pub(super) struct Finish {
+    /// Guards the lists for as long as it takes to add to them.
+    directories: Mutex<Directories>,
+}
+
+#[derive(Debug, Default)]
+struct Directories {
+    /// Each before what is in it.
+    made: Vec<Item>,
+    /// What is copied into the target itself, whose directory that is.
+    root: Option<Item>,
+    /// Those in which something changes, which changes their times.
+    touched: HashSet<Bytes>,
+}
+
+impl Finish {
+    pub(super) fn add(&self, made: Vec<Item>) {
+        self.directories().made.extend(made);
+    }
+
+    /// A source whose names go into the target itself; the first one counts. Whether it is the first.
+    pub(super) fn root(&self, source: &Item) -> bool {
+        let mut directories = self.directories();
+        let is_first = directories.root.is_none();
+        directories.root.get_or_insert_with(|| source.clone());
+        is_first
+    }
+
+    /// Something is going to change in the directory that a path is in.
+    pub(super) fn touch(&self, path: &Bytes) {
+        let parent = split(path).0;
+        let mut directories = self.directories();
+        if !directories.touched.contains(&parent) {
+            directories.touched.insert(parent);
+        }
+    }
+
+    /// What is deepest first: setting a directory's times must come behind the last change in it. One that is as it should be
+    /// and stays so is left alone.
+    pub(super) fn take(&self, keeps_root: bool) -> Vec<Item> {
+        let Directories { made, root, touched } = std::mem::take(&mut *self.directories());
+        let root = root.filter(|_| keeps_root);
+        let all = root.into_iter().chain(made);
+        let mut wanted: Vec<Item> = all
+            .filter(|item| !item.is_right || touched.contains(&item.target))
+            .collect();
+        wanted.reverse();
+        wanted
+    }
+
+    fn directories(&self) -> MutexGuard<'_, Directories> {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

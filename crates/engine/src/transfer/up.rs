@@ -13,29 +13,30 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
+use trunkline_request::copy::Changes;
 use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent, UploadOptions};
 
-use super::compare::{Verdict, split, verdict};
+use super::blocking::blocking;
+use super::compare::{Beside, Verdict, split, verdict};
 use super::content::{Checks, Compared, Side};
 use super::exposed::Exposure;
+use super::item::{Existing, INCOMPLETE, Item, Kind, SET_ID, rewritten};
+use super::job::Job;
 use super::part::{self, Claim, Own, Tag};
-use super::path::{self, os};
-use super::reason::{MKDIR, Size, named, no_space, read_only};
+use super::path::{self, os, shown};
+use super::place::Place;
+use super::reason::{MKDIR, Reason, Size, named, no_space, read_only};
 use super::sessions::Sessions;
-use super::small::{MOST_SMALL, Queue};
+use super::small::MOST_SMALL;
 use super::source::{Pieces, Source, Want, holes};
 use super::striped::Striped;
 use super::there::{self, Said};
 use super::tree::Origin;
-use super::{
-    Beside, Changes, Existing, INCOMPLETE, Item, Job, Kind, Place, Reason, SET_ID, backup, blocking, blocks,
-    delete, rewritten, shown, stream,
-};
+use super::{blocks, delete, stream};
 use crate::error::Error;
 use crate::sftp::{
     self, FileAttributes, FileType, OpenFlags, Owner, Permissions, Sftp, StatVfs, Status, Times,
 };
-use small::SmallUp;
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {
@@ -150,7 +151,11 @@ impl<'a> Up<'a> {
         queues: Option<[mpsc::Sender<Item>; 2]>,
     ) -> Result<Vec<Item>, Error> {
         let mut made = Vec::new();
-        let mut checks = Checks::new(self.job, self.from.into(), Side::Server(self.sessions.clone()));
+        let mut checks = Checks::new(
+            &self.job.progress,
+            self.from.into(),
+            Side::Server(self.sessions.clone()),
+        );
         let coming = futures_util::stream::poll_fn(|cx| {
             if self.job.is_over() {
                 items.close();
@@ -427,7 +432,12 @@ impl<'a> Up<'a> {
     /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory fails.
     async fn clear(&self, item: &Item) -> Result<(), Error> {
         let path = self.path(&item.target);
-        match backup::keep(self.job, self.sessions, self.root, (&path, &item.target)).await {
+        match self
+            .job
+            .backups
+            .keep(self.sessions, self.root, (&path, &item.target))
+            .await
+        {
             Ok(()) => self.remove(path).await,
             Err(Error::File { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -544,7 +554,9 @@ impl<'a> Up<'a> {
             // A link under a name that the user did not give makes way.
             Some(FileType::Symlink) => {
                 item.changes = Changes::KIND;
-                backup::keep(job, self.sessions, self.root, (&path, &item.target)).await?;
+                job.backups
+                    .keep(self.sessions, self.root, (&path, &item.target))
+                    .await?;
                 return Ok(Prepared::Copy);
             }
             Some(kind @ (FileType::Fifo | FileType::CharacterDevice | FileType::BlockDevice))
@@ -602,7 +614,10 @@ impl<'a> Up<'a> {
         self.check_writable(&path, existing).await?;
         {
             let _turn = self.turn().await;
-            backup::keep(self.job, self.sessions, self.root, (&path, &item.target)).await?;
+            self.job
+                .backups
+                .keep(self.sessions, self.root, (&path, &item.target))
+                .await?;
         }
         if existing.mode & SET_ID != 0 && !Place::Server(self.sessions.clone()).is_root().await? {
             item.there.existing = Some(Existing {
@@ -738,7 +753,10 @@ impl<'a> Up<'a> {
         };
         let turn = self.turn().await;
         if is_there {
-            backup::keep(self.job, self.sessions, self.root, (path, &item.target)).await?;
+            self.job
+                .backups
+                .keep(self.sessions, self.root, (path, &item.target))
+                .await?;
         }
         self.sessions.with(make).await?;
         drop(turn);
@@ -747,11 +765,6 @@ impl<'a> Up<'a> {
     }
 
     // Small files.
-
-    async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        let begin = |sftp| SmallUp::new(self, sftp);
-        Queue::new(items).copy(self.job, self.sessions, begin).await
-    }
 
     fn lost_parts(&self) -> MutexGuard<'_, Vec<(Bytes, Option<Arc<Own>>)>> {
         self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner)

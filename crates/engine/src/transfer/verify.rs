@@ -11,7 +11,8 @@ use tokio::sync::{Notify, mpsc};
 use super::blocks::Hash;
 use super::content::{Side, Wanted};
 use super::path::shown;
-use super::{Job, Place};
+use super::place::Place;
+use super::progress::Progress;
 use crate::error::Error;
 
 /// What is compared of a copy; nothing, where that was not asked for.
@@ -116,12 +117,12 @@ impl Copied {
 /// # Errors
 /// Those of `copying`, and an end that makes no hashes at all: then nothing was compared.
 pub(super) async fn verify(
-    job: &Job,
-    from: &Place,
-    to: &Place,
+    verification: &Verification,
+    progress: &Progress,
+    (from, to): (&Place, &Place),
     copying: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
-    let Some(copied) = &job.verification.0 else {
+    let Some(copied) = &verification.0 else {
         return copying.await;
     };
     let mut copying = pin!(copying);
@@ -145,7 +146,7 @@ pub(super) async fn verify(
             }
             () = copied.enough.notified(), if !is_copied => {}
             Some(wrong) = comparisons.next(), if !comparisons.is_empty() => match wrong {
-                Ok(wrong) => wrong.into_iter().for_each(|(name, message)| job.failed_after(name, message)),
+                Ok(wrong) => wrong.into_iter().for_each(|(name, message)| progress.failed_after(name, message)),
                 Err(error) => unable = Some(error),
             },
         }

@@ -4,14 +4,19 @@ use std::collections::HashSet;
 use std::io;
 
 use bytes::Bytes;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, UploadFile};
 
+use super::super::item::Item;
 use super::super::part::Own;
-use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
+use super::super::path::shown;
+use super::super::place::Place;
+use super::super::reason::Reason;
+use super::super::small::{Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::super::source::open;
-use super::super::{Item, Place, Reason, path::shown};
 use super::{Up, looks};
+use crate::error::Error;
 use crate::sftp::{self, Sftp, Status};
 
 /// The small files on one session.
@@ -54,6 +59,13 @@ const READ_TOGETHER: usize = 64;
 /// What a small file of a server's may have more than the server said when it was found: there may be thousands of them in
 /// memory, for which room was made by what was said.
 const GROWTH: u64 = 64 * 1024;
+
+impl Up<'_> {
+    pub(super) async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        let begin = |sftp| SmallUp::new(self, sftp);
+        Queue::new(items).copy(self.job, self.sessions, begin).await
+    }
+}
 
 impl Work for SmallUp<'_> {
     type Plan = ManyUpload;

@@ -1,0 +1,317 @@
+//! [`Job`]: what a copy's parts share.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use trunkline_request::copy::{CopyEvent, CopyOptions};
+use trunkline_request::mode::ModeChange;
+
+use super::backup::Backups;
+use super::compression::Flow;
+use super::filter::Filters;
+use super::folder::Folder;
+use super::item::{Item, Kind};
+use super::parallel::{MOST_NARROW, MOST_SMALL_SESSIONS, NARROW, Plenty, WANTED_RATE, streams_for};
+use super::path::shown;
+use super::progress::Progress;
+use super::rate::Rate;
+use super::reason::{Reason, STOPPED};
+use super::sessions::{NEAR, Sessions};
+use super::sources::{Deletion, HardLinks};
+use super::there::Listings;
+use super::tree::{Finish, HeldNames, Tree};
+use super::verify::{Pair, Verification};
+use crate::engine::Host;
+use crate::error::Error;
+use crate::memory::tuned::MOST_STREAMS;
+use crate::sftp::{FileAttributes, Status};
+
+/// What a copy's parts share.
+pub(super) struct Job {
+    pub(super) options: CopyOptions,
+    pub(super) filters: Filters,
+    pub(super) deletion: Deletion,
+    pub(super) progress: Arc<Progress>,
+    pub(super) rate: Arc<Rate>,
+    pub(super) flow: Flow,
+    pub(super) plenty: Plenty,
+    /// What there is on the server under names that were looked at ahead; `None` for nothing. Each is used once.
+    pub(super) looked_at: Mutex<HashMap<Bytes, Option<FileAttributes>>>,
+    pub(super) tree: Tree,
+    pub(super) names: HeldNames,
+    pub(super) finish: Finish,
+    pub(super) hard_links: HardLinks,
+    pub(super) backups: Backups,
+    pub(super) there: Listings,
+    /// Pipes, sockets and devices that were found in trees.
+    specials: AtomicU64,
+    /// Nothing more can be written: the copy ends.
+    over: AtomicBool,
+    /// What is to be compared when it is there.
+    pub(super) verification: Verification,
+    /// The server was seen to refuse to rename what was written: files are written under their last names.
+    pub(super) no_renaming: AtomicBool,
+    /// A large file was begun of which nothing stays where it fails: a disk that it filled has room again.
+    pub(super) gives_back: AtomicBool,
+    /// How to copy the rest of a directory that was given a new name: the same copy again would go into it.
+    pub(super) rest: OnceLock<String>,
+}
+
+impl Job {
+    pub(super) fn new(
+        options: &CopyOptions,
+        progress: &Arc<Progress>,
+        rate: Arc<Rate>,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            options: options.clone(),
+            filters: Filters::new(&options.filters, options.only.as_deref())?,
+            deletion: Deletion::new(options.delete && options.recursive),
+            progress: progress.clone(),
+            rate,
+            flow: Flow::default(),
+            plenty: Plenty::default(),
+            looked_at: Mutex::default(),
+            tree: Tree::default(),
+            names: HeldNames::default(),
+            finish: Finish::default(),
+            hard_links: HardLinks::new(options.hard_links),
+            backups: Backups::new(options),
+            there: Listings::default(),
+            specials: AtomicU64::new(0),
+            verification: Verification::new(options.verify && !options.dry_run),
+            over: AtomicBool::new(false),
+            no_renaming: AtomicBool::new(false),
+            gives_back: AtomicBool::new(false),
+            rest: OnceLock::new(),
+        })
+    }
+
+    /// Tells that a name was not copied. Where nothing else can be written either, this is the last that is tried; those that
+    /// are under way then fail for the same reason.
+    pub(super) fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
+        let mut reason = reason.into();
+        if reason.for_all && !(reason.lacks_room() && self.gives_back.load(Ordering::Relaxed)) {
+            if self.over.swap(true, Ordering::Relaxed) {
+                return self.left(path);
+            }
+            if self.progress.total_files.load(Ordering::Relaxed) > 1 {
+                reason += STOPPED;
+                reason += self.rest.get().map_or("", String::as_str);
+            }
+        }
+        self.progress.failed(path, reason);
+    }
+
+    /// A file of `length` is at the target, under `path`.
+    pub(super) fn copied(&self, item: Item, path: impl FnOnce(&Item) -> Bytes, length: u64) {
+        self.verification.add(|| Pair {
+            target: path(&item),
+            source: item.source.clone(),
+            name: item.target.clone(),
+        });
+        self.progress.copied(item.target, length, item.changes);
+    }
+
+    /// A file's failure is told, and the copy continues; a session's is its end.
+    pub(super) fn go_on_after(&self, path: Bytes, error: Error) -> Result<(), Error> {
+        if matches!(error, Error::File { .. }) {
+            self.failed(path, error);
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    /// A tree has a pipe, a socket or a device, which is not copied. The first are named.
+    pub(super) fn special(&self, path: &[u8]) {
+        if self.specials.fetch_add(1, Ordering::Relaxed) < MOST_NAMED {
+            let message = format!("{} is a pipe, socket or device: skipped", shown(path));
+            self.progress.tell(CopyEvent::Note { message });
+        }
+    }
+
+    /// Whether a link leads out of the tree that it is in, by rsync's rule, and is left out for that.
+    pub(super) fn is_unsafe(&self, item: &Item, text: &[u8]) -> bool {
+        let is_unsafe = self.options.safe_links && leads_out(&item.target, text);
+        if is_unsafe {
+            let message = format!(
+                "{} leads out of the tree, to {}: skipped",
+                shown(&item.source),
+                shown(text)
+            );
+            self.progress.tell(CopyEvent::Note { message });
+            self.deletion.leave(&item.target);
+            self.progress.skipped(item);
+        }
+        is_unsafe
+    }
+
+    /// Says how many more there were than were named.
+    pub(super) fn more_specials(&self) {
+        let more = self.specials.load(Ordering::Relaxed).saturating_sub(MOST_NAMED);
+        if more > 0 {
+            let message = format!("{more} more pipes, sockets and devices were skipped");
+            self.progress.tell(CopyEvent::Note { message });
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// The server does not rename: what comes is written under its last name, which is said once.
+    pub(super) fn renaming_is_refused(&self, host: &str, status: &Status) {
+        if !self.no_renaming.swap(true, Ordering::Relaxed) {
+            let message = format!(
+                "{host}: renaming what was written is refused ({status}), so files are written under their last names; one \
+                 that is interrupted stays incomplete"
+            );
+            self.progress.tell(CopyEvent::Note { message });
+        }
+    }
+
+    /// Tells that a name is not copied because the copy has come to its end before.
+    pub(super) fn left(&self, path: Bytes) {
+        let message = format!("{} was not copied: the copy had stopped", shown(&path));
+        self.progress.tell(CopyEvent::Failed {
+            path,
+            message,
+            errno: None,
+            below: true,
+        });
+    }
+
+    /// The target's directory on this machine, and where what is replaced in it stays.
+    pub(super) fn open_folder(&self, root: &Path) -> std::io::Result<Folder> {
+        let backup = self.options.backup.clone().filter(|_| !self.options.dry_run);
+        Ok(Folder::open(root)?.keeping(backup))
+    }
+
+    /// A source's permissions as they count.
+    pub(super) fn mode(&self, mode: u32, kind: Kind) -> u32 {
+        match kind {
+            Kind::File | Kind::Directory => {
+                ModeChange::apply(&self.options.chmod, mode, kind == Kind::Directory)
+            }
+            Kind::Link | Kind::Other => mode,
+        }
+    }
+
+    /// Permissions for a new file or directory on this machine.
+    pub(super) fn local_mode(&self, mode: Option<u32>, usual: u32) -> u32 {
+        match mode {
+            Some(mode) if self.options.preserve => mode & self.options.kept_bits(),
+            mode => mode.unwrap_or(usual) & 0o777 & !self.options.umask,
+        }
+    }
+
+    pub(super) fn looked_at(&self) -> MutexGuard<'_, HashMap<Bytes, Option<FileAttributes>>> {
+        self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What may be in memory for large files. A limit on the rate bounds it to half a second's worth for all that share it,
+    /// since what is under way cannot be held back.
+    pub(super) fn memory(&self) -> usize {
+        const MOST: usize = 48 * 1024 * 1024;
+        // Each copy that shares the rate holds it once.
+        let sharing = Arc::strong_count(&self.rate) as u64;
+        match self.rate.limit {
+            Some(limit) => usize::try_from(limit / 2 / sharing)
+                .unwrap_or(MOST)
+                .clamp(256 * 1024, MOST),
+            None => MOST,
+        }
+    }
+
+    /// Sessions for a file: none but the first for what fits into a few windows, else as many as the distance is worth.
+    pub(super) async fn streams(&self, sessions: &Sessions, size: u64, upload: bool) -> usize {
+        if let Some(streams) = self.options.streams {
+            return streams.clamp(1, MOST_STREAMS);
+        }
+        let host = sessions.host();
+        let narrow = host.as_ref().filter(|_| upload).and_then(Host::window_in_front);
+        let narrow = narrow.map(u64::from).filter(|window| *window < NARROW);
+        // What opening one takes is some round trips.
+        let piece = narrow.map_or(4 * 1024 * 1024, |window| 8 * window.max(1));
+        let worth = usize::try_from(size / piece).unwrap_or(usize::MAX);
+        if worth < 2 || host.is_none() {
+            return 1;
+        }
+        if narrow.is_some() {
+            return worth.min(MOST_NARROW);
+        }
+        let tuned = host.as_ref().and_then(Host::tuned);
+        if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
+            return streams.min(worth).max(1);
+        }
+        // A session that is lost meanwhile is replaced by whoever uses it.
+        let Ok(rtt) = sessions.rtt().await else { return 1 };
+        let rate = self
+            .rate
+            .limit
+            .map_or(WANTED_RATE, |limit| WANTED_RATE.min(limit as f64));
+        streams_for(rate, rtt, size, upload).min(worth)
+    }
+
+    /// Sessions for small files, where there are enough of them: `near` by, or far away, where each has its windows and open
+    /// files.
+    pub(super) async fn small_streams(&self, sessions: &Sessions, near: usize) -> usize {
+        let wanted = match self.options.streams {
+            Some(streams) => streams,
+            None if sessions.host().is_none() => 1,
+            None => match sessions.rtt().await {
+                Ok(rtt) if rtt < NEAR => near,
+                Ok(_) => MOST_SMALL_SESSIONS,
+                Err(_) => 1,
+            },
+        };
+        wanted.clamp(1, MOST_SMALL_SESSIONS)
+    }
+}
+
+/// Pipes, sockets and devices in trees of which each gets a line.
+const MOST_NAMED: u64 = 10;
+
+/// Whether a link at a path below the target leads to something that is not below it.
+fn leads_out(path: &[u8], text: &[u8]) -> bool {
+    let mut depth = path.iter().filter(|byte| **byte == b'/').count();
+    if text.is_empty() || text.starts_with(b"/") {
+        return true;
+    }
+    for part in text.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if depth == 0 => return true,
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_safe_that_stays_in_the_tree() {
+        for (path, text, out) in [
+            ("l", "f", false),
+            ("l", "../f", true),
+            ("d/l", "../f", false),
+            ("d/l", "e/../../f", false),
+            ("d/l", "../../f", true),
+            ("d/l", "/etc/passwd", true),
+            ("d/l", "", true),
+        ] {
+            assert_eq!(
+                leads_out(path.as_bytes(), text.as_bytes()),
+                out,
+                "{path} -> {text}"
+            );
+        }
+    }
+}

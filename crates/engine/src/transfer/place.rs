@@ -1,0 +1,266 @@
+//! [`Location`]: one end of a copy, as it was given; [`Place`]: where that is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use trunkline_request::copy::CopyOptions;
+
+use super::blocking::blocking;
+use super::path::{self, shown};
+use super::sessions::Sessions;
+use super::stream::Stream;
+use super::{folder, part};
+use crate::engine::Host;
+use crate::error::Error;
+use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
+
+/// One end of a copy.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Location {
+    /// A path on this machine. A pipe or a device is read from or written to, and not replaced.
+    Local(PathBuf),
+    /// What is open already: as a source read to its end, as a target written to.
+    Stream(Stream),
+    /// A path on a server, reached over as many sessions as are worth having. Not absolute, it starts at the user's
+    /// home. As a source its parts may be patterns with `*`, `?` and `[…]`.
+    Host(Host, Bytes),
+    /// A path on a server, over this session alone.
+    Session(Sftp, Bytes),
+}
+
+impl Location {
+    pub(super) fn path(&self) -> Bytes {
+        match self {
+            Self::Local(path) => Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes()),
+            Self::Stream(stream) => stream.path(),
+            Self::Host(_, path) | Self::Session(_, path) => path.clone(),
+        }
+    }
+
+    /// Whether two locations are of one machine, so that the same sessions serve both.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Local(_) | Self::Stream(_), Self::Local(_) | Self::Stream(_)) => true,
+            (Self::Host(a, _), Self::Host(b, _)) => a.config().sharing_key() == b.config().sharing_key(),
+            (Self::Session(a, _), Self::Session(b, _)) => Arc::ptr_eq(a.link(), b.link()),
+            _ => false,
+        }
+    }
+}
+
+/// Where one end is.
+#[derive(Clone)]
+pub(super) enum Place {
+    Local,
+    Server(Arc<Sessions>),
+}
+
+impl Place {
+    pub(super) async fn of(location: &Location) -> Result<Self, Error> {
+        Ok(match location {
+            Location::Local(_) | Location::Stream(_) => Self::Local,
+            Location::Host(host, _) => Self::Server(Arc::new(Sessions::to(host).await?)),
+            Location::Session(sftp, _) => Self::Server(Arc::new(Sessions::over(sftp))),
+        })
+    }
+
+    /// A path there, for people.
+    pub(super) fn shown(&self, path: &[u8]) -> String {
+        match self {
+            Self::Local => shown(path),
+            Self::Server(sessions) => format!("{}:{}", sessions.first().host(), shown(path)),
+        }
+    }
+
+    /// The machine and the account, to tell them from others.
+    pub(super) fn id(&self) -> Vec<u8> {
+        match self {
+            Self::Local => {
+                let uid = rustix::process::geteuid().as_raw();
+                let machine = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+                [&machine[..], &uid.to_be_bytes()].concat()
+            }
+            Self::Server(sessions) => match sessions.host() {
+                Some(host) => {
+                    let config = host.config();
+                    format!("{}@{}:{}", config.user, config.hostname, config.port).into_bytes()
+                }
+                None => sessions.first().host().as_bytes().to_vec(),
+            },
+        }
+    }
+
+    /// Whether what is written there is written as root; of a server, by whose the directory is that a session begins in.
+    pub(super) async fn is_root(&self) -> Result<bool, Error> {
+        let Self::Server(sessions) = self else {
+            return Ok(rustix::process::geteuid().is_root());
+        };
+        let home = |sftp: Sftp| async move { sftp.stat(Bytes::from_static(b".")).await };
+        match sessions.with(home).await {
+            Ok(home) => Ok(home.owner.is_some_and(|owner| owner.uid == 0)),
+            Err(Error::File { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses to keep owners where only root could.
+    pub(super) async fn check_owners(&self, options: &CopyOptions) -> Result<(), Error> {
+        if !options.numeric_ids || self.is_root().await? {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "only root can keep owners and groups, and {} is another user: log in as root, or copy without --numeric-ids",
+            match self {
+                Self::Local => "this one".to_owned(),
+                Self::Server(sessions) => format!("the one at {}", sessions.first().host()),
+            }
+        )))
+    }
+
+    /// Refuses to keep backups where a file cannot have two names.
+    pub(super) async fn check_backups(&self, options: &CopyOptions) -> Result<(), Error> {
+        let (Self::Server(sessions), Some(_)) = (self, &options.backup) else {
+            return Ok(());
+        };
+        let (sftp, none) = (sessions.first(), Bytes::new);
+        let (from, to) = (none(), none());
+        let link = trunkline_sftp::Request::Hardlink { from, to };
+        let (from, to) = (none(), none());
+        let rename = trunkline_sftp::Request::PosixRename { from, to };
+        if sftp.link().supports(&link).await? && sftp.link().supports(&rename).await? {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "{} cannot give a file a second name, which backups are made with: copy without --backup",
+            sftp.host()
+        )))
+    }
+
+    /// A path made absolute and without links; `None` where there is nothing.
+    pub(super) async fn absolute(&self, path: &Bytes) -> Option<Bytes> {
+        match self {
+            Self::Local => {
+                let path = PathBuf::from(path::os(path));
+                let found = blocking(move || std::fs::canonicalize(path)).await.ok()?;
+                Some(Bytes::copy_from_slice(found.as_os_str().as_encoded_bytes()))
+            }
+            Self::Server(sessions) => sessions.first().realpath(path).await.ok(),
+        }
+    }
+
+    /// Whether a folder is the same one here and at another place, whatever the places are called: what is made in it
+    /// here is seen there.
+    pub(super) async fn shows_what_is_made_at(&self, other: &Self, folder: &Bytes) -> Result<bool, Error> {
+        let probe = part::random(&path::in_root(folder, b"copy"));
+        let made = match self {
+            Self::Local => {
+                let probe = PathBuf::from(path::os(&probe));
+                blocking(move || std::fs::create_dir(probe)).await.is_ok()
+            }
+            Self::Server(sessions) => sessions
+                .first()
+                .mkdir(&probe, FileAttributes::default())
+                .await
+                .is_ok(),
+        };
+        if !made {
+            // Nothing can be made there: the copy says so.
+            return Ok(false);
+        }
+        let seen = match other {
+            Self::Local => {
+                let probe = PathBuf::from(path::os(&probe));
+                blocking(move || std::fs::symlink_metadata(probe)).await.is_ok()
+            }
+            Self::Server(sessions) => sessions.first().lstat(&probe).await.is_ok(),
+        };
+        match self {
+            Self::Local => {
+                let probe = PathBuf::from(path::os(&probe));
+                let _ = blocking(move || std::fs::remove_dir(probe)).await;
+            }
+            Self::Server(sessions) => {
+                let _ = sessions.first().rmdir(&probe).await;
+            }
+        }
+        Ok(seen)
+    }
+
+    /// A location with its `~` expanded, where it is a server's.
+    pub(super) async fn expanded(&self, location: &Location) -> Result<Location, Error> {
+        let mut expanded = location.clone();
+        if let (Self::Server(sessions), Location::Host(_, path) | Location::Session(_, path)) =
+            (self, &mut expanded)
+            && path.starts_with(b"~")
+        {
+            let typed = path.clone();
+            let expand = |sftp: Sftp| {
+                let typed = typed.clone();
+                async move { path::Expanded::of(&sftp, &typed).await }
+            };
+            *path = sessions.with(expand).await?.path();
+        }
+        Ok(expanded)
+    }
+
+    /// Makes the target's directory and those above it, as mkdir -p does.
+    pub(super) async fn make_directories(&self, path: &Bytes, options: &CopyOptions) -> Result<(), Error> {
+        if options.dry_run {
+            return Ok(());
+        }
+        match self {
+            Self::Local => {
+                let path = PathBuf::from(path::os(path));
+                let mode = 0o777 & !options.umask;
+                let making = path.clone();
+                let made = blocking(move || folder::make_directories(&making, mode)).await;
+                made.map_err(|error| {
+                    Error::local(
+                        format!("creating {}", shown(path.as_os_str().as_encoded_bytes())),
+                        error,
+                    )
+                })
+            }
+            Self::Server(sessions) => {
+                let make = |sftp: Sftp| async move { make_directories_there(&sftp, path, 0o777).await };
+                sessions.with(make).await
+            }
+        }
+    }
+}
+
+/// Makes directories on a server, the innermost first that has one to be in.
+pub(super) async fn make_directories_there(sftp: &Sftp, path: &Bytes, mode: u32) -> Result<(), Error> {
+    let path = path.slice(..path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1));
+    let slashes = path
+        .iter()
+        .enumerate()
+        .filter(|(at, byte)| *at > 0 && **byte == b'/');
+    let ends: Vec<usize> = slashes.map(|(at, _)| at).chain([path.len()]).collect();
+    let mut missing = Vec::new();
+    for end in ends.into_iter().rev() {
+        match sftp.stat(path.slice(..end)).await {
+            Err(error) if error.is_no_such_file() && end > 0 => missing.push(end),
+            Err(error @ Error::File { .. }) => return Err(error),
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    for end in missing.into_iter().rev() {
+        let folder = path.slice(..end);
+        let attributes = FileAttributes {
+            permissions: Some(Permissions(mode)),
+            ..FileAttributes::default()
+        };
+        if let Err(error) = sftp.mkdir(&folder, attributes).await {
+            // Somebody else may have made it meanwhile.
+            let found = sftp.stat(&folder).await.ok().and_then(|found| found.file_type());
+            if found != Some(FileType::Directory) {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! [`Progress`]: how far a copy is.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bytes::Bytes;
+use trunkline_request::copy::{Changes, CopyEvent, Snapshot, Waiting};
+
+use super::item::Item;
+use super::place::{Location, Place};
+use super::reason::Reason;
+use super::sessions::Sessions;
+use crate::error::Error;
+
+/// How far a copy is. Shared between the copy and whoever watches it.
+#[derive(Default)]
+pub struct Progress {
+    bytes: AtomicU64,
+    /// What need not be moved again, whatever becomes of the sessions.
+    kept: AtomicU64,
+    /// Of files that are there.
+    copied_bytes: AtomicU64,
+    pub(super) total_bytes: AtomicU64,
+    files: AtomicU64,
+    pub(super) total_files: AtomicU64,
+    skipped: AtomicU64,
+    adjusted: AtomicU64,
+    found_bytes: AtomicU64,
+    pub(super) failed: AtomicU64,
+    deleted: AtomicU64,
+    pub(super) resumed: AtomicU64,
+    pub(super) streams: AtomicU64,
+    compressed: AtomicBool,
+    pub(super) counted: AtomicBool,
+    current: Mutex<Bytes>,
+    /// The host that is being connected to, and the length of what is being checked.
+    connecting: Mutex<Option<String>>,
+    checking: AtomicU64,
+    /// Guards the list for as long as it takes to add to it.
+    sessions: Mutex<Vec<Weak<Sessions>>>,
+    /// It was said that a server makes no hashes.
+    pub(super) no_hashes: AtomicBool,
+    watcher: Option<Box<dyn Fn(CopyEvent) + Send + Sync>>,
+}
+
+impl Progress {
+    /// With somebody who wants to know what becomes of each name. Called from the copy's tasks: it must not block.
+    pub fn watched(watcher: impl Fn(CopyEvent) + Send + Sync + 'static) -> Self {
+        Self {
+            watcher: Some(Box::new(watcher)),
+            ..Self::default()
+        }
+    }
+
+    /// How far it is.
+    pub fn snapshot(&self) -> Snapshot {
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        Snapshot {
+            bytes: load(&self.bytes),
+            total_bytes: load(&self.total_bytes),
+            files: load(&self.files),
+            total_files: load(&self.total_files),
+            skipped: load(&self.skipped),
+            adjusted: load(&self.adjusted),
+            found_bytes: load(&self.found_bytes),
+            failed: load(&self.failed),
+            deleted: load(&self.deleted),
+            resumed: load(&self.resumed),
+            streams: load(&self.streams),
+            compressed: self.compressed.load(Ordering::Relaxed),
+            counted: self.counted.load(Ordering::Relaxed),
+            current: self
+                .current
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            waiting: self.waiting(),
+        }
+    }
+
+    fn waiting(&self) -> Option<Waiting> {
+        let connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = connecting.clone() {
+            return Some(Waiting::Connecting { host });
+        }
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |sessions: &Weak<Sessions>| sessions.upgrade()?.waits_for();
+        if let Some(waiting) = sessions.iter().find_map(waits) {
+            return Some(waiting);
+        }
+        let bytes = self.checking.load(Ordering::Relaxed);
+        (bytes > 0).then_some(Waiting::Checking { bytes })
+    }
+
+    /// Shows what an earlier copy left as being checked until the answer is dropped.
+    pub(super) fn checks(&self, bytes: u64) -> impl Drop {
+        self.checking.fetch_add(bytes, Ordering::Relaxed);
+        Checking {
+            progress: self,
+            bytes,
+        }
+    }
+
+    /// A place for one end of the copy, shown as being connected to meanwhile.
+    pub(super) async fn connect(&self, location: &Location) -> Result<Place, Error> {
+        let shown = |host| *self.connecting.lock().unwrap_or_else(PoisonError::into_inner) = host;
+        if let Location::Host(host, _) = location {
+            shown(Some(host.config().original_host.clone()));
+        }
+        let place = Place::of(location).await;
+        shown(None);
+        let place = place?;
+        if let Place::Server(sessions) = &place {
+            let mut all = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(Arc::downgrade(sessions));
+        }
+        Ok(place)
+    }
+
+    /// How far it was when it ended. What was moved of files that then failed, or more than once, no longer counts.
+    pub(super) fn ended(&self) -> Snapshot {
+        let bytes = self.copied_bytes.load(Ordering::Relaxed);
+        let now = self.snapshot();
+        Snapshot {
+            bytes,
+            resumed: now.resumed.min(bytes),
+            ..now
+        }
+    }
+
+    /// Grows with everything that is copied, looked at or deleted.
+    pub(super) fn steps(&self) -> u64 {
+        let counts = [
+            &self.kept,
+            &self.files,
+            &self.skipped,
+            &self.adjusted,
+            &self.failed,
+            &self.deleted,
+            &self.total_files,
+        ];
+        counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(super) fn found(&self, bytes: u64) {
+        self.total_files.fetch_add(1, Ordering::Relaxed);
+        self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.found_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn moved(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of a large file: a lost session does not take them with it.
+    pub(super) fn kept(&self, bytes: u64) {
+        self.moved(bytes);
+        self.kept.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn compressed(&self, compressed: bool) {
+        self.compressed.store(compressed, Ordering::Relaxed);
+    }
+
+    pub(super) fn began(&self, path: &Bytes) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = path.clone();
+    }
+
+    pub(super) fn tell(&self, event: CopyEvent) {
+        let counter = match &event {
+            CopyEvent::Copied { .. } => &self.files,
+            CopyEvent::Skipped { .. } => &self.skipped,
+            CopyEvent::Adjusted { .. } => &self.adjusted,
+            CopyEvent::Failed { .. } => &self.failed,
+            CopyEvent::Deleted { .. } => &self.deleted,
+            CopyEvent::Note { .. } => return self.show(event),
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.show(event);
+    }
+
+    fn show(&self, event: CopyEvent) {
+        if let Some(watcher) = &self.watcher {
+            watcher(event);
+        }
+    }
+
+    pub(super) fn copied(&self, path: Bytes, length: u64, changes: Changes) {
+        self.copied_bytes.fetch_add(length, Ordering::Relaxed);
+        self.tell(CopyEvent::Copied {
+            path,
+            length,
+            changes,
+        });
+    }
+
+    pub(super) fn would_copy(&self, item: Item) {
+        self.moved(item.size);
+        self.copied(item.target, item.size, item.changes);
+    }
+
+    /// The target has it, and these of its looks were set.
+    pub(super) fn adjusted(&self, item: &Item, changes: Changes) {
+        if changes.is_empty() {
+            return self.skipped(item);
+        }
+        self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
+        self.tell(CopyEvent::Adjusted {
+            path: item.target.clone(),
+            changes,
+        });
+    }
+
+    pub(super) fn skipped(&self, item: &Item) {
+        // What is not going to be copied is not left to copy.
+        self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
+        self.tell(CopyEvent::Skipped {
+            path: item.target.clone(),
+        });
+    }
+
+    pub(super) fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
+        let Reason { message, errno, .. } = reason.into();
+        self.tell(CopyEvent::Failed {
+            path,
+            message,
+            errno,
+            below: false,
+        });
+    }
+
+    /// What was said to be copied is not what it should be.
+    pub(super) fn failed_after(&self, name: Bytes, message: String) {
+        self.files.fetch_sub(1, Ordering::Relaxed);
+        self.failed(name, message);
+    }
+
+    /// A name is not copied because its directory, which was told, is not there.
+    pub(super) fn failed_below(&self, path: Bytes, shown: &str) {
+        self.tell(CopyEvent::Failed {
+            path,
+            message: format!("{shown} was not copied: its directory could not be created"),
+            errno: None,
+            below: true,
+        });
+    }
+}
+
+/// What is being checked, until this is dropped.
+struct Checking<'a> {
+    progress: &'a Progress,
+    bytes: u64,
+}
+
+impl Drop for Checking<'_> {
+    fn drop(&mut self) {
+        self.progress.checking.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}

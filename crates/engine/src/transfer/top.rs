@@ -1,0 +1,67 @@
+//! [`Top`]: what the target is; [`Source`]: what the user named to be copied.
+
+use bytes::Bytes;
+
+use super::compare::Beside;
+use super::path::{self, shown};
+use super::place::{Location, Place};
+use super::stream::Stream;
+use crate::error::Error;
+
+/// What the target is: the directory that everything goes into, and the name there.
+#[derive(Clone)]
+pub(super) struct Top {
+    pub(super) root: Bytes,
+    /// The name of the one source; `None`: each keeps its own.
+    pub(super) name: Option<Bytes>,
+    /// What the directory is like, where it is there.
+    pub(super) found: Option<Beside>,
+}
+
+impl Top {
+    /// A directory into which everything goes.
+    pub(super) fn directory(root: Bytes) -> Self {
+        Self {
+            root,
+            name: None,
+            found: None,
+        }
+    }
+}
+
+/// A source as the user named it.
+pub(super) struct Source {
+    pub(super) path: Bytes,
+    pub(super) stream: Option<Stream>,
+}
+
+impl Source {
+    pub(super) fn of(location: &Location) -> Self {
+        Self {
+            path: location.path(),
+            stream: match location {
+                Location::Stream(stream) => Some(stream.clone()),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Says so where a folder at `path` is copied into itself: to a name below a target, an absolute path, that is in the folder.
+pub(super) async fn into_itself(
+    from: &Place,
+    path: &Bytes,
+    to: &Place,
+    (target, name): (&Bytes, &Bytes),
+) -> Result<Option<String>, Error> {
+    let Some(path) = from.absolute(path).await else {
+        return Ok(None);
+    };
+    let into = path::in_root(target, name);
+    let is_inside = match into.strip_prefix(&path[..]) {
+        Some(rest) => rest.starts_with(b"/") && !rest[1..].is_empty() || path == "/",
+        None => false,
+    };
+    let loops = is_inside && to.shows_what_is_made_at(from, target).await?;
+    Ok(loops.then(|| format!("{} cannot be copied into itself, {}", shown(&path), shown(&into))))
+}
