@@ -173,10 +173,13 @@ impl Engine {
     fn counters(&self) -> PyResult<Vec<(&'static str, u64)>> {
         let metrics = self.engine()?.metrics();
         Ok(vec![
-            ("connections_started", metrics.connections_started.value()),
+            (
+                "connections_started",
+                metrics.counters.connections_started.value(),
+            ),
             (
                 "connections_authenticated",
-                metrics.connections_authenticated.value(),
+                metrics.counters.connections_authenticated.value(),
             ),
         ])
     }

@@ -167,22 +167,38 @@ impl Stage {
     }
 }
 
+/// Counters that are one number, each with what Prometheus is told of it.
+macro_rules! counters {
+    ($($counter:ident: $help:literal,)+) => {
+        /// What only grows.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $(#[doc = concat!($help, ".")] pub $counter: Counter,)+
+        }
+
+        impl Counters {
+            /// Their names, what they count, and they themselves.
+            fn all(&self) -> impl IntoIterator<Item = (&'static str, &'static str, &Counter)> {
+                [$((stringify!($counter), $help, &self.$counter)),+]
+            }
+        }
+    };
+}
+
+counters! {
+    connections_started: "Connections that were begun",
+    connections_authenticated: "Connections that were authenticated",
+    further_connections: "Connections that were made beside the first to a host, for more sessions or for traffic",
+    session_overflows: "Times that a server did not take a session on a connection, so that it went to another",
+    reconnects: "Connections that were begun in the place of one that was lost",
+    sftp_resumed: "Times that an SFTP session was carried over to a new connection",
+    sftp_given_up: "SFTP sessions that were lost and could not be carried over",
+}
+
 /// The counters of an engine.
 pub struct Metrics {
-    /// Connections that were begun.
-    pub connections_started: Counter,
-    /// Connections that were authenticated.
-    pub connections_authenticated: Counter,
-    /// Connections beside the first to a host.
-    pub further_connections: Counter,
-    /// Times that a session was not taken by its connection, and had to go to another.
-    pub overflows: Counter,
-    /// First connections to a host that took the place of one that was lost.
-    pub reconnects: Counter,
-    /// Times that an SFTP session was carried over to a new connection.
-    pub sftp_resumed: Counter,
-    /// SFTP sessions that were to be carried over and could not be.
-    pub sftp_given_up: Counter,
+    /// What only grows.
+    pub counters: Counters,
     /// Handshakes that wait because as many as may be are under way with their server.
     pub waiting_for_server: Queue,
     /// The same, in all.
@@ -231,13 +247,7 @@ pub fn host_label<'a, L: Borrow<str> + Ord, T>(host: &'a str, counted: &BTreeMap
 impl Default for Metrics {
     fn default() -> Self {
         Self {
-            connections_started: Counter::default(),
-            connections_authenticated: Counter::default(),
-            further_connections: Counter::default(),
-            overflows: Counter::default(),
-            reconnects: Counter::default(),
-            sftp_resumed: Counter::default(),
-            sftp_given_up: Counter::default(),
+            counters: Counters::default(),
             waiting_for_server: Queue::default(),
             waiting_for_turn: Queue::default(),
             handshakes: Family::new_with_constructor(times),
@@ -313,8 +323,7 @@ impl Metrics {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics")
-            .field("connections_started", &self.connections_started)
-            .field("connections_authenticated", &self.connections_authenticated)
+            .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
 }
@@ -343,44 +352,7 @@ struct Totals(Arc<Metrics>);
 
 impl Collector for Totals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counters = [
-            (
-                "connections_started",
-                "Connections that were begun",
-                &self.0.connections_started,
-            ),
-            (
-                "connections_authenticated",
-                "Connections that were authenticated",
-                &self.0.connections_authenticated,
-            ),
-            (
-                "further_connections",
-                "Connections that were made beside the first to a host, for more sessions or for traffic",
-                &self.0.further_connections,
-            ),
-            (
-                "session_overflows",
-                "Times that a server did not take a session on a connection, so that it went to another",
-                &self.0.overflows,
-            ),
-            (
-                "reconnects",
-                "Connections that were begun in the place of one that was lost",
-                &self.0.reconnects,
-            ),
-            (
-                "sftp_resumed",
-                "Times that an SFTP session was carried over to a new connection",
-                &self.0.sftp_resumed,
-            ),
-            (
-                "sftp_given_up",
-                "SFTP sessions that were lost and could not be carried over",
-                &self.0.sftp_given_up,
-            ),
-        ];
-        for (name, help, counter) in counters {
+        for (name, help, counter) in self.0.counters.all() {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(counter.value()).encode(metric)?;
         }

@@ -419,7 +419,7 @@ impl Pool {
                             misplaced.refusals += u32::from(self.state().policy.reuse() == Reuse::Doubted);
                             match verdict {
                                 Verdict::PlaceAnew => {
-                                    self.metrics.overflows.add(1);
+                                    self.metrics.counters.session_overflows.add(1);
                                     refused = Some(error);
                                     continue;
                                 }
@@ -799,12 +799,12 @@ impl Pool {
                     self.connect(&mut state, id, caller);
                     let how = match state.policy.is_further(id) {
                         true => {
-                            self.metrics.further_connections.add(1);
+                            self.metrics.counters.further_connections.add(1);
                             How::Open(Tally::default())
                         }
                         false => {
                             if std::mem::take(&mut state.lost) {
-                                self.metrics.reconnects.add(1);
+                                self.metrics.counters.reconnects.add(1);
                             }
                             How::WithLogIn
                         }

@@ -82,14 +82,14 @@ impl<'a> Observers<'a> {
 
     /// It was carried over to a new connection.
     pub(crate) fn note_resumption(&self) {
-        self.metrics.sftp_resumed.add(1);
+        self.metrics.counters.sftp_resumed.add(1);
         self.audit.resumed();
         self.activity.note_resumption();
     }
 
     /// It could not be carried over any more.
     pub(crate) fn note_loss(&self) {
-        self.metrics.sftp_given_up.add(1);
+        self.metrics.counters.sftp_given_up.add(1);
     }
 
     /// The session has ended so.

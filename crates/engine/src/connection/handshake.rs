@@ -557,7 +557,7 @@ async fn establish(
             return Err(Failed::logging_in(error, ahead, driver));
         }
     };
-    handshake.engine_metrics.connections_authenticated.add(1);
+    handshake.engine_metrics.counters.connections_authenticated.add(1);
     let learnt = (logged_in.key, logged_in.early_session);
     handshake.learn(attempt, &driver.proto, learnt);
     let wants_updates = logged_in.accepted.may_update || handshake.login.verifier().is_some();
@@ -592,7 +592,7 @@ impl<'a> Prepared<'a> {
         let gate = handshake.gate.as_ref();
         let metrics = &handshake.engine_metrics;
         let of_server = permit(gate.map(|gate| &*gate.server), &metrics.waiting_for_server).await;
-        metrics.connections_started.add(1);
+        metrics.counters.connections_started.add(1);
         let begun = Instant::now();
         let facts = handshake.memory.facts(&handshake.host_id()).unwrap_or_default();
         let loading = async {
