@@ -7,7 +7,7 @@ use crate::extension::{
     COPY_DATA, EXPAND_PATH, FSTATVFS, FSYNC, HARDLINK, HOME_DIRECTORY, LIMITS, LSETSTAT, POSIX_RENAME,
     STATVFS, USERS_GROUPS,
 };
-use crate::packet::{Writer, kind};
+use crate::packet::{Reader, Truncated, Writer, kind};
 use crate::reply::{Expect, Handle};
 
 /// The purposes of opening a file: the pflags of section 6.3. Combine with `|`.
@@ -228,6 +228,24 @@ pub enum Request {
     },
 }
 
+/// The handles in a request, however it is borrowed.
+macro_rules! handles_in {
+    ($request:expr) => {
+        match $request {
+            Self::Close { handle }
+            | Self::Read { handle, .. }
+            | Self::Write { handle, .. }
+            | Self::Fstat { handle }
+            | Self::Fsetstat { handle, .. }
+            | Self::Readdir { handle }
+            | Self::Fsync { handle }
+            | Self::Fstatvfs { handle } => [Some(handle), None],
+            Self::CopyData { from, to, .. } => [Some(from), Some(to)],
+            _ => [None, None],
+        }
+    };
+}
+
 impl Request {
     /// The extension that the server must have announced, with its version.
     pub fn extension(&self) -> Option<(&'static str, &'static str)> {
@@ -247,36 +265,14 @@ impl Request {
         })
     }
 
-    /// The same, to be replaced.
-    pub(crate) fn handles_mut(&mut self) -> [Option<&mut Handle>; 2] {
-        match self {
-            Self::Close { handle }
-            | Self::Read { handle, .. }
-            | Self::Write { handle, .. }
-            | Self::Fstat { handle }
-            | Self::Fsetstat { handle, .. }
-            | Self::Readdir { handle }
-            | Self::Fsync { handle }
-            | Self::Fstatvfs { handle } => [Some(handle), None],
-            Self::CopyData { from, to, .. } => [Some(from), Some(to)],
-            _ => [None, None],
-        }
-    }
-
     /// The handles in it.
     pub(crate) fn handles(&self) -> [Option<&Handle>; 2] {
-        match self {
-            Self::Close { handle }
-            | Self::Read { handle, .. }
-            | Self::Write { handle, .. }
-            | Self::Fstat { handle }
-            | Self::Fsetstat { handle, .. }
-            | Self::Readdir { handle }
-            | Self::Fsync { handle }
-            | Self::Fstatvfs { handle } => [Some(handle), None],
-            Self::CopyData { from, to, .. } => [Some(from), Some(to)],
-            _ => [None, None],
-        }
+        handles_in!(self)
+    }
+
+    /// The same, to be replaced.
+    pub(crate) fn handles_mut(&mut self) -> [Option<&mut Handle>; 2] {
+        handles_in!(self)
     }
 
     /// Returns whether a success takes one of the server's handles.
@@ -439,6 +435,130 @@ impl Request {
             }
         }
     }
+
+    /// Reads what a client sends: a request of this kind behind its number. `None` for what is not known here.
+    pub(crate) fn decode(kind: u8, reader: &mut Reader) -> Result<Option<Self>, Truncated> {
+        // Copies: what is kept for as long as a file is open must not keep a receive buffer.
+        let string = |reader: &mut Reader| reader.string().map(|bytes| Bytes::copy_from_slice(&bytes));
+        let handle = |reader: &mut Reader| string(reader).map(Handle);
+        Ok(Some(match kind {
+            kind::OPEN => Self::Open {
+                path: string(reader)?,
+                flags: OpenFlags(reader.u32()?),
+                attributes: FileAttributes::decode(reader)?,
+            },
+            kind::CLOSE => Self::Close {
+                handle: handle(reader)?,
+            },
+            kind::READ => Self::Read {
+                handle: handle(reader)?,
+                offset: reader.u64()?,
+                length: reader.u32()?,
+            },
+            kind::LSTAT => Self::Lstat {
+                path: string(reader)?,
+            },
+            kind::STAT => Self::Stat {
+                path: string(reader)?,
+            },
+            kind::FSTAT => Self::Fstat {
+                handle: handle(reader)?,
+            },
+            kind::SETSTAT => Self::Setstat {
+                path: string(reader)?,
+                attributes: FileAttributes::decode(reader)?,
+            },
+            kind::FSETSTAT => Self::Fsetstat {
+                handle: handle(reader)?,
+                attributes: FileAttributes::decode(reader)?,
+            },
+            kind::OPENDIR => Self::Opendir {
+                path: string(reader)?,
+            },
+            kind::READDIR => Self::Readdir {
+                handle: handle(reader)?,
+            },
+            kind::REMOVE => Self::Remove {
+                path: string(reader)?,
+            },
+            kind::MKDIR => Self::Mkdir {
+                path: string(reader)?,
+                attributes: FileAttributes::decode(reader)?,
+            },
+            kind::RMDIR => Self::Rmdir {
+                path: string(reader)?,
+            },
+            kind::REALPATH => Self::Realpath {
+                path: string(reader)?,
+            },
+            kind::RENAME => Self::Rename {
+                from: string(reader)?,
+                to: string(reader)?,
+            },
+            kind::READLINK => Self::Readlink {
+                path: string(reader)?,
+            },
+            kind::SYMLINK => Self::Symlink {
+                target: string(reader)?,
+                link: string(reader)?,
+            },
+            kind::EXTENDED => return decode_extended(&reader.string()?, reader),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+fn decode_extended(name: &[u8], reader: &mut Reader) -> Result<Option<Request>, Truncated> {
+    let string = |reader: &mut Reader| reader.string().map(|bytes| Bytes::copy_from_slice(&bytes));
+    let is = |(known, _): (&str, &str)| name == known.as_bytes();
+    Ok(Some(if is(POSIX_RENAME) {
+        Request::PosixRename {
+            from: string(reader)?,
+            to: string(reader)?,
+        }
+    } else if is(HARDLINK) {
+        Request::Hardlink {
+            from: string(reader)?,
+            to: string(reader)?,
+        }
+    } else if is(FSYNC) {
+        Request::Fsync {
+            handle: Handle(string(reader)?),
+        }
+    } else if is(STATVFS) {
+        Request::Statvfs {
+            path: string(reader)?,
+        }
+    } else if is(FSTATVFS) {
+        Request::Fstatvfs {
+            handle: Handle(string(reader)?),
+        }
+    } else if is(LSETSTAT) {
+        Request::Lsetstat {
+            path: string(reader)?,
+            attributes: FileAttributes::decode(reader)?,
+        }
+    } else if is(LIMITS) {
+        Request::Limits
+    } else if is(EXPAND_PATH) {
+        Request::ExpandPath {
+            path: string(reader)?,
+        }
+    } else if is(HOME_DIRECTORY) {
+        Request::HomeDirectory {
+            user: string(reader)?,
+        }
+    } else if is(COPY_DATA) {
+        Request::CopyData {
+            from: Handle(string(reader)?),
+            from_offset: reader.u64()?,
+            length: reader.u64()?,
+            to: Handle(string(reader)?),
+            to_offset: reader.u64()?,
+        }
+    } else {
+        return Ok(None);
+    }))
 }
 
 #[cfg(test)]

@@ -5,13 +5,9 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use crate::attributes::FileAttributes;
 use crate::data::{Data, Inbox};
 use crate::error::Error;
-use crate::extension::{
-    COPY_DATA, EXPAND_PATH, FSTATVFS, FSYNC, HARDLINK, HOME_DIRECTORY, LIMITS, LSETSTAT, POSIX_RENAME,
-    STATVFS,
-};
 use crate::packet::{MAX_PACKET, Reader, Truncated, kind};
 use crate::reply::{DirEntry, Handle};
-use crate::request::{OpenFlags, Request};
+use crate::request::Request;
 use crate::status::{Status, StatusCode};
 
 /// A packet without its length.
@@ -88,7 +84,7 @@ impl Order {
             return write;
         }
         let body = body.into_bytes();
-        match decode(kind, &mut Reader::new(body.clone())) {
+        match Request::decode(kind, &mut Reader::new(body.clone())) {
             Ok(Some(request)) => Self::Known(request),
             Ok(None) | Err(Truncated) => Self::Other { kind, body },
         }
@@ -110,129 +106,6 @@ fn decode_write(body: &Data) -> Option<Order> {
         offset,
         data: body.part(start, len),
     })
-}
-
-fn decode(kind: u8, reader: &mut Reader) -> Result<Option<Request>, Truncated> {
-    // Copies: what is kept for as long as a file is open must not keep a receive buffer.
-    let string = |reader: &mut Reader| reader.string().map(|bytes| Bytes::copy_from_slice(&bytes));
-    let handle = |reader: &mut Reader| string(reader).map(Handle);
-    Ok(Some(match kind {
-        kind::OPEN => Request::Open {
-            path: string(reader)?,
-            flags: OpenFlags(reader.u32()?),
-            attributes: FileAttributes::decode(reader)?,
-        },
-        kind::CLOSE => Request::Close {
-            handle: handle(reader)?,
-        },
-        kind::READ => Request::Read {
-            handle: handle(reader)?,
-            offset: reader.u64()?,
-            length: reader.u32()?,
-        },
-        kind::LSTAT => Request::Lstat {
-            path: string(reader)?,
-        },
-        kind::STAT => Request::Stat {
-            path: string(reader)?,
-        },
-        kind::FSTAT => Request::Fstat {
-            handle: handle(reader)?,
-        },
-        kind::SETSTAT => Request::Setstat {
-            path: string(reader)?,
-            attributes: FileAttributes::decode(reader)?,
-        },
-        kind::FSETSTAT => Request::Fsetstat {
-            handle: handle(reader)?,
-            attributes: FileAttributes::decode(reader)?,
-        },
-        kind::OPENDIR => Request::Opendir {
-            path: string(reader)?,
-        },
-        kind::READDIR => Request::Readdir {
-            handle: handle(reader)?,
-        },
-        kind::REMOVE => Request::Remove {
-            path: string(reader)?,
-        },
-        kind::MKDIR => Request::Mkdir {
-            path: string(reader)?,
-            attributes: FileAttributes::decode(reader)?,
-        },
-        kind::RMDIR => Request::Rmdir {
-            path: string(reader)?,
-        },
-        kind::REALPATH => Request::Realpath {
-            path: string(reader)?,
-        },
-        kind::RENAME => Request::Rename {
-            from: string(reader)?,
-            to: string(reader)?,
-        },
-        kind::READLINK => Request::Readlink {
-            path: string(reader)?,
-        },
-        kind::SYMLINK => Request::Symlink {
-            target: string(reader)?,
-            link: string(reader)?,
-        },
-        kind::EXTENDED => return decode_extended(&reader.string()?, reader),
-        _ => return Ok(None),
-    }))
-}
-
-fn decode_extended(name: &[u8], reader: &mut Reader) -> Result<Option<Request>, Truncated> {
-    let string = |reader: &mut Reader| reader.string().map(|bytes| Bytes::copy_from_slice(&bytes));
-    let is = |(known, _): (&str, &str)| name == known.as_bytes();
-    Ok(Some(if is(POSIX_RENAME) {
-        Request::PosixRename {
-            from: string(reader)?,
-            to: string(reader)?,
-        }
-    } else if is(HARDLINK) {
-        Request::Hardlink {
-            from: string(reader)?,
-            to: string(reader)?,
-        }
-    } else if is(FSYNC) {
-        Request::Fsync {
-            handle: Handle(string(reader)?),
-        }
-    } else if is(STATVFS) {
-        Request::Statvfs {
-            path: string(reader)?,
-        }
-    } else if is(FSTATVFS) {
-        Request::Fstatvfs {
-            handle: Handle(string(reader)?),
-        }
-    } else if is(LSETSTAT) {
-        Request::Lsetstat {
-            path: string(reader)?,
-            attributes: FileAttributes::decode(reader)?,
-        }
-    } else if is(LIMITS) {
-        Request::Limits
-    } else if is(EXPAND_PATH) {
-        Request::ExpandPath {
-            path: string(reader)?,
-        }
-    } else if is(HOME_DIRECTORY) {
-        Request::HomeDirectory {
-            user: string(reader)?,
-        }
-    } else if is(COPY_DATA) {
-        Request::CopyData {
-            from: Handle(string(reader)?),
-            from_offset: reader.u64()?,
-            length: reader.u64()?,
-            to: Handle(string(reader)?),
-            to_offset: reader.u64()?,
-        }
-    } else {
-        return Ok(None);
-    }))
 }
 
 impl Packet {
@@ -376,7 +249,7 @@ mod tests {
         let requests = [
             Request::Open {
                 path: a.clone(),
-                flags: OpenFlags(0x1b),
+                flags: crate::request::OpenFlags(0x1b),
                 attributes: attributes.clone(),
             },
             Request::Close { handle: h.clone() },
