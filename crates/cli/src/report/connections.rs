@@ -8,107 +8,175 @@ use trunkline_text::{Printable, counted};
 
 use super::grid::{Grid, wrapped_list};
 
-/// The columns, from left to right.
-const COLUMNS: [Column; 13] = [
-    Column {
-        name: "HOST",
-        number: false,
-        silent: &[],
-    },
-    Column {
-        name: "ADDRESS",
-        number: false,
-        silent: &[],
-    },
-    Column {
-        name: "STATE",
-        number: false,
-        silent: &[],
-    },
-    Column {
-        name: "UP",
-        number: true,
-        silent: &[""],
-    },
-    Column {
-        name: "CLOSES IN",
-        number: true,
-        silent: &[""],
-    },
-    Column {
-        name: "RTT",
-        number: true,
-        silent: &[""],
-    },
-    Column {
-        name: "SESSIONS",
-        number: true,
-        silent: &[],
-    },
-    Column {
-        name: "TUNNELS",
-        number: true,
-        silent: &["", "0"],
-    },
-    Column {
-        name: "SENT",
-        number: true,
-        silent: &[""],
-    },
-    Column {
-        name: "RECEIVED",
-        number: true,
-        silent: &[""],
-    },
-    Column {
-        name: "RATE",
-        number: true,
-        silent: &[""],
-    },
-    Column {
-        name: "TRANSPORT",
-        number: false,
-        silent: &["native"],
-    },
-    Column {
-        name: "STOCK SSH",
-        number: false,
-        silent: &[""],
-    },
-];
-
+/// A column: what it is called, how it is drawn, and what it says of a row.
 struct Column {
     name: &'static str,
     /// Whether it is aligned to the right.
     number: bool,
     /// It is not shown where every row says only this.
     silent: &'static [&'static str],
+    /// When a narrow terminal does without it: the lowest first. `None`: never.
+    dropped: Option<u8>,
+    value: fn(&Row<'_>) -> String,
 }
 
-/// What a narrow terminal does without, in this order.
-const DISPENSABLE: [usize; 11] = [12, 11, 1, 7, 3, 10, 5, 8, 9, 6, 4];
+/// A connection of a host, a master of ssh's own, or a host that has only sockets.
+struct Row<'a> {
+    host: &'a HostReport,
+    master: Option<&'a MasterReport>,
+    connection: Option<&'a ConnectionReport>,
+}
 
-type Row = [String; COLUMNS.len()];
+/// The columns, from left to right.
+const COLUMNS: [Column; 13] = [
+    Column {
+        name: "HOST",
+        number: false,
+        silent: &[],
+        dropped: None,
+        value: |row| Printable::line(&row.host.name).into_string(),
+    },
+    Column {
+        name: "ADDRESS",
+        number: false,
+        silent: &[],
+        dropped: Some(3),
+        value: |row| Printable::line(&row.host.address).into_string(),
+    },
+    Column {
+        name: "STATE",
+        number: false,
+        silent: &[],
+        dropped: None,
+        value: |row| match (row.master, row.connection) {
+            (Some(master), _) => state_of_master(master, row.host.pinned).into(),
+            (None, Some(connection)) => state(connection, row.host.pinned).into(),
+            (None, None) => "listening".into(),
+        },
+    },
+    Column {
+        name: "UP",
+        number: true,
+        silent: &[""],
+        dropped: Some(5),
+        value: |row| {
+            let handshake = row
+                .connection
+                .and_then(|connection| connection.handshake.as_ref());
+            let since = handshake.map(|handshake| handshake.since);
+            since
+                .or(row.master.and_then(|master| master.since))
+                .map_or_else(String::new, age)
+        },
+    },
+    Column {
+        name: "CLOSES IN",
+        number: true,
+        silent: &[""],
+        dropped: Some(11),
+        value: |row| row.says(|connection| Some(span(connection.closes_in?.as_secs()))),
+    },
+    Column {
+        name: "RTT",
+        number: true,
+        silent: &[""],
+        dropped: Some(7),
+        value: |row| row.says(|connection| connection.rtt.map(milliseconds)),
+    },
+    Column {
+        name: "SESSIONS",
+        number: true,
+        silent: &[],
+        dropped: Some(10),
+        value: |row| {
+            let of_master = row.master.and_then(|master| master.sessions);
+            of_master.map_or_else(
+                || row.says(|connection| Some(connection.sessions.to_string())),
+                |count| count.to_string(),
+            )
+        },
+    },
+    Column {
+        name: "TUNNELS",
+        number: true,
+        silent: &["", "0"],
+        dropped: Some(4),
+        value: |row| row.says(|connection| Some(connection.tunnels.to_string())),
+    },
+    Column {
+        name: "SENT",
+        number: true,
+        silent: &[""],
+        dropped: Some(8),
+        value: |row| row.says(|connection| Some(bytes(connection.sent))),
+    },
+    Column {
+        name: "RECEIVED",
+        number: true,
+        silent: &[""],
+        dropped: Some(9),
+        value: |row| row.says(|connection| Some(bytes(connection.received))),
+    },
+    Column {
+        name: "RATE",
+        number: true,
+        silent: &[""],
+        dropped: Some(6),
+        // What a shell's keystrokes make is not traffic.
+        value: |row| {
+            let rate = |connection: &ConnectionReport| format!("{}/s", bytes(connection.rate / 8));
+            row.says(|connection| (connection.rate >= QUIET).then(|| rate(connection)))
+        },
+    },
+    Column {
+        name: "TRANSPORT",
+        number: false,
+        silent: &["native"],
+        dropped: Some(2),
+        value: |row| row.host.transport.as_str().into(),
+    },
+    Column {
+        name: "STOCK SSH",
+        number: false,
+        silent: &[""],
+        dropped: Some(1),
+        value: |row| match (row.master, row.host.mux_sockets.len()) {
+            (Some(master), _) => master
+                .pid
+                .map_or_else(String::new, |pid| format!("process {pid}")),
+            (None, 0) => String::new(),
+            (None, some) => counted(some, "socket"),
+        },
+    },
+];
+
+impl Row<'_> {
+    /// What there is to say of its connection, if it is one.
+    fn says(&self, of: impl FnOnce(&ConnectionReport) -> Option<String>) -> String {
+        self.connection.and_then(of).unwrap_or_default()
+    }
+}
 
 /// A table, of as many columns as `width` has room for. Ends in a newline.
 pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
-    let rows: Vec<Row> = hosts.iter().flat_map(rows).collect();
-    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
-    shown.retain(|&column| {
-        let silent = COLUMNS[column].silent;
-        !rows.iter().all(|row| silent.contains(&row[column].as_str()))
+    let rows: Vec<Row<'_>> = hosts.iter().flat_map(rows).collect();
+    let mut shown: Vec<(&Column, Vec<String>)> = COLUMNS
+        .iter()
+        .map(|column| (column, rows.iter().map(column.value).collect()))
+        .collect();
+    shown.retain(|(column, values): &(&Column, Vec<String>)| {
+        !values.iter().all(|value| column.silent.contains(&value.as_str()))
     });
-    let mut text = drawn(&rows, &shown);
-    for column in DISPENSABLE {
-        let fits = |width: u16| {
-            text.lines()
-                .all(|line| line.chars().count() <= usize::from(width))
-        };
-        if width.is_none_or(fits) {
-            break;
-        }
-        shown.retain(|other| *other != column);
-        text = drawn(&rows, &shown);
+    let fits = |text: &str| {
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        width.is_none_or(|width| widest.unwrap_or_default() <= usize::from(width))
+    };
+    let mut text = drawn(&shown, rows.len());
+    while !fits(&text)
+        && let Some(next) = shown.iter().filter_map(|(column, _)| column.dropped).min()
+    {
+        shown.retain(|(column, _)| column.dropped != Some(next));
+        text = drawn(&shown, rows.len());
     }
     text + &differences(hosts, width) + &resumptions(hosts)
 }
@@ -160,70 +228,38 @@ fn differences(hosts: &[HostReport], width: Option<u16>) -> String {
     accounts.into_iter().map(line).collect()
 }
 
-fn drawn(rows: &[Row], shown: &[usize]) -> String {
-    let numbers = (0..).zip(shown).filter(|(_, column)| COLUMNS[**column].number);
-    let mut grid =
-        Grid::new(shown.iter().map(|column| COLUMNS[*column].name)).numbers(numbers.map(|(place, _)| place));
-    for row in rows {
-        grid.row(shown.iter().map(|column| &row[*column]));
+fn drawn(shown: &[(&Column, Vec<String>)], rows: usize) -> String {
+    let numbers = (0..).zip(shown).filter(|(_, (column, _))| column.number);
+    let names = shown.iter().map(|(column, _)| column.name);
+    let mut grid = Grid::new(names).numbers(numbers.map(|(place, _)| place));
+    for row in 0..rows {
+        grid.row(shown.iter().map(|(_, values)| &values[row]));
     }
     grid.drawn(None)
 }
 
-fn rows(host: &HostReport) -> Vec<Row> {
-    let stock = match host.mux_sockets.len() {
-        0 => String::new(),
-        some => counted(some, "socket"),
+fn rows(host: &HostReport) -> Vec<Row<'_>> {
+    let row = |connection| Row {
+        host,
+        master: host.master.as_ref(),
+        connection,
     };
-    let row = |middle: Middle, stock: String| {
-        let [state, up, closes_in, rtt, sessions, tunnels, sent, received, rate] = middle;
-        [
-            Printable::line(&host.name).into_string(),
-            Printable::line(&host.address).into_string(),
-            state,
-            up,
-            closes_in,
-            rtt,
-            sessions,
-            tunnels,
-            sent,
-            received,
-            rate,
-            host.transport.as_str().into(),
-            stock,
-        ]
-    };
-    if let Some(master) = &host.master {
-        let process = master.pid.map(|pid| format!("process {pid}"));
-        vec![row(of_master(host, master), process.unwrap_or_default())]
-    } else if host.connections.is_empty() {
-        let mut middle = Middle::default();
-        middle[0] = "listening".into();
-        vec![row(middle, stock)]
-    } else {
-        let connections = host.connections.iter();
-        connections
-            .map(|connection| row(of_connection(host, connection), stock.clone()))
-            .collect()
+    match host.connections.is_empty() || host.master.is_some() {
+        true => vec![row(None)],
+        false => host
+            .connections
+            .iter()
+            .map(|connection| row(Some(connection)))
+            .collect(),
     }
 }
 
-/// From STATE to RATE.
-type Middle = [String; 9];
-
-fn of_master(host: &HostReport, master: &MasterReport) -> Middle {
-    let state = match master.state {
-        MasterState::Alive if host.pinned => "pinned",
+fn state_of_master(master: &MasterReport, is_pinned: bool) -> &'static str {
+    match master.state {
+        MasterState::Alive if is_pinned => "pinned",
         MasterState::Alive => "warm",
         other => other.as_str(),
-    };
-    let mut middle = Middle::default();
-    middle[0] = state.into();
-    middle[1] = master.since.map_or_else(String::new, age);
-    middle[4] = master
-        .sessions
-        .map_or_else(String::new, |count| count.to_string());
-    middle
+    }
 }
 
 /// What a connection is doing, in a word.
@@ -235,27 +271,6 @@ pub(crate) fn state(connection: &ConnectionReport, is_pinned: bool) -> &'static 
         () if is_pinned => "pinned",
         () => "warm",
     }
-}
-
-fn of_connection(host: &HostReport, connection: &ConnectionReport) -> Middle {
-    let or_empty = |text: Option<String>| text.unwrap_or_default();
-    [
-        state(connection, host.pinned).into(),
-        or_empty(
-            connection
-                .handshake
-                .as_ref()
-                .map(|handshake| age(handshake.since)),
-        ),
-        or_empty(connection.closes_in.map(|left| span(left.as_secs()))),
-        or_empty(connection.rtt.map(milliseconds)),
-        connection.sessions.to_string(),
-        connection.tunnels.to_string(),
-        bytes(connection.sent),
-        bytes(connection.received),
-        // What a shell's keystrokes make is not traffic.
-        or_empty((connection.rate >= QUIET).then(|| format!("{}/s", bytes(connection.rate / 8)))),
-    ]
 }
 
 /// Bits a second that are not worth a column.
