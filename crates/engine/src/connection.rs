@@ -7,6 +7,7 @@ pub(crate) mod dial;
 pub(crate) mod driver;
 pub(crate) mod handshake;
 pub(crate) mod incoming;
+mod info;
 pub(crate) mod lease;
 mod life;
 pub(crate) mod login;
@@ -18,18 +19,14 @@ pub(crate) mod splice;
 pub(crate) mod timing;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{ChannelKind, ChannelRequest, GlobalRequest};
-use trunkline_request::LogLine;
 
-use crate::config::{ForwardAgent, HostConfig, LogIn};
+use crate::config::{ForwardAgent, HostConfig};
 use crate::error::{Error, ServerRequest};
 use crate::host_key::HostKeyError;
 use crate::interaction::{Asking, HeldUp, Interaction, KnownClient, Waiting};
@@ -38,91 +35,12 @@ use crate::prompt::Answerer;
 use channel::{ChannelStream, ChannelTerms, GlobalReply, Op, Ops, channel};
 use handshake::Handshake;
 use incoming::Incoming;
+pub use info::ConnectionInfo;
+pub(crate) use info::{SessionBinding, State};
 use lease::Lease;
 use life::Life;
 use queue::queue;
 use session::{Command, Output, Session, SpareSession};
-
-/// What ties an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
-#[derive(Debug, Clone)]
-pub(crate) struct SessionBinding {
-    pub(crate) host_key: Bytes,
-    pub(crate) session_id: Bytes,
-    /// The host key's signature in the first key exchange.
-    pub(crate) signature: Bytes,
-}
-
-/// What is known of a connection once it is authenticated.
-#[derive(Debug, Clone)]
-pub struct ConnectionInfo {
-    /// The server's address; `None` behind a proxy.
-    pub address: Option<SocketAddr>,
-    /// The server's identification line.
-    pub server: String,
-    /// The key exchange method in use.
-    pub kex: KexMethod,
-    /// The host key's algorithm.
-    pub host_key_algorithm: String,
-    /// The cipher towards the server.
-    pub cipher: &'static str,
-    /// The MAC towards the server; `None` where the cipher authenticates by itself.
-    pub mac: Option<&'static str>,
-    /// The last line of what the server said before its identification, safe to show; or empty.
-    pub greeting: String,
-    /// Whether payloads are compressed.
-    pub compressed: bool,
-    /// The ciphers that this connection could have had: the engine's own that the server takes.
-    pub server_ciphers: Vec<&'static str>,
-    /// Whether the server takes compression.
-    pub server_compresses: bool,
-    /// When authentication succeeded.
-    pub since: SystemTime,
-    /// From the first byte to authentication.
-    pub handshake: Duration,
-    /// The server is OpenSSH's sshd, by more than its identification.
-    pub is_sshd: bool,
-    /// It is not, and the log-in went ahead of its answers all the same.
-    pub(crate) went_ahead: bool,
-    /// The host key changed or is revoked, and StrictHostKeyChecking no let it through: sessions only.
-    pub unverified: bool,
-    /// What its user was told of that.
-    pub(crate) warnings: Arc<[String]>,
-    /// The authentication method that the server accepted, the last one where it wanted several.
-    pub method: &'static str,
-    /// How it was logged in to, against which a request that would do so otherwise is held.
-    pub log_in: Arc<LogIn>,
-    /// What the server said to whoever logged in, of which the first 64 KiB are kept; empty for nothing.
-    pub banner: Arc<str>,
-    /// What was logged while it was made, the first lines of it.
-    pub log: Arc<[LogLine]>,
-    /// Who had to answer for its log-in, and would have to again for another connection. To touch a key is a person's answer.
-    pub answered: Answerer,
-    /// For whom it was made.
-    pub(crate) made_for: KnownClient,
-    /// What binds an agent's signatures to this connection.
-    pub(crate) binding: SessionBinding,
-}
-
-impl ConnectionInfo {
-    /// Whether it was made for this interaction's client, who has heard its log.
-    pub fn was_made_for(&self, interaction: &Interaction) -> bool {
-        self.made_for.is(interaction.client())
-    }
-
-    fn warn(&self, interaction: &Interaction) {
-        for warning in &*self.warnings {
-            interaction.warn_once(warning);
-        }
-    }
-}
-
-/// How far a connection has come.
-#[derive(Debug, Clone)]
-pub(crate) enum State {
-    Connecting,
-    Ready,
-    Ended(Error),
-}
 
 /// An SSH connection. Cheap to clone; it ends when the last clone and the last channel are gone, or on
 /// [`Self::close`].

@@ -14,10 +14,12 @@
 
 mod answers;
 mod file;
+mod give_up;
 mod incoming;
 mod outbox;
 mod paths;
 mod recovery;
+mod seen;
 mod sending;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,52 +32,14 @@ use crate::extension::{Extensions, Limits};
 use crate::packet::{MAX_DATA, Reader, Writer, kind};
 use crate::reply::Handle;
 use crate::request::Request;
-use crate::status::{Status, StatusCode};
+use crate::status::StatusCode;
 use file::File;
+pub use give_up::GiveUp;
 use incoming::{BadLength, Order, Packet, Packets};
 use outbox::Outbox;
 use paths::{Knowledge, Paths};
-use recovery::Seen;
+use seen::Seen;
 use trunkline_text::Printable;
-
-/// The reason why a session cannot be carried on. The client's connection is to be broken, so that it knows.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GiveUp {
-    /// The server broke the protocol, or does not speak it.
-    #[error(transparent)]
-    Server(#[from] Error),
-    /// The client broke the protocol.
-    #[error("the SFTP client broke the protocol: {0}")]
-    Client(Printable),
-    /// An open file is not the one that the server has there now.
-    #[error(
-        "{path} is not the file that was open before the connection was lost: {why}. What the server had acknowledged was \
-         written to the file that was there then"
-    )]
-    Changed {
-        /// Its path.
-        path: Printable,
-        /// The difference.
-        why: &'static str,
-    },
-    /// An open file or directory cannot be opened any more.
-    #[error("{path} was open when the connection was lost, and cannot be opened again: {status}")]
-    Gone {
-        /// Its path.
-        path: Printable,
-        /// The server's answer.
-        status: Status,
-    },
-    /// An open file is of a kind that is not carried over.
-    #[error("{path} was open when the connection was lost, and cannot be opened again: {why}")]
-    NotCarried {
-        /// Its path.
-        path: Printable,
-        /// The reason.
-        why: &'static str,
-    },
-}
 
 /// The most memory that a session takes, in bytes: requests without an answer, and answers that wait for their turn.
 pub const MOST_HELD: usize = 16 * 1024 * 1024;

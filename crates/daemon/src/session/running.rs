@@ -20,7 +20,6 @@ use super::observers::Observers;
 use super::streams::{Sink, Streams, discard, drain_to_end};
 use crate::deadline::Deadline;
 use crate::protocol::{Exit, Reply, Request};
-use carry::Resumption;
 
 /// A command whose output nobody takes any more, or that was sent a signal, gets this long to end before its session is
 /// closed.
@@ -47,13 +46,6 @@ pub(crate) struct Running<'a, E> {
     pub(crate) needs_terminal: bool,
 }
 
-/// A session that the server has been asked to start.
-pub(crate) struct Started {
-    pub(crate) parts: SessionParts,
-    /// Carries it over to another connection, if that is to be done.
-    pub(crate) resumption: Option<Resumption>,
-}
-
 impl<'a, E: Events> Running<'a, E> {
     /// A session on no terms of its own.
     pub(crate) fn new(host: &'a Host, events: &'a E, observers: &'a Observers<'a>) -> Self {
@@ -66,24 +58,6 @@ impl<'a, E: Events> Running<'a, E> {
             forwards: None,
             needs_terminal: false,
         }
-    }
-
-    /// Moves a session's data until it has ended and its output is written; where its connection is lost, over another one, if
-    /// that is to be done. The client is told that the session has begun when the server has started the command, and not
-    /// before: until then questions may come up, for which the client's terminal must be as it was.
-    pub(crate) async fn run(
-        &self,
-        started: Started,
-        streams: Streams,
-        inputs: impl Inputs,
-    ) -> Result<ExitStatus, Error> {
-        let Started { parts, resumption } = started;
-        let ended = match resumption {
-            Some(resumption) => Box::pin(resumption.carry(self, parts, streams, inputs)).await,
-            None => self.pump(parts, streams, inputs).await,
-        };
-        self.observers.note_end(&ended);
-        ended
     }
 
     async fn pump(

@@ -9,8 +9,8 @@ use trunkline::{Command, Engine, Error, Host, Pty};
 use trunkline_audit::Subject;
 
 use super::observers::Observers;
-use super::running::carry::Resumption;
-use super::running::{Started, terminal_size};
+use super::running::carry::{Resumption, Started};
+use super::running::terminal_size;
 use crate::protocol::{Program, SessionRequest, TerminalInfo, Tty};
 
 /// A session as it is meant.

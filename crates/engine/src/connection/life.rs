@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::ConnectionInfo;
+use super::info::ConnectionInfo;
 use crate::config::HostConfig;
 use crate::error::{Error, ErrorKind};
 use crate::metrics::ConnectionMetrics;

@@ -13,8 +13,9 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, TransactionBehavior, params};
 use trunkline_request::own;
 
+use super::facts::{HostFacts, HostId, MOST_HOSTS, lock};
+use super::lesson::Lessons;
 use super::moment::{milliseconds, moment};
-use super::{HostFacts, HostId, Lessons, MOST_HOSTS, lock};
 
 /// The file, a connection to read it and the thread that writes it.
 #[derive(Debug)]

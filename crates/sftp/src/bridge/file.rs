@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use bytes::Bytes;
 
-use super::GiveUp;
+use super::give_up::GiveUp;
 use super::paths::Knowledge;
 use crate::attributes::{FileAttributes, FileType};
 use crate::reply::Handle;

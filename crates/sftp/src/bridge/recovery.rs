@@ -3,26 +3,17 @@
 use super::file::Kind;
 use super::incoming::{Order, Packet};
 use super::paths::{self, Knowledge};
+use super::seen::Seen;
 use super::{Ask, Bridge, File, GiveUp, Phase, State};
 use crate::attributes::{FileAttributes, FileType};
 use crate::error::Error;
 use crate::extension::{Extensions, LIMITS, Limits, USERS_GROUPS};
 use crate::packet::{Reader, kind};
-use crate::reply::{Handle, entries};
+use crate::reply::Handle;
 use crate::request::Request;
 use crate::status::StatusCode;
 use bytes::Bytes;
 use trunkline_text::Printable;
-
-/// The finding about a path.
-pub(super) enum Seen {
-    Missing,
-    There(FileAttributes),
-    /// The target of a symbolic link.
-    Link(Bytes),
-    /// The server does not tell.
-    Untold,
-}
 
 /// The fate of a request whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -296,23 +287,5 @@ fn looks(request: &Request) -> [Option<Request>; 2] {
             [look(from), look(to)]
         }
         _ => [None, None],
-    }
-}
-
-impl Seen {
-    fn of(answer: &Packet) -> Self {
-        let link = || {
-            let names = entries(&mut Reader::new(answer.body.clone().into_bytes())).ok()?;
-            names
-                .into_iter()
-                .next()
-                .map(|entry| Bytes::copy_from_slice(&entry.name))
-        };
-        match (answer.attributes(), answer.status()) {
-            (Some(attributes), _) => Self::There(attributes),
-            (_, Some(status)) if status.code == StatusCode::NO_SUCH_FILE => Self::Missing,
-            _ if answer.kind == kind::NAME => link().map_or(Self::Untold, Self::Link),
-            _ => Self::Untold,
-        }
     }
 }

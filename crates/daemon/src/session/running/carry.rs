@@ -35,6 +35,33 @@ const MOST_FOR_CLIENT: usize = 1024 * 1024;
 /// Pieces that are read at once.
 const PIECES: usize = 16;
 
+/// A session that the server has been asked to start.
+pub(crate) struct Started {
+    pub(crate) parts: SessionParts,
+    /// Carries it over to another connection, if that is to be done.
+    pub(crate) resumption: Option<Resumption>,
+}
+
+impl<E: Events> Running<'_, E> {
+    /// Moves a session's data until it has ended and its output is written; where its connection is lost, over another one, if
+    /// that is to be done. The client is told that the session has begun when the server has started the command, and not
+    /// before: until then questions may come up, for which the client's terminal must be as it was.
+    pub(crate) async fn run(
+        &self,
+        started: Started,
+        streams: Streams,
+        inputs: impl Inputs,
+    ) -> Result<ExitStatus, Error> {
+        let Started { parts, resumption } = started;
+        let ended = match resumption {
+            Some(resumption) => Box::pin(resumption.carry(self, parts, streams, inputs)).await,
+            None => self.pump(parts, streams, inputs).await,
+        };
+        self.observers.note_end(&ended);
+        ended
+    }
+}
+
 /// How a session is carried over.
 pub(crate) struct Resumption {
     /// What starts it again.

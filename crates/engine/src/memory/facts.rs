@@ -1,0 +1,117 @@
+//! Facts about one host, as they are remembered.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
+use super::lesson::Lessons;
+use crate::config::HostConfig;
+
+/// One account on one server: what the facts are about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostId {
+    /// The resolved host name, not the alias.
+    pub hostname: String,
+    /// The port.
+    pub port: u16,
+    /// The remote user.
+    pub user: String,
+}
+
+impl HostId {
+    /// The account that a host's configuration means.
+    #[must_use]
+    pub fn of(host: &HostConfig) -> Self {
+        Self::new(&host.hostname, host.port, &host.user)
+    }
+
+    /// The account `user` on the server at `hostname` and `port`.
+    #[must_use]
+    pub fn new(hostname: &str, port: u16, user: &str) -> Self {
+        Self {
+            hostname: hostname.into(),
+            port,
+            user: user.into(),
+        }
+    }
+}
+
+/// What is remembered about one host. Text that came from the peer is cut to [`LONGEST_TEXT`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFacts {
+    /// The server's identification line, without its line end (RFC 4253 section 4.2).
+    pub banner: Option<String>,
+    /// The key exchange method that the server listed first: the one a right guess needs (RFC 4253 section 7).
+    pub kex_first: Option<String>,
+    /// The host key algorithm that the server listed first.
+    pub host_key_first: Option<String>,
+    /// How the server was seen to differ from others.
+    pub lessons: Lessons,
+    /// SHA-256 of the public key blob that authenticated last.
+    pub key: Option<[u8; 32]>,
+    /// The last measured round trip, kept to the microsecond.
+    pub rtt: Option<Duration>,
+    /// What tuning found for this path, as JSON.
+    pub tuning: Option<String>,
+    /// When the facts were last updated, kept to the millisecond.
+    pub last_used: SystemTime,
+}
+
+impl HostFacts {
+    /// The key that authenticated last, as `ssh-keygen -l` and `ssh-add -l` name it.
+    #[must_use]
+    pub fn key_fingerprint(&self) -> Option<String> {
+        self.key
+            .map(|digest| format!("SHA256:{}", STANDARD_NO_PAD.encode(digest)))
+    }
+}
+
+impl Default for HostFacts {
+    fn default() -> Self {
+        Self {
+            banner: None,
+            kex_first: None,
+            host_key_first: None,
+            lessons: Lessons::default(),
+            key: None,
+            rtt: None,
+            tuning: None,
+            last_used: UNIX_EPOCH,
+        }
+    }
+}
+
+impl HostFacts {
+    /// What is to be believed at `now`: a lesson of long ago is not.
+    pub(super) fn believed_at(mut self, now: SystemTime) -> Self {
+        self.lessons.expire(now);
+        self
+    }
+
+    pub(super) fn bound(&mut self) {
+        for text in [&mut self.banner, &mut self.kex_first, &mut self.host_key_first]
+            .into_iter()
+            .flatten()
+        {
+            let end = (0..=LONGEST_TEXT.min(text.len()))
+                .rev()
+                .find(|&at| text.is_char_boundary(at));
+            text.truncate(end.unwrap_or(0));
+        }
+        // Half a JSON document is worth nothing.
+        self.tuning.take_if(|json| json.len() > LONGEST_TEXT);
+    }
+}
+
+/// The longest text kept in one fact, in bytes. A banner has at most 255 and tuning results a few hundred.
+pub const LONGEST_TEXT: usize = 16 * 1024;
+
+/// The most hosts kept on disk; those used longest ago go first.
+pub const MOST_HOSTS: u32 = 50_000;
+
+/// A panic under one of these locks leaves plain data that is still whole, so poisoning is passed over.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
