@@ -28,9 +28,11 @@ macro_rules! eprintln {
     }};
 }
 
+mod ask;
 mod backend;
 mod commands;
 mod duration;
+mod exit_status;
 mod first_steps;
 mod questions;
 mod report;
@@ -46,6 +48,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::backend::Backend;
+pub(crate) use crate::exit_status::OWN_ERROR;
 use trunkline_control::client::ClientError;
 
 /// One warm SSH connection per host, shared by everything you run.
@@ -343,9 +346,6 @@ pub(crate) fn is_named_ssh(name: &OsStr) -> bool {
     let name = Path::new(name).file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(b"ssh")
 }
-
-/// The exit status for errors of our own, as ssh's.
-pub(crate) const OWN_ERROR: u8 = 255;
 
 /// Whether nobody reads what the program prints. A daemon that has gone is another matter.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -18,11 +18,13 @@ mod keys;
 mod line;
 mod overlay;
 mod scan;
+mod size;
 mod truth;
 
 use keys::{Key, Keyboard};
 use line::TypedLine;
 use overlay::{Overlay, redraw};
+pub use size::Size;
 use truth::{Effects, Truth};
 
 /// The silence after which the effect of output is judged: programs answer a key in up to four writes, and the slowest
@@ -45,26 +47,6 @@ const MOST_KEYS: usize = 256;
 
 /// Assumed until a key's echo has been measured.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(250);
-
-/// The size of a terminal, in cells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// Rows.
-    pub rows: usize,
-    /// Columns.
-    pub columns: usize,
-}
-
-impl Size {
-    /// The most cells that are modelled: 2000 columns and 500 rows.
-    const MOST: usize = 1_000_000;
-
-    /// Returns whether a terminal of this size can be modelled. One that does not know its size says 0.
-    #[must_use]
-    pub fn is_usable(self) -> bool {
-        self.rows >= 2 && self.columns >= 8 && self.rows.saturating_mul(self.columns) <= Self::MOST
-    }
-}
 
 /// The policy for showing keys before their echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

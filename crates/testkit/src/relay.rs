@@ -3,12 +3,12 @@
 use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::Error;
 use crate::background::Background;
@@ -19,9 +19,11 @@ mod connection;
 mod line;
 mod pipe;
 mod precise_timer;
+mod settings;
 
 use connection::Connection;
-use line::Link;
+pub use settings::Direction;
+use settings::{Ending, Settings, Shared};
 
 /// A TCP relay in front of a server. Every setting may change while connections run, and holds for all of them.
 ///
@@ -290,125 +292,6 @@ impl Relay {
                 .wait_timeout(state, PATIENCE)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
-        }
-    }
-}
-
-/// The direction through the relay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// The client's bytes.
-    ToServer,
-    /// The server's bytes.
-    ToClient,
-}
-
-/// The test's settings, which every task of the relay watches.
-#[derive(Debug, Clone)]
-struct Settings {
-    to_server: Link,
-    to_client: Link,
-    handshake: bool,
-    record: bool,
-    refuse: bool,
-    /// Every cut so far. A connection ends when the list outgrows its length at the connection's start.
-    cuts: Vec<Ending>,
-}
-
-/// The end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    Fin,
-    Reset,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            to_server: Link::default(),
-            to_client: Link::default(),
-            handshake: true,
-            record: false,
-            refuse: false,
-            cuts: Vec::new(),
-        }
-    }
-}
-
-impl Settings {
-    fn direction(&mut self, direction: Direction) -> &mut Link {
-        match direction {
-            Direction::ToServer => &mut self.to_server,
-            Direction::ToClient => &mut self.to_client,
-        }
-    }
-
-    fn link(&self, direction: Direction) -> Link {
-        match direction {
-            Direction::ToServer => self.to_server,
-            Direction::ToClient => self.to_client,
-        }
-    }
-}
-
-/// The relay's reports to the test.
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    /// Told of every change of the counts.
-    changed: Notify,
-    /// Told of every change of `State::listening`.
-    listening: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    accepted: usize,
-    open: usize,
-    listening: bool,
-    to_server: Traffic,
-    to_client: Traffic,
-}
-
-#[derive(Default)]
-struct Traffic {
-    bytes: u64,
-    corruptions: Vec<u64>,
-    corrupt_next: usize,
-    /// By connection; of those accepted without recording there is an empty entry at most.
-    recordings: Vec<Vec<u8>>,
-}
-
-impl std::fmt::Debug for Traffic {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Traffic")
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is counters and lists, valid whatever panicked beside them.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn update(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
-        self.changed.notify_waiters();
-    }
-
-    fn set_listening(&self, listening: bool) {
-        self.lock().listening = listening;
-        self.listening.notify_all();
-    }
-}
-
-impl State {
-    fn direction(&mut self, direction: Direction) -> &mut Traffic {
-        match direction {
-            Direction::ToServer => &mut self.to_server,
-            Direction::ToClient => &mut self.to_client,
         }
     }
 }

@@ -23,8 +23,8 @@ use trunkline_request::hosts::{HostList, Target, is_pattern, matches};
 use trunkline_request::ssh_options::{DIRECTIVES, Directive, SSH_OPTIONS, TypedOption, TypedOptions, Values};
 
 use crate::Cli;
+use crate::ask::ask;
 use crate::backend::{Backend, Daemon, Running, host_request, runtime};
-use crate::commands::hosts::ask;
 use crate::commands::ssh;
 
 /// Arguments of `trunkline complete`.

@@ -33,7 +33,6 @@ use crate::questions::Conversation;
 use crate::ssh_options::HostOptions;
 use crate::terminal::can_be_drawn_on;
 use crate::terminal::interrupts::{Interrupts, status_of};
-use ends::Ends;
 use filters::FilterArgs;
 use paths::{STDOUT, open_passed};
 use view::{Shows, View};
@@ -209,34 +208,28 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let view = View::new(args.shows(&first.target), copies.len() + skipped.len());
     let questions = backend.questions();
     questions.hide_while_asking(view.bar()).await;
-    let hosts = copies.iter().filter_map(Ends::host);
-    questions.name_hosts(hosts.collect()).await;
+    let mut hosts = Vec::new();
+    for copy in &copies {
+        hosts.extend(copy.host());
+    }
+    questions.name_hosts(hosts).await;
     let mut interrupts = Interrupts::watch()?;
     let rate = (copies.len() > 1 && args.bwlimit.is_some()).then(rand::random);
     let again = &args.again(sources, target);
-    let copies = copies.into_iter().enumerate().map(
-        |(
-            place,
-            Ends {
-                name,
-                sources,
-                target,
-            },
-        )| {
-            let request = CopyRequest {
-                sources,
-                target,
-                options: options.clone(),
-                names: args.json || args.verbose || args.is_dry() || args.itemize,
-                rate,
-            };
-            let (view, fds) = (&view, &fds);
-            async move {
-                let ended = converse(backend, request, fds, (place, &name), view, again).await;
-                (name, ended)
-            }
-        },
-    );
+    let copies = copies.into_iter().enumerate().map(|(place, copy)| {
+        let request = CopyRequest {
+            sources: copy.sources,
+            target: copy.target,
+            options: options.clone(),
+            names: args.json || args.verbose || args.is_dry() || args.itemize,
+            rate,
+        };
+        let (view, fds, name) = (&view, &fds, copy.name);
+        async move {
+            let ended = converse(backend, request, fds, (place, &name), view, again).await;
+            (name, ended)
+        }
+    });
     let mut copies = futures_util::stream::iter(copies).buffer_unordered(args.jobs.into());
     for host in &skipped {
         view.broken(&host.name, &anyhow!("{}", host.why));

@@ -8,7 +8,6 @@ use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use trunkline_control::client::Client;
 use trunkline_control::protocol::{
     HostRequest, MasterAction, MasterFound, MasterState, MastersOf, Reply, Request,
 };
@@ -16,11 +15,12 @@ use trunkline_request::World;
 use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
+use crate::ask::{answer, ask, unexpected};
 use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::questions::Conversation;
 use crate::report::connections::milliseconds;
 
-pub(crate) use each::{HostArgs, Refused};
+pub(crate) use each::HostArgs;
 
 /// Arguments of `trunkline check`.
 #[derive(Debug, clap::Args)]
@@ -274,28 +274,4 @@ pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCod
             other => Err(unexpected(&other)),
         }
     })
-}
-
-/// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
-pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend) -> anyhow::Result<Reply> {
-    answer(Conversation::new(client, backend.questions()), request).await
-}
-
-async fn answer(mut talk: Conversation<'_, &mut Client>, request: Request) -> anyhow::Result<Reply> {
-    talk.send(&request).await?;
-    loop {
-        match talk.next().await? {
-            Reply::Welcome { .. } => {}
-            Reply::Notice(text) => {
-                let _quiet = talk.quiet().await?;
-                eprintln!("{}", Printable::text(text.trim_end()));
-            }
-            Reply::Failed(failure) => return Err(Refused(failure).into()),
-            reply => return Ok(reply),
-        }
-    }
-}
-
-pub(crate) fn unexpected(reply: &Reply) -> anyhow::Error {
-    anyhow!("unexpected reply from the daemon: {reply:?}")
 }

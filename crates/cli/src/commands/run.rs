@@ -43,7 +43,6 @@ use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, status_of};
 use command::{Command, Host, Script, Variable};
 use job::{Common, Job, View};
-use prompt::Prompt;
 use rolling::Rolling;
 use sudo::{SharedPassword, Tokens};
 
@@ -208,7 +207,7 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     if is_prompt {
         drop(backend.connect(Daemon::Usual).await?);
         let mut interrupts = Interrupts::watch()?;
-        return Prompt::new(run, env, targets)?.converse(&mut interrupts).await;
+        return run.converse(env, targets, &mut interrupts).await;
     }
     let command = Command::new(words, env, script);
     if args.dry_run {

@@ -16,8 +16,8 @@ use trunkline_control::protocol::{Reply, Request};
 
 use self::block::{Block, Sections};
 use self::edited_file::EditedFile;
+use crate::ask::ask;
 use crate::backend::{Backend, Daemon, runtime};
-use crate::commands::hosts::ask;
 use crate::commands::mcp::become_mcp;
 
 /// Arguments of `trunkline setup`.

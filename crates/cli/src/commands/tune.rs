@@ -19,9 +19,10 @@ use trunkline_request::tuning::{
 };
 use trunkline_text::Printable;
 
+use crate::ask::{Refused, ask, unexpected};
 use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::commands::cp::size;
-use crate::commands::hosts::{HostArgs, NAMING_HOSTS, Refused, ask, unexpected, which_hosts};
+use crate::commands::hosts::{HostArgs, NAMING_HOSTS, which_hosts};
 use crate::duration;
 use crate::questions::Conversation;
 use crate::report::grid::{Grid, wrapped};

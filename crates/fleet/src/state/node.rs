@@ -1,5 +1,6 @@
 //! [`Node`]: one control machine's part in a fleet.
 
+mod mine;
 mod observed;
 mod settle;
 
@@ -12,8 +13,8 @@ use super::job::{Job, Plan};
 use super::lease::{LeaseState, Terms};
 use super::shard::{Unit, Zones};
 use super::stream::{Run, RunEnd, StreamAction, StreamId, StreamPlan, StreamShare, Streams};
+use mine::{Flight, Mine, Stage};
 pub(crate) use observed::Observed;
-use settle::{Flight, Mine, Stage};
 
 /// How long after a write of which nothing is known another one is tried.
 const AGAIN: Time = Time::from_secs(1);

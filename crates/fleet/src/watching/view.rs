@@ -10,13 +10,12 @@ use trunkline_control::fleet_view::{
     FleetReport, FleetUpdate, IN_A_FRAME, JobReport, MoveReason, MoveReport, NodeReport, NodeState,
     ZoneReport,
 };
-use trunkline_text::Printable;
 
 use crate::bucket::{Charter, decode};
 use crate::order;
 use crate::order::job::JobTerms;
 use crate::state::{Exit, Fate, JobId, Key, Member, Unit, Value};
-use streams::Streams;
+use streams::{Streams, line};
 
 /// Where the clock of a [`Moment`] begins: what was heard of before can be dated.
 pub(super) const BEGINNING: Duration = Duration::from_secs(1 << 32);
@@ -534,10 +533,6 @@ fn words(exit: &Exit) -> String {
         Exit::Signal(name) => format!("ended by SIG{name}"),
         Exit::Failed { message, .. } => message.clone(),
     }
-}
-
-fn line(text: &str) -> String {
-    Printable::line(text).into_string()
 }
 
 #[cfg(test)]

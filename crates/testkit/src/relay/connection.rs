@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::line::{CHUNK, Line};
 use super::pipe::{Item, Pipe};
 use super::precise_timer::PreciseTimer;
-use super::{Direction, Ending, Settings, Shared};
+use super::settings::{Direction, Ending, Settings, Shared};
 
 /// The most that is recorded of one direction of one connection, in bytes.
 const RECORDING_LIMIT: usize = 64 * 1024 * 1024;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::Ending;
 use super::line::CHUNK;
+use super::settings::Ending;
 
 /// The limit of data that one direction of one connection holds back. Beyond it the relay stops reading, as a path
 /// would whose bandwidth × delay is that large: 1.3 GB/s over 100 ms.

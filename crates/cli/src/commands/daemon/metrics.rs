@@ -13,8 +13,8 @@ use tokio::net::UnixStream;
 use trunkline_control::place::Place;
 use trunkline_control::protocol::{Reply, Request};
 
+use crate::ask::{ask, unexpected};
 use crate::backend::{Backend, Running, runtime};
-use crate::commands::hosts::{ask, unexpected};
 
 /// Arguments of `trunkline metrics`.
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,8 @@ use trunkline_control::program;
 use trunkline_control::protocol::{DaemonStatus, Reply, Request, SettingReport};
 use trunkline_text::Printable;
 
+use crate::ask::{ask, unexpected};
 use crate::backend::{Backend, Daemon, Running, runtime};
-use crate::commands::hosts::{ask, unexpected};
 use crate::report::grid::Grid;
 use crate::terminal;
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use trunkline_control::protocol::{DaemonStatus, Reply, Request};
 use trunkline_text::{Printable, counted};
 
+use crate::ask::{ask, unexpected};
 use crate::backend::{Backend, Running, place, runtime};
-use crate::commands::hosts::{ask, unexpected};
 use crate::report::connections::{age, bytes};
 
 /// Arguments of `trunkline status`.

@@ -1,6 +1,5 @@
 //! The same for each of many hosts, which are named as for `run`: told as they answer, and summed up in the end.
 
-use std::fmt;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,8 +13,8 @@ use trunkline_request::failure::ErrorKind;
 use trunkline_request::hosts::{Skipped, Target};
 use trunkline_text::Printable;
 
-use super::{ask, unexpected};
 use crate::OWN_ERROR;
+use crate::ask::{Refused, ask, unexpected};
 use crate::backend::{Backend, Running};
 use crate::commands::run::{ManyHosts, colours, misspelt, trouble};
 use crate::report::output::Output;
@@ -83,18 +82,6 @@ async fn open_names(backend: &Backend) -> anyhow::Result<Vec<String>> {
         other => Err(unexpected(&other)),
     }
 }
-
-/// The daemon's answer that something failed.
-#[derive(Debug)]
-pub(crate) struct Refused(pub(crate) Failure);
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
-    }
-}
-
-impl std::error::Error for Refused {}
 
 impl Hosts {
     /// Whether there is nothing to sum up.

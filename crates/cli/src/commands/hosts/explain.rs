@@ -10,7 +10,8 @@ use trunkline_control::protocol::{
 use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
-use super::{HostArgs, ask, unexpected, which_hosts};
+use super::{HostArgs, which_hosts};
+use crate::ask::{ask, unexpected};
 use crate::backend::{Backend, Daemon, runtime};
 use crate::report::connections::{age, bytes, milliseconds, span, state};
 use crate::report::grid::wrapped_list;

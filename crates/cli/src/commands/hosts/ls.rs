@@ -9,7 +9,8 @@ use trunkline_control::protocol::{HostReport, MasterAction, Reply, Request};
 use trunkline_request::World;
 use trunkline_request::hosts::Target;
 
-use super::{all_masters, ask, masters, unexpected};
+use super::{all_masters, masters};
+use crate::ask::{ask, unexpected};
 use crate::backend::{Backend, Running, runtime};
 use crate::commands::run::ManyHosts;
 use crate::duration;

@@ -15,8 +15,8 @@ use trunkline_request::hosts::{
 };
 use trunkline_text::Printable;
 
+use crate::ask::{ask, unexpected};
 use crate::backend::{Backend, Daemon};
-use crate::commands::hosts::{ask, unexpected};
 use crate::report::fold::fold;
 use crate::ssh_options::HOSTS;
 

@@ -84,7 +84,7 @@ impl<'a> Line<'a> {
 }
 
 /// The prompt: all hosts, and those that are chosen.
-pub(super) struct Prompt<'a> {
+struct Prompt<'a> {
     run: Run<'a>,
     env: Vec<Variable>,
     all: Vec<Target>,
@@ -94,8 +94,20 @@ pub(super) struct Prompt<'a> {
     history: History,
 }
 
+impl Run<'_> {
+    /// Takes commands from a prompt, until the user ends it.
+    pub(super) async fn converse(
+        self,
+        env: Vec<Variable>,
+        targets: Vec<Target>,
+        interrupts: &mut Interrupts,
+    ) -> anyhow::Result<ExitCode> {
+        Prompt::new(self, env, targets)?.converse(interrupts).await
+    }
+}
+
 impl<'a> Prompt<'a> {
-    pub(super) fn new(run: Run<'a>, env: Vec<Variable>, targets: Vec<Target>) -> anyhow::Result<Self> {
+    fn new(run: Run<'a>, env: Vec<Variable>, targets: Vec<Target>) -> anyhow::Result<Self> {
         Ok(Self {
             run,
             env,
@@ -107,7 +119,7 @@ impl<'a> Prompt<'a> {
     }
 
     /// Reads lines and runs them until there are no more.
-    pub(super) async fn converse(mut self, interrupts: &mut Interrupts) -> anyhow::Result<ExitCode> {
+    async fn converse(mut self, interrupts: &mut Interrupts) -> anyhow::Result<ExitCode> {
         let modes = tcgetattr(io::stdin()).context("the terminal")?;
         let mut editor = Editor::with_history(Config::default(), MemHistory::new())?;
         editor.set_max_history_size(REMEMBERED)?;

@@ -8,8 +8,8 @@ use trunkline_control::protocol::{Reply, Request};
 
 use super::block::Block;
 use super::{FileArgs, Lines, Outcome, answer, home, program};
+use crate::ask::unexpected;
 use crate::backend::Backend;
-use crate::commands::hosts::unexpected;
 
 const BLOCK: Block = Block { name: "rsync" };
 

@@ -8,8 +8,8 @@ use trunkline_request::RESOLVING;
 
 use super::block::{Block, Sections};
 use super::{Change, FileArgs, Lines, Outcome, answer, plain, program};
+use crate::ask::unexpected;
 use crate::backend::{Backend, place};
-use crate::commands::hosts::unexpected;
 
 const BLOCK: Block = Block { name: "ssh" };
 

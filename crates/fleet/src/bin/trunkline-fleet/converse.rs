@@ -20,6 +20,7 @@ use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Returned, StreamId};
 use trunkline_fleet::submitting::{self, JobEvent, SubmitError, Wait};
 use trunkline_request::failure::{ErrorKind, Execution, Failure};
 
+use crate::client::{next, tell};
 use crate::settings::Settings;
 
 /// Talks to the client at standard input until all is told, or it has gone.
@@ -484,34 +485,12 @@ fn end(host: u32, returned: Returned) -> FleetReply {
     }
 }
 
-/// What is to be said where no node is there.
-pub(crate) async fn without_nodes(bucket: &Bucket) -> Option<String> {
-    let status = submitting::status(bucket).await.ok()?;
-    let live = status
-        .nodes
-        .iter()
-        .any(|(_, member, _, age)| member.holder.is_some() && *age < bucket.charter.terms.ttl.as_secs());
-    (!live)
-        .then(|| "no node of the fleet is there: the job waits for one (`trunkline fleet join`)".to_owned())
-}
-
 fn ordered(host: FleetHost) -> OrderedHost {
     OrderedHost {
         name: host.name,
         destination: host.destination,
         command: host.command,
     }
-}
-
-pub(crate) async fn next(requests: &mut FrameReader) -> Result<FleetRequest, Failure> {
-    let request = requests.next().await;
-    let gone = || Failure::new(ErrorKind::Local, "the client has gone");
-    request.ok().flatten().ok_or_else(gone)
-}
-
-pub(crate) async fn tell(replies: &FrameWriter, reply: FleetReply) -> Result<(), Failure> {
-    let sent = replies.send(&reply).await;
-    sent.map_err(|error| Failure::new(ErrorKind::Local, error.to_string()).after_start())
 }
 
 fn not_begun(error: &BucketError) -> Failure {

@@ -2,6 +2,7 @@
 //! users ask of it. Commands on hosts are run by this machine's daemon, over its warm connections.
 
 mod cancel;
+mod client;
 mod converse;
 mod executor;
 mod init;

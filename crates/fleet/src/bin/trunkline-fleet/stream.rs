@@ -23,7 +23,7 @@ use trunkline_fleet::streaming::following::{self, Follower, HostReader, Read, St
 use trunkline_fleet::streaming::{Piece, What};
 use trunkline_request::failure::{ErrorKind, Failure};
 
-use crate::converse::{next, tell, without_nodes};
+use crate::client::{next, tell, without_nodes};
 use crate::settings::Settings;
 use position::{HostPosition, Positions};
 use sink::HostSink;

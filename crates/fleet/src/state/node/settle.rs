@@ -2,85 +2,8 @@
 
 use super::super::Time;
 use super::super::entry::{Claim, Fate, JobId, Key, Returned, Value};
+use super::mine::{Flight, Mine, Stage};
 use super::{Action, Intent, Node, Purpose, lost_claim};
-
-/// A host that this process has an intent for.
-#[derive(Debug)]
-pub(super) struct Mine {
-    claim: Claim,
-    pub(super) stage: Stage,
-    /// Whether the claim was sent: it may be made, or yet be.
-    is_sent: bool,
-    /// Whether the claim is known to have stood there.
-    is_claimed: bool,
-}
-
-/// How far it is.
-#[derive(Debug)]
-pub(super) enum Stage {
-    /// The disk is writing.
-    Intending,
-    /// The claim is to be made.
-    Claiming(Flight),
-    /// The command runs.
-    Executing {
-        /// Whether it was told to end.
-        cancelled: bool,
-    },
-    /// The fleet is to know this.
-    Settling(Fate, Flight),
-}
-
-/// A write that is repeated until it is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flight {
-    /// To be sent.
-    Idle,
-    /// Sent.
-    Sent,
-    /// To be sent again, then.
-    Until(Time),
-}
-
-impl Stage {
-    /// What is left of an earlier process: nobody knows how far it was, unless there is a result.
-    pub(super) fn of_former(claim: &Claim, returned: Option<Returned>) -> Self {
-        let claim = claim.clone();
-        let fate = match returned {
-            Some(returned) => Fate::Ended { claim, returned },
-            None => Fate::Unknown { claim },
-        };
-        Self::Settling(fate, Flight::Idle)
-    }
-}
-
-impl Mine {
-    pub(super) fn new(claim: Claim, stage: Stage) -> Self {
-        Self {
-            claim,
-            stage,
-            is_sent: false,
-            is_claimed: false,
-        }
-    }
-
-    /// Whether it is not yet decided that this process executes it.
-    pub(super) fn is_beginning(&self) -> bool {
-        matches!(self.stage, Stage::Intending | Stage::Claiming(_))
-    }
-
-    pub(super) fn is_running(&self) -> bool {
-        !matches!(self.stage, Stage::Settling(..))
-    }
-
-    fn intent(&self, place: &(JobId, u32)) -> Intent {
-        Intent {
-            job: place.0.clone(),
-            host: place.1,
-            claim: self.claim.clone(),
-        }
-    }
-}
 
 impl Node {
     /// Begins a host that nobody has claimed.
@@ -92,7 +15,7 @@ impl Node {
             fence,
         };
         let mine = Mine::new(claim, Stage::Intending);
-        self.actions.push_back(Action::Intend(mine.intent(&place)));
+        self.actions.push_back(Action::Intend(intent(&mine, &place)));
         self.mine.insert(place, mine);
     }
 
@@ -179,7 +102,7 @@ impl Node {
             Stage::Intending => {}
             Stage::Executing { cancelled } => {
                 if is_cancelled && !cancelled {
-                    let intent = mine.intent(place);
+                    let intent = intent(mine, place);
                     self.actions.push_back(Action::Cancel(intent));
                     if let Some(mine) = self.mine.get_mut(place) {
                         mine.stage = Stage::Executing { cancelled: true };
@@ -228,7 +151,7 @@ impl Node {
                 mine.is_claimed = true;
                 mine.stage = stage;
                 if is_started {
-                    let intent = mine.intent(place);
+                    let intent = intent(mine, place);
                     self.actions.push_back(Action::Execute(intent));
                 } else {
                     self.step(now, place);
@@ -299,17 +222,15 @@ impl Node {
     /// Nothing more is to be told of a host.
     fn drop_mine(&mut self, place: &(JobId, u32)) {
         if let Some(mine) = self.mine.remove(place) {
-            self.actions.push_back(Action::Close(mine.intent(place)));
+            self.actions.push_back(Action::Close(intent(&mine, place)));
         }
     }
 }
 
-impl Flight {
-    fn is_over(self, now: Time) -> bool {
-        match self {
-            Self::Idle => true,
-            Self::Sent => false,
-            Self::Until(until) => now >= until,
-        }
+fn intent(mine: &Mine, place: &(JobId, u32)) -> Intent {
+    Intent {
+        job: place.0.clone(),
+        host: place.1,
+        claim: mine.claim.clone(),
     }
 }

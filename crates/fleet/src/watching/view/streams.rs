@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use trunkline_control::fleet_view::{StreamNode, StreamReport};
+use trunkline_text::Printable;
 
-use super::line;
 use crate::bucket::{Charter, decode};
 use crate::order;
 use crate::order::stream::{StreamOrder, StreamTerms};
@@ -159,4 +159,8 @@ impl Stream {
             more_nodes,
         }
     }
+}
+
+pub(super) fn line(text: &str) -> String {
+    Printable::line(text).into_string()
 }

@@ -1,0 +1,51 @@
+//! Requests that have one answer.
+
+use std::fmt;
+
+use anyhow::anyhow;
+use trunkline_control::client::Client;
+use trunkline_control::protocol::{Reply, Request};
+use trunkline_request::failure::Failure;
+use trunkline_text::Printable;
+
+use crate::backend::Backend;
+use crate::questions::Conversation;
+
+/// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
+pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend) -> anyhow::Result<Reply> {
+    answer(Conversation::new(client, backend.questions()), request).await
+}
+
+pub(crate) async fn answer(
+    mut talk: Conversation<'_, &mut Client>,
+    request: Request,
+) -> anyhow::Result<Reply> {
+    talk.send(&request).await?;
+    loop {
+        match talk.next().await? {
+            Reply::Welcome { .. } => {}
+            Reply::Notice(text) => {
+                let _quiet = talk.quiet().await?;
+                eprintln!("{}", Printable::text(text.trim_end()));
+            }
+            Reply::Failed(failure) => return Err(Refused(failure).into()),
+            reply => return Ok(reply),
+        }
+    }
+}
+
+pub(crate) fn unexpected(reply: &Reply) -> anyhow::Error {
+    anyhow!("unexpected reply from the daemon: {reply:?}")
+}
+
+/// The daemon's answer that something failed.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) Failure);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -1,0 +1,4 @@
+//! How the program ends.
+
+/// The exit status for errors of our own, as ssh's.
+pub(crate) const OWN_ERROR: u8 = 255;
