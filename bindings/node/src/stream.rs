@@ -416,7 +416,7 @@ struct Progress {
 
 impl Progress {
     fn is_urgent(&self) -> bool {
-        self.len >= Outbox::PLENTY || self.prompted
+        self.len >= Flow::PLENTY || self.prompted
     }
 }
 
@@ -467,7 +467,10 @@ impl Pending {
 impl Flow {
     /// The most of one side that waits for JavaScript here; behind it the channel is not read. Enough that 1 GB/s need not wait
     /// for an event loop that comes by every half millisecond.
-    pub(crate) const LIMIT: usize = 1024 * 1024;
+    const LIMIT: usize = 1024 * 1024;
+
+    /// With so many bytes it is fetched at once: half of what it may hold, so that the other half fills meanwhile.
+    pub(crate) const PLENTY: usize = Self::LIMIT / 2;
 
     /// The most changes from one side to the other and back.
     const RUNS: usize = 1024;
@@ -536,7 +539,8 @@ impl Flow {
         if !std::mem::replace(&mut state.listed, true) {
             drop(state);
             let urgency = if urgent { Urgency::Now } else { Urgency::Soon };
-            self.outbox.offer(self.clone(), urgency);
+            let flow = self.clone();
+            self.outbox.offer(move |told| flow.deliver(told), urgency);
         } else if hurries {
             drop(state);
             self.outbox.hurry();
@@ -552,7 +556,9 @@ impl Flow {
         }
         progress.complete = complete;
         drop(state);
-        self.outbox.offer_end(self.clone(), side);
+        let flow = self.clone();
+        self.outbox
+            .offer(move |told| flow.deliver_end(side, told), Urgency::Now);
     }
 
     fn want(self: &Arc<Self>, side: Side) {
@@ -592,7 +598,7 @@ impl Flow {
 
     /// Gives what is there to JavaScript, if it was asked for. What came before that goes first, as long as it is little: JavaScript
     /// reads it, and is about to ask, or has nobody who does.
-    pub(crate) fn deliver(&self, told: &mut Vec<Event>) {
+    fn deliver(&self, told: &mut Vec<Event>) {
         let mut state = self.state();
         state.listed = false;
         state.hurried = false;
@@ -635,7 +641,7 @@ impl Flow {
     }
 
     /// It is the end's turn.
-    pub(crate) fn deliver_end(&self, side: Side, told: &mut Vec<Event>) {
+    fn deliver_end(&self, side: Side, told: &mut Vec<Event>) {
         let mut state = self.state();
         let progress = state.of(side);
         progress.end_due = true;

@@ -12,8 +12,13 @@ use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::error::{self, Failure};
-use crate::operation::{Outcome, SLICE};
 use crate::process::{OfProcess, Process};
+
+/// The result of it, still to be made a Python object, for which the GIL is needed.
+pub(crate) type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// The time that a wait continues without a look at signals.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Outcomes of operations that were begun. Its descriptor can be read while there are any.
 #[pyclass(frozen, module = "trunkline._native")]

@@ -14,22 +14,16 @@ use pyo3::prelude::*;
 use pyo3::{IntoPyObject, IntoPyObjectExt as _};
 use tokio::sync::{Mutex as FairMutex, OwnedMutexGuard};
 
-use crate::completions::{Begun, Completions};
+use crate::completions::{Begun, Completions, Outcome, SLICE};
 use crate::data::duration;
 use crate::error::{self, Failure};
 use crate::process::{OfProcess, Process};
-
-/// The result of it, still to be made a Python object, for which the GIL is needed.
-pub(crate) type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// The work, and the runtime that it needs.
 struct Work {
     process: Arc<Process>,
     future: BoxFuture<'static, Result<Outcome, Failure>>,
 }
-
-/// The time that a wait continues without a look at signals.
-pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Something that may take time. Nothing happens before it is waited for or begun, which can be done once.
 #[pyclass(frozen, module = "trunkline._native")]
