@@ -170,7 +170,7 @@ impl Stage {
 /// Counters that are one number, each with what Prometheus is told of it.
 macro_rules! counters {
     ($($counter:ident: $help:literal,)+) => {
-        /// What only grows.
+        /// Numbers that only grow.
         #[derive(Debug, Default)]
         pub struct Counters {
             $(#[doc = concat!($help, ".")] pub $counter: Counter,)+
@@ -197,7 +197,7 @@ counters! {
 
 /// The counters of an engine.
 pub struct Metrics {
-    /// What only grows.
+    /// Numbers that only grow.
     pub counters: Counters,
     /// Handshakes that wait because as many as may be are under way with their server.
     pub waiting_for_server: Queue,

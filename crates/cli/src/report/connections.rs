@@ -15,7 +15,7 @@ struct Column {
     number: bool,
     /// It is not shown where every row says only this.
     silent: &'static [&'static str],
-    /// When a narrow terminal does without it: the lowest first. `None`: never.
+    /// Its turn to be dropped by a narrow terminal: the lowest first. `None`: never.
     dropped: Option<u8>,
     value: fn(&Row<'_>) -> String,
 }

@@ -1,4 +1,4 @@
-//! How an engine reaches a host: what a request means, its pool, and the way to it.
+//! The way of an engine to a host: what a request means, its pool, and the way to it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! What the target has and the source has not, and how it goes.
+//! Deletion of what the target has and the source has not.
 //!
 //! Nothing is deleted unless everything was copied: a source that could not be listed to its end would have more names than
 //! were seen. What the filters leave out stays, with the directories that it is in.

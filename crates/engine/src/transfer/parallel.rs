@@ -1,4 +1,4 @@
-//! How many sessions a copy's files are worth.
+//! The number of sessions that a copy's files are worth.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

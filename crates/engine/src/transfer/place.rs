@@ -150,7 +150,7 @@ impl Place {
         }
     }
 
-    /// Whether a folder is the same one here and at another place, whatever the places are called: what is made in it
+    /// Whether a directory is the same one here and at another place, whatever the places are called: what is made in it
     /// here is seen there.
     pub(super) async fn shows_what_is_made_at(&self, other: &Self, folder: &Bytes) -> Result<bool, Error> {
         let probe = part::random(&path::in_root(folder, b"copy"));

@@ -131,7 +131,7 @@ pub(super) async fn open_ahead(
         sessions.grow(job.streams(sessions, largest, true).await)?;
     }
     let [source] = sources else { return Ok(()) };
-    // The target is the folder that it goes into, or the name that it gets: which, is being asked.
+    // The target is the directory that it goes into, or the name that it gets: which, is being asked.
     let (from, path) = (source.path(), target.path());
     let own = folder_and_name(&from).1;
     let mut names = vec![
@@ -177,7 +177,7 @@ pub(super) async fn list_ahead(
     listing(sessions, &job.names, &target.path()).await
 }
 
-/// A folder that is copied into itself would be copied without end. What a pattern matches is looked at when it is found.
+/// A directory that is copied into itself would be copied without end. What a pattern matches is looked at when it is found.
 pub(super) async fn refuse_into_itself(
     job: &Job,
     from: &Place,

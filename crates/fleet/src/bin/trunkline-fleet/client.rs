@@ -17,7 +17,7 @@ pub(crate) async fn tell(replies: &FrameWriter, reply: FleetReply) -> Result<(),
     sent.map_err(|error| Failure::new(ErrorKind::Local, error.to_string()).after_start())
 }
 
-/// What is to be said where no node is there.
+/// Says that no node is there, if so.
 pub(crate) async fn without_nodes(bucket: &Bucket) -> Option<String> {
     let status = submitting::status(bucket).await.ok()?;
     let live = status
