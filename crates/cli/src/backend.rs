@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use trunkline_control::client::{Call, Client, ClientError, Starter};
+use trunkline_control::lent::Lending;
 use trunkline_control::place::Place;
 use trunkline_control::private::Private;
 use trunkline_control::protocol::{HostRequest, Reply, Request, SessionRequest};
@@ -98,7 +99,7 @@ impl Backend {
     /// A connection for one request.
     pub(crate) async fn connect(&self, to: Daemon) -> anyhow::Result<Client> {
         let shared = match to {
-            Daemon::Shared => return Ok(Client::connect(&place()?, STARTED).await?),
+            Daemon::Shared => return Ok(self.at_terminal(Client::connect(&place()?, STARTED).await?)),
             Daemon::Usual if !self.no_daemon => {
                 self.unless_apart(Client::connect(&place()?, STARTED).await)?
             }
@@ -106,7 +107,7 @@ impl Backend {
             Daemon::Usual | Daemon::InPassing | Daemon::Own => None,
         };
         match shared {
-            Some(client) => Ok(client),
+            Some(client) => Ok(self.at_terminal(client)),
             None => self.connect_to_own().await,
         }
     }
@@ -174,7 +175,7 @@ impl Backend {
         if !self.no_daemon {
             let asked = Client::connect_with(&place()?, STARTED, &here, &request, fds).await;
             if let Some(client) = self.unless_apart(asked)? {
-                return Ok(client);
+                return Ok(self.at_terminal(client));
             }
         }
         let client = self.connect_to_own().await?;
@@ -214,7 +215,15 @@ impl Backend {
             .private
             .get()
             .context("the private daemon was just started")?;
-        Ok(private.connect().await?)
+        Ok(self.at_terminal(private.connect().await?))
+    }
+
+    /// What the user's configuration runs can ask at this command's terminal, as ssh's own can.
+    fn at_terminal(&self, client: Client) -> Client {
+        match self.in_background {
+            true => client,
+            false => client.lending(Lending::Lent),
+        }
     }
 
     /// What the command's hosts ask.

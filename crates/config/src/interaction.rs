@@ -23,6 +23,8 @@ pub struct Interaction {
     /// `None` where nobody waits.
     show: Option<Arc<Show>>,
     heard: Arc<Announcements>,
+    /// Somebody waits, at whose terminal the user's programs may ask.
+    is_somebody: bool,
     client: Client,
     /// The log, if it is kept; locked for as long as a line takes.
     record: Option<Arc<Mutex<Vec<LogLine>>>>,
@@ -119,6 +121,7 @@ impl Interaction {
             tell: Arc::new(tell),
             show: Some(Arc::new(|_| {})),
             heard: Arc::default(),
+            is_somebody: true,
             client: Client::default(),
             record: None,
         }
@@ -126,7 +129,10 @@ impl Interaction {
 
     /// Asks nobody; warnings go to the log.
     pub fn none() -> Self {
-        Self::new(Arc::new(Never), |text| tracing::warn!("{text}"))
+        Self {
+            is_somebody: false,
+            ..Self::new(Arc::new(Never), |text| tracing::warn!("{text}"))
+        }
     }
 
     /// Asks on the terminal or through SSH_ASKPASS, as ssh would in this process's environment; warnings go to
@@ -279,11 +285,18 @@ impl Interaction {
     #[must_use]
     pub fn unattended(mut self) -> Self {
         self.show = None;
+        self.is_somebody = false;
         if self.prompter.answerer() == Answerer::Person {
             self.without_questions()
         } else {
             self
         }
+    }
+
+    /// Whether a program of the user's that takes part may ask at the terminal of whoever waits, also where trunkline itself
+    /// asks nothing (BatchMode).
+    pub fn lends_terminal(&self) -> bool {
+        self.is_somebody
     }
 
     /// Returns whether nobody waits for what is done, as in [`Self::unattended`].

@@ -39,12 +39,13 @@ pub struct PublicKey {
 impl PublicKey {
     /// Reads one line in the format of sshd(8)'s `authorized_keys` without options: type, base64, comment.
     ///
-    /// Returns `None` when the line is not such a line, or when its type name is not the one in the blob.
+    /// Returns `None` when the line is not such a line, or when its type name is not the one in the blob. As many blanks and
+    /// tabs as one likes are between the words (sshkey.c, `sshkey_read`).
     pub fn parse(line: &[u8]) -> Option<Self> {
-        let mut fields = line.trim_ascii().splitn(3, |b| matches!(b, b' ' | b'\t'));
-        let algorithm = std::str::from_utf8(fields.next()?).ok()?;
-        let blob = STANDARD.decode(fields.next()?).ok()?;
-        let comment = fields.next().unwrap_or_default().trim_ascii();
+        let (algorithm, rest) = first_word(line.trim_ascii());
+        let (encoded, comment) = first_word(rest);
+        let algorithm = std::str::from_utf8(algorithm).ok()?;
+        let blob = STANDARD.decode(encoded).ok()?;
         if algorithm.is_empty() || Reader::new(&blob).name() != Ok(algorithm) {
             return None;
         }
@@ -76,6 +77,14 @@ impl PublicKey {
     pub fn is_certificate(&self) -> bool {
         is_certificate_algorithm(&self.algorithm)
     }
+}
+
+/// The first word of a line without blanks in front, and the rest without them.
+fn first_word(line: &[u8]) -> (&[u8], &[u8]) {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let end = line.iter().position(is_blank).unwrap_or(line.len());
+    let (word, rest) = line.split_at(end);
+    (word, rest.trim_ascii_start())
 }
 
 /// The reason why a key could not be loaded or used.

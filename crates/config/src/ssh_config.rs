@@ -104,6 +104,9 @@ pub enum ConfigError {
     /// `ssh -G` did not finish, most likely because of a `Match exec`.
     #[error("ssh -G did not finish within {0:?}; look for a Match exec that hangs or waits for input")]
     TimedOut(Duration),
+    /// A `Match exec` wants to ask on the terminal of a caller that lends none.
+    #[error("a Match exec of ssh_config asks on the terminal")]
+    Asks,
     /// `ssh -G` printed something that is not a configuration.
     #[error("{program} -G did not print a configuration ({reason}); is it OpenSSH?")]
     NotAConfiguration {

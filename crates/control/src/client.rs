@@ -15,6 +15,7 @@ use rustix::io::retry_on_intr;
 use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
+use trunkline_local::lent::{self, Lending};
 use trunkline_request::failure::{ErrorKind, Failure};
 use trunkline_request::{Difference, Vantage};
 
@@ -305,9 +306,17 @@ impl Client {
     fn new(stream: UnixStream) -> Self {
         let (reader, writer) = split(stream);
         Self {
-            replies: ReplyReader(reader),
+            replies: ReplyReader::new(reader),
             requests: RequestWriter(writer),
         }
+    }
+
+    /// The same, of a process whose terminal is lent to what the user's configuration runs, or of which it is known that
+    /// it does not.
+    #[must_use]
+    pub fn lending(mut self, lending: Lending) -> Self {
+        self.replies.lending = Some(lending);
+        self
     }
 
     /// A connection to the daemon that runs, the version of its protocol, and where it stands.
@@ -437,8 +446,11 @@ impl Call {
     /// [`ClientError::Gone`] when the daemon has closed the socket.
     pub fn wait(&mut self) -> Result<Reply, ClientError> {
         loop {
-            if let Some(reply) = take_frame(&mut self.buffer)? {
-                return Ok(reply);
+            match take_frame(&mut self.buffer)? {
+                // It waits for nothing but replies at its terminal.
+                Some(Reply::Lend { .. }) => lend(std::mem::take(&mut self.fds), Some(Lending::Lent)),
+                Some(reply) => return Ok(reply),
+                None => {}
             }
             match receive(&self.stream, &mut self.buffer, &mut self.fds) {
                 Ok(0) => return at_the_end(&self.buffer)?.ok_or(ClientError::Gone),
@@ -458,9 +470,10 @@ impl Call {
         let stream = UnixStream::from_std(self.stream).map_err(FrameError::from)?;
         let (reader, writer) = split_after(stream, self.buffer, self.fds);
         Ok(Client {
-            replies: ReplyReader(reader),
+            replies: ReplyReader::new(reader),
             requests: RequestWriter(writer),
-        })
+        }
+        .lending(Lending::Lent))
     }
 }
 
@@ -479,19 +492,41 @@ fn check_peer(stream: &impl AsFd, place: &Place) -> Result<(), ClientError> {
 
 /// The replies of a [`Client`].
 #[derive(Debug)]
-pub struct ReplyReader(FrameReader);
+pub struct ReplyReader {
+    frames: FrameReader,
+    /// What becomes of a program that asks on the terminal; `None`: it is started by the daemon, which has none.
+    lending: Option<Lending>,
+}
 
 impl ReplyReader {
+    fn new(frames: FrameReader) -> Self {
+        Self {
+            frames,
+            lending: None,
+        }
+    }
+
     /// As [`Client::next`].
     ///
     /// # Errors
     /// As [`Client::next`].
     pub async fn next(&mut self) -> Result<Reply, ClientError> {
-        match self.0.next::<Reply>().await {
-            Ok(Some(reply)) => Ok(reply),
-            Ok(None) => Err(ClientError::Gone),
-            Err(error) => Err(gone(error)),
+        loop {
+            match self.frames.next::<Reply>().await {
+                Ok(Some(Reply::Lend { .. })) => lend(self.frames.take_fds(), self.lending),
+                Ok(Some(reply)) => return Ok(reply),
+                Ok(None) => return Err(ClientError::Gone),
+                Err(error) => return Err(gone(error)),
+            }
         }
+    }
+}
+
+/// Serves the line that came with [`Reply::Lend`], or closes it.
+fn lend(lines: Vec<OwnedFd>, lending: Option<Lending>) {
+    let Some(lending) = lending else { return };
+    for line in lines {
+        lent::serve(line, lending);
     }
 }
 

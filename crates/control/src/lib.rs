@@ -24,6 +24,8 @@ pub mod socket;
 pub mod stdio;
 pub mod terminal;
 
+pub use trunkline_local::lent;
+
 /// The entry points of the fuzz targets, for nobody else.
 #[doc(hidden)]
 pub mod fuzzing {

@@ -7,7 +7,9 @@ mod update;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +26,7 @@ pub use update::{
 };
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -197,6 +199,34 @@ pub enum Request {
         /// Without waiting for sessions to end.
         at_once: bool,
     },
+}
+
+impl Request {
+    /// The worlds of whoever waits for it, and can be asked at their terminal meanwhile.
+    pub fn worlds_mut(&mut self) -> Vec<&mut World> {
+        match self {
+            Self::Session(session) => vec![&mut session.host.world],
+            Self::Warm { host, .. }
+            | Self::MuxListen { host, .. }
+            | Self::MustShare(host)
+            | Self::Check(host)
+            | Self::Explain(host)
+            | Self::Forget(host)
+            | Self::Tuned { host, .. }
+            | Self::Close { host: Some(host), .. } => vec![&mut host.world],
+            Self::Tune(tune) => vec![&mut tune.host.world],
+            Self::Inventory(inventory) => vec![&mut inventory.world],
+            Self::Copy(copy) => {
+                let places = copy.sources.iter_mut().chain([&mut copy.target]);
+                let worlds = places.filter_map(|place| match place {
+                    CopyPlace::Host(host, _) => Some(&mut host.world),
+                    CopyPlace::Local(_) | CopyPlace::Passed(_) => None,
+                });
+                worlds.collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A destination, with all that decides what it means.
@@ -490,6 +520,13 @@ pub enum Reply {
         kind: PromptKind,
         /// Whom it is about, as `user@host`: a client that asks about several hosts shows it. Empty for none.
         host: String,
+    },
+    /// A program of the user's is to be started at the client's terminal, where it may ask: a ProxyCommand, a `Match exec`.
+    /// Brings a line, a socket on which that is said ([`trunkline_local::lent`]). A client without a terminal closes it.
+    Lend {
+        /// The line, on the daemon's side.
+        #[serde(skip)]
+        line: Option<Arc<OwnedFd>>,
     },
     /// The session has begun.
     Begun {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,9 +19,10 @@ use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, HostStatus, Interaction, Printable};
-use trunkline_control::own_socket;
 use trunkline_control::private::Connections;
+use trunkline_control::{lent, own_socket};
 use trunkline_http::metrics::Metrics as _;
+use trunkline_request::{CallersTerminal, Lend, Line};
 use zeroize::Zeroizing;
 
 use crate::claim::{Claim, PeerError, check_peer};
@@ -306,7 +307,11 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
             };
             let Some(reply) = reply else { break };
             activity.told(&reply);
-            if writer.send(&reply).await.is_err() {
+            let sent = match &reply {
+                Reply::Lend { line: Some(line) } => writer.send_with(&reply, &[line.as_fd()]).await,
+                reply => writer.send(reply).await,
+            };
+            if sent.is_err() {
                 break;
             }
         }
@@ -371,6 +376,7 @@ async fn talk(
     replies: &mpsc::Sender<Reply>,
 ) -> Result<(), Dropped> {
     let Service { engine, stop, .. } = service;
+    let terminal = CallersTerminal::of(Arc::new(ClientsTerminal(replies.downgrade())));
     loop {
         // A client with nothing under way does not hold up the daemon's end.
         let request = tokio::select! {
@@ -378,7 +384,10 @@ async fn talk(
             request = reader.next::<Request>() => request?,
             () = stop.after_last_request() => break,
         };
-        let Some(request) = request else { break };
+        let Some(mut request) = request else { break };
+        for world in request.worlds_mut() {
+            world.terminal = terminal.clone();
+        }
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
             break;
         }
@@ -467,6 +476,20 @@ async fn work(
             last
         }
         _ => outcome(Err(Error::Bug("this needs no questions"))),
+    }
+}
+
+/// The terminal of a client, as long as that is talked with.
+struct ClientsTerminal(mpsc::WeakSender<Reply>);
+
+impl Lend for ClientsTerminal {
+    fn line(&self) -> Line<'_> {
+        Box::pin(async {
+            let (ours, theirs) = lent::line().ok()?;
+            let line = Some(Arc::new(theirs));
+            self.0.upgrade()?.send(Reply::Lend { line }).await.ok()?;
+            Some(ours)
+        })
     }
 }
 

@@ -60,8 +60,6 @@ struct Inner {
     lends: AtomicBool,
     /// Whether what is done with it is in the audit trail.
     audited: AtomicBool,
-    /// Whether proxy commands stay on the terminal of this process.
-    shares_terminal: AtomicBool,
     /// What the receive windows of all connections grow from.
     windows: Arc<WindowBudget>,
     /// What the names take that servers list.
@@ -137,7 +135,6 @@ impl Engine {
             vantage: Vantage::current(),
             lends: AtomicBool::new(false),
             audited: AtomicBool::new(false),
-            shares_terminal: AtomicBool::new(false),
             windows: Arc::default(),
             names,
         });
@@ -168,12 +165,6 @@ impl Engine {
             return Err(Error::configuration(config, UNRECORDED));
         }
         Ok(())
-    }
-
-    /// Leaves proxy commands in the process group of this process, as ssh does: they can ask on its terminal, and what the
-    /// terminal sends to the group (Ctrl-C) is for them, too. Otherwise each has a group of its own.
-    pub fn share_terminal(&self) {
-        self.inner.shares_terminal.store(true, Ordering::Relaxed);
     }
 
     /// What ssh_config and the options of a request say otherwise than ssh would have it on its own. Runs ssh twice.

@@ -2,5 +2,7 @@
 //! to them ([`prompt`]). There is no engine and no cryptography in it: the program that the user types needs it as much
 //! as the daemon does.
 
+pub mod child;
+pub mod lent;
 pub mod program;
 pub mod prompt;

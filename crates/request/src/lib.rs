@@ -25,6 +25,7 @@ pub use failure::words_of;
 pub use log_level::{LogLevel, LogLine};
 pub use prompt::PromptKind;
 pub use waiting::Waiting;
+pub use world::terminal::{CallersTerminal, Lend, Line};
 pub use world::vantage::{Difference, Vantage};
 pub use world::{Limits, World, current_umask};
 

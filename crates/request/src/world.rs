@@ -1,5 +1,6 @@
 //! The caller's surroundings.
 
+pub(crate) mod terminal;
 pub(crate) mod vantage;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
+use terminal::CallersTerminal;
 use vantage::Vantage;
 
 /// The surroundings of a caller, which give a request its meaning.
@@ -32,6 +34,9 @@ pub struct World {
     pub vantage: Vantage,
     /// Its limits.
     pub limits: Limits,
+    /// Its terminal, as far as this process can reach it. It does not travel.
+    #[serde(skip)]
+    pub terminal: CallersTerminal,
 }
 
 /// The soft limits of setrlimit(2) that the daemon changes for itself and gives back to what it runs.
@@ -74,6 +79,7 @@ impl World {
             env,
             vantage: Vantage::current(),
             limits: Limits::current(),
+            terminal: CallersTerminal::default(),
         }
     }
 
@@ -94,6 +100,7 @@ impl World {
             env: variables.collect(),
             vantage: Vantage::of_process(pid)?,
             limits: Limits::default(),
+            terminal: CallersTerminal::default(),
         })
     }
 
@@ -180,6 +187,7 @@ mod tests {
                 env,
                 vantage: Vantage::default(),
                 limits: Limits::default(),
+                terminal: CallersTerminal::default(),
             }
         );
         assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");

@@ -44,7 +44,7 @@ impl Agent {
         let askpass = dir.path().join("askpass");
         // ssh-agent takes the exit status for the answer.
         let script = format!(
-            "#!/bin/sh\ncd '{}' && echo \"$1\" >>asked && [ -e consent ]\n",
+            "#!/bin/sh\ncd '{}' && echo \"$1\" >>asked && [ -e consent ] && sleep \"0$(cat consent)\"\n",
             dir.path().display()
         );
         fs::write(&askpass, script)?;
@@ -157,6 +157,15 @@ impl Agent {
         } else if path.exists() {
             fs::remove_file(path)?;
         }
+        Ok(())
+    }
+
+    /// From now on their use is granted as a person would: after so long.
+    ///
+    /// # Errors
+    /// When the answer cannot be written down.
+    pub fn consent_after(&self, thought: Duration) -> Result<(), Error> {
+        fs::write(self.dir.path().join("consent"), thought.as_secs().to_string())?;
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
+use trunkline_control::lent::Lending;
 use trunkline_control::protocol::{Reply, Request};
 use trunkline_request::ssh_options::keyword_and_value;
 use trunkline_request::{RESOLVING, not_shared};
@@ -46,7 +47,7 @@ pub(crate) fn main(backend: &Backend) -> ExitCode {
     }
     let listening = match wants {
         Wants::Nothing(why) => Err(anyhow::anyhow!(why)),
-        _ => listen(&caller, backend),
+        _ => listen(&caller, backend, strict),
     };
     match listening {
         Ok(()) => ExitCode::SUCCESS,
@@ -87,7 +88,7 @@ fn limit_the_time(loud: bool) {
     });
 }
 
-fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
+fn listen(caller: &Caller, backend: &Backend, strict: bool) -> anyhow::Result<()> {
     let destination = caller.args.destination.to_string_lossy();
     let mut host = host_request(&destination, caller.args.config_args.clone())?;
     if let Some(program) = &caller.program {
@@ -95,7 +96,11 @@ fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
         host.world.env.insert("TRUNKLINE_SSH".into(), program.clone());
     }
     let reply = runtime()?.block_on(async {
-        let client = backend.connect(Daemon::Shared).await?;
+        let mut client = backend.connect(Daemon::Shared).await?;
+        if !strict {
+            // What asks is run by ssh as well, and then asks for that.
+            client = client.lending(Lending::Refused);
+        }
         let listen = Request::MuxListen {
             host,
             path: None,

@@ -1,5 +1,6 @@
 //! The program against real servers: every command as a user types it, each test with a daemon of its own.
 
+mod at_terminal;
 mod audit;
 mod closed_pipe;
 mod cp;

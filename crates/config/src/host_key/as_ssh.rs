@@ -256,7 +256,18 @@ fn ssh_itself_decides_the_same_about_a_revocation_files_lines() {
             .into();
         let known_hosts = super::tests::line("@cert-authority *", &both.blob("ca.pub"))
             + &super::tests::line("host.example", &both.blob("host.pub"));
-        for lines in revoked.into_iter().chain([line(&key(2)), String::new()]) {
+        let own = named("host.pub");
+        let shapes = [
+            own.replace(' ', "  "),
+            own.replace(' ', "\t"),
+            format!(" \t{own}"),
+            own.replace('\n', "\r\n"),
+            format!("# revoked\n\n{own}"),
+            format!("{}\n{own}", line(&key(2)).replace(' ', " \t ")),
+            format!("{} a comment\t of words\n", own.trim_end()),
+        ];
+        let none = [line(&key(2)), String::new()];
+        for lines in revoked.into_iter().chain(none).chain(shapes) {
             both.revoked = Some(lines);
             both.agree(&known_hosts, 22, None);
         }

@@ -88,6 +88,7 @@ mod tests {
             env: std::collections::BTreeMap::new(),
             vantage: crate::ssh_config::Vantage::default(),
             limits: crate::ssh_config::Limits::default(),
+            terminal: Default::default(),
         };
         let names = |pattern| matching_aliases(pattern, &world, Some(config.as_os_str())).unwrap();
         assert_eq!(names("web*"), ["web1", "web2", "web3", "web-old"]);

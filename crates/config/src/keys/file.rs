@@ -352,13 +352,14 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<u32>), KeyError> {
     Ok((content, exposed))
 }
 
-/// The first line that is a public key or certificate, if the file is one of those.
+/// The first line of a file that is a public key. Lines that are none are passed over, up to where a private key begins
+/// (authfile.c, `sshkey_try_load_public`).
 fn first_public_key(content: &[u8]) -> Option<PublicKey> {
     content
         .split(|&b| b == b'\n')
-        .map(<[u8]>::trim_ascii)
-        .find(|line| !line.is_empty() && !line.starts_with(b"#"))
-        .and_then(PublicKey::parse)
+        .take_while(|line| !line.starts_with(b"-----BEGIN"))
+        .filter(|line| !line.starts_with(b"#"))
+        .find_map(PublicKey::parse)
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -137,6 +137,7 @@ mod tests {
             env: env.collect(),
             vantage: super::super::Vantage::default(),
             limits: crate::ssh_config::Limits::default(),
+            terminal: Default::default(),
         }
     }
 

@@ -537,6 +537,7 @@ mod tests {
                     env,
                     vantage: super::super::Vantage::default(),
                     limits: crate::ssh_config::Limits::default(),
+                    terminal: Default::default(),
                 },
                 folder,
                 account,

@@ -51,6 +51,7 @@ impl HostConfig {
             env: BTreeMap::new(),
             vantage: Vantage::default(),
             limits: crate::ssh_config::Limits::default(),
+            terminal: Default::default(),
         };
         let around = Surroundings {
             world: &world,

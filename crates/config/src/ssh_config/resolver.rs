@@ -6,14 +6,12 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use lru::LruCache;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::Child;
 use tokio::sync::{OnceCell, Semaphore};
 use trunkline_text::Printable;
 
@@ -25,7 +23,8 @@ use super::readers::{DefaultAlgorithms, Proxy, Surroundings};
 use super::tokens::{self, VersionTokens};
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
-use trunkline_local::program::local_program;
+use trunkline_local::child::Child;
+use trunkline_local::lent::End;
 use trunkline_request::ssh_options::{TypedOption, TypedOptions};
 
 /// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
@@ -142,6 +141,15 @@ type Defaults = ((PathBuf, Stamp), Arc<DefaultAlgorithms>);
 struct Dump {
     directives: Vec<Directive>,
     remarks: Vec<String>,
+    /// Its user was asked.
+    asked: bool,
+}
+
+/// The same as bytes, and what it said besides, in lines.
+struct Printed {
+    output: Vec<u8>,
+    remarks: String,
+    asked: bool,
 }
 
 type Flight = Arc<OnceCell<Result<Arc<Answer>, ConfigError>>>;
@@ -162,6 +170,8 @@ struct Answer {
     cwd: Option<PathBuf>,
     /// The whole world, and the end of the answer's validity, if more than files and variables takes part.
     volatile: Option<(Arc<World>, Instant)>,
+    /// Its user was asked on the terminal: it is the answer to whoever was asked, and to nobody else.
+    asked: bool,
 }
 
 impl Answer {
@@ -191,7 +201,9 @@ impl Answer {
 
     fn holds_for(&self, world: &Arc<World>) -> bool {
         let in_time = self.volatile.as_ref().is_none_or(|(same, until)| {
-            Instant::now() < *until && (Arc::ptr_eq(same, world) || same == world)
+            Instant::now() < *until
+                && (Arc::ptr_eq(same, world) || same == world)
+                && (!self.asked || same.terminal.is_that_of(&world.terminal))
         });
         in_time
             && self.cwd.as_ref().is_none_or(|cwd| *cwd == world.cwd)
@@ -353,7 +365,21 @@ impl Resolver {
             key,
             flight,
         };
-        landing.flight.get_or_init(|| self.ask(request)).await.clone()
+        let mut own = false;
+        let ask = async {
+            own = true;
+            self.ask(request).await
+        };
+        let answer = landing.flight.get_or_init(|| ask).await.clone();
+        // What another caller's user was asked, or could not be, is no answer to this one.
+        let others = match &answer {
+            Ok(answer) => answer.asked && !answer.holds_for(&request.world),
+            Err(error) => matches!(error, ConfigError::Asks),
+        };
+        match others && !own {
+            true => self.ask(request).await,
+            false => answer,
+        }
     }
 
     async fn ask(&self, request: &Request) -> Result<Arc<Answer>, ConfigError> {
@@ -395,8 +421,8 @@ impl Resolver {
         let breaking = Breaking::among(&sources.variables, &request.world);
         let (alone, nothing) = (unconfigured(request), Breaking::default());
         let (configured, usual) = tokio::try_join!(
-            self.dump(&program, request, &[], &breaking),
-            self.dump(&program, &alone, &[], &nothing),
+            self.dump(&program, request, &[], &breaking, sources.runs_commands),
+            self.dump(&program, &alone, &[], &nothing, false),
         )?;
         Ok(dump::departures(&configured.directives, &usual.directives))
     }
@@ -408,12 +434,22 @@ impl Resolver {
         sources.aliases = Vec::new();
         sources.control_paths = Vec::new();
         sources.known_hosts = Vec::new();
-        let (Dump { directives, remarks }, default_algorithms) = tokio::try_join!(
-            self.dump(&program.0, request, &[], &breaking),
+        let (dump, default_algorithms) = tokio::try_join!(
+            self.dump(&program.0, request, &[], &breaking, sources.runs_commands),
             self.default_algorithms(&program, request),
         )?;
+        let Dump {
+            directives,
+            remarks,
+            asked: asked_user,
+        } = dump;
         let asked = self
-            .ask_for_tokens(&program.0, request, &directives, &breaking)
+            .ask_for_tokens(
+                &program.0,
+                request,
+                &directives,
+                (&breaking, sources.runs_commands),
+            )
             .await?;
         let read = |world: &World| {
             let around = Surroundings {
@@ -474,6 +510,7 @@ impl Resolver {
             variables,
             cwd,
             volatile,
+            asked: asked_user,
         })
     }
 
@@ -489,7 +526,13 @@ impl Resolver {
             return Ok(Arc::clone(algorithms));
         }
         let dump = self
-            .dump(&program.0, &unconfigured(request), &[], &Breaking::default())
+            .dump(
+                &program.0,
+                &unconfigured(request),
+                &[],
+                &Breaking::default(),
+                false,
+            )
             .await?;
         let list = |keyword: &str| -> Vec<String> {
             let found = dump
@@ -517,7 +560,7 @@ impl Resolver {
         program: &Path,
         request: &Request,
         directives: &[Directive],
-        breaking: &Breaking,
+        (breaking, may_ask): (&Breaking, bool),
     ) -> Result<VersionTokens, ConfigError> {
         let uses = |token: &str| {
             directives.iter().any(|directive| {
@@ -534,7 +577,9 @@ impl Resolver {
         } else {
             "LocalForward=/%C/ 127.0.0.1:1"
         };
-        let dump = self.dump(program, request, &["-o", probe], breaking).await?;
+        let dump = self
+            .dump(program, request, &["-o", probe], breaking, may_ask)
+            .await?;
         let answer = dump
             .directives
             .iter()
@@ -561,63 +606,65 @@ impl Resolver {
         request: &Request,
         first: &[&str],
         breaking: &Breaking,
+        may_ask: bool,
     ) -> Result<Dump, ConfigError> {
         check_arguments(&request.ssh_args)?;
         check_options(&request.ssh_args)?;
-        let (output, remarks) = match self.run_ssh(program, request, first, &[]).await {
+        let printed = match self.run_ssh(program, request, (first, &[]), may_ask).await {
             // `SessionType subsystem` and `ForkAfterAuthentication` want a command even for -G. Any will do, but it
             // is given only then, since with a RemoteCommand ssh refuses one.
             Err(ConfigError::Refused(complaint))
                 if WANTS_COMMAND.iter().any(|text| complaint.contains(text)) =>
             {
-                self.run_ssh(program, request, first, &["true"]).await?
+                self.run_ssh(program, request, (first, &["true"]), may_ask)
+                    .await?
             }
             other => other?,
         };
-        breaking.check(&output)?;
+        breaking.check(&printed.output)?;
         Ok(Dump {
-            directives: dump::parse(&output),
-            remarks: remarks.lines().map(str::to_owned).collect(),
+            directives: dump::parse(&printed.output),
+            remarks: printed.remarks.lines().map(str::to_owned).collect(),
+            asked: printed.asked,
         })
     }
 
-    /// Standard output, and what it said besides, in lines.
     async fn run_ssh(
         &self,
         program: &Path,
         request: &Request,
-        first: &[&str],
-        remote_command: &[&str],
-    ) -> Result<(Vec<u8>, String), ConfigError> {
-        let mut command = local_program(program, &request.world);
-        command.arg("-G").args(first).args(&request.ssh_args);
+        (first, remote_command): (&[&str], &[&str]),
+        may_ask: bool,
+    ) -> Result<Printed, ConfigError> {
+        let mut arguments = vec![OsString::from("-G")];
+        arguments.extend(first.iter().map(OsString::from));
+        arguments.extend_from_slice(&request.ssh_args);
         if let Some(port) = request.destination.port {
-            command.arg("-p").arg(port.to_string());
+            arguments.extend(["-p".into(), port.to_string().into()]);
         }
-        command
-            .arg("--")
-            .arg(request.destination.without_port())
-            .args(remote_command)
-            .env(RESOLVING, "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // A Match exec belongs to the same group and ends with it.
-            .process_group(0)
-            .kill_on_drop(true);
+        arguments.extend(["--".into(), request.destination.without_port().into()]);
+        arguments.extend(remote_command.iter().map(OsString::from));
+        let mut world = World::clone(&request.world);
+        world.env.insert(RESOLVING.into(), "1".into());
         let start = |reason: String| ConfigError::Start {
             program: program.into(),
             reason,
         };
-        let child = command.spawn().map_err(|error| start(error.to_string()))?;
-        let mut run = Run(child);
-        let finished = tokio::time::timeout(self.time_limit, run.finish()).await;
-        let (success, output, said) = finished
-            .map_err(|_| ConfigError::TimedOut(self.time_limit))?
-            .map_err(|error| start(error.to_string()))?;
-        if !success {
-            return Err(ConfigError::Refused(said));
-        }
+        let child = Child::start(program, &arguments, &world, may_ask).await;
+        let mut run = Run(child.map_err(|error| start(error.to_string()))?);
+        // Whoever is asked takes their time, and can interrupt it.
+        let finished = match run.0.process.may_ask() {
+            true => run.finish().await,
+            false => tokio::time::timeout(self.time_limit, run.finish())
+                .await
+                .map_err(|_| ConfigError::TimedOut(self.time_limit))?,
+        };
+        let (end, output, said) = finished.map_err(|error| start(error.to_string()))?;
+        let asked = match end {
+            End::Exited { success: true, asked } => asked,
+            End::Exited { .. } => return Err(ConfigError::Refused(said)),
+            End::WantedTerminal => return Err(ConfigError::Asks),
+        };
         if output.len() as u64 > LONGEST_OUTPUT {
             let reason = "more than 4 MiB of output";
             return Err(ConfigError::NotAConfiguration {
@@ -625,7 +672,11 @@ impl Resolver {
                 reason,
             });
         }
-        Ok((output, said))
+        Ok(Printed {
+            output,
+            remarks: said,
+            asked,
+        })
     }
 }
 
@@ -734,19 +785,22 @@ impl Drop for Landing<'_> {
     }
 }
 
-/// A running `ssh -G`; dropping it kills whatever its process group still runs.
+/// A running `ssh -G`; dropping it kills whatever its process group still runs: a `Match exec` belongs to it.
 struct Run(Child);
 
 impl Run {
-    /// Success, standard output, and what was said besides: a complaint, or remarks.
-    async fn finish(&mut self) -> std::io::Result<(bool, Vec<u8>, String)> {
-        let stdout = self.0.stdout.take().expect("stdout is piped");
-        let stderr = self.0.stderr.take().expect("stderr is piped");
+    /// How it ended, standard output, and what was said besides: a complaint, or remarks.
+    async fn finish(&mut self) -> std::io::Result<(End, Vec<u8>, String)> {
+        let Child {
+            stdout,
+            stderr,
+            process,
+            ..
+        } = &mut self.0;
         let mut complaint = Vec::new();
-        let (output, status) = {
-            let main = async { tokio::try_join!(bounded(stdout, LONGEST_OUTPUT + 1), self.0.wait()) };
+        let (output, end) = {
+            let main = async { tokio::try_join!(bounded(stdout, LONGEST_OUTPUT + 1), process.wait()) };
             tokio::pin!(main);
-            let mut stderr = stderr;
             let mut done = None;
             // What a Match exec left running may hold stderr open forever; when ssh is gone and stdout at its
             // end, what ssh itself wrote is in the pipe already.
@@ -760,9 +814,12 @@ impl Run {
                     },
                 }
             }
-            let (output, status) = done.expect("the loop ends with a result");
+            let (output, end) = done.expect("the loop ends with a result");
             // A remark is not worth waiting for whoever else holds stderr.
-            let patience = if status.success() { AT_ONCE } else { GRACE };
+            let patience = match end {
+                End::Exited { success: true, .. } => AT_ONCE,
+                _ => GRACE,
+            };
             let rest = tokio::time::timeout(patience, async {
                 let mut chunk = [0; 4096];
                 while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
@@ -770,28 +827,19 @@ impl Run {
                 }
             });
             let _ = rest.await;
-            (output, status)
+            (output, end)
         };
         let mut said = lines_of(&complaint);
-        if said.is_empty() && !status.success() {
+        if said.is_empty() && !matches!(end, End::Exited { success: true, .. }) {
             said = NO_REASON.into();
         }
-        Ok((status.success(), output, said))
+        Ok((end, output, said))
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // `id` is `None` once the child was waited for: its number may be another's by then.
-        let Some(id) = self
-            .0
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(rustix::process::Pid::from_raw)
-        else {
-            return;
-        };
-        let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
+        self.0.process.kill_group();
     }
 }
 

@@ -183,6 +183,7 @@ mod tests {
             env: [("V".into(), "%h".into())].into(),
             vantage: crate::ssh_config::Vantage::default(),
             limits: crate::ssh_config::Limits::default(),
+            terminal: Default::default(),
         };
         let account = Account {
             uid: 7,

@@ -190,9 +190,12 @@ impl<'a> Authentication<'a> {
         self.is_ssh = true;
     }
 
-    /// The key that led in, for host memory.
+    /// The key that led in, for host memory: it is used unasked the next time. One whose agent asks for each signature is not,
+    /// as ssh asks for none before the server has said that it takes the key.
     pub(crate) fn used_key(&self) -> Option<[u8; 32]> {
-        self.used.as_ref().map(Candidate::digest)
+        let asks = self.identities.agent_asks;
+        let used = self.used.as_ref().filter(|used| !(asks && used.is_agents()));
+        used.map(Candidate::digest)
     }
 
     /// Returns the answerer who had to do something for it, and would have to again.

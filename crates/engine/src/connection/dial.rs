@@ -3,19 +3,18 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
 use nix::{getsockopt_impl, libc, sockopt_impl};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
+use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::task::{JoinHandle, JoinSet};
-use trunkline_local::program::local_program;
+use trunkline_local::child::{Child, Process};
 use trunkline_request::LogLevel;
 use trunkline_text::Printable;
 
@@ -237,42 +236,28 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
         .ok_or_else(|| Error::local(doing(), io::Error::other(OTHER_FAMILY)))
 }
 
-/// Runs a ProxyCommand in the caller's world. Where it may ask on this process's terminal, its standard error is this
-/// process's; otherwise it has a process group of its own, and what it says is told as [`ProxyWords`].
-pub(crate) fn proxy_command(
+/// Runs a ProxyCommand in the caller's world, and at its terminal where somebody waits there. What it says is told as
+/// [`ProxyWords`].
+pub(crate) async fn proxy_command(
     command: &str,
     world: &World,
-    shares_terminal: bool,
     interaction: &Interaction,
 ) -> Result<Dialed, Error> {
-    let mut shell = local_program(world.shell(), world);
-    if !shares_terminal {
-        shell.process_group(0).stderr(Stdio::piped());
-    }
     // As ssh: exec saves the shell's process.
-    let mut child = shell
-        .arg("-c")
-        .arg(format!("exec {command}"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
+    let arguments = ["-c".into(), format!("exec {command}").into()];
+    let child = Child::start(world.shell(), &arguments, world, interaction.lends_terminal())
+        .await
         .map_err(|source| Error::local(format!("running ProxyCommand {command:?}"), source))?;
-    let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(Error::local(
-            "running ProxyCommand",
-            io::Error::other("its pipes are missing"),
-        ));
-    };
-    let words = child.stderr.take();
     Ok(Dialed {
         io: Box::new(ProxyPipes {
-            child: Some(child),
-            stdin,
-            stdout,
+            process: Some(child.process),
+            stdin: child.stdin,
+            stdout: child.stdout,
+            has_answered: false,
         }),
         address: None,
         rtt: None,
-        words: words.map(|stderr| ProxyWords::of(stderr, interaction.clone())),
+        words: Some(ProxyWords::of(child.stderr, interaction.clone())),
     })
 }
 
@@ -287,10 +272,12 @@ pub(crate) struct ProxyWords {
 impl ProxyWords {
     /// A longer line is told in pieces.
     const MAX_LINE: u64 = 4096;
+    /// What a command has written without ending the line, and waits after, is a question: it is told.
+    const PAUSE: Duration = Duration::from_millis(200);
     /// A command that has failed closes its standard output before, or after, its standard error.
     const GRACE: Duration = Duration::from_millis(200);
 
-    fn of(stderr: ChildStderr, interaction: Interaction) -> Self {
+    fn of(stderr: Receiver, interaction: Interaction) -> Self {
         let telling = Arc::new(interaction);
         let last = Arc::new(Mutex::default());
         let reading = tokio::spawn(read_words(stderr, Arc::downgrade(&telling), last.clone()));
@@ -308,16 +295,14 @@ impl ProxyWords {
     }
 }
 
-async fn read_words(stderr: ChildStderr, telling: Weak<Interaction>, last: Arc<Mutex<Printable>>) {
+async fn read_words(stderr: Receiver, telling: Weak<Interaction>, last: Arc<Mutex<Printable>>) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
-    while matches!(
-        (&mut stderr)
-            .take(ProxyWords::MAX_LINE)
-            .read_until(b'\n', &mut line)
-            .await,
-        Ok(1..)
-    ) {
+    while matches!(stderr.fill_buf().await, Ok([_, ..])) {
+        let mut limited = (&mut stderr).take(ProxyWords::MAX_LINE);
+        let reading = limited.read_until(b'\n', &mut line);
+        // What has come of the line is there in any case.
+        let _ = tokio::time::timeout(ProxyWords::PAUSE, reading).await;
         let words = Printable::line(line.trim_ascii_end());
         line.clear();
         match telling.upgrade() {
@@ -332,9 +317,11 @@ async fn read_words(stderr: ChildStderr, telling: Weak<Interaction>, last: Arc<M
 
 /// A proxy command's pipes as one stream. Dropping it ends the command.
 struct ProxyPipes {
-    child: Option<Child>,
-    stdin: ChildStdin,
-    stdout: ChildStdout,
+    process: Option<Process>,
+    stdin: Sender,
+    stdout: Receiver,
+    /// The server has been heard through it: what the command had to ask it has asked.
+    has_answered: bool,
 }
 
 /// How long a proxy command has to clean up, before it is told more firmly.
@@ -343,24 +330,22 @@ const CLEANING_UP: Duration = Duration::from_secs(10);
 impl Drop for ProxyPipes {
     /// By SIGHUP, as ssh does (sshconnect.c, `ssh_kill_proxy_command`), so that it can clean up.
     fn drop(&mut self) {
-        let Some(mut child) = self.child.take() else {
+        let Some(mut process) = self.process.take() else {
             return;
         };
-        let process = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let Some(process) = process else { return };
-        let _ = kill_process(process, Signal::HUP);
+        process.signal(Signal::HUP);
         // A process that ends has told it; nobody waits for what then becomes of it, as nobody does for ssh's.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         runtime.spawn(async move {
-            if tokio::time::timeout(CLEANING_UP, child.wait()).await.is_err() {
-                // It is still this process's child, so the number is still its own.
-                let _ = kill_process(process, Signal::TERM);
-                if tokio::time::timeout(CLEANING_UP, child.wait()).await.is_err() {
-                    let _ = child.kill().await;
+            for firmer in [Signal::TERM, Signal::KILL] {
+                if tokio::time::timeout(CLEANING_UP, process.gone()).await.is_ok() {
+                    return;
                 }
+                process.signal(firmer);
             }
+            process.gone().await;
         });
     }
 }
@@ -373,7 +358,15 @@ impl AsyncRead for ProxyPipes {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stdout).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stdout).poll_read(cx, buf);
+        if !self.has_answered && buf.filled().len() > before {
+            self.has_answered = true;
+            if let Some(process) = &self.process {
+                process.has_asked();
+            }
+        }
+        read
     }
 }
 

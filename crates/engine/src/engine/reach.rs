@@ -368,13 +368,11 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
     match &config.proxy {
         Proxy::Direct => dial::tcp(&config, &interaction).await,
         Proxy::Command(command) => {
-            let shares = |engine: Arc<Inner>| engine.shares_terminal.load(Ordering::Relaxed);
-            let shares_terminal = engine.upgrade().is_some_and(shares);
             interaction.log(
                 LogLevel::Debug1,
                 &format!("Executing proxy command: exec {command}"),
             );
-            dial::proxy_command(command, &request.world, shares_terminal, &interaction)
+            dial::proxy_command(command, &request.world, &interaction).await
         }
         Proxy::Jump(hops) => {
             let shut_down = || Error::Closed {

@@ -18,6 +18,7 @@ use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 /// One end of a copy.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "a copy has a handful of them")]
 pub enum Location {
     /// A path on this machine. A pipe or a device is read from or written to, and not replaced.
     Local(PathBuf),

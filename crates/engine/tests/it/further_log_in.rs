@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,7 +16,7 @@ use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
 use trunkline::tune::{self, Choice};
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, Host, Interaction, Login, Session};
-use trunkline_testkit::{KeyPair, KeyType, Sshd};
+use trunkline_testkit::{Agent, KeyConstraints, KeyPair, KeyType, Sshd};
 use zeroize::Zeroizing;
 
 use crate::site::{engine, host_of, request};
@@ -243,6 +244,42 @@ async fn nobody_is_asked_for_a_passphrase_again_for_a_further_connection() {
     let host = engine.host_for(&request, &interaction).await.unwrap();
     make_use(&engine, &host, &request, &interaction).await;
     assert_eq!((asks.asked(), sshd.authentications()), (1, 1));
+}
+
+#[tokio::test]
+async fn an_agent_that_asks_is_asked_once_for_a_connection_and_never_for_a_key_in_vain() {
+    let sshd = Sshd::builder().config("MaxSessions 3").start().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let [key, other] =
+        ["key", "other"].map(|name| KeyPair::generate(folder.path(), name, KeyType::Ed25519).unwrap());
+    let agent = Agent::start().unwrap();
+    let confirm = KeyConstraints {
+        confirm: true,
+        ..KeyConstraints::default()
+    };
+    for key in [&key, &other] {
+        agent.add(key, &confirm).unwrap();
+    }
+    agent.consent_after(Duration::from_secs(1)).unwrap();
+    let takes =
+        |key: &KeyPair| std::fs::write(sshd.dir().join("authorized_keys"), key.public_line()).unwrap();
+    takes(&key);
+    let agents = format!("IdentityAgent={}", agent.socket().display());
+    let request = request(
+        &sshd.ssh_config(),
+        sshd.alias(),
+        &[&agents, "IdentitiesOnly=no", "IdentityFile=none"],
+    );
+    let engine = engine();
+    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    make_use(&engine, &host, &request, &Interaction::none()).await;
+    assert_eq!((agent.confirmations(), sshd.authentications()), (1, 1));
+    // The server takes another key by now: what led in before is asked about first.
+    engine.close(true, |_| true);
+    takes(&other);
+    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    host.warm().await.unwrap();
+    assert_eq!((agent.confirmations(), sshd.authentications()), (2, 2));
 }
 
 #[tokio::test]

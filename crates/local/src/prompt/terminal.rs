@@ -95,6 +95,14 @@ impl Terminal {
             .is_some_and(|file| turn::is_taken(&file))
     }
 
+    /// The turn to ask on it, for somebody who asks without a [`Prompt`]; `None` where there is none.
+    pub async fn turn(&self) -> Option<Turn> {
+        let file = self.open().ok()?;
+        let (place, lock) = place_of(&self.path, &file);
+        let lock = lock.and_then(|path| open(&path, false).ok());
+        Some(Turn::take(place, lock).await)
+    }
+
     /// Opens it anew. The descriptor is ours alone, so that making it non-blocking changes nothing for the
     /// shells and programs that share the terminal.
     fn open(&self) -> io::Result<File> {

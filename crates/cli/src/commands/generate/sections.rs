@@ -267,7 +267,10 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ("Undo it:", "trunkline setup ssh --undo"),
             ],
             files: &[
-                ("~/.ssh/config", "Gets the lines of setup ssh."),
+                (
+                    "~/.ssh/config, ~/.ssh/config.trunkline",
+                    "Get the lines of setup ssh.",
+                ),
                 ("ansible.cfg", "Gets the line of setup ansible."),
                 (
                     "~/.gitconfig",

@@ -91,11 +91,23 @@ impl EditedFile {
     /// # Errors
     /// It cannot be written, in which case it is as it was.
     pub(super) fn replace(&self, text: &str) -> anyhow::Result<()> {
-        let folder = self.target.parent().unwrap_or(Path::new("/"));
         if let Some(old) = &self.text {
             self.put(&self.backup(), old)
                 .with_context(|| format!("keeping a copy as {}", self.backup().display()))?;
-        } else {
+        }
+        self.write(text)
+    }
+
+    /// The same with a file of our own, of which no copy is kept.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub(super) fn write(&self, text: &str) -> anyhow::Result<()> {
+        if self.text.as_deref() == Some(text) {
+            return Ok(());
+        }
+        if self.text.is_none() {
+            let folder = self.target.parent().unwrap_or(Path::new("/"));
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)

@@ -1,5 +1,6 @@
 //! `trunkline setup ssh`. docs/adr/0008-up-stanza.md has the reasons for every line that it writes.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
@@ -7,6 +8,7 @@ use trunkline_control::protocol::{Reply, Request};
 use trunkline_request::RESOLVING;
 
 use super::block::{Block, Sections};
+use super::edited_file::EditedFile;
 use super::{Change, FileArgs, Lines, Outcome, answer, plain, program};
 use crate::ask::unexpected;
 use crate::backend::{Backend, place};
@@ -17,28 +19,30 @@ const BLOCK: Block = Block { name: "ssh" };
 /// rest of what decides who talks to whom.
 const SOCKET: &str = "%r@%n:%p";
 
-/// Ends the block, so that lines behind it hold for all hosts, as they would have at the top of the file.
-const CLOSE: &str = "Match all\n";
+/// Begins lines that hold for all hosts, as they would have at the top of the file. Other programs that read ssh_config know
+/// it, and not all of them know `Match`.
+const FOR_ALL: &str = "Host *\n";
 
 /// Runs it.
 pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
-    let path = match &args.file {
-        Some(path) => path.clone(),
+    let (path, own_file) = match &args.file {
+        Some(path) => (path.clone(), None),
         None => match answer(Request::ConfigFile, backend)? {
-            Reply::ConfigFile(path) => path,
+            Reply::ConfigFile(path) => (path, Some("~/.ssh/config.trunkline")),
             other => return Err(unexpected(&other)),
         },
     };
-    let sockets = format!("{}/{SOCKET}", plain(&place()?.mux())?);
-    let program = program()?;
-    // A program that was removed says nothing at each ssh.
+    let included = included(&path);
+    let named = match own_file {
+        Some(name) => name.to_owned(),
+        None => plain(&std::path::absolute(&included)?)?,
+    };
     let lines = format!(
         "# Whatever is set above wins. Leave these lines at the end of the file.\n\
-         Match exec \"test -x {program} && exec {program} up\"\n    \
-             ControlMaster no\n    \
-             ControlPath {sockets}\n\
-         {CLOSE}",
+         {FOR_ALL}    \
+             Include {named}\n",
     );
+    let asks = asks()?;
     let insert = |text: &str| Ok(BLOCK.append(text, &lines));
     let lines = Lines {
         block: BLOCK,
@@ -46,8 +50,17 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
         insert: &insert,
         bridge: &bridge,
     };
+    if args.change.print {
+        println!("# in {}\n{}", included.display(), asks.trim_end());
+    } else if !args.change.undo {
+        // First: without the lines in the other file nobody reads it.
+        EditedFile::open(&included)?.write(&asks)?;
+    }
     let outcome = lines.change(&path, args.change)?;
-    if outcome == Outcome::Unchanged || args.change.undo {
+    if args.change.undo {
+        return remove(&included);
+    }
+    if outcome == Outcome::Unchanged {
         return Ok(());
     }
     let read = tell_what_wins(&path);
@@ -57,8 +70,53 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             print: false,
         };
         lines.change(&path, undo)?;
+        remove(&included)?;
     }
+    warn_of_shell();
     read
+}
+
+/// The file of our own beside the user's. Programs that know no `Match exec` and would refuse all of ssh_config for it do not
+/// look there: they follow no Include, or none that begins with `~`.
+fn included(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".trunkline");
+    path.with_file_name(name)
+}
+
+/// What is in it.
+fn asks() -> anyhow::Result<String> {
+    let sockets = format!("{}/{SOCKET}", plain(&place()?.mux())?);
+    let program = program()?;
+    // A program that was removed says nothing at each ssh.
+    Ok(format!(
+        "# Made by `trunkline setup ssh`, and removed by `trunkline setup ssh --undo`.\n\
+         Match exec \"test -x {program} && exec {program} up\"\n    \
+             ControlMaster no\n    \
+             ControlPath {sockets}\n",
+    ))
+}
+
+fn remove(included: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(included) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("deleting {}", included.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// ssh runs a `Match exec` by SHELL, and ends where that cannot be run (readconf.c, `execute_in_shell`).
+fn warn_of_shell() {
+    let Some(shell) = std::env::var_os("SHELL") else {
+        return;
+    };
+    if rustix::fs::access(&shell, rustix::fs::Access::EXEC_OK).is_err() {
+        eprintln!(
+            "trunkline: SHELL is {shell:?}, which cannot be run: with these lines ssh ends wherever it is so. \
+             Set SHELL to the path of a shell, or unset it"
+        );
+    }
 }
 
 /// Lines behind the block hold for all hosts. Without it they would belong to whatever block is above.
@@ -69,7 +127,7 @@ fn bridge(found: &Sections<'_>) -> &'static str {
         .lines()
         .any(|line| opens_a_block(line).unwrap_or(false));
     if first == Some(false) && above_is_open {
-        CLOSE
+        FOR_ALL
     } else {
         ""
     }
@@ -89,7 +147,7 @@ fn opens_a_block(line: &str) -> Option<bool> {
 }
 
 /// Has ssh read the file, for a host that nobody has written anything about.
-fn tell_what_wins(path: &std::path::Path) -> anyhow::Result<()> {
+fn tell_what_wins(path: &Path) -> anyhow::Result<()> {
     let ssh = std::env::var_os("TRUNKLINE_SSH").unwrap_or_else(|| "ssh".into());
     let output = Command::new(ssh)
         .arg("-F")
@@ -140,8 +198,8 @@ mod tests {
 
     #[test]
     fn lines_behind_the_block_go_on_to_hold_for_all_hosts() {
-        assert_eq!(bridged("Host a\n", "# note\nUser b\n"), CLOSE);
-        assert_eq!(bridged("host=a\n", "Include more\n"), CLOSE);
+        assert_eq!(bridged("Host a\n", "# note\nUser b\n"), FOR_ALL);
+        assert_eq!(bridged("host=a\n", "Include more\n"), FOR_ALL);
         assert_eq!(bridged("Host a\n", "\nhost b\n"), "");
         assert_eq!(bridged("User a\n", "User b\n"), "");
         assert_eq!(bridged("Host a\n", ""), "");

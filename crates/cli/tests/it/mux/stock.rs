@@ -121,6 +121,7 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
             env,
             vantage: Vantage::current(),
             limits: Limits::default(),
+            terminal: Default::default(),
         },
     }
 }

@@ -16,14 +16,17 @@ fn lines_are_written_once_and_taken_out_without_a_trace() {
     ] {
         let stanza = Stanza::behind_text(before);
         let with = fs::read_to_string(stanza.config()).unwrap();
-        assert!(with.starts_with(before) && with.contains("Match exec"), "{with}");
+        assert!(with.starts_with(before) && with.contains("Include "), "{with}");
+        assert!(!with.contains("Match"), "what not all programs know: {with}");
+        let included = stanza.included();
+        assert!(fs::read_to_string(&included).unwrap().contains("Match exec"));
         assert_status(&stanza.setup(&[]), 0);
         assert_eq!(fs::read_to_string(stanza.config()).unwrap(), with);
         let copy = stanza.home.path("config.before-trunkline");
         assert_eq!(fs::read_to_string(&copy).unwrap(), before);
         assert_status(&stanza.setup(&["--undo"]), 0);
         assert_eq!(fs::read_to_string(stanza.config()).unwrap(), before);
-        assert!(!copy.exists());
+        assert!(!copy.exists() && !included.exists());
         assert_status(&stanza.setup(&["--undo"]), 0);
     }
 }
@@ -54,6 +57,25 @@ fn a_file_that_was_not_there_is_gone_again() {
     assert_eq!(mode & 0o777, 0o600);
     assert_status(&stanza.setup(&["--undo"]), 0);
     assert!(!stanza.config().exists());
+    assert!(!stanza.included().exists());
+}
+
+#[test]
+fn a_shell_that_cannot_be_run_is_told_of() {
+    for (shell, usable) in [
+        ("/bin/sh", true),
+        ("", false),
+        ("sh", false),
+        ("/no/such/shell", false),
+    ] {
+        let home = Home::new();
+        let mut command = home.trunkline();
+        command.args(["setup", "ssh", "--file"]).arg(home.path("config"));
+        // `ssh -G` is stopped by it, too, once it reads the lines.
+        let told = finish(command.env("SHELL", shell));
+        let said = text(&told.stderr);
+        assert_eq!(said.contains("SHELL"), !usable, "{shell:?}: {said}");
+    }
 }
 
 #[test]
@@ -70,7 +92,7 @@ fn lines_that_came_later_keep_their_meaning() {
     let said = text(&again.stdout);
     assert!(said.starts_with("changed trunkline's lines in "), "{said}");
     let with = fs::read_to_string(stanza.config()).unwrap();
-    assert!(with.find("Match exec") > with.find("ConnectTimeout"), "{with}");
+    assert!(with.find("Include ") > with.find("ConnectTimeout"), "{with}");
     assert!(timeout());
     assert_status(&stanza.setup(&["--undo"]), 0);
     assert!(timeout());
@@ -101,7 +123,7 @@ fn a_symlink_stays_one() {
     symlink(&real, stanza.config()).unwrap();
     assert_status(&stanza.setup(&[]), 0);
     assert!(fs::symlink_metadata(stanza.config()).unwrap().is_symlink());
-    assert!(fs::read_to_string(&real).unwrap().contains("Match exec"));
+    assert!(fs::read_to_string(&real).unwrap().contains("Include "));
 }
 
 #[test]

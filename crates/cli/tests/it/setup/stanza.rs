@@ -33,6 +33,11 @@ impl Stanza {
         self.home.path("config")
     }
 
+    /// The file that the lines name.
+    pub(crate) fn included(&self) -> PathBuf {
+        self.home.path("config.trunkline")
+    }
+
     /// `trunkline setup ssh` on the configuration.
     pub(crate) fn setup(&self, options: &[&str]) -> Output {
         let mut command = self.home.trunkline();
@@ -261,16 +266,20 @@ fn ssh_says_which_socket_it_would_use_and_nothing_is_started_for_that() {
 #[test]
 fn the_program_is_found_where_it_is() {
     let stanza = Stanza::behind_text("");
-    let lines = fs::read_to_string(stanza.config()).unwrap();
+    let lines = fs::read_to_string(stanza.included()).unwrap();
     assert!(lines.contains(&format!("exec {} up\"", program())), "{lines}");
 }
 
 #[test]
 fn a_program_that_was_removed_says_nothing_at_each_ssh() {
     let stanza = Stanza::behind([server().host_entry("web")]);
-    let with = fs::read_to_string(stanza.config()).unwrap();
+    let with = fs::read_to_string(stanza.included()).unwrap();
     assert!(with.contains(program()), "{with}");
-    fs::write(stanza.config(), with.replace(program(), "/nonexistent/trunkline")).unwrap();
+    fs::write(
+        stanza.included(),
+        with.replace(program(), "/nonexistent/trunkline"),
+    )
+    .unwrap();
     let told = stanza.succeed(&["-G", "web", "true"]);
     assert!(!told.contains("\ncontrolpath "), "{told}");
 }

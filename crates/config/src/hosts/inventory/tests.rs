@@ -30,6 +30,7 @@ impl Place {
                 env: env.into(),
                 vantage: crate::ssh_config::Vantage::default(),
                 limits: crate::ssh_config::Limits::default(),
+                terminal: Default::default(),
             },
             folder,
         };

@@ -503,3 +503,50 @@ fn a_key_signs_with_no_other_types_algorithm() {
     }
     assert!(!format!("{key:?}").contains("secret"));
 }
+
+#[test]
+fn public_key_files_are_read_as_ssh_reads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = fs::read_to_string(generate(&folder, TYPES[0], "", &[]).with_extension("pub")).unwrap();
+    let [kind, blob, comment] =
+        <[&str; 3]>::try_from(written.trim().splitn(3, ' ').collect::<Vec<_>>()).unwrap();
+    let line = format!("{kind} {blob} {comment}");
+    let files = [
+        format!("{kind}  {blob}  {comment}\n"),
+        format!("{kind}\t{blob}\t{comment}\n"),
+        format!("\t {kind} \t {blob}"),
+        format!("{kind} {blob}\r\n"),
+        format!("{kind} {blob} \n"),
+        format!("# made by somebody\n\n{line}\n"),
+        format!("  # not a comment, and not a key\n{line}\n"),
+        format!("no key\n{line}\n"),
+        format!("cert-authority {line}\n{line}\n"),
+        format!("{kind} {}\n", &blob[..blob.len() - 1]),
+        format!("{kind}{blob}\n"),
+        format!("ssh-rsa {blob}\n"),
+        format!("{kind}\n"),
+        "\n".to_owned(),
+        String::new(),
+    ];
+    let file = folder.path().join("shown");
+    let mut keys = 0;
+    for content in files {
+        fs::write(&file, &content).unwrap();
+        // It reads its file by the function that ssh has for IdentityFile and CertificateFile.
+        let ssh = Command::new("ssh-keygen")
+            .args(["-e", "-m", "RFC4716", "-f"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let theirs: String = String::from_utf8(ssh.stdout).unwrap();
+        let theirs = theirs
+            .lines()
+            .filter(|line| !line.contains(['-', ':']))
+            .collect::<String>();
+        let ours = first_public_key(content.as_bytes()).map(|key| STANDARD.encode(&key.blob));
+        assert_eq!(ours.unwrap_or_default(), theirs, "{content:?}");
+        keys += usize::from(!theirs.is_empty());
+    }
+    assert_eq!(keys, 9, "files with a key");
+}

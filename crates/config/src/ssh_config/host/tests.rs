@@ -58,6 +58,7 @@ fn world() -> World {
         env,
         vantage: Vantage::default(),
         limits: crate::ssh_config::Limits::default(),
+        terminal: Default::default(),
     }
 }
 

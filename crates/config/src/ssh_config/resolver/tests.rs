@@ -29,6 +29,7 @@ impl Place {
                 env,
                 vantage: crate::ssh_config::Vantage::default(),
                 limits: crate::ssh_config::Limits::default(),
+                terminal: Default::default(),
             },
             folder,
         };

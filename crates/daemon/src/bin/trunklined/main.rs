@@ -254,7 +254,6 @@ fn private() -> anyhow::Result<()> {
         process::outlive_the_terminal();
         raise_limit();
         let engine = Engine::new(settings, memory_place(&place));
-        engine.share_terminal();
         let connections = line.connections().context("listening to the program")?;
         tokio::spawn(server::run_private(connections, place, engine, SETTLE))
             .await

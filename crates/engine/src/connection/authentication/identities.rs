@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -119,6 +120,10 @@ impl fmt::Display for Candidate {
     }
 }
 
+/// An agent that takes longer for a signature has asked somebody to confirm it, or to touch something: no person is faster. One that
+/// is slow by itself is taken for such a one, which costs further connections and no prompts.
+const THOUGHT: Duration = Duration::from_millis(500);
+
 /// The candidates for one host, and the agent that signs for some of them.
 pub(crate) struct Identities {
     pub(crate) candidates: VecDeque<Candidate>,
@@ -134,6 +139,8 @@ pub(crate) struct Identities {
     bound: bool,
     /// The answerer who has given a passphrase, which the next log-in will need again.
     pub(crate) answered: Answerer,
+    /// Its agent seems to have asked for a signature: it refused one, or took its time.
+    pub(crate) agent_asks: bool,
 }
 
 /// A file of the configuration that cannot be read, and what ssh says of it (sshconnect2.c, `load_identity_file`).
@@ -175,6 +182,7 @@ impl Identities {
             agent: None,
             bound: false,
             answered: Answerer::Nobody,
+            agent_asks: false,
         }
     }
 
@@ -266,6 +274,7 @@ impl Identities {
             agent,
             bound: false,
             answered: Answerer::Nobody,
+            agent_asks: false,
         }
     }
 
@@ -347,7 +356,13 @@ impl Identities {
                         .bind_session(proof.host_key, proof.session_id, proof.signature, false)
                         .await;
                 }
-                match agent.sign(blob, &signature_algorithm, data).await {
+                let asked_at = Instant::now();
+                let signed = agent.sign(blob, &signature_algorithm, data).await;
+                if signed.is_err() || asked_at.elapsed() > THOUGHT {
+                    self.answered = Answerer::Person;
+                    self.agent_asks = true;
+                }
+                match signed {
                     Ok(signature) => Ok(Some(signature)),
                     Err(error) => {
                         self.notes.push(error.to_string());

@@ -1,0 +1,539 @@
+//! Programs of the user's that can ask at the caller's terminal: a ProxyCommand that wants a second factor, a `Match exec`.
+//!
+//! A terminal belongs to a session of processes, to which the daemon does not belong. So the process that has it starts the
+//! program ([`serve`]), with descriptors that come over a line, and says how it ends.
+//!
+//! The program is to it what a job is to a shell: a process group in the background. What reads from the terminal there, or
+//! changes its modes, is stopped by the kernel (SIGTTIN, SIGTTOU), which is how it is known that it asks. Only then it gets
+//! the terminal, in its turn, until it has ended or is known to have asked. So nothing that is typed is taken from others,
+//! Ctrl-C reaches no program whose connection others use, and the program stays when the caller has left: until then the
+//! caller's session keeps it from being orphaned, and afterwards reading from the terminal is an error.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal as Blocked};
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpgrp, kill_process_group, pidfd_open,
+    pidfd_send_signal, waitid,
+};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
+use trunkline_request::World;
+
+use crate::program::local_program;
+use crate::prompt::{Terminal, Turn};
+
+/// What is wanted of the process that has the terminal.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// To start a program. Brings its standard streams.
+    Start {
+        #[serde(with = "trunkline_request::os_bytes")]
+        program: OsString,
+        #[serde(with = "trunkline_request::os_bytes::list")]
+        arguments: Vec<OsString>,
+        world: Box<World>,
+    },
+    /// To take the terminal back: the program asks no more.
+    GiveBack,
+    /// To kill the program and its process group.
+    Kill,
+}
+
+/// What the process that has the terminal says.
+#[derive(Debug, Serialize, Deserialize)]
+enum Told {
+    /// The program runs. Brings its process, as a descriptor.
+    Started,
+    /// It does not, and why.
+    NotStarted(String),
+    /// It has ended, with success or not, and had the terminal or not.
+    Ended { success: bool, asked: bool },
+    /// It wanted the terminal, which is not lent, and was killed.
+    WantedTerminal,
+}
+
+/// A packet: an environment may be as long as the kernel lets one be that begins a program, and the socket takes this much.
+const LONGEST: usize = 160 * 1024;
+
+/// No packet brings more descriptors.
+const MAX_FDS: usize = 3;
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself, or by a signal.
+    Exited {
+        /// With status 0.
+        success: bool,
+        /// It has asked on its caller's terminal.
+        asked: bool,
+    },
+    /// It wanted to ask on the terminal of a caller who lends none, and was killed.
+    WantedTerminal,
+}
+
+/// A program that its caller has started.
+#[derive(Debug)]
+pub struct Lent {
+    line: AsyncFd<OwnedFd>,
+    process: AsyncFd<OwnedFd>,
+    end: Option<End>,
+}
+
+impl Lent {
+    /// Has `program` started by the caller. `None` where that has no terminal, or is not there any more.
+    pub(crate) async fn start(
+        program: &OsStr,
+        arguments: &[OsString],
+        world: &World,
+        streams: &[OwnedFd; 3],
+    ) -> Option<io::Result<Self>> {
+        let line = world.terminal.line().await?;
+        rustix::io::ioctl_fionbio(&line, true).ok()?;
+        let line = awaited(line).ok()?;
+        let order = Order::Start {
+            program: program.to_owned(),
+            arguments: arguments.to_vec(),
+            world: Box::new(world.clone()),
+        };
+        let [input, output, errors] = streams;
+        send(
+            line.get_ref(),
+            &order,
+            &[input.as_fd(), output.as_fd(), errors.as_fd()],
+        )
+        .ok()?;
+        let (told, fds) = receive_from(&line).await.ok()??;
+        match told {
+            Told::Started => {
+                let process = awaited(fds.into_iter().next()?).ok()?;
+                Some(Ok(Self {
+                    line,
+                    process,
+                    end: None,
+                }))
+            }
+            Told::NotStarted(why) => Some(Err(io::Error::other(why))),
+            Told::Ended { .. } | Told::WantedTerminal => None,
+        }
+    }
+
+    pub(crate) async fn wait(&mut self) -> io::Result<End> {
+        if let Some(end) = self.end {
+            return Ok(end);
+        }
+        let end = match receive_from(&self.line).await? {
+            Some((Told::Ended { success, asked }, _)) => End::Exited { success, asked },
+            Some((Told::WantedTerminal, _)) => End::WantedTerminal,
+            _ => return Err(io::Error::other("whoever has started it has left")),
+        };
+        self.end = Some(end);
+        Ok(end)
+    }
+
+    pub(crate) async fn gone(&mut self) {
+        // A process that has ended can be read from (pidfd_open(2)).
+        let _ = self.process.readable().await;
+    }
+
+    pub(crate) fn give_back(&self) {
+        let _ = send(self.line.get_ref(), &Order::GiveBack, &[]);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.process, signal);
+        // One that is stopped has to be continued for it.
+        let _ = pidfd_send_signal(&self.process, Signal::CONT);
+    }
+
+    pub(crate) fn kill_group(&self) {
+        if self.end.is_none() {
+            let _ = send(self.line.get_ref(), &Order::Kill, &[]);
+        }
+    }
+}
+
+async fn receive_from(line: &AsyncFd<OwnedFd>) -> io::Result<Option<(Told, Vec<OwnedFd>)>> {
+    loop {
+        let mut ready = line.readable().await?;
+        match ready.try_io(|line| receive(line.get_ref())) {
+            Ok(received) => return received,
+            Err(_would_block) => {}
+        }
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "its replacement is unsafe to call, for descriptors that lie; these are owned"
+)]
+fn awaited(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(fd)
+}
+
+/// Both ends of a line.
+///
+/// # Errors
+/// The system's.
+pub fn line() -> io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    Ok((ours, theirs))
+}
+
+fn send<T: Serialize>(line: impl AsFd, said: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = rmp_serde::to_vec_named(said).map_err(io::Error::other)?;
+    if bytes.len() > LONGEST {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    rustix::net::sendmsg(line, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The next packet; `None` at the end.
+fn receive<T: DeserializeOwned>(line: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut bytes)];
+    let received = retry_on_intr(|| {
+        rustix::net::recvmsg(line.as_fd(), &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            fds.extend(passed);
+        }
+    }
+    let said = rmp_serde::from_slice(&bytes[..received.bytes]).map_err(io::Error::other)?;
+    Ok(Some((said, fds)))
+}
+
+/// What becomes of a program that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lending {
+    /// It gets the terminal.
+    Lent,
+    /// It is killed, and that is told: who asks is asked again by somebody else.
+    Refused,
+}
+
+/// Serves a line: starts a program on the terminal of this process, and lends that as it is said, in threads of its own. Where
+/// this process has no terminal, the line ends, and the other side starts the program.
+pub fn serve(line: OwnedFd, lending: Lending) {
+    let serving = move || match serve_line(line, lending) {
+        Ok(()) => {}
+        Err(error) => tracing::warn!(%error, "cannot lend the terminal"),
+    };
+    let thread = std::thread::Builder::new().name("terminal".into());
+    if let Err(error) = thread.spawn(serving) {
+        tracing::warn!(%error, "cannot lend the terminal");
+    }
+}
+
+fn serve_line(line: OwnedFd, lending: Lending) -> io::Result<()> {
+    let Ok(terminal) = File::options().read(true).write(true).open("/dev/tty") else {
+        return Ok(());
+    };
+    let Some((
+        Order::Start {
+            program,
+            arguments,
+            world,
+        },
+        fds,
+    )) = receive(&line)?
+    else {
+        return Ok(());
+    };
+    let Ok([input, output, errors]) = <[OwnedFd; 3]>::try_from(fds) else {
+        return Ok(());
+    };
+    let mut command = local_program(program, &world).into_std();
+    command.args(arguments).process_group(0);
+    command.stdin(input).stdout(output).stderr(errors);
+    let started = command.spawn();
+    // With it go the copies of the program's streams.
+    drop(command);
+    let program = match started {
+        Ok(child) => Pid::from_child(&child),
+        Err(error) => return send(&line, &Told::NotStarted(error.to_string()), &[]),
+    };
+    let process = match pidfd_open(program, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(error) => {
+            let _ = kill_process_group(program, Signal::KILL);
+            let _ = waitid(WaitId::Pid(program), WaitIdOptions::EXITED);
+            return send(&line, &Told::NotStarted(error.to_string()), &[]);
+        }
+    };
+    let job = Arc::new(Job {
+        program,
+        terminal,
+        lending,
+        state: Mutex::default(),
+    });
+    // If nobody hears it, the reader sees the end of the line.
+    let _ = send(&line, &Told::Started, &[process.as_fd()]);
+    let line = Arc::new(line);
+    let (orders, ordered) = (line.clone(), job.clone());
+    let reader = std::thread::Builder::new().name("terminal's line".into());
+    reader.spawn(move || ordered.take_orders(&orders))?;
+    let told = job.attend();
+    let _ = send(&*line, &told, &[]);
+    // The reader, and the line with it, last as long as the other end.
+    Ok(())
+}
+
+/// A program in the background of a terminal.
+struct Job {
+    program: Pid,
+    terminal: File,
+    lending: Lending,
+    /// Guarded for as long as the terminal changes hands.
+    state: Mutex<JobState>,
+}
+
+#[derive(Default)]
+struct JobState {
+    /// While the program has the terminal.
+    loan: Option<Loan>,
+    /// It is to ask no more.
+    over: bool,
+    /// It has ended and was waited for: its number may be another's.
+    ended: bool,
+}
+
+/// The terminal in the hands of a program.
+struct Loan {
+    modes: Option<Termios>,
+    /// Keeps the process that sees its keys.
+    _witness: ChildStdin,
+    _turn: Turn,
+}
+
+/// How often this process is stopped that nobody brings to the foreground.
+const STOPS: usize = 20;
+
+impl Job {
+    /// Takes orders until the other end has nothing more to say.
+    fn take_orders(&self, line: &OwnedFd) {
+        without_stops();
+        while let Ok(Some((order, _))) = receive(line) {
+            match order {
+                Order::GiveBack => self.lend_no_more(),
+                Order::Kill => self.signal(Signal::KILL),
+                Order::Start { .. } => break,
+            }
+        }
+        self.lend_no_more();
+    }
+
+    /// Looks after the program until it has ended.
+    fn attend(self: &Arc<Self>) -> Told {
+        without_stops();
+        let (mut asked, mut refused) = (false, false);
+        loop {
+            // It stays a zombie, whose number is nobody else's, until the state says that it has ended.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+            let Ok(Some(status)) = retry_on_intr(|| waitid(WaitId::Pid(self.program), options)) else {
+                return Told::Ended {
+                    success: false,
+                    asked,
+                };
+            };
+            if status.stopped() {
+                let taken = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+                let _ = waitid(WaitId::Pid(self.program), taken);
+                let signal = status.stopping_signal().and_then(Signal::from_named_raw);
+                match self.stopped_by(signal) {
+                    true => asked = true,
+                    false => refused = true,
+                }
+                continue;
+            }
+            let mut state = self.state();
+            self.take_back(&mut state);
+            state.ended = true;
+            let _ = waitid(WaitId::Pid(self.program), WaitIdOptions::EXITED);
+            drop(state);
+            if refused && self.lending == Lending::Refused {
+                return Told::WantedTerminal;
+            }
+            return Told::Ended {
+                success: status.exit_status() == Some(0),
+                asked,
+            };
+        }
+    }
+
+    /// Sees to a program that was stopped. `false` where it wanted what it does not get.
+    fn stopped_by(self: &Arc<Self>, signal: Option<Signal>) -> bool {
+        match signal {
+            Some(Signal::TTIN | Signal::TTOU) => {
+                let lent = self.lending == Lending::Lent && self.lend();
+                if !lent {
+                    // As where the terminal has gone: what reads there next has an error.
+                    self.signal(Signal::HUP);
+                    self.signal(Signal::CONT);
+                    if self.lending == Lending::Refused {
+                        self.signal(Signal::KILL);
+                    }
+                }
+                lent
+            }
+            // Ctrl-Z: for all that the user has started there.
+            Some(Signal::TSTP) => {
+                let had_it = self.take_back(&mut self.state());
+                let _ = kill_process_group(getpgrp(), Signal::TSTP);
+                if had_it {
+                    // The signal may take effect in another thread first.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return self.lend();
+                }
+                self.signal(Signal::CONT);
+                true
+            }
+            // Somebody else's business.
+            _ => true,
+        }
+    }
+
+    /// Gives it the terminal, as soon as nothing else is asked there.
+    fn lend(self: &Arc<Self>) -> bool {
+        let waits = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(waits) = waits else { return false };
+        for _ in 0..STOPS {
+            let over = {
+                let mut state = self.state();
+                // One that had it and is in the background again.
+                self.take_back(&mut state);
+                state.over
+            };
+            if over {
+                return false;
+            }
+            let Some(turn) = waits.block_on(Terminal::default().turn()) else {
+                return false;
+            };
+            let mut state = self.state();
+            if state.over {
+                return false;
+            }
+            if tcgetpgrp(&self.terminal) == Ok(getpgrp()) {
+                let modes = tcgetattr(&self.terminal).ok();
+                let Ok(witness) = self.witness() else {
+                    return false;
+                };
+                if tcsetpgrp(&self.terminal, self.program).is_err() {
+                    return false;
+                }
+                state.loan = Some(Loan {
+                    modes,
+                    _witness: witness,
+                    _turn: turn,
+                });
+                drop(state);
+                self.signal(Signal::CONT);
+                return true;
+            }
+            drop((state, turn));
+            // This process is in the background itself: as any that asks there, until it is brought to the foreground.
+            let _ = kill_process_group(getpgrp(), Signal::TTIN);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    /// Puts a process beside the program that ends by the keys that interrupt and quit, which are for whatever the user has
+    /// started there: this process is told of them, too. It ends with what is returned.
+    fn witness(self: &Arc<Self>) -> io::Result<ChildStdin> {
+        let mut witness = Command::new("cat");
+        witness
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        witness.process_group(self.program.as_raw_pid());
+        let mut witness = witness.spawn()?;
+        let ends = witness.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let job = self.clone();
+        std::thread::Builder::new()
+            .name("terminal's keys".into())
+            .spawn(move || {
+                without_stops();
+                let ended = witness.wait().ok().and_then(|status| status.signal());
+                if let Some(key @ (Signal::INT | Signal::QUIT)) = ended.and_then(Signal::from_named_raw) {
+                    job.lend_no_more();
+                    let _ = kill_process_group(getpgrp(), key);
+                }
+            })?;
+        Ok(ends)
+    }
+
+    fn lend_no_more(&self) {
+        let mut state = self.state();
+        state.over = true;
+        self.take_back(&mut state);
+    }
+
+    /// Takes the terminal back, as it was lent. Whether it was.
+    fn take_back(&self, state: &mut JobState) -> bool {
+        let Some(loan) = state.loan.take() else {
+            return false;
+        };
+        if tcgetpgrp(&self.terminal) == Ok(self.program) {
+            let _ = tcsetpgrp(&self.terminal, getpgrp());
+            if let Some(modes) = &loan.modes {
+                let _ = tcsetattr(&self.terminal, OptionalActions::Drain, modes);
+            }
+        }
+        true
+    }
+
+    fn signal(&self, signal: Signal) {
+        let state = self.state();
+        if !state.ended {
+            let _ = kill_process_group(self.program, signal);
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, JobState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets this thread change the terminal from the background, which would stop the process (tcsetpgrp(3)).
+fn without_stops() {
+    let mut signals = SigSet::empty();
+    signals.add(Blocked::SIGTTOU);
+    let _ = signals.thread_block();
+}
