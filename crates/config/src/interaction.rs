@@ -293,7 +293,7 @@ impl Interaction {
         }
     }
 
-    /// Whether a program of the user's that takes part may ask at the terminal of whoever waits, also where trunkline itself
+    /// Returns whether a program of the user's that takes part may ask at the terminal of whoever waits, also where trunkline itself
     /// asks nothing (BatchMode).
     pub fn lends_terminal(&self) -> bool {
         self.is_somebody

@@ -494,7 +494,7 @@ fn check_peer(stream: &impl AsFd, place: &Place) -> Result<(), ClientError> {
 #[derive(Debug)]
 pub struct ReplyReader {
     frames: FrameReader,
-    /// What becomes of a program that asks on the terminal; `None`: it is started by the daemon, which has none.
+    /// The treatment of a program that asks on the terminal; `None`: it is started by the daemon, which has none.
     lending: Option<Lending>,
 }
 

@@ -14,11 +14,11 @@ use crate::program::local_program;
 /// A program with pipes for its standard streams, in a process group of its own.
 #[derive(Debug)]
 pub struct Child {
-    /// What it reads.
+    /// Its standard input.
     pub stdin: Sender,
-    /// What it writes.
+    /// Its standard output.
     pub stdout: Receiver,
-    /// What it writes beside that.
+    /// Its standard error.
     pub stderr: Receiver,
     /// The process.
     pub process: Process,
@@ -101,7 +101,7 @@ impl Process {
         }
     }
 
-    /// Whether it can ask on its caller's terminal.
+    /// Returns whether it can ask on its caller's terminal.
     pub fn may_ask(&self) -> bool {
         matches!(self, Self::Lent(_))
     }

@@ -38,7 +38,7 @@ use trunkline_request::World;
 use crate::program::local_program;
 use crate::prompt::{Terminal, Turn};
 
-/// What is wanted of the process that has the terminal.
+/// A request to the process that has the terminal.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// To start a program. Brings its standard streams.
@@ -55,7 +55,7 @@ enum Order {
     Kill,
 }
 
-/// What the process that has the terminal says.
+/// A reply of the process that has the terminal.
 #[derive(Debug, Serialize, Deserialize)]
 enum Told {
     /// The program runs. Brings its process, as a descriptor.
@@ -238,7 +238,7 @@ fn receive<T: DeserializeOwned>(line: impl AsFd) -> io::Result<Option<(T, Vec<Ow
     Ok(Some((said, fds)))
 }
 
-/// What becomes of a program that asks.
+/// The treatment of a program that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lending {
     /// It gets the terminal.

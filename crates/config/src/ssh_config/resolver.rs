@@ -371,7 +371,7 @@ impl Resolver {
             self.ask(request).await
         };
         let answer = landing.flight.get_or_init(|| ask).await.clone();
-        // What another caller's user was asked, or could not be, is no answer to this one.
+        // Another caller's user was asked, or could not be: that does not answer this one.
         let others = match &answer {
             Ok(answer) => answer.asked && !answer.holds_for(&request.world),
             Err(error) => matches!(error, ConfigError::Asks),

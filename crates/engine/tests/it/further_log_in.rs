@@ -249,9 +249,9 @@ async fn nobody_is_asked_for_a_passphrase_again_for_a_further_connection() {
 #[tokio::test]
 async fn an_agent_that_asks_is_asked_once_for_a_connection_and_never_for_a_key_in_vain() {
     let sshd = Sshd::builder().config("MaxSessions 3").start().unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let keys = tempfile::tempdir().unwrap();
     let [key, other] =
-        ["key", "other"].map(|name| KeyPair::generate(folder.path(), name, KeyType::Ed25519).unwrap());
+        ["key", "other"].map(|name| KeyPair::generate(keys.path(), name, KeyType::Ed25519).unwrap());
     let agent = Agent::start().unwrap();
     let confirm = KeyConstraints {
         confirm: true,

@@ -32,12 +32,12 @@ impl CallersTerminal {
         self.0.as_ref()?.line().await
     }
 
-    /// Whether there may be one.
+    /// Returns whether there may be one.
     pub fn is_known(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether both are one caller's.
+    /// Returns whether both are one caller's.
     pub fn is_that_of(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

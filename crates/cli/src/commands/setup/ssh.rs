@@ -84,7 +84,7 @@ fn included(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What is in it.
+/// Its content.
 fn asks() -> anyhow::Result<String> {
     let sockets = format!("{}/{SOCKET}", plain(&place()?.mux())?);
     let program = program()?;

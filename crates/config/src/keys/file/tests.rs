@@ -506,8 +506,8 @@ fn a_key_signs_with_no_other_types_algorithm() {
 
 #[test]
 fn public_key_files_are_read_as_ssh_reads_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let written = fs::read_to_string(generate(&folder, TYPES[0], "", &[]).with_extension("pub")).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let written = fs::read_to_string(generate(&place, TYPES[0], "", &[]).with_extension("pub")).unwrap();
     let [kind, blob, comment] =
         <[&str; 3]>::try_from(written.trim().splitn(3, ' ').collect::<Vec<_>>()).unwrap();
     let line = format!("{kind} {blob} {comment}");
@@ -528,7 +528,7 @@ fn public_key_files_are_read_as_ssh_reads_them() {
         "\n".to_owned(),
         String::new(),
     ];
-    let file = folder.path().join("shown");
+    let file = place.path().join("shown");
     let mut keys = 0;
     for content in files {
         fs::write(&file, &content).unwrap();
