@@ -218,7 +218,7 @@ impl Backend {
         Ok(self.at_terminal(private.connect().await?))
     }
 
-    /// What the user's configuration runs can ask at this command's terminal, as ssh's own can.
+    /// Lets commands of the user's configuration ask at this command's terminal, as ssh's own can.
     fn at_terminal(&self, client: Client) -> Client {
         match self.in_background {
             true => client,

@@ -74,7 +74,7 @@ const LONGEST: usize = 160 * 1024;
 /// No packet brings more descriptors.
 const MAX_FDS: usize = 3;
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// By itself, or by a signal.

@@ -789,7 +789,7 @@ impl Drop for Landing<'_> {
 struct Run(Child);
 
 impl Run {
-    /// How it ended, standard output, and what was said besides: a complaint, or remarks.
+    /// Its end, standard output, and what was said besides: a complaint, or remarks.
     async fn finish(&mut self) -> std::io::Result<(End, Vec<u8>, String)> {
         let Child {
             stdout,

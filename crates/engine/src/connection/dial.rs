@@ -272,7 +272,7 @@ pub(crate) struct ProxyWords {
 impl ProxyWords {
     /// A longer line is told in pieces.
     const MAX_LINE: u64 = 4096;
-    /// What a command has written without ending the line, and waits after, is a question: it is told.
+    /// An unfinished line after which a command waits is a question: it is told.
     const PAUSE: Duration = Duration::from_millis(200);
     /// A command that has failed closes its standard output before, or after, its standard error.
     const GRACE: Duration = Duration::from_millis(200);

@@ -15,14 +15,14 @@ pub struct CallersTerminal(Option<Arc<dyn Lend>>);
 /// A line to the process that has a terminal, once it is there.
 pub type Line<'a> = Pin<Box<dyn Future<Output = Option<OwnedFd>> + Send + 'a>>;
 
-/// Whoever has a terminal and may lend it.
+/// Somebody with a terminal to lend.
 pub trait Lend: Send + Sync {
     /// A line to it, for one program: a socket of sequenced packets. `None` where it has left.
     fn line(&self) -> Line<'_>;
 }
 
 impl CallersTerminal {
-    /// The terminal of whoever this asks.
+    /// Makes the terminal of a lender.
     pub fn of(lender: Arc<dyn Lend>) -> Self {
         Self(Some(lender))
     }

@@ -76,7 +76,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     read
 }
 
-/// The file of our own beside the user's. Programs that know no `Match exec` and would refuse all of ssh_config for it do not
+/// Returns the file of our own beside the user's. Programs that know no `Match exec` and would refuse all of ssh_config for it do not
 /// look there: they follow no Include, or none that begins with `~`.
 fn included(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What the user's configuration runs can ask on the terminal of whoever runs trunkline, as it can under ssh.
+//! Commands of the user's configuration can ask on the terminal of whoever runs trunkline, as it can under ssh.
 
 use std::fs;
 use std::path::PathBuf;

@@ -33,7 +33,7 @@ impl Stanza {
         self.home.path("config")
     }
 
-    /// The file that the lines name.
+    /// Returns the file that the lines name.
     pub(crate) fn included(&self) -> PathBuf {
         self.home.path("config.trunkline")
     }
