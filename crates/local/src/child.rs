@@ -87,10 +87,10 @@ impl Process {
     }
 
     /// Waits until it has ended, however.
-    pub async fn gone(&mut self) {
+    pub async fn wait_until_gone(&mut self) {
         match self {
             Self::Own(child) => drop(child.wait().await),
-            Self::Lent(lent) => lent.gone().await,
+            Self::Lent(lent) => lent.wait_until_gone().await,
         }
     }
 

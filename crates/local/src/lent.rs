@@ -106,7 +106,7 @@ impl Lent {
     ) -> Option<io::Result<Self>> {
         let line = world.terminal.line().await?;
         rustix::io::ioctl_fionbio(&line, true).ok()?;
-        let line = awaited(line).ok()?;
+        let line = watch(line).ok()?;
         let order = Order::Start {
             program: program.to_owned(),
             arguments: arguments.to_vec(),
@@ -122,7 +122,7 @@ impl Lent {
         let (told, fds) = receive_from(&line).await.ok()??;
         match told {
             Told::Started => {
-                let process = awaited(fds.into_iter().next()?).ok()?;
+                let process = watch(fds.into_iter().next()?).ok()?;
                 Some(Ok(Self {
                     line,
                     process,
@@ -147,7 +147,7 @@ impl Lent {
         Ok(end)
     }
 
-    pub(crate) async fn gone(&mut self) {
+    pub(crate) async fn wait_until_gone(&mut self) {
         // A process that has ended can be read from (pidfd_open(2)).
         let _ = self.process.readable().await;
     }
@@ -183,7 +183,7 @@ async fn receive_from(line: &AsyncFd<OwnedFd>) -> io::Result<Option<(Told, Vec<O
     deprecated,
     reason = "its replacement is unsafe to call, for descriptors that lie; these are owned"
 )]
-fn awaited(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(fd)
 }
 

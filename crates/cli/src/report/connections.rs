@@ -171,12 +171,12 @@ pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
         let widest = text.lines().map(|line| line.chars().count()).max();
         width.is_none_or(|width| widest.unwrap_or_default() <= usize::from(width))
     };
-    let mut text = drawn(&shown, rows.len());
+    let mut text = draw(&shown, rows.len());
     while !fits(&text)
         && let Some(next) = shown.iter().filter_map(|(column, _)| column.dropped).min()
     {
         shown.retain(|(column, _)| column.dropped != Some(next));
-        text = drawn(&shown, rows.len());
+        text = draw(&shown, rows.len());
     }
     text + &differences(hosts, width) + &resumptions(hosts)
 }
@@ -228,7 +228,7 @@ fn differences(hosts: &[HostReport], width: Option<u16>) -> String {
     accounts.into_iter().map(line).collect()
 }
 
-fn drawn(shown: &[(&Column, Vec<String>)], rows: usize) -> String {
+fn draw(shown: &[(&Column, Vec<String>)], rows: usize) -> String {
     let numbers = (0..).zip(shown).filter(|(_, (column, _))| column.number);
     let names = shown.iter().map(|(column, _)| column.name);
     let mut grid = Grid::new(names).numbers(numbers.map(|(place, _)| place));

@@ -20,7 +20,7 @@ impl HostConfig {
         format!("{}@{}", self.user, self.original_host)
     }
 
-    /// Returns whether LogLevel lets the user be told of what is no error: ssh says such at INFO.
+    /// Returns whether LogLevel allows messages other than errors. ssh prints those at INFO.
     pub fn tells(&self) -> bool {
         self.log_level >= LogLevel::Info
     }

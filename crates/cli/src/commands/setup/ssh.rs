@@ -32,7 +32,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             other => return Err(unexpected(&other)),
         },
     };
-    let included = included(&path);
+    let included = included_by(&path);
     let named = match own_file {
         Some(name) => name.to_owned(),
         None => plain(&std::path::absolute(&included)?)?,
@@ -78,7 +78,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
 
 /// Returns the file of our own beside the user's. Programs that know no `Match exec` and would refuse all of ssh_config for it do not
 /// look there: they follow no Include, or none that begins with `~`.
-fn included(path: &Path) -> PathBuf {
+fn included_by(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".trunkline");
     path.with_file_name(name)

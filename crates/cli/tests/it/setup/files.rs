@@ -18,7 +18,7 @@ fn lines_are_written_once_and_taken_out_without_a_trace() {
         let with = fs::read_to_string(stanza.config()).unwrap();
         assert!(with.starts_with(before) && with.contains("Include "), "{with}");
         assert!(!with.contains("Match"), "what not all programs know: {with}");
-        let included = stanza.included();
+        let included = stanza.included_file();
         assert!(fs::read_to_string(&included).unwrap().contains("Match exec"));
         assert_status(&stanza.setup(&[]), 0);
         assert_eq!(fs::read_to_string(stanza.config()).unwrap(), with);
@@ -57,7 +57,7 @@ fn a_file_that_was_not_there_is_gone_again() {
     assert_eq!(mode & 0o777, 0o600);
     assert_status(&stanza.setup(&["--undo"]), 0);
     assert!(!stanza.config().exists());
-    assert!(!stanza.included().exists());
+    assert!(!stanza.included_file().exists());
 }
 
 #[test]

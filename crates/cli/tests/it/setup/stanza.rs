@@ -34,7 +34,7 @@ impl Stanza {
     }
 
     /// Returns the file that the lines name.
-    pub(crate) fn included(&self) -> PathBuf {
+    pub(crate) fn included_file(&self) -> PathBuf {
         self.home.path("config.trunkline")
     }
 
@@ -266,17 +266,17 @@ fn ssh_says_which_socket_it_would_use_and_nothing_is_started_for_that() {
 #[test]
 fn the_program_is_found_where_it_is() {
     let stanza = Stanza::behind_text("");
-    let lines = fs::read_to_string(stanza.included()).unwrap();
+    let lines = fs::read_to_string(stanza.included_file()).unwrap();
     assert!(lines.contains(&format!("exec {} up\"", program())), "{lines}");
 }
 
 #[test]
 fn a_program_that_was_removed_says_nothing_at_each_ssh() {
     let stanza = Stanza::behind([server().host_entry("web")]);
-    let with = fs::read_to_string(stanza.included()).unwrap();
+    let with = fs::read_to_string(stanza.included_file()).unwrap();
     assert!(with.contains(program()), "{with}");
     fs::write(
-        stanza.included(),
+        stanza.included_file(),
         with.replace(program(), "/nonexistent/trunkline"),
     )
     .unwrap();
