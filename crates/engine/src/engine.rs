@@ -147,8 +147,9 @@ impl Engine {
         &self.inner.vantage
     }
 
-    /// Says that from now on it serves other programs, each of which is known by an [`Interaction`] of its own. Where each
-    /// use of a connection is to be confirmed ([`Self::confirms_use`]), those who did not make it are asked from then on.
+    /// Says that from now on it serves other programs, each of which is known by an
+    /// [`Interaction`](crate::interaction::Interaction) of its own. Where each use of a connection is to be confirmed
+    /// ([`Self::confirms_use`]), those who did not make it are asked from then on.
     pub fn lend(&self) {
         self.inner.lends.store(true, Ordering::Relaxed);
     }

@@ -340,7 +340,10 @@ impl Drop for ProxyPipes {
         };
         runtime.spawn(async move {
             for firmer in [Signal::TERM, Signal::KILL] {
-                if tokio::time::timeout(CLEANING_UP, process.wait_until_gone()).await.is_ok() {
+                if tokio::time::timeout(CLEANING_UP, process.wait_until_gone())
+                    .await
+                    .is_ok()
+                {
                     return;
                 }
                 process.signal(firmer);
