@@ -392,7 +392,8 @@ impl Resolver {
         if let Some(answer) = self.known(request) {
             return Ok(answer);
         }
-        let answer = Arc::new(self.run(request).await?);
+        // On the heap, as it is a part of all that wants a host.
+        let answer = Arc::new(Box::pin(self.run(request)).await?);
         let mut cache = lock(&self.cache);
         let variants = cache.get_or_insert_mut(request.question(), Vec::new);
         variants.retain(|old| {
@@ -805,7 +806,7 @@ impl Run {
             // What a Match exec left running may hold stderr open forever; when ssh is gone and stdout at its
             // end, what ssh itself wrote is in the pipe already.
             while done.is_none() {
-                let mut chunk = [0; 4096];
+                let mut chunk = vec![0; 4096];
                 tokio::select! {
                     result = &mut main => done = Some(result?),
                     read = stderr.read(&mut chunk) => match read? {
@@ -821,7 +822,7 @@ impl Run {
                 _ => GRACE,
             };
             let rest = tokio::time::timeout(patience, async {
-                let mut chunk = [0; 4096];
+                let mut chunk = vec![0; 4096];
                 while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
                     keep(&mut complaint, &chunk[..count]);
                 }
