@@ -150,7 +150,8 @@ impl View {
                 None => format!("{names}  {}", live::short_path(current.as_str())),
             });
         }
-        if copies.written.is_none_or(|written| written.elapsed() >= LINES) {
+        let has_news = found > 0 || waiting.is_some();
+        if has_news && copies.written.is_none_or(|written| written.elapsed() >= LINES) {
             copies.written = Some(Instant::now());
             match waiting {
                 Some(waiting) => eprintln!("{waiting}"),
