@@ -59,9 +59,20 @@ pub(crate) fn short_path(path: &str) -> String {
     truncate_str(&format!("{beginning}{name}"), most, "…").into_owned()
 }
 
-/// A terminal without its last columns.
+/// A terminal without its last columns, while this process is in its foreground: neither the question of a program that it was
+/// lent to nor the shell, which goes on beside a job in the background, is drawn over.
 #[derive(Debug)]
 struct Narrowed(Term);
+
+impl Narrowed {
+    fn draw(&self, write: impl FnOnce(&Term) -> io::Result<()>) -> io::Result<()> {
+        let front = rustix::termios::tcgetpgrp(io::stderr());
+        match front.is_ok_and(|front| front != rustix::process::getpgrp()) {
+            true => Ok(()),
+            false => write(&self.0),
+        }
+    }
+}
 
 impl TermLike for Narrowed {
     fn width(&self) -> u16 {
@@ -75,33 +86,33 @@ impl TermLike for Narrowed {
     }
 
     fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        self.0.move_cursor_up(n)
+        self.draw(|term| term.move_cursor_up(n))
     }
 
     fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        self.0.move_cursor_down(n)
+        self.draw(|term| term.move_cursor_down(n))
     }
 
     fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        self.0.move_cursor_right(n)
+        self.draw(|term| term.move_cursor_right(n))
     }
 
     fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        self.0.move_cursor_left(n)
+        self.draw(|term| term.move_cursor_left(n))
     }
 
     fn write_line(&self, line: &str) -> io::Result<()> {
-        self.0.write_line(line)
+        self.draw(|term| term.write_line(line))
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
         IS_SHOWN.fetch_or(!text.is_empty(), Ordering::Relaxed);
-        self.0.write_str(&broken(text, self.width().into()))
+        self.draw(|term| term.write_str(&broken(text, self.width().into())))
     }
 
     fn clear_line(&self) -> io::Result<()> {
         IS_SHOWN.store(false, Ordering::Relaxed);
-        self.0.clear_line()
+        self.draw(Term::clear_line)
     }
 
     fn flush(&self) -> io::Result<()> {
