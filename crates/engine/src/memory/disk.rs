@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, TransactionBehavior, params};
 use trunkline_request::own;
@@ -279,9 +279,15 @@ fn connect(folder: &Path, file: &Path) -> Result<Connection, DiskError> {
     connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     // WAL needs shared memory, which no network file system gives (sqlite.org/wal.html, "Disadvantages").
     let journal = if is_on_network(folder) { "TRUNCATE" } else { "WAL" };
-    connection
-        .pragma_update(None, "journal_mode", journal)
-        .map_err(sqlite)?;
+    // Two that change it at the same time both have read: SQLite refuses one of them at once, whatever its timeout is.
+    let begun = Instant::now();
+    while let Err(error) = connection.pragma_update(None, "journal_mode", journal) {
+        let is_busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+        if !is_busy || begun.elapsed() > BUSY_TIMEOUT {
+            return Err(sqlite(error));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
     connection
         .pragma_update(None, "synchronous", "NORMAL")
         .map_err(sqlite)?;
