@@ -8,8 +8,8 @@ import { join } from 'node:path';
 
 import { CLIENTS } from './clients.mjs';
 
-const folder = mkdtempSync(join(tmpdir(), 'event-loop-proxy-'));
-const path = join(folder, 'socket');
+const directory = mkdtempSync(join(tmpdir(), 'event-loop-proxy-'));
+const path = join(directory, 'socket');
 const clients = await CLIENTS.ssh2.open(JSON.parse(process.argv[2]), {});
 
 const server = createServer((socket) => {
@@ -23,6 +23,6 @@ const server = createServer((socket) => {
 });
 server.listen(path, () => process.send(path));
 process.on('disconnect', () => {
-  rmSync(folder, { recursive: true });
+  rmSync(directory, { recursive: true });
   process.exit();
 });

@@ -90,7 +90,7 @@ that the other libraries do.</p>
 """
 
 
-def write(results: dict[str, Any], folder: Path) -> None:
+def write(results: dict[str, Any], directory: Path) -> None:
     """Writes the page, and its charts as files beside it."""
     page = ""
     for series in dict.fromkeys(record["series"] for record in results["records"]):
@@ -102,7 +102,7 @@ def write(results: dict[str, Any], folder: Path) -> None:
         counts = sorted({record["sessions"] for record in records})
         bars = {f"{count} at once": ratios(records, count) for count in compared(counts)}
         for name, chart in {**charts, **bars}.items():
-            (folder / f"{slug(series)}-{slug(name)}.svg").write_text(chart.replace(INK, "#555"))
+            (directory / f"{slug(series)}-{slug(name)}.svg").write_text(chart.replace(INK, "#555"))
         page += f"<h2>Logging in with the {html.escape(series)}</h2>"
         page += f"<h3>Times as fast as Paramiko</h3><div class='charts bars'>{''.join(map(inline, bars.values()))}</div>"
         page += f"<h3>By the number of sessions</h3><div class=charts>{''.join(map(inline, charts.values()))}</div>"
@@ -114,7 +114,7 @@ def write(results: dict[str, Any], folder: Path) -> None:
     failures = "".join(
         f"<p><b>{html.escape(who)}</b> failed: {html.escape(why)}" for who, why in results["failures"].items()
     )
-    (folder / "report.html").write_text(PAGE.format(facts=facts, legend=legend, failures=failures, series=page))
+    (directory / "report.html").write_text(PAGE.format(facts=facts, legend=legend, failures=failures, series=page))
 
 
 def compared(counts: list[int]) -> list[int]:

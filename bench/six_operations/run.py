@@ -31,7 +31,7 @@ SERIES = ("agent", "key file")
 
 def main() -> None:
     arguments = parse()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    arguments.directory.mkdir(parents=True, exist_ok=True)
     sinks: list[metrics.Sink] = []
     if arguments.graphite:
         sinks.append(metrics.Graphite(arguments.graphite))
@@ -51,16 +51,16 @@ def main() -> None:
                     for sink in sinks:
                         sink.write(series, library, count, flat(figures))
                 results = {"facts": facts(arguments), "failures": failures, "records": records}
-                (arguments.folder / "results.json").write_text(json.dumps(results, indent=1))
-    report.write(results, arguments.folder)
-    print(f"The report: {arguments.folder}/report.html")
+                (arguments.directory / "results.json").write_text(json.dumps(results, indent=1))
+    report.write(results, arguments.directory)
+    print(f"The report: {arguments.directory}/report.html")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--testbed", type=Path, default=Path("target/release/trunkline-testbed"), help="the program that starts the server")
-    add("--folder", type=Path, default=Path("target/bench/six_operations"), help="where the report goes")
+    add("--directory", type=Path, default=Path("target/bench/six_operations"), help="where the report goes")
     add("--sessions", type=numbers, default=list(range(1, 51)), metavar="1-50", help="how many at once, such as 1,10,20-30")
     add("--rounds", type=int, default=3, help="how often each library has its turn")
     add("--series", type=lambda text: text.split(","), default=list(SERIES), help="agent, key file, or both")
@@ -89,12 +89,12 @@ def servers(testbed: Path) -> Iterator[tuple[Target, str]]:
         assert bed.stdout is not None
         stack.callback(bed.stdin.close)
         host = json.loads(bed.stdout.readline())["hosts"][0]
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="six-")))
-        (folder / "output").write_bytes(os.urandom(OUTPUT))
-        (folder / "file").write_bytes(os.urandom(FILE))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="six-")))
+        (directory / "output").write_bytes(os.urandom(OUTPUT))
+        (directory / "file").write_bytes(os.urandom(FILE))
         # Host memory, which the engine keeps in the user's directories, starts empty.
-        os.environ["TRUNKLINE_DIR"] = str(folder / "state")
-        socket = str(folder / "agent")
+        os.environ["TRUNKLINE_DIR"] = str(directory / "state")
+        socket = str(directory / "agent")
         agent = stack.enter_context(subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL))
         stack.callback(agent.terminate)
         while not Path(socket).exists():
@@ -108,9 +108,9 @@ def servers(testbed: Path) -> Iterator[tuple[Target, str]]:
                 user=host["user"],
                 key=host["key"],
                 known_hosts=host["known_hosts"],
-                command=f"cat {folder}/output",
+                command=f"cat {directory}/output",
                 output=OUTPUT,
-                file=f"{folder}/file",
+                file=f"{directory}/file",
                 size=FILE,
             ),
             socket,

@@ -22,7 +22,7 @@ pub(crate) struct Lab {
     /// Small sizes.
     pub(crate) quick: bool,
     pub(crate) peers: Peers,
-    folder: PathBuf,
+    directory: PathBuf,
     programs: PathBuf,
     trunkline: PathBuf,
     dir: TempDir,
@@ -30,17 +30,17 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    pub(crate) fn new(folder: &Path, programs: &Path, quick: bool) -> anyhow::Result<Self> {
+    pub(crate) fn new(directory: &Path, programs: &Path, quick: bool) -> anyhow::Result<Self> {
         let programs = programs
             .canonicalize()
             .with_context(|| format!("{}", programs.display()))?;
         let trunkline = programs.join("trunkline");
         anyhow::ensure!(trunkline.exists(), "{} has not been built", trunkline.display());
-        let dir = trunkline_testkit::folder()?;
+        let dir = trunkline_testkit::directory()?;
         Ok(Self {
             quick,
-            peers: Peers::find(folder, &programs)?,
-            folder: folder.to_owned(),
+            peers: Peers::find(directory, &programs)?,
+            directory: directory.to_owned(),
             programs,
             trunkline,
             dir,
@@ -54,8 +54,8 @@ impl Lab {
     }
 
     /// Returns the directory of reports.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Another of the workspace's programs.

@@ -34,7 +34,7 @@ struct Args {
     quick: bool,
     /// The directory with the peers' programs, where the report is written too.
     #[arg(long, default_value = "target/bench")]
-    folder: PathBuf,
+    directory: PathBuf,
     /// The directory with the release build of `trunkline` and the peers that are written in Rust.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<ExitCode> {
             known()
         );
     }
-    let lab = Lab::new(&args.folder, &args.programs, args.quick)?;
+    let lab = Lab::new(&args.directory, &args.programs, args.quick)?;
     let mut report = Report::begin(&lab);
     for row in ROWS
         .iter()
@@ -67,11 +67,11 @@ fn main() -> anyhow::Result<ExitCode> {
         eprintln!("{}: {}", row.name, row.title);
         report.add(row, rows::measure(row, &lab));
         // After each row, so that an interrupted run leaves what it has measured.
-        report.write(&args.folder)?;
+        report.write(&args.directory)?;
     }
     println!(
         "The report: {0}/report.md and {0}/report.json",
-        args.folder.display()
+        args.directory.display()
     );
     Ok(ExitCode::SUCCESS)
 }

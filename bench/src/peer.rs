@@ -34,13 +34,13 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Looks for the programs. `folder/missing/NAME` says why one could not be had.
-    pub(crate) fn find(folder: &Path, programs: &Path) -> anyhow::Result<Self> {
-        let folder = folder
+    /// Looks for the programs. `directory/missing/NAME` says why one could not be had.
+    pub(crate) fn find(directory: &Path, programs: &Path) -> anyhow::Result<Self> {
+        let directory = directory
             .canonicalize()
-            .with_context(|| format!("{}", folder.display()))?;
+            .with_context(|| format!("{}", directory.display()))?;
         let find = |name, key: &str, words: Vec<PathBuf>| {
-            let reason = std::fs::read_to_string(folder.join("missing").join(key)).ok();
+            let reason = std::fs::read_to_string(directory.join("missing").join(key)).ok();
             // The last word is the file that only an installation brings.
             let absent = words.iter().find(|word| word.is_absolute() && !word.exists());
             let missing = reason
@@ -56,7 +56,7 @@ impl Peers {
             find(
                 name,
                 "python",
-                vec![folder.join("venv/bin/python"), script.into()],
+                vec![directory.join("venv/bin/python"), script.into()],
             )
         };
         Ok(Self {
@@ -66,11 +66,11 @@ impl Peers {
                 vec![programs.join("bench-peer-engine")],
             ),
             russh: find("russh", "russh", vec![programs.join("bench-peer-russh")]),
-            go: find("Go x/crypto/ssh", "go", vec![folder.join("peer-go")]),
+            go: find("Go x/crypto/ssh", "go", vec![directory.join("peer-go")]),
             node: find(
                 "node ssh2",
                 "node",
-                vec!["node".into(), folder.join("node/peer.js")],
+                vec!["node".into(), directory.join("node/peer.js")],
             ),
             aio: python("trunkline.aio", "bench/peers/python/peer.py"),
             group: python("trunkline.Group", "bench/peers/python/group.py"),
@@ -80,7 +80,7 @@ impl Peers {
             ansible: find(
                 "ansible-core",
                 "python",
-                vec![folder.join("venv/bin/ansible-playbook")],
+                vec![directory.join("venv/bin/ansible-playbook")],
             ),
         })
     }

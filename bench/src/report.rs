@@ -66,15 +66,15 @@ impl Report {
     }
 
     /// Writes `report.md` and `report.json`.
-    pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
         let json = serde_json::to_string_pretty(&self.as_json())?;
         for (name, text) in [("report.md", self.as_markdown()), ("report.json", json)] {
-            let path = folder.join(name);
+            let path = directory.join(name);
             std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         }
         for (row, outcome) in &self.rows {
             for (nth, table) in outcome.tables.iter().enumerate() {
-                let path = folder.join(chart_name(row, nth));
+                let path = directory.join(chart_name(row, nth));
                 std::fs::write(&path, chart::bars(table)?)
                     .with_context(|| format!("writing {}", path.display()))?;
             }

@@ -10,14 +10,14 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if let Some(folder) = static_libraries() {
+    if let Some(directory) = static_libraries() {
         println!("cargo::rustc-link-arg-bins=-static-pie");
-        println!("cargo::rustc-link-arg-bins=-L{}", folder.display());
+        println!("cargo::rustc-link-arg-bins=-L{}", directory.display());
     }
 }
 
-/// A folder in which the linker finds the C libraries that rustc names, as static ones. rustc asks for dynamic ones, which
-/// are looked for under both names; the folder comes before the system's.
+/// A directory in which the linker finds the C libraries that rustc names, as static ones. rustc asks for dynamic ones,
+/// which are looked for under both names; the directory comes before the system's.
 fn static_libraries() -> Option<PathBuf> {
     let target = env::var("TARGET").ok()?;
     let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
@@ -30,7 +30,7 @@ fn static_libraries() -> Option<PathBuf> {
         return None;
     }
     let [eh, gcc] = [library("libgcc_eh.a")?, library("libgcc.a")?];
-    let folder = PathBuf::from(env::var_os("OUT_DIR")?);
+    let directory = PathBuf::from(env::var_os("OUT_DIR")?);
     for name in ["util", "rt", "pthread", "m", "dl", "c"] {
         let archive = library(&format!("lib{name}.a"))?;
         // What libc's archive needs of the compiler's, and they of it.
@@ -40,10 +40,10 @@ fn static_libraries() -> Option<PathBuf> {
             eh.display(),
             gcc.display()
         );
-        fs::write(folder.join(format!("lib{name}.a")), script).ok()?;
+        fs::write(directory.join(format!("lib{name}.a")), script).ok()?;
     }
-    fs::write(folder.join("libgcc_s.a"), format!("INPUT({})\n", eh.display())).ok()?;
-    Some(folder)
+    fs::write(directory.join("libgcc_s.a"), format!("INPUT({})\n", eh.display())).ok()?;
+    Some(directory)
 }
 
 /// Returns the directory of a library of the C compiler.

@@ -1,7 +1,7 @@
 //! What is fuzzed: a function for each parser of what others send, in a file of its name.
 //!
-//! `make test` runs each on its seeds and on some generated input, in the ordinary build; `make fuzz` has libFuzzer look for more,
-//! with AddressSanitizer (`fuzz/libfuzzer`).
+//! `make test` runs each on its seeds and on some generated input, in the ordinary build; `make fuzz` has libFuzzer look for
+//! more, with AddressSanitizer (`fuzz/libfuzzer`).
 
 #![expect(
     clippy::unwrap_used,
@@ -62,8 +62,8 @@ mod generated {
 
     use trunkline_testkit::noise;
 
-    /// Runs a target on its seeds, and then on so many inputs: noise, and seeds of which some bytes are others. They are the same
-    /// each time.
+    /// Runs a target on its seeds, and then on so many inputs: noise, and seeds of which some bytes are others. They are the
+    /// same each time.
     pub(super) fn survives(name: &str, generated: u64, target: impl Fn(&[u8])) {
         let seeds = seeds(name);
         seeds.iter().for_each(|seed| target(seed));
@@ -97,8 +97,8 @@ mod generated {
     }
 
     fn seeds(name: &str) -> Vec<Vec<u8>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
-        let Ok(files) = fs::read_dir(folder) else {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+        let Ok(files) = fs::read_dir(directory) else {
             return Vec::new();
         };
         let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();

@@ -33,9 +33,9 @@ class Bed:
     """Runs until it is left."""
 
     def __init__(self, servers: int = 2, rules: str = RULES, options: Sequence[str] = ()) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="tl-mcp-")
-        self.place = Path(self._folder.name) / "place"
-        self.files = Path(self._folder.name) / "files"
+        self._directory = tempfile.TemporaryDirectory(prefix="tl-mcp-")
+        self.place = Path(self._directory.name) / "place"
+        self.files = Path(self._directory.name) / "files"
         self.place.mkdir(mode=0o700)
         self.files.mkdir()
         self._servers = subprocess.Popen(
@@ -63,4 +63,4 @@ class Bed:
     def __exit__(self, *_: object) -> None:
         self.trunkline("stop", "--now")
         self._servers.communicate()
-        self._folder.cleanup()
+        self._directory.cleanup()

@@ -21,15 +21,15 @@ await pipeline(sftp.createReadStream(`${far}/big`), createWriteStream(`${back}/b
 // File by file.
 await call('mkdir', `${far}/small`);
 mkdirSync(`${back}/small`);
-for (const folder of readdirSync(small)) {
-  await call('mkdir', `${far}/small/${folder}`);
-  mkdirSync(`${back}/small/${folder}`);
-  for (const name of readdirSync(`${small}/${folder}`)) {
-    await call('writeFile', `${far}/small/${folder}/.new`, readFileSync(`${small}/${folder}/${name}`));
-    await call('rename', `${far}/small/${folder}/.new`, `${far}/small/${folder}/${name}`);
+for (const directory of readdirSync(small)) {
+  await call('mkdir', `${far}/small/${directory}`);
+  mkdirSync(`${back}/small/${directory}`);
+  for (const name of readdirSync(`${small}/${directory}`)) {
+    await call('writeFile', `${far}/small/${directory}/.new`, readFileSync(`${small}/${directory}/${name}`));
+    await call('rename', `${far}/small/${directory}/.new`, `${far}/small/${directory}/${name}`);
   }
-  for (const { filename } of await call('readdir', `${far}/small/${folder}`)) {
-    writeFileSync(`${back}/small/${folder}/${filename}`, await call('readFile', `${far}/small/${folder}/${filename}`));
+  for (const { filename } of await call('readdir', `${far}/small/${directory}`)) {
+    writeFileSync(`${back}/small/${directory}/${filename}`, await call('readFile', `${far}/small/${directory}/${filename}`));
   }
 }
 // Whole files.

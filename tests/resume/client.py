@@ -28,7 +28,7 @@ with trunkline.connect("nas", config=config, daemon=True) as nas, nas.sftp() as 
         else:
             sftp.write_bytes(f"{name}.new", path.read_bytes())
             sftp.rename(f"{name}.new", name)
-    for top, folders, files in sftp.walk(f"{far}/small"):
+    for top, directories, files in sftp.walk(f"{far}/small"):
         local = Path(back) / "small" / os.path.relpath(top, f"{far}/small")
         local.mkdir(parents=True, exist_ok=True)
         for name in files:

@@ -25,7 +25,7 @@ const MITOGEN: &str = "Mitogen";
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let playbook = lab.peers.ansible.command()?.get_program().to_owned();
-    let mitogen = mitogen_folder(lab)?;
+    let mitogen = mitogen_directory(lab)?;
     let (mut servers, mut relays, mut entries) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..HOSTS {
         let server = lab.server().start()?;
@@ -36,15 +36,15 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         servers.push(server);
         relays.push(relay);
     }
-    let folder = lab.path("ansible");
-    std::fs::create_dir_all(&folder)?;
-    let config = folder.join("config");
+    let directory = lab.path("ansible");
+    std::fs::create_dir_all(&directory)?;
+    let config = directory.join("config");
     write_ssh_config(&config, entries)?;
     let names: Vec<String> = (0..HOSTS).map(|n| format!("h{n}")).collect();
-    std::fs::write(folder.join("hosts"), names.join("\n"))?;
+    std::fs::write(directory.join("hosts"), names.join("\n"))?;
     let tasks = "  - raw: \"true\"\n".repeat(TASKS);
     let play = format!("- hosts: all\n  gather_facts: false\n  tasks:\n{tasks}");
-    std::fs::write(folder.join("play.yml"), play)?;
+    std::fs::write(directory.join("play.yml"), play)?;
 
     let daemon = lab.daemon()?;
     for name in &names {
@@ -55,11 +55,11 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let run = |ssh_args: &str, control: &str, env: &[(&str, &str)]| {
         let mut command = Command::new(&playbook);
         command
-            .current_dir(&folder)
+            .current_dir(&directory)
             .args(["-i", "hosts", "-f", "10", "play.yml"])
             .env("ANSIBLE_SSH_ARGS", ssh_args)
-            .env("ANSIBLE_SSH_CONTROL_PATH_DIR", folder.join(control))
-            .env("ANSIBLE_HOME", folder.join("home"))
+            .env("ANSIBLE_SSH_CONTROL_PATH_DIR", directory.join(control))
+            .env("ANSIBLE_HOME", directory.join("home"))
             .env("LC_ALL", "C.UTF-8")
             .env("TRUNKLINE_PROGRAM", daemon.trunkline().get_program())
             .env_remove("SSH_AUTH_SOCK")
@@ -99,7 +99,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     // Minutes long, and beside the others no verdict's: once is enough.
     let once = || Ok(vec![run(&default, "unused", &mitogen)?]);
     samples.extend(in_turns(1, &mut [Contestant::new(MITOGEN, once)]));
-    end_masters(&names, &config, &folder.join("cp"));
+    end_masters(&names, &config, &directory.join("cp"));
     let table = Table {
         title: "the playbook, warm".into(),
         unit: "s",
@@ -136,8 +136,8 @@ fn end_masters(names: &[String], config: &Path, sockets: &Path) {
 }
 
 /// Returns the directory of Mitogen's strategies.
-fn mitogen_folder(lab: &Lab) -> anyhow::Result<String> {
-    let libraries = lab.folder().join("venv/lib").canonicalize()?;
+fn mitogen_directory(lab: &Lab) -> anyhow::Result<String> {
+    let libraries = lab.directory().join("venv/lib").canonicalize()?;
     let strategies = std::fs::read_dir(&libraries)?
         .filter_map(Result::ok)
         .map(|python| {
@@ -145,7 +145,7 @@ fn mitogen_folder(lab: &Lab) -> anyhow::Result<String> {
                 .path()
                 .join("site-packages/ansible_mitogen/plugins/strategy")
         })
-        .find(|folder| folder.exists())
+        .find(|directory| directory.exists())
         .with_context(|| format!("there is no Mitogen in {}", libraries.display()))?;
     Ok(strategies.display().to_string())
 }

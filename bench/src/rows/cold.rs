@@ -30,7 +30,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome {
         notes: vec![
             "RTT of the relay: 100 ms. Opening a TCP connection is charged one round trip, as on a real path.".into(),
-            "trunkline ssh starts its daemon each time. `first time`: its folder is empty. `remembered`: host memory \
+            "trunkline ssh starts its daemon each time. `first time`: its directory is empty. `remembered`: host memory \
              is there, the daemon has been stopped."
                 .into(),
             "known_hosts holds every host key of the server.".into(),

@@ -96,14 +96,14 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         package.display()
     );
     let stream = lab.program("bench-stream")?;
-    let programs = stream.parent().context("a program without a folder")?;
+    let programs = stream.parent().context("a program without a directory")?;
     let mut command = Command::new("node");
     command
         .arg(package.join("run.mjs"))
         .arg("--programs")
         .arg(programs)
         .arg("--out")
-        .arg(lab.folder())
+        .arg(lab.directory())
         .args(lab.size(["--rounds", "2"], ["--rounds", "1"]))
         .stdin(Stdio::null());
     if lab.quick {
@@ -111,7 +111,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     }
     let status = command.status().context("running node")?;
     ensure!(status.success(), "node: {status}");
-    let path = lab.folder().join("event-loop.json");
+    let path = lab.directory().join("event-loop.json");
     let text = std::fs::read(&path).with_context(|| format!("{}", path.display()))?;
     let report: Report = serde_json::from_slice(&text)?;
     Ok(outcome(&report))

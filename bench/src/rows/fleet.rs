@@ -120,7 +120,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         tables: vec![cold, warm],
         notes: vec![
             "The hosts are as many loopback addresses of one sshd, whose MaxStartups is raised to 4,000.".into(),
-            "trunkline run: start of the program to its end; cold, it starts its daemon in an empty folder. trunkline.Group \
+            "trunkline run: start of the program to its end; cold, it starts its daemon in an empty directory. trunkline.Group \
              and parallel-ssh: inside their process, without starting Python; warm, over the connections of the run \
              before. parallel-ssh: one client, as many greenlets as hosts, no host key checked. The shell loop: as a \
              whole."
@@ -157,17 +157,17 @@ fn cold_and_warm(python: Command) -> anyhow::Result<(f64, Vec<f64>)> {
 
 /// A ControlMaster for each host; they end when this is dropped.
 struct Masters {
-    folder: PathBuf,
+    directory: PathBuf,
     config: PathBuf,
     names: PathBuf,
 }
 
 impl Masters {
     fn of(lab: &Lab, config: &Path, names: &Path) -> anyhow::Result<Self> {
-        let folder = lab.path("mux");
-        std::fs::create_dir_all(&folder)?;
+        let directory = lab.path("mux");
+        std::fs::create_dir_all(&directory)?;
         Ok(Self {
-            folder,
+            directory,
             config: config.to_owned(),
             names: names.to_owned(),
         })
@@ -186,7 +186,7 @@ impl Masters {
         shell
             .args(["-c", &script, "sh"])
             .arg(&self.config)
-            .arg(&self.folder)
+            .arg(&self.directory)
             .arg(&self.names);
         shell
     }
@@ -195,7 +195,7 @@ impl Masters {
 impl Drop for Masters {
     fn drop(&mut self) {
         let ended = measure::time(&mut self.xargs("-O exit", "")).and_then(|_| {
-            let left = std::fs::read_dir(&self.folder)?.count();
+            let left = std::fs::read_dir(&self.directory)?.count();
             ensure!(left == 0, "{left} sockets are left");
             Ok(())
         });

@@ -216,7 +216,7 @@ impl Fleet {
             .arg("-js")
             .arg("-sd")
             .arg(lab.path(&format!("nats-{name}")))
-            // It ends with this program: see `trunkline_testkit::folder`.
+            // It ends with this program: see `trunkline_testkit::directory`.
             .env("TMPDIR", lab.path(""))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -234,9 +234,9 @@ fn tree(place: &TempDir, bytes: usize) -> anyhow::Result<PathBuf> {
     let (mut left, mut number) = (bytes / 4, 0);
     while left > 0 {
         let length = (1024 + number * 7919 % LARGEST).min(left);
-        let folder = root.join(format!("{}/{}", number / 64, number / 4));
-        std::fs::create_dir_all(&folder)?;
-        std::fs::write(folder.join(format!("{number}.rs")), words(length, number as u64))?;
+        let directory = root.join(format!("{}/{}", number / 64, number / 4));
+        std::fs::create_dir_all(&directory)?;
+        std::fs::write(directory.join(format!("{number}.rs")), words(length, number as u64))?;
         left -= length;
         number += 1;
     }

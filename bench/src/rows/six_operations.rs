@@ -57,18 +57,18 @@ struct Figure {
 }
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
-    let folder = lab.folder().join("six_operations");
+    let directory = lab.directory().join("six_operations");
     let mut run = lab.peers.six_operations.command()?;
     run.args(["--series", "agent", "--sessions", lab.size("1,10,20,50", "1,10")])
         .args(["--rounds", lab.size("3", "1")])
         .arg("--testbed")
         .arg(lab.program("trunkline-testbed")?)
-        .arg("--folder")
-        .arg(&folder)
+        .arg("--directory")
+        .arg(&directory)
         .stdout(Stdio::null());
     let status = run.status().context("running bench/six_operations/run.py")?;
     ensure!(status.success(), "bench/six_operations/run.py: {status}");
-    let results: Results = serde_json::from_slice(&std::fs::read(folder.join("results.json"))?)?;
+    let results: Results = serde_json::from_slice(&std::fs::read(directory.join("results.json"))?)?;
 
     let mut counts: Vec<u32> = results.records.iter().map(|record| record.sessions).collect();
     counts.dedup();
@@ -94,7 +94,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let mut notes = vec![
         format!(
             "Medians of sessions; by an agent's key. The report with every operation is {}/report.html.",
-            folder.display()
+            directory.display()
         ),
         "`python3 bench/six_operations/run.py --help` has every number of sessions up to 50, and key files."
             .into(),

@@ -305,10 +305,10 @@ fn tree(place: &TempDir, name: &str, files: usize) -> anyhow::Result<PathBuf> {
     let mut random = std::fs::File::open("/dev/urandom")?;
     let mut content = [0; 4096];
     for n in 0..files {
-        let folder = root.join(format!("{}", n / 100));
-        std::fs::create_dir_all(&folder)?;
+        let directory = root.join(format!("{}", n / 100));
+        std::fs::create_dir_all(&directory)?;
         random.read_exact(&mut content)?;
-        std::fs::File::create(folder.join(format!("{n}")))?.write_all(&content)?;
+        std::fs::File::create(directory.join(format!("{n}")))?.write_all(&content)?;
     }
     Ok(root)
 }

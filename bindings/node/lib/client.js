@@ -922,7 +922,7 @@ function sessionOptions(kind, text, options) {
     kind,
     text,
     stdio: stdioOptions(stdio),
-    folder: stdio === undefined ? '' : process.cwd(),
+    directory: stdio === undefined ? '' : process.cwd(),
     env: pairs(env ?? {}),
     pty: pty ? terminal(pty) : undefined,
     agentForward: typeof agentForward === 'boolean' ? agentForward : undefined,

@@ -31,7 +31,7 @@ export interface DestinationOptions {
   destination: string;
   sshArgs: string[];
   env: string[][];
-  folder: string;
+  directory: string;
   way: 'engine' | 'running daemon' | 'daemon';
   daemonCommand: string[];
   password?: string;
@@ -81,7 +81,7 @@ export interface SessionOptions {
   env: string[][];
   pty?: PtyOptions;
   stdio: StdioOption[];
-  folder: string;
+  directory: string;
   agentForward?: boolean;
 }
 

@@ -217,7 +217,7 @@ function destinationOptions(config) {
     destination: config.destination,
     sshArgs: sshArgs(config),
     env: Object.entries(process.env).map(([name, value]) => [name, String(value)]),
-    folder: process.cwd(),
+    directory: process.cwd(),
     way: /** @type {'engine' | 'running daemon' | 'daemon'} */ (WAYS.get(daemon)),
     daemonCommand: daemon === true ? [program(), 'daemon', '--detach'] : [],
     password: typeof config.password === 'string' ? config.password : undefined,
@@ -250,8 +250,8 @@ function sshArgs(config) {
 function program() {
   const { TRUNKLINE_PROGRAM: named, PATH = '' } = process.env;
   if (named) return named;
-  for (const folder of PATH.split(delimiter)) {
-    const file = join(folder, 'trunkline');
+  for (const directory of PATH.split(delimiter)) {
+    const file = join(directory, 'trunkline');
     try {
       accessSync(file, constants.X_OK);
       return file;

@@ -1,12 +1,12 @@
 // Writes the manifests of what npm installs without a compiler: this package, and a package with the native module alone, which
 // npm chooses by system and processor.
 //
-//   node manifests.mjs VERSION CPU MAIN-FOLDER NATIVE-FOLDER
+//   node manifests.mjs VERSION CPU MAIN-DIRECTORY NATIVE-DIRECTORY
 
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-const [version, cpu, mainFolder, nativeFolder] = process.argv.slice(2);
+const [version, cpu, mainDirectory, nativeDirectory] = process.argv.slice(2);
 const source = readFileSync(new URL('../package.json', import.meta.url), 'utf8');
 const main = JSON.parse(source);
 // Nothing is built on installation, and nothing is tested.
@@ -24,9 +24,9 @@ const native = {
   files: ['trunkline.node', 'LICENSES-THIRD-PARTY'],
 };
 
-function write(folder, manifest) {
-  writeFileSync(join(folder, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`);
+function write(directory, manifest) {
+  writeFileSync(join(directory, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`);
 }
 
-write(mainFolder, { ...main, version, files: ['lib'], optionalDependencies: { [native.name]: version } });
-write(nativeFolder, native);
+write(mainDirectory, { ...main, version, files: ['lib'], optionalDependencies: { [native.name]: version } });
+write(nativeDirectory, native);

@@ -277,14 +277,14 @@ impl Hub {
     /// A number that is not an open descriptor; no threads.
     #[napi]
     pub fn open_session(&self, client: u32, options: SessionOptions) -> napi::Result<u32> {
-        let (stdio, folder) = (options.stdio()?, PathBuf::from(&options.folder));
-        let asked = Box::new((stdio, folder, trunkline_embed::SessionOptions::from(options)));
+        let (stdio, directory) = (options.stdio()?, PathBuf::from(&options.directory));
+        let asked = Box::new((stdio, directory, trunkline_embed::SessionOptions::from(options)));
         self.inner.open(client, async move |client, stream, outlet| {
             // Apart from the stream's life: opening may mean connecting, whose state nested calls hold several times over.
             // As a part of it, the task of an idle stream had 125 KB (measured by what malloc was asked for).
             let opening = Box::pin(async {
-                let (stdio, folder, options) = *asked;
-                let routes = routes(stdio, &folder).await?;
+                let (stdio, directory, options) = *asked;
+                let routes = routes(stdio, &directory).await?;
                 Ok::<_, Fault>(client.way_for(&options).await?.session(&options, routes).await?)
             });
             match opening.await {

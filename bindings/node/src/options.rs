@@ -164,7 +164,7 @@ pub struct DestinationOptions {
     /// Names and values of the environment.
     pub env: Vec<Vec<String>>,
     /// The working directory.
-    pub folder: String,
+    pub directory: String,
     /// The way to it.
     pub way: WayOption,
     /// The command that starts the daemon.
@@ -195,7 +195,7 @@ impl DestinationOptions {
             [name, value] => Some((name.into(), value.into())),
             _ => None,
         });
-        let world = worlds.shared(World::of(PathBuf::from(&self.folder), env.collect()));
+        let world = worlds.shared(World::of(PathBuf::from(&self.directory), env.collect()));
         let mut request = Request::new(destination, world);
         request.ssh_args = self.ssh_args.iter().map(Into::into).collect();
         Ok(request)
@@ -349,7 +349,7 @@ pub struct SessionOptions {
     /// Input, output and error output; what is missing is JavaScript's.
     pub stdio: Vec<StdioOption>,
     /// The directory for relative paths among them.
-    pub folder: String,
+    pub directory: String,
     /// Whether the session is lent the agent; without a word, where the client is.
     pub agent_forward: Option<bool>,
 }

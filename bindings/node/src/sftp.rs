@@ -134,8 +134,8 @@ const STEP: Duration = Duration::from_millis(50);
 /// One piece of a whole file, between its stream and the file on this machine.
 const PIECE: usize = 256 * 1024;
 
-/// Begins calls one after the other, so that their first requests leave in this order: who does not wait for one operation before
-/// the next counts on it, and a file that is appended to has what came first first.
+/// Begins calls one after the other, so that their first requests leave in this order: who does not wait for one operation
+/// before the next counts on it, and a file that is appended to has what came first first.
 async fn begin_in_order(mut calls: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
     while let Some(mut call) = calls.recv().await {
         if futures_util::poll!(&mut call).is_pending() {
@@ -414,7 +414,8 @@ impl SftpSession {
         let mut progress = Progress::new(total);
         loop {
             let mut len = from.read(&mut piece).await.map_err(Fault::of_stream)?;
-            // A file that grows while it is read ends where it did when it was opened; one without a size (/proc) where it ends.
+            // A file that grows while it is read ends where it did when it was opened; one without a size (/proc) where it
+            // ends.
             if total > 0 {
                 len = len.min(usize::try_from(total - progress.done).unwrap_or(len));
             }
@@ -526,8 +527,8 @@ impl Progress {
     }
 }
 
-/// A handle that names no open file, in our words: it is not asked of the server, which has handles of its own. sftp-server says
-/// SSH_FX_NO_SUCH_FILE (of EBADF) where it would close or sync one, and SSH_FX_FAILURE elsewhere.
+/// A handle that names no open file, in our words: it is not asked of the server, which has handles of its own. sftp-server
+/// says SSH_FX_NO_SUCH_FILE (of EBADF) where it would close or sync one, and SSH_FX_FAILURE elsewhere.
 fn not_open(status: StatusCode) -> Fault {
     Fault::of_file(status, "the file is not open")
 }
@@ -554,8 +555,8 @@ fn text(path: &Bytes) -> Value {
 }
 
 /// The names in a directory with their attributes; with "." and ".." if `full`.
-async fn list(sftp: &Sftp, folder: &str, full: bool) -> Result<Value, Fault> {
-    let mut listing = sftp.read_dir(folder);
+async fn list(sftp: &Sftp, directory: &str, full: bool) -> Result<Value, Fault> {
+    let mut listing = sftp.read_dir(directory);
     let mut names = Vec::new();
     while let Some(entry) = listing.next().await {
         let entry = entry?;
@@ -564,7 +565,7 @@ async fn list(sftp: &Sftp, folder: &str, full: bool) -> Result<Value, Fault> {
         names.push(json!({ "filename": name, "longname": longname, "attrs": shown(&entry.attributes) }));
     }
     for name in [".", ".."].iter().filter(|_| full) {
-        let attributes = sftp.lstat(format!("{folder}/{name}")).await?;
+        let attributes = sftp.lstat(format!("{directory}/{name}")).await?;
         names.push(json!({ "filename": name, "attrs": shown(&attributes) }));
     }
     Ok(names.into())

@@ -69,27 +69,27 @@ fn duplicate(fd: i32) -> Result<OwnedFd, Fault> {
 }
 
 /// Opens what was named. Waits for nobody at the other end.
-pub(crate) async fn routes(choices: [Choice; 3], folder: &Path) -> Result<[Route; 3], Fault> {
+pub(crate) async fn routes(choices: [Choice; 3], directory: &Path) -> Result<[Route; 3], Fault> {
     let [stdin, stdout, stderr] = choices;
     let stdin = match stdin {
-        Choice::Path(path) => Route::from_path(&folder.join(path)).await?,
-        choice => output(choice, folder).await?,
+        Choice::Path(path) => Route::from_path(&directory.join(path)).await?,
+        choice => output(choice, directory).await?,
     };
     Ok([
         stdin,
-        output(stdout, folder).await?,
-        output(stderr, folder).await?,
+        output(stdout, directory).await?,
+        output(stderr, directory).await?,
     ])
 }
 
-async fn output(choice: Choice, folder: &Path) -> Result<Route, Fault> {
+async fn output(choice: Choice, directory: &Path) -> Result<Route, Fault> {
     Ok(match choice {
         Choice::Pipe => Route::Pipe,
         Choice::Ignore => Route::Ignore,
         Choice::Fd(fd) => Route::Fd(fd),
         Choice::Path(path) => {
             let target = path.parse().unwrap_or_else(|_| Target::Path(PathBuf::from(path)));
-            Route::to_target(&target.seen_from(folder)).await?
+            Route::to_target(&target.seen_from(directory)).await?
         }
     })
 }

@@ -34,7 +34,7 @@ const WORKS = `
 const node = (source, ...args) =>
   spawn(process.execPath, ['-e', source, index, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
 
-const folder = (dir) => join(dir, 'state', 'audit');
+const directory = (dir) => join(dir, 'state', 'audit');
 
 function verified() {
   const done = spawnSync(trunklineProgram, ['audit', 'verify', '--json'], { encoding: 'utf8' });
@@ -43,8 +43,8 @@ function verified() {
 }
 
 function records(dir) {
-  const older = readdirSync(folder(dir)).filter((name) => /^audit-.*jsonl$/.test(name)).sort();
-  const text = [...older, 'audit.jsonl'].map((name) => readFileSync(join(folder(dir), name), 'utf8')).join('');
+  const older = readdirSync(directory(dir)).filter((name) => /^audit-.*jsonl$/.test(name)).sort();
+  const text = [...older, 'audit.jsonl'].map((name) => readFileSync(join(directory(dir), name), 'utf8')).join('');
   return text.split('\n').filter((line) => line.startsWith('{')).map((line) => JSON.parse(line));
 }
 

@@ -149,9 +149,9 @@ test('an encrypted key is opened by its passphrase, and not without', async (t) 
   const { mkdtempSync, copyFileSync, rmSync } = await import('node:fs');
   const { tmpdir } = await import('node:os');
   const { join } = await import('node:path');
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-key-'));
-  t.after(() => rmSync(folder, { recursive: true }));
-  const key = join(folder, 'key');
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-key-'));
+  t.after(() => rmSync(directory, { recursive: true }));
+  const key = join(directory, 'key');
   copyFileSync(host.key, key);
   execFileSync('ssh-keygen', ['-q', '-p', '-P', '', '-N', 'secret', '-f', key]);
   const privateKey = readFileSync(key);
@@ -238,9 +238,9 @@ test('a banner is told', async (t) => {
   const { writeFileSync, mkdtempSync, rmSync } = await import('node:fs');
   const { tmpdir } = await import('node:os');
   const { join } = await import('node:path');
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-banner-'));
-  t.after(() => rmSync(folder, { recursive: true }));
-  const file = join(folder, 'banner');
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-banner-'));
+  t.after(() => rmSync(directory, { recursive: true }));
+  const file = join(directory, 'banner');
   writeFileSync(file, 'Authorised use only\n');
   const [host] = await servers(t, '--config', `Banner ${file}`);
   const ssh = fresh();

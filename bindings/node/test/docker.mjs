@@ -8,9 +8,9 @@ import { join } from 'node:path';
 /**
  * Starts one that lasts until the test has ended, and puts a `docker` that leads to it into a directory.
  * @param {import('node:test').TestContext} t
- * @param {string} folder
+ * @param {string} directory
  */
-export async function dockerDaemon(t, folder) {
+export async function dockerDaemon(t, directory) {
   const server = createServer((request, response) => {
     if (request.url === '/containers/json') return response.end('[{"Id":"one"}]');
     if (request.url === '/containers/one/logs') {
@@ -36,11 +36,11 @@ export async function dockerDaemon(t, folder) {
     server.closeAllConnections();
     server.close();
   });
-  mkdirSync(folder);
-  writeFileSync(join(folder, 'docker'), `#!${process.execPath}
+  mkdirSync(directory);
+  writeFileSync(join(directory, 'docker'), `#!${process.execPath}
 if (process.argv.slice(2).join(' ') !== 'system dial-stdio') throw new Error('it knows no other command');
 const socket = require('node:net').connect({ port: ${server.address().port}, host: '127.0.0.1', allowHalfOpen: true });
 process.stdin.pipe(socket).on('close', () => process.exit()).pipe(process.stdout);
 `);
-  chmodSync(join(folder, 'docker'), 0o755);
+  chmodSync(join(directory, 'docker'), 0o755);
 }

@@ -16,7 +16,7 @@ async function echo(t, ...where) {
   return server;
 }
 
-function folder(t) {
+function directory(t) {
   const path = mkdtempSync(join(tmpdir(), 'trunkline-node-'));
   t.after(() => rmSync(path, { recursive: true }));
   return path;
@@ -33,7 +33,7 @@ test('a tunnel leads to a port of the server, and ends in each direction by itse
 
 test('a tunnel leads to a socket of the server', async (t) => {
   const { client: ssh } = await client(t);
-  const path = join(folder(t), 'echo');
+  const path = join(directory(t), 'echo');
   await echo(t, path);
   const stream = await ask(ssh, 'openssh_forwardOutStreamLocal', path);
   stream.end('hello');
@@ -92,7 +92,7 @@ test('clients of a port on the server come in, until it is given up', async (t) 
 
 test('clients of a socket on the server come in', async (t) => {
   const { client: ssh } = await client(t);
-  const path = join(folder(t), 'listener');
+  const path = join(directory(t), 'listener');
   await ask(ssh, 'openssh_forwardInStreamLocal', path);
   ssh.on('unix connection', (details, accept) => {
     assert.equal(details.socketPath, path);
@@ -108,10 +108,10 @@ test('clients of a socket on the server come in', async (t) => {
 test('a local socket leads to a port and to a socket of the server, for as long as it is wanted', async (t) => {
   const { client: ssh } = await client(t);
   const server = await echo(t, 0, '127.0.0.1');
-  const path = join(folder(t), 'echo');
+  const path = join(directory(t), 'echo');
   await echo(t, path);
   for (const target of [['127.0.0.1', server.address().port], [path]]) {
-    const local = join(folder(t), '.s.PGSQL.5432');
+    const local = join(directory(t), '.s.PGSQL.5432');
     const forward = await ask(ssh, 'forwardOutLocalSocket', local, ...target);
     const socket = connect(local);
     socket.end('through');
@@ -124,10 +124,10 @@ test('a local socket leads to a port and to a socket of the server, for as long 
 
 test('a local socket replaces one that nobody listens on, and never one in use', async (t) => {
   const { client: ssh } = await client(t);
-  const used = join(folder(t), 'used');
+  const used = join(directory(t), 'used');
   await echo(t, used);
   await assert.rejects(ask(ssh, 'forwardOutLocalSocket', used, '127.0.0.1', 1), /another program listens there/);
-  const stale = join(folder(t), 'stale');
+  const stale = join(directory(t), 'stale');
   spawnSync(process.execPath, ['-e', `require('net').createServer().listen(${JSON.stringify(stale)}, () => process.kill(process.pid, 'SIGKILL'))`]);
   assert.ok(existsSync(stale));
   await ask(ssh, 'forwardOutLocalSocket', stale, '127.0.0.1', 1);

@@ -14,11 +14,11 @@ const { isSealed, openSealed, parseKey } = require('../lib/keys/keys.js');
 
 /** The same key in every format that has a passphrase, and without one. */
 function keys(t) {
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-keys-'));
-  t.after(() => rmSync(folder, { recursive: true }));
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-keys-'));
+  t.after(() => rmSync(directory, { recursive: true }));
   const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
   const pem = (options) => String(privateKey.export({ format: 'pem', passphrase: 'secret', ...options }));
-  const openssh = join(folder, 'key');
+  const openssh = join(directory, 'key');
   execFileSync('ssh-keygen', ['-q', '-t', 'rsa', '-b', '2048', '-N', 'secret', '-f', openssh]);
   return {
     plain: String(privateKey.export({ type: 'pkcs8', format: 'pem' })),
@@ -55,10 +55,10 @@ test('a key behind a passphrase is opened on the engine’s threads, but for old
 });
 
 test('every kind of event that the JavaScript knows is one of the native module’s', () => {
-  const folder = new URL('../lib/', import.meta.url);
-  const used = readdirSync(folder, { recursive: true })
+  const directory = new URL('../lib/', import.meta.url);
+  const used = readdirSync(directory, { recursive: true })
     .filter((name) => name.endsWith('.js'))
-    .flatMap((name) => [...readFileSync(new URL(name, folder), 'utf8').matchAll(/\bKIND\.(\w+)/g)].map(([, kind]) => kind));
+    .flatMap((name) => [...readFileSync(new URL(name, directory), 'utf8').matchAll(/\bKIND\.(\w+)/g)].map(([, kind]) => kind));
   assert.deepEqual([...new Set(used)].sort(), Object.keys(KIND).sort());
 });
 

@@ -11,8 +11,8 @@ const { connectOptions, destinationOptions } = require('../lib/options.js');
 const { sessionOptions } = require('../lib/client.js');
 
 const read = (path) => readFileSync(new URL(path, import.meta.url), 'utf8');
-const sources = (folder, ending) => readdirSync(new URL(folder, import.meta.url))
-  .filter((name) => name.endsWith(ending)).map((name) => read(`${folder}${name}`)).join('\n');
+const sources = (directory, ending) => readdirSync(new URL(directory, import.meta.url))
+  .filter((name) => name.endsWith(ending)).map((name) => read(`${directory}${name}`)).join('\n');
 
 /** The interfaces of a file of types: their fields, and whether each may be missing. */
 function interfaces(path) {

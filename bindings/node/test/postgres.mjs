@@ -15,27 +15,27 @@ const programs = join('/usr/lib/postgresql', readdirSync('/usr/lib/postgresql').
  * @param {import('node:test').TestContext} t
  */
 export async function postgres(t) {
-  const folder = mkdtempSync(join(tmpdir(), 'pg-'));
+  const directory = mkdtempSync(join(tmpdir(), 'pg-'));
   const owner = {};
   if (process.getuid() === 0) {
     // PostgreSQL does not run as root.
     for (const [name, option] of [['uid', '-u'], ['gid', '-g']]) owner[name] = Number(execFileSync('id', [option, 'postgres']));
-    chownSync(folder, owner.uid, owner.gid);
+    chownSync(directory, owner.uid, owner.gid);
   }
   const run = (name, ...args) => {
-    const { status } = spawnSync(join(programs, name), [`--pgdata=${join(folder, 'data')}`, ...args], { ...owner, cwd: folder, stdio: 'ignore' });
+    const { status } = spawnSync(join(programs, name), [`--pgdata=${join(directory, 'data')}`, ...args], { ...owner, cwd: directory, stdio: 'ignore' });
     if (status !== 0) throw new Error(`${name} ended with ${status}`);
   };
   run('initdb', '--no-sync', '--no-instructions', '--encoding=UTF8', '--locale=C', '--username=postgres', '--auth=trust');
-  const settings = ['listen_addresses=', `unix_socket_directories=${folder}`, 'fsync=off'].map((setting) => `-c ${setting}`);
-  run('pg_ctl', '--wait', `--log=${join(folder, 'log')}`, `--options=${settings.join(' ')}`, 'start');
+  const settings = ['listen_addresses=', `unix_socket_directories=${directory}`, 'fsync=off'].map((setting) => `-c ${setting}`);
+  run('pg_ctl', '--wait', `--log=${join(directory, 'log')}`, `--options=${settings.join(' ')}`, 'start');
   t.after(() => {
     run('pg_ctl', '--mode=immediate', 'stop');
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   });
   // PostgreSQL takes no port 0.
   const server = createServer((socket) => {
-    const inner = connect(join(folder, '.s.PGSQL.5432'));
+    const inner = connect(join(directory, '.s.PGSQL.5432'));
     for (const [from, to] of [[socket, inner], [inner, socket]]) from.on('error', () => to.destroy()).pipe(to);
   }).listen(0, '127.0.0.1');
   await once(server, 'listening');

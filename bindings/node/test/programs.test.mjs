@@ -48,7 +48,7 @@ const PROGRAMS = {
     const refused = await createTunnel({}, {}, { ...ssh, privateKey: undefined }, {}).catch((error) => error);
     return [...saw, refused.level, refused.message];
   },
-  'ssh2-promise': async (SSH2Promise, ssh, { folder, port }) => {
+  'ssh2-promise': async (SSH2Promise, ssh, { directory, port }) => {
     const made = new SSH2Promise(ssh);
     await made.connect();
     const saw = [await made.exec('echo out'), await made.exec('echo err >&2; exit 3').catch(String)];
@@ -57,9 +57,9 @@ const PROGRAMS = {
     let text = '';
     for await (const chunk of stream) text += chunk;
     const sftp = made.sftp();
-    await sftp.writeFile(join(folder, 'file'), 'content');
-    saw.push(text, String(await sftp.readFile(join(folder, 'file'))), (await sftp.readdir(folder)).map(({ filename }) => filename));
-    saw.push((await sftp.getStat?.(join(folder, 'file')))?.size, (await sftp.stat(join(folder, 'none')).catch((error) => error)).message);
+    await sftp.writeFile(join(directory, 'file'), 'content');
+    saw.push(text, String(await sftp.readFile(join(directory, 'file'))), (await sftp.readdir(directory)).map(({ filename }) => filename));
+    saw.push((await sftp.getStat?.(join(directory, 'file')))?.size, (await sftp.stat(join(directory, 'none')).catch((error) => error)).message);
     const tunnel = await made.addTunnel({ remoteAddr: '127.0.0.1', remotePort: port });
     saw.push(await said(tunnel.localPort));
     await made.close();
@@ -76,23 +76,23 @@ const PROGRAMS = {
     made.end();
     return saw;
   },
-  'node-scp': async ({ Client }, ssh, { folder }) => {
+  'node-scp': async ({ Client }, ssh, { directory }) => {
     const made = await Client(ssh);
-    writeFileSync(join(folder, 'one'), 'content');
-    mkdirSync(join(folder, 'tree/inner'), { recursive: true });
-    writeFileSync(join(folder, 'tree/inner/two'), 'more');
-    await made.uploadFile(join(folder, 'one'), join(folder, 'up'));
-    await made.downloadFile(join(folder, 'up'), join(folder, 'down'));
-    await made.uploadDir(join(folder, 'tree'), join(folder, 'copy'));
-    await made.downloadDir(join(folder, 'copy'), join(folder, 'back'));
-    await made.mkdir(join(folder, 'made'));
-    const saw = [await made.exists(join(folder, 'up')), await made.exists(join(folder, 'none')), (await made.stat(join(folder, 'up'))).size];
-    saw.push((await made.list(folder)).map(({ name, type, size }) => [name, type, type === '-' && size]).sort());
-    await made.unlink(join(folder, 'up'));
-    await made.rmdir(join(folder, 'copy'));
-    saw.push((await made.stat(join(folder, 'none')).catch((error) => error)).code);
+    writeFileSync(join(directory, 'one'), 'content');
+    mkdirSync(join(directory, 'tree/inner'), { recursive: true });
+    writeFileSync(join(directory, 'tree/inner/two'), 'more');
+    await made.uploadFile(join(directory, 'one'), join(directory, 'up'));
+    await made.downloadFile(join(directory, 'up'), join(directory, 'down'));
+    await made.uploadDir(join(directory, 'tree'), join(directory, 'copy'));
+    await made.downloadDir(join(directory, 'copy'), join(directory, 'back'));
+    await made.mkdir(join(directory, 'made'));
+    const saw = [await made.exists(join(directory, 'up')), await made.exists(join(directory, 'none')), (await made.stat(join(directory, 'up'))).size];
+    saw.push((await made.list(directory)).map(({ name, type, size }) => [name, type, type === '-' && size]).sort());
+    await made.unlink(join(directory, 'up'));
+    await made.rmdir(join(directory, 'copy'));
+    saw.push((await made.stat(join(directory, 'none')).catch((error) => error)).code);
     made.close();
-    return [...saw, readFileSync(join(folder, 'down'), 'utf8'), readFileSync(join(folder, 'back/inner/two'), 'utf8'), readdirSync(folder).sort()];
+    return [...saw, readFileSync(join(directory, 'down'), 'utf8'), readFileSync(join(directory, 'back/inner/two'), 'utf8'), readdirSync(directory).sort()];
   },
   'docker-modem': async (Modem, { username, privateKey, host, port }) => {
     const made = new Modem({ protocol: 'ssh', host, port, username, sshOptions: { privateKey } });
@@ -177,8 +177,8 @@ for (const [name, program] of Object.entries(PROGRAMS)) {
     t.after(() => speaker.close());
     const saw = [];
     for (const ssh2 of [original, trunkline]) {
-      const folder = mkdtempSync(join(tmpdir(), 'trunkline-programs-'));
-      t.after(() => rmSync(folder, { recursive: true }));
+      const directory = mkdtempSync(join(tmpdir(), 'trunkline-programs-'));
+      t.after(() => rmSync(directory, { recursive: true }));
       let clients = 0;
       class Client extends ssh2.Client {
         constructor() {
@@ -186,7 +186,7 @@ for (const [name, program] of Object.entries(PROGRAMS)) {
           clients += 1;
         }
       }
-      const around = { folder, port: speaker.address().port, ssh2: { ...ssh2, Client }, database };
+      const around = { directory, port: speaker.address().port, ssh2: { ...ssh2, Client }, database };
       saw.push(await program(loaded(name, around.ssh2), { ...config(host), privateKey: readFileSync(host.key, 'utf8') }, around));
       assert.ok(clients > 0, 'the package has another ssh2');
     }

@@ -30,20 +30,20 @@ import { all, ask, client, config, servers } from './testbed.mjs';
 async function session(t) {
   const { client: ssh } = await client(t);
   const sftp = await ask(ssh, 'sftp');
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-sftp-'));
-  t.after(() => rmSync(folder, { recursive: true }));
-  return { ssh, sftp, folder };
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-sftp-'));
+  t.after(() => rmSync(directory, { recursive: true }));
+  return { ssh, sftp, directory };
 }
 
 function scratch(t) {
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-sftp-'));
-  t.after(() => rmSync(folder, { recursive: true }));
-  return folder;
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-sftp-'));
+  t.after(() => rmSync(directory, { recursive: true }));
+  return directory;
 }
 
 test('files are written, read and described', async (t) => {
-  const { sftp, folder } = await session(t);
-  const path = join(folder, 'file');
+  const { sftp, directory } = await session(t);
+  const path = join(directory, 'file');
   await ask(sftp, 'writeFile', path, 'hello', { mode: 0o640 });
   await ask(sftp, 'appendFile', path, ' world');
   assert.equal(await ask(sftp, 'readFile', path, 'utf8'), 'hello world');
@@ -60,7 +60,7 @@ test('files are written, read and described', async (t) => {
   assert.equal(await ask(sftp, 'readlink', path), `${path}2`);
   assert.ok((await ask(sftp, 'lstat', path)).isSymbolicLink());
   assert.equal(await ask(sftp, 'realpath', path), `${path}2`);
-  assert.equal(await ask(sftp, 'ext_openssh_expandPath', folder), folder);
+  assert.equal(await ask(sftp, 'ext_openssh_expandPath', directory), directory);
   await ask(sftp, 'ext_openssh_lsetstat', path, { mtime: 3000, atime: 3000 });
   assert.deepEqual([lstatSync(path).mtimeMs, statSync(path).mtimeMs], [3_000_000, 2_000_000]);
   await ask(sftp, 'unlink', path);
@@ -68,8 +68,8 @@ test('files are written, read and described', async (t) => {
 });
 
 test('directories are made, listed and removed', async (t) => {
-  const { sftp, folder } = await session(t);
-  const path = join(folder, 'directory');
+  const { sftp, directory } = await session(t);
+  const path = join(directory, 'directory');
   await ask(sftp, 'mkdir', path, { mode: 0o700 });
   writeFileSync(join(path, 'one'), '1');
   const [entry] = await ask(sftp, 'readdir', path);
@@ -84,15 +84,15 @@ test('directories are made, listed and removed', async (t) => {
 });
 
 test('a file that is missing says so by the server\'s code', async (t) => {
-  const { sftp, folder } = await session(t);
-  await assert.rejects(ask(sftp, 'stat', join(folder, 'missing')), { code: 2, message: 'No such file' });
-  const [error] = await once(sftp.createReadStream(join(folder, 'missing')), 'error');
+  const { sftp, directory } = await session(t);
+  await assert.rejects(ask(sftp, 'stat', join(directory, 'missing')), { code: 2, message: 'No such file' });
+  const [error] = await once(sftp.createReadStream(join(directory, 'missing')), 'error');
   assert.equal(error.code, 2);
 });
 
 test('handles read and write at any place', async (t) => {
-  const { sftp, folder } = await session(t);
-  const path = join(folder, 'file');
+  const { sftp, directory } = await session(t);
+  const path = join(directory, 'file');
   const handle = await ask(sftp, 'open', path, 'w+');
   await ask(sftp, 'write', handle, Buffer.from('xxhelloxx'), 2, 5, 3);
   const buffer = Buffer.alloc(8);
@@ -105,14 +105,14 @@ test('handles read and write at any place', async (t) => {
 });
 
 test('streams carry large files both ways', async (t) => {
-  const { sftp, folder } = await session(t);
-  const local = join(folder, 'local');
+  const { sftp, directory } = await session(t);
+  const local = join(directory, 'local');
   const content = randomBytes(9_000_001);
   writeFileSync(local, content);
-  const remote = join(folder, 'remote');
+  const remote = join(directory, 'remote');
   await pipeline(createReadStream(local), sftp.createWriteStream(remote));
   assert.ok(readFileSync(remote).equals(content));
-  const back = join(folder, 'back');
+  const back = join(directory, 'back');
   await pipeline(sftp.createReadStream(remote), createWriteStream(back));
   assert.ok(readFileSync(back).equals(content));
   const part = await all(sftp.createReadStream(remote, { start: 1_000_000, end: 3_999_999 }));
@@ -121,8 +121,8 @@ test('streams carry large files both ways', async (t) => {
 });
 
 test('a read stream whose file became shorter ends with what happened', async (t) => {
-  const { sftp, folder } = await session(t);
-  const path = join(folder, 'shrinks');
+  const { sftp, directory } = await session(t);
+  const path = join(directory, 'shrinks');
   writeFileSync(path, '');
   // Longer than what is asked for ahead.
   truncateSync(path, 256 * 1024 * 1024);
@@ -135,8 +135,8 @@ test('a read stream whose file became shorter ends with what happened', async (t
 });
 
 test('long pieces are appended in their order', async (t) => {
-  const { sftp, folder } = await session(t);
-  const path = join(folder, 'log');
+  const { sftp, directory } = await session(t);
+  const path = join(directory, 'log');
   const pieces = Array.from({ length: 40 }, (_, number) => Buffer.alloc(1 + ((number * 79_190) % 600_000), 97 + (number % 26)));
   // The server appends what comes as it comes.
   const stream = sftp.createWriteStream(path, { flags: 'a' });
@@ -147,9 +147,9 @@ test('long pieces are appended in their order', async (t) => {
 });
 
 test('whole files are carried by the engine, and tell how far they are', async (t) => {
-  const { sftp, folder } = await session(t);
+  const { sftp, directory } = await session(t);
   const content = randomBytes(5_000_000);
-  const [local, remote, back] = ['local', 'remote', 'back'].map((name) => join(folder, name));
+  const [local, remote, back] = ['local', 'remote', 'back'].map((name) => join(directory, name));
   writeFileSync(local, content);
   const steps = [];
   await ask(sftp, 'fastPut', local, remote, { mode: 0o600, step: (done, chunk, total) => steps.push([done, total]) });
@@ -157,22 +157,22 @@ test('whole files are carried by the engine, and tell how far they are', async (
   assert.deepEqual(steps.at(-1), [content.length, content.length]);
   await ask(sftp, 'fastGet', remote, back);
   assert.ok(readFileSync(back).equals(content));
-  await assert.rejects(ask(sftp, 'fastGet', join(folder, 'missing'), back), { code: 2 });
-  await assert.rejects(ask(sftp, 'fastPut', join(folder, 'missing'), remote), { code: 'ENOENT' });
+  await assert.rejects(ask(sftp, 'fastGet', join(directory, 'missing'), back), { code: 2 });
+  await assert.rejects(ask(sftp, 'fastPut', join(directory, 'missing'), remote), { code: 'ENOENT' });
 });
 
 test('a session that has ended fails what is asked of it, and lets the client go on', async (t) => {
-  const { ssh, sftp, folder } = await session(t);
+  const { ssh, sftp, directory } = await session(t);
   const closed = once(sftp, 'close');
   sftp.end();
   await closed;
-  assert.throws(() => sftp.stat(folder, () => {}), /Not connected/);
+  assert.throws(() => sftp.stat(directory, () => {}), /Not connected/);
   assert.equal((await all(await ask(ssh, 'exec', 'echo on'))).toString(), 'on\n');
 });
 
 test('what an end cuts off has no response', async (t) => {
-  const { sftp, folder } = await session(t);
-  const fifo = join(folder, 'fifo');
+  const { sftp, directory } = await session(t);
+  const fifo = join(directory, 'fifo');
   execFileSync('mkfifo', [fifo]);
   // The server waits for somebody who writes to it.
   const asked = ask(sftp, 'open', fifo, 'r');
@@ -186,48 +186,48 @@ test('what an end cuts off has no response', async (t) => {
 
 test('ssh2-sftp-client runs on it unchanged', async (t) => {
   const [host] = await servers(t);
-  const folder = scratch(t);
+  const directory = scratch(t);
   const sftp = new SftpClient();
   await sftp.connect(config(host));
-  const file = join(folder, 'file');
+  const file = join(directory, 'file');
   await sftp.put(Buffer.from('content'), file);
   assert.equal((await sftp.get(file)).toString(), 'content');
   assert.equal(await sftp.exists(file), '-');
-  assert.equal(await sftp.exists(join(folder, 'missing')), false);
-  await sftp.mkdir(join(folder, 'a/b/c'), true);
-  const [directory] = (await sftp.list(folder)).filter(({ name }) => name === 'a');
-  assert.equal(directory.type, 'd');
+  assert.equal(await sftp.exists(join(directory, 'missing')), false);
+  await sftp.mkdir(join(directory, 'a/b/c'), true);
+  const [made] = (await sftp.list(directory)).filter(({ name }) => name === 'a');
+  assert.equal(made.type, 'd');
   assert.equal((await sftp.stat(file)).size, 7);
-  await sftp.fastPut(file, join(folder, 'a/copy'));
-  await sftp.fastGet(join(folder, 'a/copy'), join(folder, 'back'));
-  assert.equal(readFileSync(join(folder, 'back'), 'utf8'), 'content');
+  await sftp.fastPut(file, join(directory, 'a/copy'));
+  await sftp.fastGet(join(directory, 'a/copy'), join(directory, 'back'));
+  assert.equal(readFileSync(join(directory, 'back'), 'utf8'), 'content');
   await sftp.append(Buffer.from('!'), file);
   await sftp.rename(file, `${file}2`);
   assert.equal((await sftp.get(`${file}2`)).toString(), 'content!');
-  await sftp.uploadDir(join(folder, 'a'), join(folder, 'up'));
-  await sftp.downloadDir(join(folder, 'up'), join(folder, 'down'), { useFastget: true });
-  assert.equal(readFileSync(join(folder, 'down/copy'), 'utf8'), 'content');
+  await sftp.uploadDir(join(directory, 'a'), join(directory, 'up'));
+  await sftp.downloadDir(join(directory, 'up'), join(directory, 'down'), { useFastget: true });
+  assert.equal(readFileSync(join(directory, 'down/copy'), 'utf8'), 'content');
   await sftp.delete(`${file}2`);
-  await sftp.rmdir(join(folder, 'a'), true);
-  await assert.rejects(sftp.get(join(folder, 'missing')), /No such file/);
+  await sftp.rmdir(join(directory, 'a'), true);
+  await assert.rejects(sftp.get(join(directory, 'missing')), /No such file/);
   await sftp.end();
 });
 
 test('node-ssh runs on it unchanged', async (t) => {
   const [host] = await servers(t);
-  const folder = scratch(t);
+  const directory = scratch(t);
   const ssh = new NodeSSH();
   await ssh.connect({ ...config(host), privateKey: readFileSync(host.key, 'utf8') });
-  const result = await ssh.execCommand('cat; echo err >&2; exit 3', { stdin: 'in', cwd: folder });
+  const result = await ssh.execCommand('cat; echo err >&2; exit 3', { stdin: 'in', cwd: directory });
   assert.deepEqual([result.stdout, result.stderr, result.code], ['in', 'err', 3]);
   assert.equal(await ssh.exec('echo', ['one two']), 'one two');
-  const local = join(folder, 'local');
+  const local = join(directory, 'local');
   writeFileSync(local, 'content');
-  await ssh.putFile(local, join(folder, 'sub/remote'));
-  await ssh.getFile(join(folder, 'back'), join(folder, 'sub/remote'));
-  assert.equal(readFileSync(join(folder, 'back'), 'utf8'), 'content');
-  await ssh.mkdir(join(folder, 'x/y'));
-  await ssh.putDirectory(join(folder, 'sub'), join(folder, 'x/y'));
-  assert.equal(readFileSync(join(folder, 'x/y/remote'), 'utf8'), 'content');
+  await ssh.putFile(local, join(directory, 'sub/remote'));
+  await ssh.getFile(join(directory, 'back'), join(directory, 'sub/remote'));
+  assert.equal(readFileSync(join(directory, 'back'), 'utf8'), 'content');
+  await ssh.mkdir(join(directory, 'x/y'));
+  await ssh.putDirectory(join(directory, 'sub'), join(directory, 'x/y'));
+  assert.equal(readFileSync(join(directory, 'x/y/remote'), 'utf8'), 'content');
   ssh.dispose();
 });

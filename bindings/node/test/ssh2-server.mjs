@@ -17,11 +17,11 @@ export const userKey = newKey();
 
 /** Of ssh-keygen: of the Ed25519 keys that ssh2 1.17 makes, one in some 300 is nothing that it can read. */
 function newKey() {
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-key-'));
-  const file = join(folder, 'key');
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-key-'));
+  const file = join(directory, 'key');
   execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', file]);
   const pair = { private: readFileSync(file, 'utf8'), public: readFileSync(`${file}.pub`, 'utf8').trim() };
-  rmSync(folder, { recursive: true });
+  rmSync(directory, { recursive: true });
   return pair;
 }
 
@@ -46,9 +46,9 @@ export async function ssh2Server(t, onConnection, options = {}) {
     return new Promise((resolve) => server.close(resolve));
   });
   const { port } = server.address();
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-ssh2-'));
-  t.after(() => rmSync(folder, { recursive: true }));
-  const known = join(folder, 'known_hosts');
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-ssh2-'));
+  t.after(() => rmSync(directory, { recursive: true }));
+  const known = join(directory, 'known_hosts');
   writeFileSync(known, `[127.0.0.1]:${port} ${hostKey.public}\n`);
   return { host: '127.0.0.1', port, username: 'user', password: 'sesame', knownHosts: known };
 }

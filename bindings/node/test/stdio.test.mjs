@@ -17,7 +17,7 @@ import { test } from 'node:test';
 import { connect } from '../lib/index.mjs';
 import { all, also, ask, client, daemonPlace, ending, testbed } from './testbed.mjs';
 
-function folder(t) {
+function directory(t) {
   const dir = mkdtempSync(join(tmpdir(), 'tl-'));
   t.after(() => rmSync(dir, { recursive: true, force: true }));
   return dir;
@@ -54,7 +54,7 @@ const ways = {
 for (const [name, connected] of Object.entries(ways)) {
   test(`descriptors of files are read and written, and may be closed at once: ${name}`, async (t) => {
     const ssh = await connected(t);
-    const dir = folder(t);
+    const dir = directory(t);
     const [from, to, errors] = ['in', 'out', 'err'].map((file) => join(dir, file));
     writeFileSync(from, 'from a file\n');
     const fds = [openSync(from, 'r'), openSync(to, 'w'), openSync(errors, 'w')];
@@ -67,7 +67,7 @@ for (const [name, connected] of Object.entries(ways)) {
 
   test(`a path means what is there, and a file is made: ${name}`, async (t) => {
     const ssh = await connected(t);
-    const dir = folder(t);
+    const dir = directory(t);
     const file = join(dir, 'log');
     for (const text of ['one', 'two']) {
       await ended(ssh, `echo ${text}`, ['ignore', file, 'ignore']);
@@ -83,14 +83,14 @@ for (const [name, connected] of Object.entries(ways)) {
     await ended(ssh, 'seq 1 100000', ['ignore', socket]);
     assert.equal((await taken).length, 588_895);
 
-    const error = await start(ssh, 'true', ['ignore', join(dir, 'no', 'folder')]).catch((error) => error);
+    const error = await start(ssh, 'true', ['ignore', join(dir, 'no', 'directory')]).catch((error) => error);
     assert.equal(error.execution, 'did not start');
-    assert.match(error.message, /no\/folder/);
+    assert.match(error.message, /no\/directory/);
   });
 
   test(`a FIFO carries everything, from a writer and to a reader: ${name}`, async (t) => {
     const ssh = await connected(t);
-    const dir = folder(t);
+    const dir = directory(t);
     const [input, output] = [join(dir, 'in'), join(dir, 'out')];
     execFileSync('mkfifo', [input]);
     const { closed } = await start(ssh, 'cat', [input, `fifo:${output}`, 'pipe']);
@@ -103,7 +103,7 @@ for (const [name, connected] of Object.entries(ways)) {
 
   test(`readers of a socket follow each other without a gap: ${name}`, async (t) => {
     const ssh = await connected(t);
-    const path = join(folder(t), 'socket');
+    const path = join(directory(t), 'socket');
     const { stream, closed } = await start(ssh, 'read go; seq 1 50000', ['pipe', `unix:${path}`]);
     const first = createConnection(path);
     await once(first, 'connect');
@@ -117,7 +117,7 @@ for (const [name, connected] of Object.entries(ways)) {
 
 test('four FIFOs that nobody opens delay nothing: not other streams, not libuv\'s threads', async (t) => {
   const { client: ssh } = await client(t);
-  const dir = folder(t);
+  const dir = directory(t);
   const blocked = await Promise.all(
     Array.from({ length: 4 }, (_, n) => start(ssh, 'cat /dev/zero', ['ignore', `fifo:${join(dir, `f${n}`)}`])),
   );
@@ -139,7 +139,7 @@ test('four FIFOs that nobody opens delay nothing: not other streams, not libuv\'
 
 test('a reader that goes away ends a command, as a broken pipe does', async (t) => {
   const { client: ssh } = await client(t);
-  const path = join(folder(t), 'socket');
+  const path = join(directory(t), 'socket');
   const server = createServer((socket) => socket.once('data', () => socket.destroy())).listen(path);
   await once(server, 'listening');
   t.after(() => server.close());
@@ -152,7 +152,7 @@ test('a reader that goes away ends a command, as a broken pipe does', async (t) 
 test('streams that are closed leave no descriptor behind, taken or not', async (t) => {
   // A server on a busy machine counts sessions for a while after they were closed.
   const { client: ssh } = await client(t, {}, '--config', 'MaxSessions 100');
-  const dir = folder(t);
+  const dir = directory(t);
   const descriptors = () => readdirSync('/proc/self/fd').length;
   await ended(ssh, 'true', ['ignore', `unix:${join(dir, 'first')}`]);
   const before = descriptors();

@@ -51,16 +51,16 @@ test('connect() refuses a host that it does not know, a Client takes it as ssh2 
 
 test('a host that is known by keys of other types only is one that has changed', async (t) => {
   const [host] = await servers(t);
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-home-'));
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-home-'));
   const before = process.env.HOME;
   t.after(() => {
     process.env.HOME = before;
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   });
-  mkdirSync(join(folder, '.ssh'));
+  mkdirSync(join(directory, '.ssh'));
   // The user's own file, and a server that shows another key than the one that it holds.
-  process.env.HOME = folder;
-  writeFileSync(join(folder, '.ssh', 'known_hosts'), `[${host.address}]:${host.port} ${utils.generateKeyPairSync('ecdsa', { bits: 256 }).public}\n`);
+  process.env.HOME = directory;
+  writeFileSync(join(directory, '.ssh', 'known_hosts'), `[${host.address}]:${host.port} ${utils.generateKeyPairSync('ecdsa', { bits: 256 }).public}\n`);
   const ssh = fresh();
   const closed = ending(ssh);
   ssh.connect(config(host, { knownHosts: undefined }));

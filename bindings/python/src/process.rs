@@ -73,7 +73,7 @@ const LAST_RECORDS: Duration = Duration::from_secs(2);
 fn memory_place() -> MemoryPlace {
     let place = Place::find(|name| std::env::var_os(name).map(Into::into));
     match place.map(|place| place.make_state().map(|()| place)) {
-        Ok(Ok(place)) => MemoryPlace::Folder(place.state),
+        Ok(Ok(place)) => MemoryPlace::Directory(place.state),
         Ok(Err(error)) | Err(error) => {
             tracing::warn!("host memory is not kept: {error}");
             MemoryPlace::Process

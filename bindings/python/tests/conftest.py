@@ -55,7 +55,7 @@ class Testbed:
         self.config: str = self.about["ssh_config"]
         self.aliases: list[str] = self.about["aliases"]
         self.ports: list[int] = self.about["ports"]
-        self.folder = Path(self.about["dir"])
+        self.directory = Path(self.about["dir"])
 
     def close(self) -> None:
         self._process.communicate()
@@ -64,33 +64,33 @@ class Testbed:
 class Ansible:
     """Ansible in a directory of its own, where all hosts are reached by the plugin."""
 
-    def __init__(self, environment: Path, folder: Path, bed: Testbed) -> None:
+    def __init__(self, environment: Path, directory: Path, bed: Testbed) -> None:
         self._bin = environment / "bin"
-        self.folder = folder
-        (folder / "hosts").write_text("\n".join([*bed.aliases, f"[all:vars]\nansible_ssh_common_args=-F {bed.config}\n"]))
-        (folder / "ansible.cfg").write_text(
+        self.directory = directory
+        (directory / "hosts").write_text("\n".join([*bed.aliases, f"[all:vars]\nansible_ssh_common_args=-F {bed.config}\n"]))
+        (directory / "ansible.cfg").write_text(
             f"[defaults]\ntransport={ANSIBLE_PLUGIN}\ninventory=hosts\nforks=20\ninterpreter_python=/usr/bin/python3\n"
-            f"remote_tmp={folder}/tmp\nlocal_tmp={folder}/local\n"
+            f"remote_tmp={directory}/tmp\nlocal_tmp={directory}/local\n"
         )
 
     def run(self, program: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs one of Ansible's programs."""
-        env = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": f"{self.folder}/home", **env}
+        env = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": f"{self.directory}/home", **env}
         command = [str(self._bin / program), *arguments]
-        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, cwd=self.directory, env=env, capture_output=True, text=True, timeout=300)
 
     def play(self, name: str, **env: str) -> None:
         """Runs one of the playbooks, which must succeed."""
-        done = self.run("ansible-playbook", str(ANSIBLE_PLAYBOOKS / name), "-e", f"folder={self.folder}", **env)
+        done = self.run("ansible-playbook", str(ANSIBLE_PLAYBOOKS / name), "-e", f"directory={self.directory}", **env)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def plays_by_both_plugins(
         self, inventory: dict[str, Any], plays: list[dict[str, Any]], **env: str
     ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
         """Runs plays on hosts of which some have core's plugin: what it said, and its record of each task."""
-        (self.folder / "hosts.json").write_text(json.dumps(inventory))
-        (self.folder / "plays.json").write_text(json.dumps(plays))
-        record = self.folder / "record"
+        (self.directory / "hosts.json").write_text(json.dumps(inventory))
+        (self.directory / "plays.json").write_text(json.dumps(plays))
+        record = self.directory / "record"
         env = {
             "ANSIBLE_CALLBACK_PLUGINS": f"{ANSIBLE_PLAYBOOKS}/callback_plugins",
             "ANSIBLE_CALLBACKS_ENABLED": "record",
@@ -105,7 +105,7 @@ class Ansible:
 
     def task(self, module: str, argument: str, *arguments: str, **env: str) -> dict[str, Any]:
         """Runs a task on the first host, and returns its result as Ansible has it."""
-        tree = self.folder / "tree"
+        tree = self.directory / "tree"
         done = self.run("ansible", "box1", "-m", module, "-a", argument, "--tree", str(tree), *arguments, **env)
         assert (tree / "box1").exists(), done.stdout + done.stderr
         result: dict[str, Any] = json.loads((tree / "box1").read_text())
@@ -154,14 +154,14 @@ def ssh_agent(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     process.wait()
 
 
-def remove_folder(folder: Path) -> None:
+def remove_directory(directory: Path) -> None:
     """Removes a directory of which a daemon that is ending may be removing files, too."""
 
     def failed(_function: object, _path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
         if not isinstance(error[1], FileNotFoundError):
             raise error[1]
 
-    shutil.rmtree(folder, onerror=failed)
+    shutil.rmtree(directory, onerror=failed)
 
 
 @pytest.fixture(scope="module")
@@ -171,13 +171,13 @@ def daemon(own_state: None) -> Iterator[None]:
     if not Path(program).exists():
         pytest.fail(f"{program} is missing: cargo build --workspace --bins")
     # A socket's path has room for 107 bytes.
-    folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    directory = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRUNKLINE_PROGRAM", program)
-        patch.setenv("TRUNKLINE_DIR", str(folder))
+        patch.setenv("TRUNKLINE_DIR", str(directory))
         yield
         subprocess.run([program, "stop", "--now"], check=True, capture_output=True)
-    remove_folder(folder)
+    remove_directory(directory)
 
 
 @pytest.fixture(scope="module", params=ANSIBLE_ENVIRONMENTS or [None], ids=lambda path: path.name if path else "none")
@@ -248,18 +248,18 @@ class Fleet:
     def __init__(self, bed: Testbed, program: str) -> None:
         self._program = program
         # A socket's path has room for 107 bytes.
-        self.folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+        self.directory = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
         # Held without listening: whoever sets SO_REUSEADDR gets it, as nats-server does, and nobody who asks for any port.
         self._port = socket.socket()
         self._port.bind(("127.0.0.1", 0))
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port = self._port.getsockname()[1]
         self.url = f"nats://127.0.0.1:{port}"
-        settings = self.folder / "nats.conf"
-        settings.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{self.folder}/store" }}\n')
+        settings = self.directory / "nats.conf"
+        settings.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{self.directory}/store" }}\n')
         self._processes: list[subprocess.Popen[bytes]] = []
         # pytest may be killed.
-        leash = ["/bin/sh", "-c", LEASH, "leash", str(self.folder)]
+        leash = ["/bin/sh", "-c", LEASH, "leash", str(self.directory)]
         self._leash = subprocess.Popen(leash, stdin=subprocess.PIPE, start_new_session=True)
         self._begin(["nats-server", "-c", str(settings)], "nats")
         wait_until(lambda: self._ask("init", self.url).returncode == 0)
@@ -272,14 +272,14 @@ class Fleet:
     @property
     def operator(self) -> Path:
         """The directory of who submits."""
-        return self.folder / "operator"
+        return self.directory / "operator"
 
     def _begin(self, command: list[str], name: str) -> None:
         quiet = subprocess.DEVNULL
         self._processes.append(subprocess.Popen(command, env=self._env(name), stdout=quiet, stderr=quiet))
 
     def _env(self, name: str) -> dict[str, str]:
-        return {**os.environ, "TRUNKLINE_DIR": str(self.folder / name)}
+        return {**os.environ, "TRUNKLINE_DIR": str(self.directory / name)}
 
     def _ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [self._program, "fleet", *arguments]
@@ -313,7 +313,7 @@ class Fleet:
         nats.wait()
         self._port.close()
         self._leash.communicate(b"released\n")
-        remove_folder(self.folder)
+        remove_directory(self.directory)
 
 
 @pytest.fixture(scope="module")

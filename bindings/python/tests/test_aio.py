@@ -262,7 +262,7 @@ def test_a_connection_is_let_go_when_asked(on_box: OnBox) -> None:
     on_box(body)
 
 
-def test_a_hosts_folder_that_cannot_be_made_holds_up_nobody(testbed: Testbed, tmp_path: Path) -> None:
+def test_a_hosts_directory_that_cannot_be_made_holds_up_nobody(testbed: Testbed, tmp_path: Path) -> None:
     (tmp_path / "box2").touch()
 
     async def main() -> None:

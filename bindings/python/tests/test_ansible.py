@@ -21,10 +21,10 @@ GUIDE = WORKSPACE / "docs/guide/ansible.md"
 @pytest.mark.parametrize("pipelining", ["true", "false"])
 def test_commands_files_and_waiting_work_with_any_names(ansible: Ansible, pipelining: str) -> None:
     content = os.urandom(3_000_000)
-    (ansible.folder / "large").write_bytes(content)
+    (ansible.directory / "large").write_bytes(content)
     ansible.play("connection.yml", ANSIBLE_PIPELINING=pipelining)
     for host in ("box1", "box2", "box3"):
-        assert (ansible.folder / "back" / host / "large").read_bytes() == content
+        assert (ansible.directory / "back" / host / "large").read_bytes() == content
 
 
 @pytest.mark.parametrize("method", ["smart", "piped"])
@@ -33,10 +33,10 @@ def test_files_pass_where_there_is_no_sftp(environment: Path, daemon: None, tmp_
     try:
         ansible = Ansible(environment, tmp_path, bed)
         content = os.urandom(3_000_000)
-        (ansible.folder / "large").write_bytes(content)
+        (ansible.directory / "large").write_bytes(content)
         ansible.play("connection.yml", ANSIBLE_SSH_TRANSFER_METHOD=method)
         for host in ("box1", "box2", "box3"):
-            assert (ansible.folder / "back" / host / "large").read_bytes() == content
+            assert (ansible.directory / "back" / host / "large").read_bytes() == content
         done = ansible.run("ansible", "box1", "-m", "copy", "-a", "src=large dest=x", ANSIBLE_SSH_TRANSFER_METHOD="sftp")
         assert done.returncode == 4
         assert "the subsystem sftp" in done.stdout + done.stderr
@@ -52,7 +52,7 @@ def test_a_file_that_dd_cannot_write_is_an_error(environment: Path, daemon: None
     bed = Testbed("--config", f"SetEnv PATH={dd.parent}:/usr/bin:/bin")
     try:
         ansible = Ansible(environment, tmp_path, bed)
-        (ansible.folder / "large").write_bytes(bytes(3_000_000))
+        (ansible.directory / "large").write_bytes(bytes(3_000_000))
         done = ansible.run("ansible", "box1", "-m", "copy", "-a", "src=large dest=x", ANSIBLE_SSH_TRANSFER_METHOD="piped")
         assert done.returncode == 2
         assert "no space left" in done.stdout + done.stderr
@@ -125,7 +125,7 @@ def test_who_is_not_let_in_is_told_so_once(ansible: Ansible, testbed: Testbed) -
 
 
 def test_a_command_whose_connection_is_lost_is_not_run_again(ansible: Ansible) -> None:
-    runs = ansible.folder / "runs"
+    runs = ansible.directory / "runs"
     # The server's process for this connection is the parent of the shell's.
     command = f"echo run >> {runs}; kill -9 $PPID"
     done = ansible.run("ansible", "box1", "-m", "raw", "-a", command, ANSIBLE_SSH_RETRIES="3", ANSIBLE_SSH_USETTY="false")
@@ -163,7 +163,7 @@ SHOWN = (
 def test_it_shows_what_the_ssh_plugin_shows(ansible: Ansible, arguments: tuple[str, ...]) -> None:
     counts = []
     for plugin in ("ssh", PLUGIN):
-        module, *more = (word.format(there=ansible.folder / plugin) for word in arguments)
+        module, *more = (word.format(there=ansible.directory / plugin) for word in arguments)
         done = ansible.run("ansible", "box1", "-vvvv", "-c", plugin, "-m", module, "-e", "ansible_pipelining=true", *more)
         counts.append({phrase: done.stdout.count(phrase) for phrase in SHOWN})
     assert counts[0] == counts[1]
@@ -184,13 +184,13 @@ def test_a_program_that_is_not_run_is_warned_of(ansible: Ansible) -> None:
 
 def test_options_say_who_and_where(ansible: Ansible, testbed: Testbed) -> None:
     about = testbed.about["hosts"][0]
-    (ansible.folder / "hosts").write_text(
+    (ansible.directory / "hosts").write_text(
         f"box1 ansible_host={about['address']} ansible_port={about['port']} ansible_user={about['user']} "
         f"ansible_ssh_private_key_file={about['key']} "
         f"ansible_ssh_common_args='-F none -o UserKnownHostsFile={about['known_hosts']}'\n"
     )
     assert ansible.task("raw", "echo there")["stdout"].strip() == "there"
-    unknown = f"-F none -o UserKnownHostsFile={ansible.folder}/known -o GlobalKnownHostsFile=none"
+    unknown = f"-F none -o UserKnownHostsFile={ansible.directory}/known -o GlobalKnownHostsFile=none"
     refused = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", "-e", f"ansible_ssh_common_args='{unknown}'")
     assert (refused.returncode, "UNREACHABLE!" in refused.stdout) == (4, True), refused.stdout
     believed = ansible.task("raw", "true", "-e", f"ansible_ssh_common_args='{unknown}'", ANSIBLE_HOST_KEY_CHECKING="false")
@@ -199,7 +199,7 @@ def test_options_say_who_and_where(ansible: Ansible, testbed: Testbed) -> None:
 
 @pytest.mark.parametrize("words", ["box2", "-- box2", "-C 'box2 box3'", "-o", "-l"])
 def test_a_stray_word_among_arguments_sends_no_task_to_another_host(ansible: Ansible, testbed: Testbed, words: str) -> None:
-    reached = ansible.folder / "reached"
+    reached = ansible.directory / "reached"
     for option, arguments in (("common", f"-F {testbed.config} {words}"), ("extra", words)):
         more = ("-e", json.dumps({f"ansible_ssh_{option}_args": arguments}))
         done = ansible.run("ansible", "box1", "-m", "raw", "-a", f"touch {reached}", *more)
@@ -212,15 +212,15 @@ def test_a_stray_word_among_arguments_sends_no_task_to_another_host(ansible: Ans
 def test_a_key_as_a_variable_lets_in_by_the_agent(ansible: Ansible, ssh_agent: Path, testbed: Testbed) -> None:
     about = testbed.about["hosts"][0]
     arguments = f"-F none -o UserKnownHostsFile={about['known_hosts']} -o PreferredAuthentications=publickey"
-    (ansible.folder / "hosts").write_text(
+    (ansible.directory / "hosts").write_text(
         f"box1 ansible_host={about['address']} ansible_port={about['port']} ansible_user={about['user']} "
         f"ansible_ssh_common_args='{arguments}'\n"
     )
-    (ansible.folder / "key.json").write_text(json.dumps({"ansible_private_key": Path(about["key"]).read_text()}))
+    (ansible.directory / "key.json").write_text(json.dumps({"ansible_private_key": Path(about["key"]).read_text()}))
     for _ in range(2):
         assert ansible.task("raw", "echo there", "-e", "@key.json")["stdout"].strip() == "there"
     listed = subprocess.run(["ssh-add", "-L"], check=True, capture_output=True, text=True).stdout
-    (public,) = (ansible.folder / "home" / "trunkline").iterdir()
+    (public,) = (ansible.directory / "home" / "trunkline").iterdir()
     assert public.read_text() == listed
     alone = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", "-e", "@key.json", SSH_AUTH_SOCK="")
     assert "private_key needs an SSH agent" in alone.stdout + alone.stderr
@@ -319,7 +319,7 @@ def test_every_exit_status_is_the_task_s(ansible: Ansible) -> None:
             ],
         }
     ]
-    (ansible.folder / "statuses.json").write_text(json.dumps(play))
+    (ansible.directory / "statuses.json").write_text(json.dumps(play))
     done = ansible.run("ansible-playbook", "statuses.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("changed: [box1] =>") == 256, done.stdout

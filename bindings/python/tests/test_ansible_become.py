@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE_PLUGIN, Ansible, Testbed, remove_folder, wait_until
+from conftest import ANSIBLE_PLUGIN, Ansible, Testbed, remove_directory, wait_until
 
 Variables = dict[str, Any]
 
@@ -96,17 +96,17 @@ TASKS: dict[str, Variables] = {
 class Realm:
     """A server whose users are its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.key = folder / "key"
+    def __init__(self, directory: Path) -> None:
+        self.key = directory / "key"
         for name in ("key", "host"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name], check=True)
         digest = subprocess.check_output(["openssl", "passwd", "-6", PASSWORD], text=True).strip()
         files = {name: Path("/etc", name).read_text() for name in ("passwd", "group", "shadow")}
         files["shadow"] = "".join(
             f"root:{digest}:1::::::\n" if line.startswith("root:") else f"{line}\n" for line in files["shadow"].splitlines()
         )
         for number, user in enumerate(USERS, FIRST_NUMBER):
-            home = folder / user
+            home = directory / user
             home.mkdir()
             os.chown(home, number, number)
             files["passwd"] += f"{user}:x:{number}:{number}::{home}:/bin/bash\n"
@@ -115,27 +115,27 @@ class Realm:
         files |= {"sudoers": SUDOERS, "pam.d/sudo": PAM, "pam.d/sudo-i": PAM, "pam.d/su": PAM}
         mounts = []
         for name, content in files.items():
-            file = folder / name.replace("/", "-")
+            file = directory / name.replace("/", "-")
             file.write_text(content)
             file.chmod(0o440 if name in ("shadow", "sudoers") else 0o644)
             mounts.append(f"mount --bind {file} /etc/{name}")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
-        config = folder / "sshd_config"
+        config = directory / "sshd_config"
         config.write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/key.pub\n"
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {directory}/host\nAuthorizedKeysFile {directory}/key.pub\n"
             "StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 500\nSubsystem sftp internal-sftp\n"
         )
-        (folder / "known").write_text(f"realm {(folder / 'host.pub').read_text()}")
-        self.known = folder / "known"
+        (directory / "known").write_text(f"realm {(directory / 'host.pub').read_text()}")
+        self.known = directory / "known"
         Path("/run/sshd").mkdir(exist_ok=True)
         script = " && ".join([*mounts, f'exec "{shutil.which("sshd", path=SBIN)}" -D -e -f "{config}"'])
-        with open(folder / "log", "w") as log:
+        with open(directory / "log", "w") as log:
             self._server = subprocess.Popen(
                 ["unshare", "--mount", "--propagation", "private", "sh", "-c", script], stderr=log, stdin=subprocess.DEVNULL
             )
         wait_until(lambda: self._server.poll() is not None or self._listens())
-        assert self._server.poll() is None, (folder / "log").read_text()
+        assert self._server.poll() is None, (directory / "log").read_text()
 
     def _listens(self) -> bool:
         with socket.socket() as client:
@@ -156,12 +156,12 @@ def realm() -> Iterator[Realm]:
     missing = [name for name in ("sudo", "su", "unshare", "openssl") if shutil.which(name) is None]
     assert not missing, f"missing programs: {missing}; scripts/python installs them"
     # Everybody is to get at their home, which pytest's directories do not allow.
-    folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-    folder.chmod(0o755)
-    realm = Realm(folder)
+    directory = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    directory.chmod(0o755)
+    realm = Realm(directory)
     yield realm
     realm.close()
-    remove_folder(folder)
+    remove_directory(directory)
 
 
 class Outcomes:

@@ -49,15 +49,15 @@ def test_a_playbook_does_by_a_fleet_what_it_does_without(
     ansible: Ansible, testbed: Testbed, fleet: Fleet, pipelining: str
 ) -> None:
     play = json.dumps(inventory(testbed, fleet))
-    (ansible.folder / "hosts.json").write_text(play)
-    record = ansible.folder / "record"
+    (ansible.directory / "hosts.json").write_text(play)
+    record = ansible.directory / "record"
     done = ansible.run(
         "ansible-playbook",
         str(ANSIBLE_PLAYBOOKS / "fleet.yml"),
         "-i",
         "hosts.json",
         "-e",
-        f"folder={ansible.folder}",
+        f"directory={ansible.directory}",
         ANSIBLE_CALLBACK_PLUGINS=f"{ANSIBLE_PLAYBOOKS}/callback_plugins",
         ANSIBLE_CALLBACKS_ENABLED="record",
         ANSIBLE_PIPELINING=pipelining,
@@ -70,9 +70,9 @@ def test_a_playbook_does_by_a_fleet_what_it_does_without(
     for task in tasks:
         for n in range(len(testbed.aliases)):
             assert told[task, f"byfleet{n}"] == told[task, f"direct{n}"], task
-    large = (ansible.folder / "large").read_bytes()
+    large = (ansible.directory / "large").read_bytes()
     for n in range(len(testbed.aliases)):
-        there, back = ansible.folder / f"byfleet{n}", ansible.folder / "back" / f"byfleet{n}"
+        there, back = ansible.directory / f"byfleet{n}", ansible.directory / "back" / f"byfleet{n}"
         assert (there / "copied").read_bytes() == large
         assert stat.S_IMODE((there / "copied").stat().st_mode) == 0o640
         assert (back / "copied").read_bytes() == large
@@ -110,7 +110,7 @@ def test_what_may_have_run_has_failed_and_what_did_not_is_unreachable(
     assert result["unreachable"]
     # The server ends under its command.
     end = "p=$$; until grep -q sshd /proc/$p/comm; do p=$(sed -n 's/^PPid:.//p' /proc/$p/status); done; kill -9 $p; sleep 9"
-    ledger = ansible.folder / "ledger"
+    ledger = ansible.directory / "ledger"
     result = ansible.task("raw", f"echo x >>{ledger}; {end}", *by_fleet, "-e", "ansible_ssh_retries=3")
     assert not result.get("unreachable")
     assert "may have run" in result["msg"]
@@ -121,7 +121,7 @@ def test_what_may_have_run_has_failed_and_what_did_not_is_unreachable(
 def test_what_goes_to_a_host_by_a_fleet_is_as_private_as_its_source(
     ansible: Ansible, fleet: Fleet, mode: int, made: str
 ) -> None:
-    show = ansible.folder / "show"
+    show = ansible.directory / "show"
     show.write_text('#!/bin/sh\nstat -c %a "$0"\n')
     show.chmod(mode)
     by_fleet = ("-e", f"ansible_trunkline_fleet={fleet.url}", "-e", "ansible_ssh_common_args=")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, VOLATILE, WORKSPACE, Ansible, Testbed, remove_folder
+from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, VOLATILE, WORKSPACE, Ansible, Testbed, remove_directory
 
 Variables = dict[str, Any]
 
@@ -97,8 +97,8 @@ DOAS: Variables = {
     "ansible_become_exe": f"{ANSIBLE_PLAYBOOKS}/doas",
 }
 BY_PASSWORD: Variables = {"ansible_ssh_args": "-o PubkeyAuthentication=no"}
-COPY: Variables = {"copy": {"src": "{{ folder }}/large", "dest": "{{ there }}/copied"}}
-FETCH: Variables = {"fetch": {"src": "{{ folder }}/large", "dest": "{{ there }}/fetched", "flat": True}}
+COPY: Variables = {"copy": {"src": "{{ directory }}/large", "dest": "{{ there }}/copied"}}
+FETCH: Variables = {"fetch": {"src": "{{ directory }}/large", "dest": "{{ there }}/fetched", "flat": True}}
 #: Kills the sshd that it runs in.
 END_SSHD = "p=$$; until grep -q sshd /proc/$p/comm; do p=$(sed -n 's/^PPid:.//p' /proc/$p/status); done; kill -9 $p"
 CUT = "A task that was cut off"
@@ -261,7 +261,7 @@ CASES = {
     "copy-sudo": tasks(COPY, FETCH, **SUDO, **SECRET),
     "copy-to-nowhere": tasks({"copy": {"content": "x", "dest": "/dev/null/x"}}, outcome="failed"),
     "fetch-nothing": tasks({"fetch": {"src": "/dev/null/x", "dest": "{{ there }}/x", "flat": True}}, outcome="failed"),
-    "fetch-folder": tasks({"fetch": {"src": "/tmp", "dest": "{{ there }}/x", "flat": True}}, outcome="failed"),
+    "fetch-directory": tasks({"fetch": {"src": "/tmp", "dest": "{{ there }}/x", "flat": True}}, outcome="failed"),
     "slurp": tasks({"slurp": {"src": "/etc/hostname"}}),
     "script": tasks({"script": "{{ playbooks }}/script a 'b c'"}, outcome="failed"),
     "script-sudo": tasks({"script": "{{ playbooks }}/script a 'b c'"}, outcome="failed", **SUDO, **SECRET),
@@ -314,9 +314,9 @@ class Parity:
     """The results of all cases by both plugins."""
 
     def __init__(self, ansible: Ansible, bed: Testbed) -> None:
-        self.folder = ansible.folder
+        self.directory = ansible.directory
         self._about = bed.about["hosts"][0]
-        (self.folder / "large").write_bytes(bytes(range(256)) * 4000)
+        (self.directory / "large").write_bytes(bytes(range(256)) * 4000)
         self._changed()
         with Odd() as odd:
             self.inventory = {"all": {"vars": self._everywhere(bed, odd), "hosts": dict(self._hosts())}}
@@ -333,22 +333,22 @@ class Parity:
             self.results.setdefault(told["host"], []).append(Result(told["outcome"], told["result"]))
 
     def _changed(self) -> None:
-        key = self.folder / "other"
+        key = self.directory / "other"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         algorithm, blob, *_ = key.with_suffix(".pub").read_text().split()
-        (self.folder / "changed").write_text(f"box1 {algorithm} {blob}\n")
+        (self.directory / "changed").write_text(f"box1 {algorithm} {blob}\n")
 
     def _everywhere(self, bed: Testbed, odd: Odd) -> Variables:
         about = self._about
-        (self.folder / "known").write_text("".join(f"box1 {' '.join(line.split()[:2])}\n" for line in about["host_keys"]))
+        (self.directory / "known").write_text("".join(f"box1 {' '.join(line.split()[:2])}\n" for line in about["host_keys"]))
         return {
-            "folder": str(self.folder),
+            "directory": str(self.directory),
             "playbooks": str(ANSIBLE_PLAYBOOKS),
             "config": bed.config,
             "silent": odd.silent,
             "closing": odd.closing,
-            "changed": f"{self.folder}/changed",
-            "known_hosts": f"{self.folder}/known",
+            "changed": f"{self.directory}/changed",
+            "known_hosts": f"{self.directory}/known",
             "ansible_host": about["address"],
             "ansible_port": about["port"],
             "ansible_ssh_private_key_file": about["key"],
@@ -363,7 +363,7 @@ class Parity:
             for host, port in (("other", {}), ("nowhere", {"ansible_port": 1})):
                 yield f"{plugin}-{host}", {"ansible_connection": connection, **port}
             for name, case in CASES.items():
-                there = self.folder / "there" / f"{plugin}-{name}"
+                there = self.directory / "there" / f"{plugin}-{name}"
                 there.mkdir(parents=True)
                 variables: Variables = {
                     "ansible_connection": connection,
@@ -528,21 +528,21 @@ def test_a_file_that_does_not_arrive_is_told_of_in_the_same_words(
 
 @pytest.mark.parametrize("method", ["sftp", "piped"])
 def test_files_that_are_made_have_the_modes_of_their_sources(ansible: Ansible, method: str) -> None:
-    folder = ansible.folder
-    (folder / "show").write_text('#!/bin/sh\nstat -c %a "$0"\n')
-    (folder / "show").chmod(0o600)
+    directory = ansible.directory
+    (directory / "show").write_text('#!/bin/sh\nstat -c %a "$0"\n')
+    (directory / "show").chmod(0o600)
     modes = [0o600, 0o640, 0o755]
     for mode in modes:
-        (folder / f"source {mode:o}").touch(mode)
-        (folder / f"source {mode:o}").chmod(mode)
-    dest = f"{folder}/{{{{ inventory_hostname }}}} {{{{ item }}}}"
-    fetch = {"src": f"{folder}/source {{{{ item }}}}", "dest": dest, "flat": True}
+        (directory / f"source {mode:o}").touch(mode)
+        (directory / f"source {mode:o}").chmod(mode)
+    dest = f"{directory}/{{{{ inventory_hostname }}}} {{{{ item }}}}"
+    fetch = {"src": f"{directory}/source {{{{ item }}}}", "dest": dest, "flat": True}
     play = {
         "hosts": "all",
         "gather_facts": False,
-        "tasks": [{"fetch": fetch, "loop": [f"{mode:o}" for mode in modes]}, {"script": f"{folder}/show"}],
+        "tasks": [{"fetch": fetch, "loop": [f"{mode:o}" for mode in modes]}, {"script": f"{directory}/show"}],
     }
-    common = (folder / "hosts").read_text().rpartition("args=")[2].strip()
+    common = (directory / "hosts").read_text().rpartition("args=")[2].strip()
     hosts = {
         name: {"ansible_connection": plugin, "ansible_host": "box1", "ansible_ssh_transfer_method": method}
         for name, plugin in (("core", "ssh"), ("ours", ANSIBLE_PLUGIN))
@@ -552,24 +552,24 @@ def test_files_that_are_made_have_the_modes_of_their_sources(ansible: Ansible, m
     )
     assert done.returncode == 0, done.stdout + done.stderr
     shown = {told["host"]: told["result"]["stdout"].strip() for told in results if "stdout" in told["result"]}
-    made = {name: [(folder / f"{name} {mode:o}").stat().st_mode & 0o777 for mode in modes] for name in hosts}
+    made = {name: [(directory / f"{name} {mode:o}").stat().st_mode & 0o777 for mode in modes] for name in hosts}
     assert (shown["ours"], made["ours"]) == ("700", modes)
     if method == "sftp":
         assert (shown["core"], made["core"]) == ("700", modes)
 
 
 def test_a_task_outlives_the_end_of_its_daemon_and_has_failed_where_it_is_killed(ansible: Ansible) -> None:
-    folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-    own = {"TRUNKLINE_DIR": str(folder), "ANSIBLE_SSH_RETRIES": "2", "ANSIBLE_SSH_USETTY": "false"}
-    runs = ansible.folder / "runs"
+    directory = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    own = {"TRUNKLINE_DIR": str(directory), "ANSIBLE_SSH_RETRIES": "2", "ANSIBLE_SSH_USETTY": "false"}
+    runs = ansible.directory / "runs"
     for signal, code, said in (("TERM", 0, "it goes on"), ("KILL", 2, "may have run; it is not run again")):
         started = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", **own)
         assert started.returncode == 0, started.stdout + started.stderr
-        end = f"kill -{signal} {peer(folder / 'control.sock')}"
+        end = f"kill -{signal} {peer(directory / 'control.sock')}"
         # Until somebody has seen the daemon go, where it goes at once.
         rest = "sleep 1000" if signal == "KILL" else "echo it goes on"
         done = ansible.run("ansible", "box1", "-m", "raw", "-a", f"echo {signal} >> {runs}; {end}; {rest}", **own)
         assert (done.returncode, "UNREACHABLE" in done.stdout) == (code, False), done.stdout + done.stderr
         assert said in done.stdout
     assert runs.read_text() == "TERM\nKILL\n"
-    remove_folder(folder)
+    remove_directory(directory)

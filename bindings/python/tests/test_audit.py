@@ -57,10 +57,10 @@ connect('box1', { config, daemon: false }).then(async (box) => {
 
 
 class Trail:
-    def __init__(self, folder: Path, settings: str) -> None:
-        self.folder = folder
-        self.env = {**os.environ, "TRUNKLINE_DIR": str(folder), "TRUNKLINE_PROGRAM": str(PROGRAM)}
-        (folder / "config.toml").write_text(settings)
+    def __init__(self, directory: Path, settings: str) -> None:
+        self.directory = directory
+        self.env = {**os.environ, "TRUNKLINE_DIR": str(directory), "TRUNKLINE_PROGRAM": str(PROGRAM)}
+        (directory / "config.toml").write_text(settings)
 
     def start(self, *command: str | Path) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
@@ -71,7 +71,7 @@ class Trail:
 
     def node(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         """Runs it with the package for Node, of the sources and of the module that was built beside the programs."""
-        package = self.folder / "node_modules/trunkline"
+        package = self.directory / "node_modules/trunkline"
         if not package.exists():
             package.mkdir(parents=True)
             (package / "package.json").symlink_to(WORKSPACE / "bindings/node/package.json")
@@ -93,7 +93,7 @@ class Trail:
         return verdict
 
     def records(self) -> list[dict[str, Any]]:
-        files = [*sorted((self.folder / "state/audit").glob("audit-*.jsonl")), self.folder / "state/audit/audit.jsonl"]
+        files = [*sorted((self.directory / "state/audit").glob("audit-*.jsonl")), self.directory / "state/audit/audit.jsonl"]
         return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.startswith("{")]
 
     def stop(self) -> None:
@@ -112,14 +112,14 @@ def begin(*programs: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
-        yield Path(folder)
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tl-") as directory:
+        yield Path(directory)
 
 
 @pytest.mark.parametrize("mode", ["on", "strict"])
-def test_programs_in_python_and_node_and_the_daemon_write_one_chain(testbed: Testbed, folder: Path, mode: str) -> None:
-    trail = Trail(folder, f"audit = '{mode}'\naudit_file_size = 16384\naudit_files = 0\n")
+def test_programs_in_python_and_node_and_the_daemon_write_one_chain(testbed: Testbed, directory: Path, mode: str) -> None:
+    trail = Trail(directory, f"audit = '{mode}'\naudit_file_size = 16384\naudit_files = 0\n")
     start = {"python": (trail.python, WORKS), "node": (trail.node, WORKS_IN_NODE)}
     programs = [
         (language, run(program, testbed.config, "10")) for language, (run, program) in start.items() for _ in range(2)
@@ -156,13 +156,13 @@ def test_programs_in_python_and_node_and_the_daemon_write_one_chain(testbed: Tes
     assert "of-mine" not in json.dumps(records)
 
 
-def test_a_program_that_is_killed_leaves_a_trail_that_can_be_verified(testbed: Testbed, folder: Path) -> None:
-    trail = Trail(folder, "audit = 'on'\naudit_file_size = 8192\naudit_files = 0\n")
+def test_a_program_that_is_killed_leaves_a_trail_that_can_be_verified(testbed: Testbed, directory: Path) -> None:
+    trail = Trail(directory, "audit = 'on'\naudit_file_size = 8192\naudit_files = 0\n")
     for _ in range(3):
         other = trail.python(WORKS, testbed.config, "10")
         killed = trail.python(WORKS, testbed.config, "1000000")
         begin(other, killed)
-        audit = folder / "state/audit/audit.jsonl"
+        audit = directory / "state/audit/audit.jsonl"
         while not audit.exists() or str(killed.pid) not in audit.read_text():
             pass
         killed.send_signal(signal.SIGKILL)
@@ -177,8 +177,8 @@ def test_a_program_that_is_killed_leaves_a_trail_that_can_be_verified(testbed: T
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_what_a_program_leaves_open_ends_with_it(testbed: Testbed, folder: Path) -> None:
-    trail = Trail(folder, "audit = 'on'\n")
+def test_what_a_program_leaves_open_ends_with_it(testbed: Testbed, directory: Path) -> None:
+    trail = Trail(directory, "audit = 'on'\n")
     program = (
         "import sys, trunkline\n"
         "box = trunkline.connect('box1', config=sys.argv[1], daemon=False)\n"
@@ -188,7 +188,7 @@ def test_what_a_program_leaves_open_ends_with_it(testbed: Testbed, folder: Path)
         "box.get(sys.argv[2], sys.argv[2] + '.copy')\n"
         "forward = box.forward_local(0, 1)\n"
     )
-    trail.run(program, testbed.config, str(folder / "file"))
+    trail.run(program, testbed.config, str(directory / "file"))
     verdict = trail.verified()
     assert (verdict["intact"], verdict["unfinished"]) == (True, 0)
     ends = {record["kind"]: record for record in trail.records() if record["event"] == "end"}
@@ -200,8 +200,8 @@ def test_what_a_program_leaves_open_ends_with_it(testbed: Testbed, folder: Path)
     assert "of-mine" not in json.dumps(trail.records())
 
 
-def test_the_faces_of_other_libraries_are_recorded(testbed: Testbed, folder: Path) -> None:
-    trail = Trail(folder, "audit = 'strict'\n")
+def test_the_faces_of_other_libraries_are_recorded(testbed: Testbed, directory: Path) -> None:
+    trail = Trail(directory, "audit = 'strict'\n")
     program = (
         "import sys, trunkline.compat.paramiko as paramiko\n"
         "about = dict(line.split(None, 1) for line in sys.argv[1:])\n"
@@ -222,10 +222,10 @@ def test_the_faces_of_other_libraries_are_recorded(testbed: Testbed, folder: Pat
     ]
 
 
-def test_nothing_runs_where_the_trail_is_strict_and_cannot_be_written(testbed: Testbed, folder: Path) -> None:
-    trail = Trail(folder, "audit = 'strict'\n")
-    (folder / "state").mkdir(mode=0o700)
-    (folder / "state/audit").write_text("in its place")
+def test_nothing_runs_where_the_trail_is_strict_and_cannot_be_written(testbed: Testbed, directory: Path) -> None:
+    trail = Trail(directory, "audit = 'strict'\n")
+    (directory / "state").mkdir(mode=0o700)
+    (directory / "state/audit").write_text("in its place")
     program = (
         "import sys, trunkline\n"
         "try:\n"
@@ -233,5 +233,5 @@ def test_nothing_runs_where_the_trail_is_strict_and_cannot_be_written(testbed: T
         "except trunkline.LocalError as error:\n"
         "    print(error)\n"
     )
-    assert "nothing was run, because it cannot be recorded in " in trail.run(program, testbed.config, str(folder / "ran"))
-    assert not (folder / "ran").exists()
+    assert "nothing was run, because it cannot be recorded in " in trail.run(program, testbed.config, str(directory / "ran"))
+    assert not (directory / "ran").exists()

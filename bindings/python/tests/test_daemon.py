@@ -61,9 +61,9 @@ def test_settings_bind_a_program_with_an_engine_of_its_own(testbed: Testbed, mon
         "try:\n    ssh2()\nexcept Exception as error:\n    print(error)\n"
         "print(trunkline.connect('box2', config=sys.argv[1], daemon=False).run('echo here').stdout)\n"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        monkeypatch.setenv("TRUNKLINE_DIR", folder)
-        settings = Path(folder) / "config.toml"
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setenv("TRUNKLINE_DIR", directory)
+        settings = Path(directory) / "config.toml"
         settings.write_text("strict_hosts = ['box1*']\n")
         said = run_python(program, testbed.config).stdout.splitlines()
         assert (len(said), said[3]) == (5, "here")
@@ -174,8 +174,8 @@ def test_the_program_comes_with_the_package(testbed: Testbed, monkeypatch: pytes
     monkeypatch.delenv("TRUNKLINE_PROGRAM", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     # A socket's path has room for 107 bytes, which pytest's directories use up.
-    with tempfile.TemporaryDirectory() as folder:
-        monkeypatch.setenv("TRUNKLINE_DIR", folder)
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setenv("TRUNKLINE_DIR", directory)
         with trunkline.connect(testbed.aliases[0], config=testbed.config, daemon=True) as box:
             assert box.run("echo in").stdout == "in\n"
         program = Path(sys.executable).with_name("trunkline")

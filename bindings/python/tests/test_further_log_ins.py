@@ -37,9 +37,9 @@ def doors() -> Iterator[Doors]:
     doors.bed.close()
 
 
-def together(folder: Path) -> str:
+def together(directory: Path) -> str:
     """A command that ends when two of it run at the same time."""
-    return f"touch {folder}/$$; while [ $(ls {folder} | wc -l) -lt 2 ]; do sleep 0.05; done; echo both"
+    return f"touch {directory}/$$; while [ $(ls {directory} | wc -l) -lt 2 ]; do sleep 0.05; done; echo both"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,9 @@ def test_an_inventory_names_the_hosts(testbed: Testbed, ansible_on_path: None, t
     assert [name for name, _ in everything.skipped] == ["here"]
 
 
-def test_files_go_to_every_host_and_come_back_into_folders_of_their_names(group: trunkline.Group, tmp_path: Path) -> None:
+def test_files_go_to_every_host_and_come_back_into_directories_of_their_names(
+    group: trunkline.Group, tmp_path: Path
+) -> None:
     source, there, back = tmp_path / "source", tmp_path / "there", tmp_path / "back"
     source.write_text("content")
     there.mkdir()
@@ -124,7 +126,7 @@ def test_output_that_cannot_be_decoded_is_its_hosts_failure_alone(group: trunkli
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 20])
-def test_a_folder_that_cannot_be_made_is_its_hosts_failure_alone(
+def test_a_directory_that_cannot_be_made_is_its_hosts_failure_alone(
     group: trunkline.Group, tmp_path: Path, at_once: int
 ) -> None:
     (tmp_path / "box2").touch()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import Testbed
 
-#: Operations that do not end by themselves, on ``box`` and ``folder``.
+#: Operations that do not end by themselves, on ``box`` and ``directory``.
 OPERATIONS = {
     "run": "box.run('sleep 1000')",
     "run, with output": "box.run('while echo line; do echo line >&2; sleep 0.001; done')",
@@ -22,7 +22,7 @@ OPERATIONS = {
     "lines": "[None for line in box.start('while echo line; do sleep 0.001; done').stdout]",
     "wait": "box.start('sleep 1000').wait()",
     "input": "[box.start('sleep 1000', encoding=None).stdin.write(bytes(8_000_000)) for turn in range(2)]",
-    "sftp, a read": "box.sftp().read_bytes(f'{folder}/fifo')",
+    "sftp, a read": "box.sftp().read_bytes(f'{directory}/fifo')",
     "sftp, a file": "every(box.sftp().open('/dev/zero', 'rb'))",
 }
 ASYNC_OPERATIONS = {
@@ -31,11 +31,11 @@ ASYNC_OPERATIONS = {
     "run, with input": "await box.run('sleep 1000', input=bytes(8_000_000))",
     "lines": "[None async for line in (await box.start('while echo line; do sleep 0.001; done')).stdout]",
     "wait": "await (await box.start('sleep 1000')).wait()",
-    "sftp, a read": "await (await box.sftp()).read_bytes(f'{folder}/fifo')",
+    "sftp, a read": "await (await box.sftp()).read_bytes(f'{directory}/fifo')",
 }
 PROGRAM = """
 import sys, threading, trunkline
-folder, config, daemon = sys.argv[1], sys.argv[2], sys.argv[3] == "daemon"
+directory, config, daemon = sys.argv[1], sys.argv[2], sys.argv[3] == "daemon"
 def every(file):
     while file.read(65536): pass
 begun = threading.Event()
@@ -59,7 +59,7 @@ operation.join()
 """
 ASYNC_PROGRAM = """
 import asyncio, sys, trunkline, trunkline.aio
-folder, config, daemon = sys.argv[1], sys.argv[2], sys.argv[3] == "daemon"
+directory, config, daemon = sys.argv[1], sys.argv[2], sys.argv[3] == "daemon"
 async def main():
     box = await trunkline.aio.connect("box1", config=config, daemon=daemon)
     server = (await box.run("echo $PPID")).stdout.strip()
@@ -81,12 +81,12 @@ PROGRAMS = {
 }
 
 
-def losing(bed: Testbed, way: str, folder: Path, lose: Callable[[set[int]], None]) -> None:
+def losing(bed: Testbed, way: str, directory: Path, lose: Callable[[set[int]], None]) -> None:
     """Starts each operation; ``lose`` is told of the server's processes. All end, with an error of ours."""
-    os.mkfifo(folder / "fifo")
+    os.mkfifo(directory / "fifo")
     children = {
         name: subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), bed.config, way],
+            [sys.executable, "-c", program, str(directory), bed.config, way],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -33,9 +33,9 @@ def log_ins(reached: Any) -> int:
     return counters["connections_authenticated"]
 
 
-def together(count: int, folder: Path) -> str:
+def together(count: int, directory: Path) -> str:
     """A command that ends when so many of it run at the same time."""
-    return f"touch {folder}/$$; while [ $(ls {folder} | wc -l) -lt {count} ]; do sleep 0.05; done"
+    return f"touch {directory}/$$; while [ $(ls {directory} | wc -l) -lt {count} ]; do sleep 0.05; done"
 
 
 def test_a_connection_of_ones_own_logs_in_once_whatever_runs_on_it(small: Callable[[int], Testbed]) -> None:

@@ -484,26 +484,26 @@ def test_files_are_read_written_and_described(client: paramiko.SSHClient, tmp_pa
 def test_names_and_attributes_are_changed(client: paramiko.SSHClient, tmp_path: Path) -> None:
     with client.open_sftp() as sftp:
         sftp.chdir(str(tmp_path))
-        sftp.mkdir("folder", 0o700)
+        sftp.mkdir("directory", 0o700)
         (tmp_path / "one").write_text("1")
         (tmp_path / "two").write_text("2")
         with pytest.raises(OSError, match="Failure"):
             sftp.rename("one", "two")
         sftp.posix_rename("one", "two")
-        sftp.rename("two", "folder/three")
-        sftp.symlink("folder/three", "link")
-        assert sftp.readlink("link") == "folder/three"
+        sftp.rename("two", "directory/three")
+        sftp.symlink("directory/three", "link")
+        assert sftp.readlink("link") == "directory/three"
         assert stat.S_ISLNK(sftp.lstat("link").st_mode or 0)
-        assert sftp.normalize("link") == str(tmp_path / "folder/three")
+        assert sftp.normalize("link") == str(tmp_path / "directory/three")
         sftp.chmod("link", 0o640)
         sftp.chown("link", os.getuid(), os.getgid())
         sftp.utime("link", (1, 2))
         sftp.truncate("link", 0)
-        about = (tmp_path / "folder/three").stat()
+        about = (tmp_path / "directory/three").stat()
         assert (stat.S_IMODE(about.st_mode), about.st_mtime, about.st_size) == (0o640, about.st_mtime, 0)
         sftp.remove("link")
-        sftp.unlink("folder/three")
-        sftp.rmdir("folder")
+        sftp.unlink("directory/three")
+        sftp.rmdir("directory")
         assert sftp.listdir() == []
         (tmp_path / "file").touch()
         with pytest.raises(paramiko.SFTPError):

@@ -71,15 +71,19 @@ def test_the_guide_has_every_reason(library: str) -> None:
 @pytest.fixture(scope="module")
 def about(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The servers and keys that the programs use."""
-    folder = tmp_path_factory.mktemp("keys")
+    directory = tmp_path_factory.mktemp("keys")
 
     def key(name: str, passphrase: str = "") -> str:
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "me", "-f", folder / name], check=True)
-        return str(folder / name)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "me", "-f", directory / name], check=True
+        )
+        return str(directory / name)
 
     hosts = testbed.about["hosts"]
-    shutil.copy(f"{hosts[0]['key']}.pub", folder / "mine.pub")
-    subprocess.run(["ssh-keygen", "-q", "-s", key("authority"), "-I", "me", "-n", "nobody", folder / "mine.pub"], check=True)
+    shutil.copy(f"{hosts[0]['key']}.pub", directory / "mine.pub")
+    subprocess.run(
+        ["ssh-keygen", "-q", "-s", key("authority"), "-I", "me", "-n", "nobody", directory / "mine.pub"], check=True
+    )
     server = subprocess.Popen(
         [sys.executable, PARITY / "server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -90,12 +94,12 @@ def about(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield {
             **{name: hosts[0][name] for name in ("address", "port", "user", "key")},
             "hosts": hosts,
-            "keys": str(folder),
+            "keys": str(directory),
             "paramiko": int(server.stdout.readline()),
             "unused": silent.getsockname()[1],
             "other_key": key("other"),
             "encrypted": key("encrypted", "secret"),
-            "certificate": str(folder / "mine-cert.pub"),
+            "certificate": str(directory / "mine-cert.pub"),
         }
 
 

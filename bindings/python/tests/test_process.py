@@ -101,7 +101,7 @@ def test_signals_arrive(box: trunkline.Connection, testbed: Testbed) -> None:
     process.send_signal("SIGUSR1")
     if os.geteuid() == 0:
         # sshd has no process between itself and root's session that could signal (session.c, session_signal_req).
-        log = testbed.folder / "sshd.log"
+        log = testbed.directory / "sshd.log"
         wait_until(lambda: "session signalling requires privilege separation" in log.read_text())
         process.close()
         return

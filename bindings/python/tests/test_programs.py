@@ -26,15 +26,15 @@ import os, sys, tempfile, pysftp
 host, port, user, key = sys.argv[1:]
 options = pysftp.CnOpts()
 options.hostkeys = None
-with tempfile.TemporaryDirectory() as folder, pysftp.Connection(host, user, key, port=int(port), cnopts=options) as sftp:
-    with open(folder + "/file", "w") as file:
+with tempfile.TemporaryDirectory() as directory, pysftp.Connection(host, user, key, port=int(port), cnopts=options) as sftp:
+    with open(directory + "/file", "w") as file:
         file.write("content")
-    with sftp.cd(folder):
-        sftp.put(folder + "/file", "there")
+    with sftp.cd(directory):
+        sftp.put(directory + "/file", "there")
         print(sftp.listdir(), sftp.exists("there"), sftp.isfile("there"), sftp.stat("there").st_size)
         sftp.makedirs("a/b")
-        sftp.get("there", folder + "/back")
-        print(open(folder + "/back").read(), sftp.execute("echo ran"), sftp.isdir("a/b"))
+        sftp.get("there", directory + "/back")
+        print(open(directory + "/back").read(), sftp.execute("echo ran"), sftp.isdir("a/b"))
     print(sftp.active_compression, type(sftp.remote_server_key).__name__ != "")
 """
 
@@ -55,19 +55,19 @@ host, port, user, key = sys.argv[1:]
 client = paramiko.SSHClient()
 client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
 client.connect(host, port=int(port), username=user, key_filename=key, allow_agent=False, look_for_keys=False)
-with tempfile.TemporaryDirectory() as folder:
-    os.makedirs(folder + "/tree/inner")
-    with open(folder + "/tree/inner/file", "wb") as file:
+with tempfile.TemporaryDirectory() as directory:
+    os.makedirs(directory + "/tree/inner")
+    with open(directory + "/tree/inner/file", "wb") as file:
         file.write(b"x" * 300000)
     done = []
     with SCPClient(client.get_transport(), progress=lambda name, size, sent: done.append((size, sent))) as scp:
-        scp.put(folder + "/tree/inner/file", folder + "/one")
-        scp.get(folder + "/one", folder + "/two")
-        scp.put(folder + "/tree", folder + "/copy", recursive=True)
-        scp.get(folder + "/copy", folder + "/back", recursive=True)
-        print(os.path.getsize(folder + "/two"), os.listdir(folder + "/back/inner"), done[-1])
+        scp.put(directory + "/tree/inner/file", directory + "/one")
+        scp.get(directory + "/one", directory + "/two")
+        scp.put(directory + "/tree", directory + "/copy", recursive=True)
+        scp.get(directory + "/copy", directory + "/back", recursive=True)
+        print(os.path.getsize(directory + "/two"), os.listdir(directory + "/back/inner"), done[-1])
         try:
-            scp.get(folder + "/none", folder + "/x")
+            scp.get(directory + "/none", directory + "/x")
         except SCPException as error:
             print(type(error).__name__, "No such file" in str(error))
 client.close()
@@ -81,9 +81,9 @@ host, port, user, key = sys.argv[1:]
 with ParamikoMachine(host, user=user, port=int(port), keyfile=key, load_system_host_keys=False,
                      missing_host_policy=paramiko.AutoAddPolicy(), look_for_keys=False, connect_timeout=60) as remote:
     print(remote["echo"]("hello"), remote["sh"]["-c", "exit 3"].run(retcode=None)[0])
-    with remote.tempdir() as folder:
-        (folder / "file").write("content")
-        print((folder / "file").read(), [path.name for path in folder.list()], (folder / "file").exists())
+    with remote.tempdir() as directory:
+        (directory / "file").write("content")
+        print((directory / "file").read(), [path.name for path in directory.list()], (directory / "file").exists())
     print(remote.env["HOME"] != "", remote.cwd == remote["pwd"]().strip())
     with remote.cwd("/"):
         print(remote["pwd"]())
@@ -94,7 +94,7 @@ import io, sys, tempfile, time, spur
 host, port, user, key = sys.argv[1:]
 shell = spur.SshShell(hostname=host, port=int(port), username=user, private_key_file=key, load_system_host_keys=False,
                       missing_host_key=spur.ssh.MissingHostKey.accept, look_for_private_keys=False)
-with shell, tempfile.TemporaryDirectory() as folder:
+with shell, tempfile.TemporaryDirectory() as directory:
     print(shell.run(["echo", "-n", "hello"]).output, shell.run(["sh", "-c", "exit 4"], allow_error=True).return_code)
     try:
         shell.run(["sh", "-c", "echo oops >&2; exit 3"])
@@ -119,9 +119,9 @@ with shell, tempfile.TemporaryDirectory() as folder:
         shell.run(["no-such-command"])
     except spur.NoSuchCommandError as error:
         print(type(error).__name__)
-    with shell.open(folder + "/file", "w") as file:
+    with shell.open(directory + "/file", "w") as file:
         file.write("content")
-    with shell.open(folder + "/file") as file:
+    with shell.open(directory + "/file") as file:
         print(file.read())
 for more in {"password": "wrong", "missing_host_key": spur.ssh.MissingHostKey.accept}, {"private_key_file": key}:
     try:
@@ -162,7 +162,7 @@ quiet = fabric.config.Config(overrides={"run": {"in_stream": False, "hide": True
 def connection(**more):
     given = {"key_filename": key, "look_for_keys": False, "allow_agent": False, **more.pop("connect_kwargs", {})}
     return fabric.Connection(host, user=user, port=int(port), config=quiet, connect_kwargs=given, **more)
-with connection() as box, tempfile.TemporaryDirectory() as folder:
+with connection() as box, tempfile.TemporaryDirectory() as directory:
     print(box.is_connected, box.run("echo out; echo err >&2").stderr, box.is_connected, box.transport.active)
     print(repr(box.run("exit 4", warn=True)), box.run("echo $NAME", env={"NAME": "value"}).stdout)
     print(box.run("cat", in_stream=io.StringIO("typed")).stdout, box.run("stty size", pty=True).stdout != "")
@@ -175,17 +175,17 @@ with connection() as box, tempfile.TemporaryDirectory() as folder:
     except (CommandTimedOut, UnexpectedExit) as error:
         # Invoke takes an end that it sees before its timer's thread has ended for one of the command's own.
         print(error.result.exited)
-    with open(folder + "/source", "wb") as file:
+    with open(directory + "/source", "wb") as file:
         file.write(b"x" * 100000)
-    os.chmod(folder + "/source", 0o640)
-    put = box.put(folder + "/source", folder + "/there")
-    print(put.remote == folder + "/there", oct(os.stat(put.remote).st_mode))
-    print(box.get(put.remote, folder + "/back").local == folder + "/back")
+    os.chmod(directory + "/source", 0o640)
+    put = box.put(directory + "/source", directory + "/there")
+    print(put.remote == directory + "/there", oct(os.stat(put.remote).st_mode))
+    print(box.get(put.remote, directory + "/back").local == directory + "/back")
     into = io.BytesIO()
     box.get(put.remote, into)
-    print(len(into.getvalue()), box.put(io.StringIO("text"), folder + "/text").remote == folder + "/text")
-    print(box.run("cat " + folder + "/text").stdout)
-    for call in (lambda: box.get(folder + "/none", folder + "/x"), lambda: box.put(folder + "/none")):
+    print(len(into.getvalue()), box.put(io.StringIO("text"), directory + "/text").remote == directory + "/text")
+    print(box.run("cat " + directory + "/text").stdout)
+    for call in (lambda: box.get(directory + "/none", directory + "/x"), lambda: box.put(directory + "/none")):
         try:
             call()
         except Exception as error:
@@ -215,7 +215,7 @@ from netmiko import ConnectHandler, NetmikoAuthenticationException, NetmikoTimeo
 from netmiko.exceptions import ReadTimeout
 host, port, user, key = sys.argv[1:]
 device = {"device_type": "linux", "host": host, "port": int(port), "username": user, "use_keys": True, "key_file": key}
-with tempfile.TemporaryDirectory() as folder, ConnectHandler(**device, session_log=folder + "/log") as box:
+with tempfile.TemporaryDirectory() as directory, ConnectHandler(**device, session_log=directory + "/log") as box:
     print(box.is_alive(), box.find_prompt()[:-1] == box.base_prompt, box.send_command("echo one; echo two"))
     print(len(box.send_command("seq 5000").split()), box.send_command_timing("echo ti'm'ed").strip())
     print(box.send_command("echo $((6 * 7))"), "done" in box.send_command("echo d'o'ne", expect_string=r"done"))
@@ -226,13 +226,13 @@ with tempfile.TemporaryDirectory() as folder, ConnectHandler(**device, session_l
         print(type(error).__name__)
     box.write_channel("\\x03")
     box.clear_buffer()
-with tempfile.TemporaryDirectory() as folder, ConnectHandler(**device) as box:
-    with open(folder + "/source", "w") as file:
+with tempfile.TemporaryDirectory() as directory, ConnectHandler(**device) as box:
+    with open(directory + "/source", "w") as file:
         file.write("content" * 1000)
-    options = {"file_system": folder, "overwrite_file": True, "verify_file": False, "disable_md5": True}
-    print(file_transfer(box, source_file=folder + "/source", dest_file="there", direction="put", **options))
-    print(file_transfer(box, source_file="there", dest_file=folder + "/back", direction="get", **options))
-    with open(folder + "/back") as file:
+    options = {"file_system": directory, "overwrite_file": True, "verify_file": False, "disable_md5": True}
+    print(file_transfer(box, source_file=directory + "/source", dest_file="there", direction="put", **options))
+    print(file_transfer(box, source_file="there", dest_file=directory + "/back", direction="get", **options))
+    with open(directory + "/back") as file:
         print(len(file.read()))
     box.disconnect()
     print(box.is_alive())
@@ -297,7 +297,7 @@ def test_a_program_runs(program: str, testbed: Testbed, tmp_path: Path) -> None:
     # pysftp takes RSA keys only.
     key = RSAKey.generate(2048)
     key.write_private_key_file(tmp_path / "key")
-    for authorized in testbed.folder.glob("**/authorized_keys"):
+    for authorized in testbed.directory.glob("**/authorized_keys"):
         with authorized.open("a") as file:
             file.write(f"\n{key.get_name()} {key.get_base64()}\n")
     arguments = about["address"], str(about["port"]), about["user"], str(tmp_path / "key")

@@ -108,7 +108,7 @@ def test_copies_fail_as_files_do(testbed: Testbed, tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     here.mkdir()
-    (there / "folder").mkdir()
+    (there / "directory").mkdir()
     (there / "file").write_text("content")
     with trunkline.connect("box1", config=testbed.config, daemon=False) as box, box.sftp() as sftp:
         table: list[tuple[Callable[[], object], type[OSError], int]] = [
@@ -116,8 +116,8 @@ def test_copies_fail_as_files_do(testbed: Testbed, tmp_path: Path) -> None:
             (lambda: box.put(here / "none", there), FileNotFoundError, errno.ENOENT),
             (lambda: sftp.get(there / "none", here), FileNotFoundError, errno.ENOENT),
             (lambda: sftp.put(here / "none", there), FileNotFoundError, errno.ENOENT),
-            (lambda: box.get(there / "file", here / "no" / "such" / "folder"), FileNotFoundError, errno.ENOENT),
-            (lambda: box.put(there / "file", there / "no" / "such" / "folder"), FileNotFoundError, errno.ENOENT),
+            (lambda: box.get(there / "file", here / "no" / "such" / "directory"), FileNotFoundError, errno.ENOENT),
+            (lambda: box.put(there / "file", there / "no" / "such" / "directory"), FileNotFoundError, errno.ENOENT),
         ]
         for number, (copy, kind, code) in enumerate(table):
             with pytest.raises(kind) as failure:
@@ -126,9 +126,9 @@ def test_copies_fail_as_files_do(testbed: Testbed, tmp_path: Path) -> None:
             assert failure.value.errno == code, number
             assert "No such file or directory" in str(failure.value)
         with pytest.raises(IsADirectoryError):
-            box.get(there / "folder", here)
+            box.get(there / "directory", here)
         with pytest.raises(IsADirectoryError):
-            box.put(there / "folder", here)
+            box.put(there / "directory", here)
 
 
 def test_any_key_may_be_believed_where_a_test_asks_for_it(testbed: Testbed, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 //! The files of the audit trail: `audit.jsonl`, and `audit-N.jsonl` for older ones, where N is the number of the last line.
 //!
 //! Several processes may write: a daemon that waits for its last sessions beside its successor, private ones, and programs
-//! with an engine of their own. So each append takes a lock, on the file `head`, which also holds where the chain ended: a tail that somebody has removed is
-//! noticed by that, though not if they have changed `head` as well.
+//! with an engine of their own. So each append takes a lock, on the file `head`, which also holds where the chain ended: a
+//! tail that somebody has removed is noticed by that, though not if they have changed `head` as well.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -25,7 +25,7 @@ pub(crate) const LONGEST_LINE: u64 = 1024 * 1024;
 /// The trail's files, for one process that writes.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    folder: PathBuf,
+    directory: PathBuf,
     /// Bytes after which a new file is begun.
     file_size: u64,
     /// The most files that are kept, the one that is written to included; 0 for all.
@@ -80,14 +80,14 @@ pub(crate) fn lock(file: &File, how: FlockOperation, patience: Duration) -> io::
 }
 
 impl Locked {
-    fn take(folder: &Path) -> io::Result<Self> {
+    fn take(directory: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
             .read(true)
             .write(true)
             .mode(0o600)
-            .open(folder.join("head"))?;
+            .open(directory.join("head"))?;
         lock(&file, FlockOperation::NonBlockingLockExclusive, PATIENCE)?;
         Ok(Self(file))
     }
@@ -118,10 +118,10 @@ struct Tail {
 }
 
 impl Journal {
-    /// The trail in `folder`, which is made when it is written to first.
-    pub(crate) fn new(folder: PathBuf, file_size: u64, files: usize) -> Self {
+    /// The trail in `directory`, which is made when it is written to first.
+    pub(crate) fn new(directory: PathBuf, file_size: u64, files: usize) -> Self {
         Self {
-            folder,
+            directory,
             file_size,
             files,
             known: None,
@@ -129,7 +129,7 @@ impl Journal {
     }
 
     pub(crate) fn current(&self) -> PathBuf {
-        self.folder.join("audit.jsonl")
+        self.directory.join("audit.jsonl")
     }
 
     /// Appends records; all of them or none. With `sync` they are on the disk when this returns.
@@ -138,9 +138,9 @@ impl Journal {
     /// The file cannot be opened or written. What was written of it has been taken back, as far as that is possible.
     pub(crate) fn append(&mut self, records: &[Record], sync: bool) -> io::Result<Head> {
         if self.known.is_none() {
-            make_private(&self.folder).map_err(io::Error::other)?;
+            make_private(&self.directory).map_err(io::Error::other)?;
         }
-        let lock = Locked::take(&self.folder)?;
+        let lock = Locked::take(&self.directory)?;
         let mut lines = Vec::new();
         let mut known = self.look(&lock, &mut lines)?;
         let before = known.identity.2;
@@ -189,7 +189,7 @@ impl Journal {
         }
         let mut tail = tail(&file, found.len())?;
         if found.len() == 0
-            && let Some(last) = list(&self.folder)?.pop()
+            && let Some(last) = list(&self.directory)?.pop()
         {
             let older = File::open(last)?;
             let len = older.metadata()?.len();
@@ -217,7 +217,9 @@ impl Journal {
 
     /// Puts the current file aside and begins the next; the oldest go.
     fn begin_another(&self, known: &OpenTrail) -> io::Result<OpenTrail> {
-        let aside = self.folder.join(format!("audit-{:012}.jsonl", known.head.number));
+        let aside = self
+            .directory
+            .join(format!("audit-{:012}.jsonl", known.head.number));
         std::fs::rename(self.current(), aside)?;
         let file = OpenOptions::new()
             .create_new(true)
@@ -226,7 +228,7 @@ impl Journal {
             .mode(0o600)
             .open(self.current())?;
         if self.files > 0 {
-            let older = list(&self.folder)?;
+            let older = list(&self.directory)?;
             let surplus = (older.len() + 1).saturating_sub(self.files);
             for file in &older[..surplus.min(older.len())] {
                 if let Err(error) = std::fs::remove_file(file) {
@@ -243,9 +245,9 @@ impl Journal {
 }
 
 /// The older files of a trail, oldest first.
-pub(crate) fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| {
@@ -315,21 +317,21 @@ mod tests {
 
     #[test]
     fn a_child_that_was_forked_in_the_middle_of_a_write_does_not_keep_the_lock() {
-        let folder = tempfile::tempdir().unwrap();
-        let held = Locked::take(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let held = Locked::take(directory.path()).unwrap();
         // What fork leaves the child with: another descriptor of the same open file.
         let childs = held.0.try_clone().unwrap();
         drop(held);
-        let other = File::open(folder.path().join("head")).unwrap();
+        let other = File::open(directory.path().join("head")).unwrap();
         lock(&other, FlockOperation::NonBlockingLockExclusive, Duration::ZERO).unwrap();
         drop(childs);
     }
 
     #[test]
     fn a_writer_that_was_stopped_in_the_middle_is_not_waited_for_without_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let held = Locked::take(folder.path()).unwrap();
-        let other = File::open(folder.path().join("head")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let held = Locked::take(directory.path()).unwrap();
+        let other = File::open(directory.path().join("head")).unwrap();
         let error = lock(&other, FlockOperation::NonBlockingLockExclusive, Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("another process"), "{error}");
         // Who verifies does not either.

@@ -25,8 +25,8 @@ pub struct Filter {
 /// The maximum number of unfinished records kept in memory; further ones are not reported at the end.
 const MOST_BEGUN: usize = 100_000;
 
-/// The fields of a record that are shown. Whoever could write the trail could write anything into it: all of it is made fit for a
-/// terminal where it is shown.
+/// The fields of a record that are shown. Whoever could write the trail could write anything into it: all of it is made fit
+/// for a terminal where it is shown.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Shown {
@@ -111,15 +111,15 @@ impl Filter {
     }
 }
 
-/// Writes the records of the trail in `folder` that `filter` takes: for people, one line for each thing that was done; or each record as
-/// the trail has it.
+/// Writes the records of the trail in `directory` that `filter` takes: for people, one line for each thing that was done; or
+/// each record as the trail has it.
 ///
 /// # Errors
 /// The trail cannot be read, or nobody takes what is written.
-pub fn show(folder: &Path, filter: &Filter, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let here = || format!("the audit trail in {}", folder.display());
-    let files = find(folder).with_context(here)?.files;
-    anyhow::ensure!(!files.is_empty(), "{} has no audit.jsonl", folder.display());
+pub fn show(directory: &Path, filter: &Filter, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let here = || format!("the audit trail in {}", directory.display());
+    let files = find(directory).with_context(here)?.files;
+    anyhow::ensure!(!files.is_empty(), "{} has no audit.jsonl", directory.display());
     let mut begun: BTreeMap<String, Shown> = BTreeMap::new();
     for (path, len) in &files {
         let mut reader = BufReader::new(open(path).with_context(here)?.take(*len));

@@ -15,37 +15,37 @@ fn note(text: &str) -> Record {
     Record::note(text)
 }
 
-fn lines(folder: &Path) -> Vec<String> {
-    let text = fs::read_to_string(folder.join("audit.jsonl")).unwrap();
+fn lines(directory: &Path) -> Vec<String> {
+    let text = fs::read_to_string(directory.join("audit.jsonl")).unwrap();
     text.lines().map(Into::into).collect()
 }
 
-fn rewrite(folder: &Path, lines: &[String]) {
-    fs::write(folder.join("audit.jsonl"), lines.join("\n") + "\n").unwrap();
+fn rewrite(directory: &Path, lines: &[String]) {
+    fs::write(directory.join("audit.jsonl"), lines.join("\n") + "\n").unwrap();
 }
 
-fn verdict(folder: &Path) -> Verdict {
-    verify(folder, None).unwrap()
+fn verdict(directory: &Path) -> Verdict {
+    verify(directory, None).unwrap()
 }
 
 /// A trail of five lines.
 fn five() -> (tempfile::TempDir, Journal, Head) {
-    let folder = tempfile::tempdir().unwrap();
-    let mut journal = Journal::new(folder.path().to_owned(), LARGE, 0);
+    let directory = tempfile::tempdir().unwrap();
+    let mut journal = Journal::new(directory.path().to_owned(), LARGE, 0);
     let records: Vec<_> = (1..=5).map(|number| note(&format!("this is {number}"))).collect();
     let head = journal.append(&records, true).unwrap();
-    (folder, journal, head)
+    (directory, journal, head)
 }
 
 #[test]
 fn an_untouched_trail_is_intact_and_its_owners_alone() {
-    let (folder, _, head) = five();
-    let found = verdict(folder.path());
+    let (directory, _, head) = five();
+    let found = verdict(directory.path());
     assert!(found.intact, "{found:?}");
     assert_eq!((found.lines, found.first), (5, Some(1)));
     assert_eq!(found.head, Some(head.to_string()));
     for name in ["audit.jsonl", "head"] {
-        let mode = fs::metadata(folder.path().join(name))
+        let mode = fs::metadata(directory.path().join(name))
             .unwrap()
             .permissions()
             .mode();
@@ -56,11 +56,11 @@ fn an_untouched_trail_is_intact_and_its_owners_alone() {
 #[test]
 fn a_changed_record_is_found_in_every_place() {
     for at in 0..5 {
-        let (folder, ..) = five();
-        let mut lines = lines(folder.path());
+        let (directory, ..) = five();
+        let mut lines = lines(directory.path());
         lines[at] = lines[at].replace("this is", "that was");
-        rewrite(folder.path(), &lines);
-        let found = verdict(folder.path());
+        rewrite(directory.path(), &lines);
+        let found = verdict(directory.path());
         assert!(!found.intact, "{at}");
         let named = format!("record {}", at + 1);
         assert!(
@@ -73,11 +73,11 @@ fn a_changed_record_is_found_in_every_place() {
 #[test]
 fn a_removed_record_is_found_in_every_place_but_the_first() {
     for at in 0..5 {
-        let (folder, ..) = five();
-        let mut lines = lines(folder.path());
+        let (directory, ..) = five();
+        let mut lines = lines(directory.path());
         lines.remove(at);
-        rewrite(folder.path(), &lines);
-        let found = verdict(folder.path());
+        rewrite(directory.path(), &lines);
+        let found = verdict(directory.path());
         // What is gone from the beginning may have been an older file: it is said, and not held against the trail.
         assert_eq!(found.intact, at == 0, "{at}: {found:?}");
         assert_eq!(found.first, Some(if at == 0 { 2 } else { 1 }));
@@ -86,11 +86,11 @@ fn a_removed_record_is_found_in_every_place_but_the_first() {
 
 #[test]
 fn a_removed_end_is_known_by_the_head_or_by_what_somebody_noted() {
-    let (folder, _, head) = five();
-    let mut lines = lines(folder.path());
+    let (directory, _, head) = five();
+    let mut lines = lines(directory.path());
     lines.truncate(3);
-    rewrite(folder.path(), &lines);
-    let found = verdict(folder.path());
+    rewrite(directory.path(), &lines);
+    let found = verdict(directory.path());
     assert_eq!(
         found.problems,
         ["the end is missing: records 4 to 5 were written"]
@@ -101,28 +101,28 @@ fn a_removed_end_is_known_by_the_head_or_by_what_somebody_noted() {
         found.describe()
     );
     // Who removes the head as well leaves nothing that could tell, but what was noted elsewhere.
-    fs::remove_file(folder.path().join("head")).unwrap();
-    assert!(verdict(folder.path()).intact);
-    let wrong = verify(folder.path(), Some("5:abc")).unwrap_err();
+    fs::remove_file(directory.path().join("head")).unwrap();
+    assert!(verdict(directory.path()).intact);
+    let wrong = verify(directory.path(), Some("5:abc")).unwrap_err();
     assert!(format!("{wrong:#}").starts_with("the record to look for: expected NUMBER:HASH"));
-    let noted = verify(folder.path(), Some(&head.to_string())).unwrap();
+    let noted = verify(directory.path(), Some(&head.to_string())).unwrap();
     assert!(!noted.intact && noted.problems[0].contains("5:"), "{noted:?}");
 }
 
 #[test]
 fn records_that_changed_places_are_found() {
-    let (folder, ..) = five();
-    let mut lines = lines(folder.path());
+    let (directory, ..) = five();
+    let mut lines = lines(directory.path());
     lines.swap(1, 2);
-    rewrite(folder.path(), &lines);
-    assert!(!verdict(folder.path()).intact);
+    rewrite(directory.path(), &lines);
+    assert!(!verdict(directory.path()).intact);
 }
 
 #[test]
 fn an_incomplete_line_is_told_of_by_the_next_and_costs_no_more_than_itself() {
-    let (folder, journal, _) = five();
+    let (directory, journal, _) = five();
     drop(journal);
-    let path = folder.path().join("audit.jsonl");
+    let path = directory.path().join("audit.jsonl");
     let whole = fs::read_to_string(&path).unwrap();
     // As after the end of the machine: the head may know of a line that the file has lost.
     let torn = &whole[..whole.len() - 20];
@@ -130,12 +130,12 @@ fn an_incomplete_line_is_told_of_by_the_next_and_costs_no_more_than_itself() {
         fs::write(&path, torn).unwrap();
         if noted == Some(4) {
             let fourth = Head::default();
-            fs::write(folder.path().join("head"), fourth.to_string()).unwrap();
+            fs::write(directory.path().join("head"), fourth.to_string()).unwrap();
         }
-        assert!(!verdict(folder.path()).intact, "the last line is incomplete");
-        let mut journal = Journal::new(folder.path().to_owned(), LARGE, 0);
+        assert!(!verdict(directory.path()).intact, "the last line is incomplete");
+        let mut journal = Journal::new(directory.path().to_owned(), LARGE, 0);
         journal.append(&[note("after")], false).unwrap();
-        let found = verdict(folder.path());
+        let found = verdict(directory.path());
         assert!(
             found.notes.iter().any(|note| note.contains("incomplete")),
             "{found:?}"
@@ -143,39 +143,39 @@ fn an_incomplete_line_is_told_of_by_the_next_and_costs_no_more_than_itself() {
         if noted == Some(4) {
             assert!(found.intact, "{found:?}");
         }
-        fs::write(folder.path().join("head"), "").unwrap();
+        fs::write(directory.path().join("head"), "").unwrap();
     }
 }
 
 #[test]
 fn an_incomplete_line_at_the_end_of_a_full_file_is_explained_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut journal = Journal::new(folder.path().to_owned(), 600, 0);
+    let directory = tempfile::tempdir().unwrap();
+    let mut journal = Journal::new(directory.path().to_owned(), 600, 0);
     journal.append(&[note("before")], false).unwrap();
     // Its writer was ended in the middle of it, or the disk was full.
     let mut file = fs::OpenOptions::new()
         .append(true)
-        .open(folder.path().join("audit.jsonl"))
+        .open(directory.path().join("audit.jsonl"))
         .unwrap();
     file.write_all(&[b'x'; 500]).unwrap();
     for text in ["after", "in another file"] {
         journal.append(&[note(text)], false).unwrap();
-        let found = verdict(folder.path());
+        let found = verdict(directory.path());
         assert!(found.intact, "{text}: {found:?}");
     }
-    assert_eq!(verdict(folder.path()).files, 2);
+    assert_eq!(verdict(directory.path()).files, 2);
 }
 
 #[test]
 fn the_daemon_notes_an_end_that_was_removed_and_the_gap_stays() {
-    let (folder, journal, _) = five();
+    let (directory, journal, _) = five();
     drop(journal);
-    let mut lines = lines(folder.path());
+    let mut lines = lines(directory.path());
     lines.truncate(2);
-    rewrite(folder.path(), &lines);
-    let mut journal = Journal::new(folder.path().to_owned(), LARGE, 0);
+    rewrite(directory.path(), &lines);
+    let mut journal = Journal::new(directory.path().to_owned(), LARGE, 0);
     journal.append(&[note("after")], false).unwrap();
-    let found = verdict(folder.path());
+    let found = verdict(directory.path());
     assert!(
         found.notes.iter().any(|note| note.contains("are gone: 3 to 5")),
         "{found:?}"
@@ -188,23 +188,23 @@ fn the_daemon_notes_an_end_that_was_removed_and_the_gap_stays() {
 
 #[test]
 fn the_chain_goes_on_across_files_and_the_oldest_go() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut journal = Journal::new(folder.path().to_owned(), 600, 0);
+    let directory = tempfile::tempdir().unwrap();
+    let mut journal = Journal::new(directory.path().to_owned(), 600, 0);
     for number in 0..20 {
         journal
             .append(&[note(&format!("this is {number}"))], false)
             .unwrap();
     }
-    let found = verdict(folder.path());
+    let found = verdict(directory.path());
     assert!(found.intact && found.files > 3, "{found:?}");
     assert_eq!((found.lines, found.first), (20, Some(1)));
-    let mut journal = Journal::new(folder.path().to_owned(), 600, 2);
+    let mut journal = Journal::new(directory.path().to_owned(), 600, 2);
     for number in 20..30 {
         journal
             .append(&[note(&format!("this is {number}"))], false)
             .unwrap();
     }
-    let found = verdict(folder.path());
+    let found = verdict(directory.path());
     assert!(found.intact, "{found:?}");
     assert_eq!(found.files, 2);
     assert!(found.first > Some(20));
@@ -213,9 +213,9 @@ fn the_chain_goes_on_across_files_and_the_oldest_go() {
 
 #[test]
 fn two_that_write_at_once_make_one_chain() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let write = |name: &'static str| {
-        let mut journal = Journal::new(folder.path().to_owned(), 4096, 0);
+        let mut journal = Journal::new(directory.path().to_owned(), 4096, 0);
         move || {
             for number in 0..100 {
                 journal
@@ -228,7 +228,7 @@ fn two_that_write_at_once_make_one_chain() {
     for thread in threads {
         thread.join().unwrap();
     }
-    let found = verdict(folder.path());
+    let found = verdict(directory.path());
     assert!(found.intact, "{found:?}");
     assert_eq!(found.lines, 200);
     assert!(found.notes.iter().all(|note| !note.contains("gone")), "{found:?}");
@@ -236,11 +236,11 @@ fn two_that_write_at_once_make_one_chain() {
 
 #[test]
 fn a_file_that_somebody_removed_is_noted_and_the_chain_goes_on() {
-    let (folder, mut journal, _) = five();
-    fs::remove_file(folder.path().join("audit.jsonl")).unwrap();
+    let (directory, mut journal, _) = five();
+    fs::remove_file(directory.path().join("audit.jsonl")).unwrap();
     let head = journal.append(&[note("after")], false).unwrap();
     assert_eq!(head.number, 7, "with a note of what is gone");
-    let found = verdict(folder.path());
+    let found = verdict(directory.path());
     assert!(found.notes[0].contains("are gone: 1 to 5"), "{found:?}");
     assert!(!found.intact, "what nobody rotated away is missing: {found:?}");
 }
@@ -260,10 +260,10 @@ fn what_is_not_shown_as_it_was_is_identified() {
 /// Writes to the trail in the directory that the environment names, until it is killed; without one it does nothing.
 #[test]
 fn a_process_that_writes_until_it_is_killed() {
-    let Some(folder) = std::env::var_os(WRITES_TO) else {
+    let Some(directory) = std::env::var_os(WRITES_TO) else {
         return;
     };
-    let mut journal = Journal::new(folder.into(), 2000, 0);
+    let mut journal = Journal::new(directory.into(), 2000, 0);
     for number in 0.. {
         let text = format!("{} wrote {number}", std::process::id());
         journal.append(&[note(&text)], number % 16 == 0).unwrap();
@@ -274,18 +274,18 @@ const WRITES_TO: &str = "TRUNKLINE_TEST_WRITES_TO";
 
 #[test]
 fn processes_that_are_killed_in_the_middle_lose_no_line_but_their_last() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let start = || {
         let program = std::env::current_exe().unwrap();
         let mut command = std::process::Command::new(program);
         command
             .args(["--exact", "tests::a_process_that_writes_until_it_is_killed"])
-            .env(WRITES_TO, folder.path())
+            .env(WRITES_TO, directory.path())
             .stdout(std::process::Stdio::null());
         command.spawn().unwrap()
     };
     let written = || {
-        let text = fs::read_to_string(folder.path().join("head")).unwrap_or_default();
+        let text = fs::read_to_string(directory.path().join("head")).unwrap_or_default();
         let number = text
             .split(':')
             .next()
@@ -314,9 +314,9 @@ fn processes_that_are_killed_in_the_middle_lose_no_line_but_their_last() {
     }
     assert!(writers.is_empty());
     // Whoever writes next explains a line that was not finished.
-    let mut journal = Journal::new(folder.path().to_owned(), 2000, 0);
+    let mut journal = Journal::new(directory.path().to_owned(), 2000, 0);
     let head = journal.append(&[note("after")], false).unwrap();
-    let found = verdict(folder.path());
+    let found = verdict(directory.path());
     assert!(found.intact && found.files > 10, "{found:?}");
     assert_eq!((found.lines, found.first), (head.number, Some(1)));
     let unexplained: Vec<_> = found.notes.iter().filter(|note| note.contains("gone")).collect();
@@ -325,7 +325,7 @@ fn processes_that_are_killed_in_the_middle_lose_no_line_but_their_last() {
 
 #[test]
 fn nothing_of_a_trail_acts_on_the_terminal_of_whoever_checks_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // A chain of its writer's own making: each line is what it says.
     let mut head = Head::default();
     let mut text = Vec::new();
@@ -335,8 +335,8 @@ fn nothing_of_a_trail_acts_on_the_terminal_of_whoever_checks_it() {
         record.note.as_mut().unwrap().broken = number % 2 == 0;
         head.add(&record, &mut text).unwrap();
     }
-    fs::write(folder.path().join("audit.jsonl"), text).unwrap();
-    let found = verdict(folder.path());
+    fs::write(directory.path().join("audit.jsonl"), text).unwrap();
+    let found = verdict(directory.path());
     let described = found.describe();
     assert!(
         !described.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{202e}'),
@@ -350,8 +350,8 @@ fn nothing_of_a_trail_acts_on_the_terminal_of_whoever_checks_it() {
 
 #[test]
 fn a_line_without_end_is_neither_kept_nor_the_end_of_the_check() {
-    let (folder, mut journal, _) = five();
-    let path = folder.path().join("audit.jsonl");
+    let (directory, mut journal, _) = five();
+    let path = directory.path().join("audit.jsonl");
     let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
     // Sparse: as long as memory would not bear.
     let len = file.metadata().unwrap().len();
@@ -359,7 +359,7 @@ fn a_line_without_end_is_neither_kept_nor_the_end_of_the_check() {
     file.write_all(b"\n").unwrap();
     drop(file);
     journal.append(&[note("after")], false).unwrap();
-    let found = verdict(folder.path());
+    let found = verdict(directory.path());
     assert!(
         found
             .problems
@@ -372,15 +372,15 @@ fn a_line_without_end_is_neither_kept_nor_the_end_of_the_check() {
 
 #[test]
 fn what_is_not_a_file_is_not_waited_for() {
-    let (folder, ..) = five();
+    let (directory, ..) = five();
     let fifo = |name: &str| {
         let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
-        rustix::fs::mknodat(rustix::fs::CWD, folder.path().join(name), kind, mode, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, directory.path().join(name), kind, mode, 0).unwrap();
     };
-    fs::remove_file(folder.path().join("head")).unwrap();
+    fs::remove_file(directory.path().join("head")).unwrap();
     fifo("head");
-    assert!(verdict(folder.path()).intact);
+    assert!(verdict(directory.path()).intact);
     fifo("audit-000000000001.jsonl");
-    let refused = format!("{:#}", verify(folder.path(), None).unwrap_err());
+    let refused = format!("{:#}", verify(directory.path(), None).unwrap_err());
     assert!(refused.contains("is not a file"), "{refused}");
 }

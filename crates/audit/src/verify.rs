@@ -1,7 +1,7 @@
 //! The check that an audit trail is intact.
 //!
-//! Whoever could write the trail could write anything into it, for whoever checks it: what is read of it is bounded, and made
-//! fit for a terminal before it is kept.
+//! Whoever could write the trail could write anything into it, for whoever checks it: what is read of it is bounded, and
+//! made fit for a terminal before it is kept.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -60,17 +60,17 @@ const MOST_NAMED: usize = 100;
 /// The maximum number of unfinished records kept in memory; further ones are not counted.
 const MOST_BEGUN: usize = 1_000_000;
 
-/// Reads the whole trail in `folder`. `expected` is an end of the chain that somebody noted earlier (NUMBER:HASH): it has
+/// Reads the whole trail in `directory`. `expected` is an end of the chain that somebody noted earlier (NUMBER:HASH): it has
 /// to be there.
 ///
 /// # Errors
 /// The files cannot be read, there is none, or `expected` makes no sense.
-pub fn verify(folder: &Path, expected: Option<&str>) -> anyhow::Result<Verdict> {
+pub fn verify(directory: &Path, expected: Option<&str>) -> anyhow::Result<Verdict> {
     let expected = expected.map(str::parse::<Head>).transpose();
     let expected = expected.context("the record to look for")?;
-    let here = || format!("the audit trail in {}", folder.display());
-    let Trail { files, noted } = find(folder).with_context(here)?;
-    anyhow::ensure!(!files.is_empty(), "{} has no audit.jsonl", folder.display());
+    let here = || format!("the audit trail in {}", directory.display());
+    let Trail { files, noted } = find(directory).with_context(here)?;
+    anyhow::ensure!(!files.is_empty(), "{} has no audit.jsonl", directory.display());
     let mut reading = Reading {
         verdict: Verdict {
             files: files.len(),
@@ -96,13 +96,13 @@ pub(crate) struct Trail {
 }
 
 /// Looks while nobody writes: what is added later is not read.
-pub(crate) fn find(folder: &Path) -> io::Result<Trail> {
-    let lock = open(&folder.join("head")).ok();
+pub(crate) fn find(directory: &Path) -> io::Result<Trail> {
+    let lock = open(&directory.join("head")).ok();
     if let Some(lock) = &lock {
         journal::lock(lock, FlockOperation::NonBlockingLockShared, PATIENCE)?;
     }
-    let mut paths = list(folder)?;
-    let current = folder.join("audit.jsonl");
+    let mut paths = list(directory)?;
+    let current = directory.join("audit.jsonl");
     if current.try_exists()? {
         paths.push(current);
     }

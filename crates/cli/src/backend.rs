@@ -32,8 +32,8 @@ pub(crate) struct Backend {
 /// The daemon that a command connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Daemon {
-    /// The shared one, started where none runs; one of the command's own if the user wants that (`--no-daemon`) or the shared one
-    /// stands elsewhere.
+    /// The shared one, started where none runs; one of the command's own if the user wants that (`--no-daemon`) or the
+    /// shared one stands elsewhere.
     Usual,
     /// The shared one, started where none runs: for what no other can do.
     Shared,
@@ -68,8 +68,8 @@ impl Backend {
         }
     }
 
-    /// For a command in the background. Whoever reads its standard error waits for its end, and so a daemon of its own must not
-    /// hold that.
+    /// For a command in the background. Whoever reads its standard error waits for its end, and so a daemon of its own must
+    /// not hold that.
     pub(crate) fn in_background(no_daemon: bool) -> Self {
         Self {
             in_background: true,
@@ -244,7 +244,7 @@ pub(crate) fn has_strict_hosts() -> anyhow::Result<bool> {
         Ok(text) => Ok(text
             .lines()
             .any(|line| line.contains("strict_hosts") && !line.trim_start().starts_with('#'))),
-        // No file, or no folder for it.
+        // No file, or no directory for it.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
         Err(error) => Err(error).context("reading config.toml"),
     }

@@ -120,7 +120,7 @@ enum Command {
     /// Write the man pages to a directory.
     Man {
         /// The directory to write them to.
-        folder: std::path::PathBuf,
+        directory: std::path::PathBuf,
     },
     /// Let a coding agent work on hosts, by the rules in mcp.toml.
     Mcp(commands::mcp::Args),
@@ -287,7 +287,7 @@ fn as_typed() -> ExitCode {
         Command::Daemon(args) => commands::daemon::main(&args),
         Command::Completions { shell } => commands::generate::completions(shell),
         Command::Complete(args) => commands::complete::main(&args),
-        Command::Man { folder } => commands::generate::man_pages(&folder),
+        Command::Man { directory } => commands::generate::man_pages(&directory),
         Command::Mcp(args) => commands::mcp::main(&args, &backend),
         Command::Audit(args) => commands::audit::main(&args),
         Command::Settings(args) => commands::daemon::settings::main(&args, &backend),
@@ -311,8 +311,8 @@ fn printed(result: std::io::Result<()>) {
     }
 }
 
-/// The descriptors that the arguments name as files (`--hosts @<(list)`, `cp host:log /dev/fd/3`). The daemon and ssh keep none:
-/// ssh closes what it inherits as the first of all.
+/// The descriptors that the arguments name as files (`--hosts @<(list)`, `cp host:log /dev/fd/3`). The daemon and ssh keep
+/// none: ssh closes what it inherits as the first of all.
 fn named_descriptors() -> Vec<i32> {
     let mut typed = std::env::args_os();
     if typed.next().is_some_and(|name| is_named_ssh(&name)) {

@@ -1,7 +1,7 @@
 //! Standard input, for all hosts of a command.
 //!
 //! Each host reads all of it, at its own speed and from whenever its turn comes. A file is opened anew for each of them.
-//! Anything else is read once into a file without a name in the folder for temporary files, and from there by each
+//! Anything else is read once into a file without a name in the directory for temporary files, and from there by each
 //! host: memory holds none of it. The file grows by at most [`AHEAD`] beyond the slowest host that runs, and what
 //! all have read is given back; only for hosts that have not begun yet it holds everything. A host that reads nothing at all
 //! while others wait for it loses its place after [`PATIENCE`]: it ends well if it never reads on.
@@ -76,7 +76,8 @@ impl Stdin {
     }
 }
 
-/// All of this process's standard input, piece by piece, for those who hand it to others; `None` where [`Stdin`] has nothing.
+/// All of this process's standard input, piece by piece, for those who hand it to others; `None` where [`Stdin`] has
+/// nothing.
 pub(crate) fn whole() -> anyhow::Result<Option<Input>> {
     let fd = given()?.map(|(fd, _)| fd);
     fd.map(Input::new).transpose().context("reading the input")
@@ -242,10 +243,10 @@ impl Spool {
             let (spool, len) = (self.clone(), data.len() as u64);
             let written = blocking(move || spool.file.write_all_at(&data, bytes)).await;
             written.map_err(|error| {
-                let folder = std::env::temp_dir();
+                let directory = std::env::temp_dir();
                 io::Error::new(
                     error.kind(),
-                    format!("keeping it in {}: {error}", folder.display()),
+                    format!("keeping it in {}: {error}", directory.display()),
                 )
             })?;
             bytes += len;

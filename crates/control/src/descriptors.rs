@@ -28,16 +28,16 @@ pub fn close_inherited(kept: &[i32]) {
 /// Returns whether there is nothing to close, as for most programs, in one system call: Linux tells since 6.2 as the
 /// directory's size how many descriptors there are. Rust's start has opened the three where the caller had closed them.
 fn has_standard_streams_only() -> bool {
-    std::fs::metadata("/proc/self/fd").is_ok_and(|folder| folder.len() == 3)
+    std::fs::metadata("/proc/self/fd").is_ok_and(|directory| directory.len() == 3)
 }
 
 /// All that are open.
 fn listed() -> rustix::io::Result<Vec<i32>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
-    let itself = folder.as_raw_fd();
+    let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
+    let itself = directory.as_raw_fd();
     let mut open = Vec::new();
-    for entry in Dir::new(folder)? {
+    for entry in Dir::new(directory)? {
         let number = entry?
             .file_name()
             .to_str()

@@ -107,8 +107,8 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_own_file_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
         let (_first, first) = listen(&path).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);

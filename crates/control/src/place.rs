@@ -55,11 +55,11 @@ impl Place {
         let home = var("HOME");
         let under_home = |path: &str| home.as_ref().map(|home| home.join(path));
         let run_user = || {
-            let folder = PathBuf::from(format!("/run/user/{}", rustix::process::getuid().as_raw()));
-            folder.is_dir().then_some(folder)
+            let directory = PathBuf::from(format!("/run/user/{}", rustix::process::getuid().as_raw()));
+            directory.is_dir().then_some(directory)
         };
         let runtime = var("XDG_RUNTIME_DIR")
-            .filter(|folder| folder.is_dir())
+            .filter(|directory| directory.is_dir())
             .or_else(run_user)
             .or_else(|| var("XDG_CACHE_HOME"))
             .or_else(|| under_home(".cache"))
@@ -158,8 +158,8 @@ impl Place {
 ///
 /// # Errors
 /// It is not, or cannot be made.
-pub fn make_private(folder: &Path) -> Result<(), PlaceError> {
-    own::make_directory(folder)?;
+pub fn make_private(directory: &Path) -> Result<(), PlaceError> {
+    own::make_directory(directory)?;
     Ok(())
 }
 
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_folders_are_not_used() {
+    fn relative_directories_are_not_used() {
         let place = find(&[
             ("XDG_CONFIG_HOME", "x"),
             ("XDG_STATE_HOME", "/s"),

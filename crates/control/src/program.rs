@@ -69,7 +69,7 @@ pub fn find() -> Result<PathBuf, ProgramError> {
             false => Err(ProgramError::NotThere(named)),
         };
     }
-    near(&our_folder()?, NAME).map_err(|(beside, libexec)| ProgramError::Missing { beside, libexec })
+    near(&our_directory()?, NAME).map_err(|(beside, libexec)| ProgramError::Missing { beside, libexec })
 }
 
 /// The path of the program that shows what the daemon does: beside this one, or in `../libexec/trunkline`.
@@ -97,7 +97,7 @@ pub fn find_mcp() -> Result<PathBuf, ProgramError> {
 }
 
 fn find_part(name: &'static str, purpose: &'static str) -> Result<PathBuf, ProgramError> {
-    near(&our_folder()?, name).map_err(|(beside, libexec)| ProgramError::MissingPart {
+    near(&our_directory()?, name).map_err(|(beside, libexec)| ProgramError::MissingPart {
         name,
         purpose,
         beside,
@@ -106,18 +106,18 @@ fn find_part(name: &'static str, purpose: &'static str) -> Result<PathBuf, Progr
 }
 
 /// Returns the directory of this program, wherever links to it are.
-fn our_folder() -> Result<PathBuf, ProgramError> {
+fn our_directory() -> Result<PathBuf, ProgramError> {
     let ourselves = std::env::current_exe().and_then(|path| path.canonicalize());
     let ourselves = ourselves.map_err(|error| ProgramError::NoPath(error.to_string()))?;
     Ok(ourselves.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
 /// A program's path near a directory, or the two where it would be.
-fn near(folder: &Path, name: &str) -> Result<PathBuf, (PathBuf, PathBuf)> {
-    let beside = folder.join(name);
-    let libexec = folder
+fn near(directory: &Path, name: &str) -> Result<PathBuf, (PathBuf, PathBuf)> {
+    let beside = directory.join(name);
+    let libexec = directory
         .parent()
-        .unwrap_or(folder)
+        .unwrap_or(directory)
         .join("libexec/trunkline")
         .join(name);
     if beside.is_file() {
@@ -137,8 +137,8 @@ mod tests {
     fn it_is_beside_the_program_or_in_libexec() {
         let dir = tempfile::tempdir().unwrap();
         let (bin, libexec) = (dir.path().join("bin"), dir.path().join("libexec/trunkline"));
-        for folder in [&bin, &libexec] {
-            std::fs::create_dir_all(folder).unwrap();
+        for directory in [&bin, &libexec] {
+            std::fs::create_dir_all(directory).unwrap();
         }
         assert_eq!(near(&bin, NAME), Err((bin.join(NAME), libexec.join(NAME))));
         std::fs::write(libexec.join(NAME), "").unwrap();

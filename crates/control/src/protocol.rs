@@ -89,8 +89,8 @@ pub enum Request {
         /// [`Place::mux`](crate::place::Place::mux) is made when it is missing. `None` for the host's ControlPath,
         /// which then has to be in that directory, without a ControlMaster.
         path: Option<PathBuf>,
-        /// The process that will come to the socket, by its number, where it is known. It is not served there as a client of a
-        /// host with other settings, to which the same socket may belong by the time it comes.
+        /// The process that will come to the socket, by its number, where it is known. It is not served there as a client of
+        /// a host with other settings, to which the same socket may belong by the time it comes.
         client: Option<u32>,
     },
     /// Whether a host is to be reached over shared connections or not at all: answered by [`Reply::MustShare`].
@@ -172,7 +172,7 @@ pub enum Request {
         /// The host.
         host: HostRequest,
         /// The directory, with a slash behind it; empty for where SFTP begins.
-        folder: String,
+        directory: String,
         /// The beginning of their names.
         prefix: String,
     },
@@ -501,8 +501,8 @@ pub enum Reply {
     Proxy(String),
     /// To an [`SshClient`] that does not overrule it: what LogLevel says, where that is not INFO.
     LogLevel(LogLevel),
-    /// To an [`SshClient`]: what is being done, as far as its log level lets it through; and what was done while a connection
-    /// was made that it shares.
+    /// To an [`SshClient`]: what is being done, as far as its log level lets it through; and what was done while a
+    /// connection was made that it shares.
     Log(LogLine),
     /// To an [`SshClient`], before the session begins: LocalCommand, for the caller's shell. Answered by
     /// [`Request::LocalCommandDone`].
@@ -626,7 +626,8 @@ pub enum Reply {
     MustShare(bool),
     /// The answer to [`Request::Close`]: how many connections.
     Closed(usize),
-    /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`], [`Request::Forget`] and [`Request::Stop`].
+    /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`], [`Request::Forget`] and
+    /// [`Request::Stop`].
     Done,
 }
 
@@ -726,7 +727,7 @@ pub struct RemoteName {
     /// The name.
     pub name: String,
     /// Whether it is a directory, or leads to one.
-    pub is_folder: bool,
+    pub is_directory: bool,
 }
 
 /// The daemon itself, as `trunkline status` shows it.

@@ -60,14 +60,14 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The same, with relative paths seen from `folder`.
+    /// The same, with relative paths seen from `directory`.
     #[must_use]
-    pub fn seen_from(self, folder: &Path) -> Self {
+    pub fn seen_from(self, directory: &Path) -> Self {
         match self {
-            Self::Fifo(path) => Self::Fifo(folder.join(path)),
-            Self::Socket(path) => Self::Socket(folder.join(path)),
-            Self::File(path) => Self::File(folder.join(path)),
-            Self::Path(path) => Self::Path(folder.join(path)),
+            Self::Fifo(path) => Self::Fifo(directory.join(path)),
+            Self::Socket(path) => Self::Socket(directory.join(path)),
+            Self::File(path) => Self::File(directory.join(path)),
+            Self::Path(path) => Self::Path(directory.join(path)),
         }
     }
 }

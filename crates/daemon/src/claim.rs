@@ -14,7 +14,7 @@ use crate::place::{Place, PlaceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// No folder for it.
+    /// No directory for it.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// Another one runs.
@@ -54,8 +54,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Takes the lock and listens: on what a service manager has `handed_over`, or on a socket of its own. Whoever has the lock
-    /// owns the socket, so that a file found there is a dead daemon's.
+    /// Takes the lock and listens: on what a service manager has `handed_over`, or on a socket of its own. Whoever has the
+    /// lock owns the socket, so that a file found there is a dead daemon's.
     ///
     /// # Errors
     /// [`StartError`].
@@ -99,7 +99,7 @@ impl Claim {
         if std::fs::symlink_metadata(&socket).is_ok_and(|found| !found.file_type().is_socket()) {
             return Err(StartError::Foreign(socket));
         }
-        // The folder's mode keeps others out; the socket's own does so again.
+        // The directory's mode keeps others out; the socket's own does so again.
         let (listener, file) = own_socket::listen_anew(&socket).map_err(failed(socket))?;
         Ok(Self {
             listener,
@@ -114,7 +114,8 @@ impl Claim {
         self.file.is_none()
     }
 
-    /// Listens anew where the socket's file was removed. `false` where the lock's was, too: the place may be another daemon's.
+    /// Listens anew where the socket's file was removed. `false` where the lock's was, too: the place may be another
+    /// daemon's.
     pub(crate) fn hold(&mut self) -> bool {
         let own = FileId::of(&self.lock).ok();
         if own.is_none() || FileId::at(&self.place.lock()).ok() != own {
@@ -135,7 +136,8 @@ impl Claim {
     }
 }
 
-/// Takes the lock, unless a daemon has it. A client that looks whether it is free shares it for a moment, which is waited out.
+/// Takes the lock, unless a daemon has it. A client that looks whether it is free shares it for a moment, which is waited
+/// out.
 fn lock_alone(lock: &std::fs::File) -> bool {
     use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared};
     for _ in 0..100 {
@@ -161,7 +163,7 @@ pub(crate) enum PeerError {
     Stranger(u32),
 }
 
-/// Nobody but the owner of the daemon is served, whatever the modes of folder and socket.
+/// Nobody but the owner of the daemon is served, whatever the modes of directory and socket.
 pub(crate) fn check_peer(stream: &UnixStream) -> Result<(), PeerError> {
     let peer = stream.peer_cred().map_err(PeerError::Unknown)?;
     if peer.uid() != rustix::process::getuid().as_raw() {

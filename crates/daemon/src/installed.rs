@@ -43,8 +43,8 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_by_another_of_its_name_and_not_by_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, ours) = (folder.path().join("program"), folder.path().join("ours"));
+        let directory = tempfile::tempdir().unwrap();
+        let (path, ours) = (directory.path().join("program"), directory.path().join("ours"));
         std::fs::write(&path, "old").unwrap();
         std::fs::hard_link(&path, &ours).unwrap();
         assert!(!differs(&path, &ours));

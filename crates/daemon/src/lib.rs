@@ -22,18 +22,18 @@ pub use trunkline_control::socket::FrameError;
 pub use trunkline_control::{place, protocol};
 use trunkline_control::{stdio, terminal};
 
-/// Checks the audit trail in `folder`, or that of `place` where that is `None`, and describes it: for people, or as JSON.
+/// Checks the audit trail in `directory`, or that of `place` where that is `None`, and describes it: for people, or as JSON.
 /// `head` is an end of the trail that was noted earlier, as NUMBER:HASH, and has to be in it. Returns whether it is as it
 /// was written.
 ///
 /// # Errors
 /// It cannot be read, or is not there; `head` makes no sense.
 pub fn verify_audit(
-    folder: &std::path::Path,
+    directory: &std::path::Path,
     head: Option<&str>,
     json: bool,
 ) -> anyhow::Result<(bool, String)> {
-    let verdict = trunkline_audit::verify(folder, head)?;
+    let verdict = trunkline_audit::verify(directory, head)?;
     let text = match json {
         true => serde_json::to_string_pretty(&verdict)? + "\n",
         false => verdict.describe(),

@@ -35,7 +35,7 @@ use crate::observed::recording::Recordings;
 use crate::place::{Place, make_private};
 use crate::protocol::HostRequest;
 use crate::reports::engine_request;
-use crate::reports::unusable_folder;
+use crate::reports::unusable_directory;
 use crate::stop::Stop;
 use forwards::Forwards;
 use trunkline_audit::Audit;
@@ -53,7 +53,7 @@ pub(crate) fn decodes_proxied(packet: &bytes::Bytes) -> bool {
 /// The mux sockets of a daemon, one for each destination that asked for one.
 pub(crate) struct Sockets {
     engine: Engine,
-    folder: PathBuf,
+    directory: PathBuf,
     clients: TaskTracker,
     stop: Stop,
     activities: Arc<Activities>,
@@ -142,7 +142,7 @@ impl Sockets {
     ) -> Arc<Self> {
         Arc::new(Self {
             engine,
-            folder: place.mux(),
+            directory: place.mux(),
             clients,
             stop,
             activities,
@@ -205,13 +205,13 @@ impl Sockets {
             ));
         };
         // A slash in the user's or the host's name would lead elsewhere.
-        if path.parent() != Some(&self.folder) {
+        if path.parent() != Some(&self.directory) {
             return Err(Error::configuration(
                 host,
                 format!(
                     "its ControlPath is {}, not in {}",
                     path.display(),
-                    self.folder.display()
+                    self.directory.display()
                 ),
             ));
         }
@@ -277,8 +277,8 @@ impl Sockets {
                     why: "the daemon is ending".into(),
                 });
             }
-            if path.parent() == Some(&self.folder) {
-                make_private(&self.folder).map_err(unusable_folder)?;
+            if path.parent() == Some(&self.directory) {
+                make_private(&self.directory).map_err(unusable_directory)?;
             }
             let (listener, listening) = bind(path)?;
             let accepting = self
@@ -325,8 +325,8 @@ impl Sockets {
         }
     }
 
-    /// The host that a socket's client means, as the configuration is now: by its own settings, where it was told to come with
-    /// some.
+    /// The host that a socket's client means, as the configuration is now: by its own settings, where it was told to come
+    /// with some.
     async fn host(&self, socket: &Socket, client: Option<u32>) -> Result<Host, Error> {
         let own = socket.state().expected_request(client);
         let is_own = own.is_some();
@@ -341,8 +341,8 @@ impl Sockets {
         Ok(host)
     }
 
-    /// The same for what one client asks to be forwarded, by its own settings where it has said what they are, and the folder
-    /// in which its paths begin.
+    /// The same for what one client asks to be forwarded, by its own settings where it has said what they are, and the
+    /// directory in which its paths begin.
     async fn host_of(&self, socket: &Socket, client: Option<u32>) -> Result<(Host, PathBuf), Error> {
         let request = socket.state().request_of(client);
         let asked = engine_request(&request);
@@ -582,12 +582,12 @@ fn is_served(path: &Path) -> io::Result<bool> {
 /// lock, and has looked for a living one of its own.
 fn bind(path: &Path) -> Result<(UnixListener, Listening), Error> {
     let failed = |error: io::Error| Error::local(format!("cannot listen on {}", path.display()), error);
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let found = folder.metadata().map_err(failed)?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let found = directory.metadata().map_err(failed)?;
     if found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o077 != 0 {
         return Err(Error::Invalid(format!(
-            "{} belongs to somebody else or is open to others: a mux socket's folder must be yours, with mode 0700",
-            folder.display()
+            "{} belongs to somebody else or is open to others: a mux socket's directory must be yours, with mode 0700",
+            directory.display()
         )));
     }
     match path.symlink_metadata() {

@@ -1,8 +1,9 @@
 //! The OpenSSH transport: hosts that need what the engine cannot do, kept warm by masters of the system's ssh.
 //!
 //! A master is an ssh that was told to stay (ControlMaster, ControlPersist), one for each sharing key, with its socket in
-//! a folder of ours. The caller's environment is in that key, since ssh itself reads it. Whoever wants a session runs ssh with the same options: it uses the master, or becomes it. Where
-//! somebody can be asked, that is the client itself, on the user's terminal; for all others the daemon runs it.
+//! a directory of ours. The caller's environment is in that key, since ssh itself reads it. Whoever wants a session runs ssh
+//! with the same options: it uses the master, or becomes it. Where somebody can be asked, that is the client itself, on the
+//! user's terminal; for all others the daemon runs it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,7 +28,7 @@ use crate::protocol::{
     Transport,
 };
 use crate::reports;
-use crate::reports::unusable_folder;
+use crate::reports::unusable_directory;
 use crate::reports::{address, engine_request, plain_begun};
 
 /// What is read of a session's output at a time.
@@ -35,7 +36,7 @@ const CHUNK: usize = 32 * 1024;
 
 /// The masters that this daemon knows of. They live on without it, for as long as ControlPersist says.
 pub(crate) struct Masters {
-    folder: PathBuf,
+    directory: PathBuf,
     mux: PathBuf,
     engine: Engine,
     /// Guards the table for as long as a look-up takes.
@@ -55,7 +56,7 @@ impl Masters {
     /// None yet. A master stays for as long as the engine's settings let a connection be idle.
     pub(crate) fn new(place: &Place, engine: Engine) -> Self {
         Self {
-            folder: place.masters(),
+            directory: place.masters(),
             mux: place.mux(),
             engine,
             known: Mutex::default(),
@@ -65,7 +66,7 @@ impl Masters {
     /// The options by which ssh uses the host's master. A ControlPath of the user's own is left as it is.
     pub(crate) fn options(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Vec<OsString>, Error> {
         let known = self.know(host, world)?;
-        if known.master.path.parent() == Some(&self.folder) {
+        if known.master.path.parent() == Some(&self.directory) {
             let idle = self.engine.settings().idle_timeout;
             let idle = if known.pinned { FOREVER } else { idle };
             return Ok(known.master.options(idle, self.engine.confirms_use(host)));
@@ -75,7 +76,7 @@ impl Masters {
 
     /// Notes a host.
     fn know(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<MasterHost, Error> {
-        make_private(&self.folder).map_err(unusable_folder)?;
+        make_private(&self.directory).map_err(unusable_directory)?;
         let host = host.through_ssh(world);
         let key = host.sharing_key();
         let mut table = self.known();
@@ -83,7 +84,7 @@ impl Masters {
             let own = Master::of_user(&host, &self.mux);
             MasterHost {
                 host,
-                master: own.unwrap_or_else(|| Master::at(self.folder.join(key.to_string()))),
+                master: own.unwrap_or_else(|| Master::at(self.directory.join(key.to_string()))),
                 world: world.clone(),
                 pinned: false,
             }

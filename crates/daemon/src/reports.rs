@@ -57,11 +57,11 @@ pub(crate) fn address(config: &HostConfig) -> String {
     format!("{}@{}:{}", config.user, config.hostname, config.port)
 }
 
-/// A folder of the daemon's that cannot be used.
-pub(crate) fn unusable_folder(error: PlaceError) -> trunkline::Error {
+/// A directory of the daemon's that cannot be used.
+pub(crate) fn unusable_directory(error: PlaceError) -> trunkline::Error {
     match error {
-        PlaceError::NotOwn(OwnError::Io(folder, error)) => {
-            trunkline::Error::local(format!("cannot create directory {}", folder.display()), error)
+        PlaceError::NotOwn(OwnError::Io(directory, error)) => {
+            trunkline::Error::local(format!("cannot create directory {}", directory.display()), error)
         }
         error => trunkline::Error::Invalid(error.to_string()),
     }

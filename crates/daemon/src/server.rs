@@ -91,8 +91,8 @@ struct Service {
 }
 
 impl Service {
-    /// Whether it ends because of an update of its program. A service manager starts the new one only when this one has ended,
-    /// and clients wait for that: there, what is under way is let end before.
+    /// Whether it ends because of an update of its program. A service manager starts the new one only when this one has
+    /// ended, and clients wait for that: there, what is under way is let end before.
     fn makes_room(&self) -> bool {
         let installed = self.installed.as_ref();
         installed.is_some_and(|installed| installed.is_replaced())
@@ -121,8 +121,8 @@ impl Service {
     }
 }
 
-/// Serves clients, once it has said that it is `ready`, until `shutdown` is done or a client asks to stop; then lets sessions
-/// end.
+/// Serves clients, once it has said that it is `ready`, until `shutdown` is done or a client asks to stop; then lets
+/// sessions end.
 ///
 /// # Errors
 /// The audit trail, or the recordings, cannot be begun.
@@ -551,12 +551,16 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
             &world,
             config_file.as_deref(),
         )),
-        Request::RemoteNames { host, folder, prefix } => {
-            let subject = Subject::of("listing", &host.destination.host).to(&folder);
+        Request::RemoteNames {
+            host,
+            directory,
+            prefix,
+        } => {
+            let subject = Subject::of("listing", &host.destination.host).to(&directory);
             let entry = recorder.entry(subject);
             let listed = async {
                 entry.begin(|subject| subject).await?;
-                completing::remote_names(engine, &host, &folder, &prefix).await
+                completing::remote_names(engine, &host, &directory, &prefix).await
             };
             let reply = outcome(listed.await);
             entry.end_by(&reply);
@@ -715,8 +719,8 @@ const TOLD: Duration = Duration::from_secs(1);
 /// How long a session may take to end after its client has left.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Does something that may ask the user questions, and is told when its client wants it to stop. When the client leaves, that
-/// is so much longer under way.
+/// Does something that may ask the user questions, and is told when its client wants it to stop. When the client leaves,
+/// that is so much longer under way.
 async fn serve_questions(
     reader: &mut FrameReader,
     replies: &mpsc::Sender<Reply>,

@@ -76,13 +76,13 @@ pub enum MemoryPlace {
     /// Nowhere: it lasts as long as the engine.
     #[default]
     Process,
-    /// In a file in this folder.
-    Folder(std::path::PathBuf),
+    /// In a file in this directory.
+    Directory(std::path::PathBuf),
 }
 
 impl From<&Path> for MemoryPlace {
-    fn from(folder: &Path) -> Self {
-        Self::Folder(folder.to_owned())
+    fn from(directory: &Path) -> Self {
+        Self::Directory(directory.to_owned())
     }
 }
 
@@ -91,7 +91,7 @@ impl Engine {
     pub fn new(settings: Settings, memory: MemoryPlace) -> Self {
         let memory = match memory {
             MemoryPlace::Process => Memory::in_memory(),
-            MemoryPlace::Folder(folder) => Memory::open(&folder),
+            MemoryPlace::Directory(directory) => Memory::open(&directory),
         };
         let names = NameBudget::new((settings.names_memory as usize).saturating_mul(1024 * 1024));
         Self::with(settings, Arc::new(memory), Arc::new(Resolver::new()), names)
@@ -303,8 +303,8 @@ impl Engine {
         pools.iter().map(|pool| HostStatus::of(pool)).collect()
     }
 
-    /// Closes the connections that `choose` picks by their configuration: at once, or when their sessions have ended. Returns how
-    /// many connections that were; those count once that end later, unless this ends them now.
+    /// Closes the connections that `choose` picks by their configuration: at once, or when their sessions have ended.
+    /// Returns how many connections that were; those count once that end later, unless this ends them now.
     ///
     /// Until they have ended they are part of the [status](Self::status), and can be closed at once. Nobody new shares them.
     pub fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {

@@ -23,10 +23,10 @@ pub use lesson::{Lesson, Lessons};
 
 /// The facts about every host that this user has connected to.
 ///
-/// [`recall`](Self::recall), [`facts`](Self::facts) and [`list`](Self::list) read. [`update`](Self::update) and [`forget`](Self::forget)
-/// change the copy in this process at once and leave the disk to a background thread, for which
-/// [`flush`](Self::flush) and dropping wait. A host is read from disk at most once in the life of a `Memory`, so
-/// what another process learns later is not seen; the last to write a host wins.
+/// [`recall`](Self::recall), [`facts`](Self::facts) and [`list`](Self::list) read. [`update`](Self::update) and
+/// [`forget`](Self::forget) change the copy in this process at once and leave the disk to a background thread, for which
+/// [`flush`](Self::flush) and dropping wait. A host is read from disk at most once in the life of a `Memory`, so what
+/// another process learns later is not seen; the last to write a host wins.
 ///
 /// ```
 /// use trunkline::memory::{HostId, Lesson, Memory};
@@ -48,8 +48,8 @@ pub struct Memory {
     left_to_ssh: Mutex<HashSet<LogIn>>,
 }
 
-/// An account with what a configuration logs in to it with. Another configuration, and a key file that was written anew, is another
-/// log-in.
+/// An account with what a configuration logs in to it with. Another configuration, and a key file that was written anew, is
+/// another log-in.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct LogIn {
     host: HostId,
@@ -79,23 +79,23 @@ impl LogIn {
 const MOST_LEFT: usize = 10_000;
 
 impl Memory {
-    /// The memory kept in `folder` (created with mode 0700 if missing), in a file of mode 0600.
+    /// The memory kept in `directory` (created with mode 0700 if missing), in a file of mode 0600.
     ///
     /// Never fails: a corrupt file is moved aside and begun anew, and where there is no way to keep a file
-    /// (a read-only folder, a file that a newer version wrote) the memory lasts as long as the process. Each is
+    /// (a read-only directory, a file that a newer version wrote) the memory lasts as long as the process. Each is
     /// told in one warning. In a child that `fork` made of a process with such a memory it lasts as long as the child, and
     /// knows nothing of its parent's.
     #[must_use]
-    pub fn open(folder: &Path) -> Self {
+    pub fn open(directory: &Path) -> Self {
         if !disk::is_usable_here() {
             tracing::debug!("host memory is not kept by a child that fork made");
             return Self::in_memory();
         }
-        let folder = folder.to_owned();
+        let directory = directory.to_owned();
         let open = move || {
-            Disk::open(&folder)
+            Disk::open(&directory)
                 .map_err(|error| {
-                    tracing::warn!("host memory is not kept in {}: {error}", folder.display());
+                    tracing::warn!("host memory is not kept in {}: {error}", directory.display());
                 })
                 .ok()
         };
@@ -304,23 +304,23 @@ mod tests {
 
     #[test]
     fn a_log_in_that_is_left_to_ssh_is_that_of_its_keys() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let with = |name: &str| {
             let mut config = HostConfig::explicit("db1", 22, "me").unwrap();
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             config.identity_files = vec![IdentityFile {
                 path,
                 is_default: false,
             }];
             config
         };
-        std::fs::write(folder.path().join("old"), "a key in PEM").unwrap();
+        std::fs::write(directory.path().join("old"), "a key in PEM").unwrap();
         let memory = Memory::in_memory();
         memory.leave_to_ssh(&with("old"));
         assert!(memory.is_left_to_ssh(&with("old")));
         assert!(!memory.is_left_to_ssh(&with("new")));
         // It was converted.
-        std::fs::write(folder.path().join("old"), "a key in OpenSSH's format").unwrap();
+        std::fs::write(directory.path().join("old"), "a key in OpenSSH's format").unwrap();
         assert!(!memory.is_left_to_ssh(&with("old")));
         memory.leave_to_ssh(&with("old"));
         memory.forget(&HostId::of(&with("old")));
@@ -329,9 +329,9 @@ mod tests {
 
     #[test]
     fn facts_outlive_the_memory_that_learned_them() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let learned = {
-            let memory = Memory::open(folder.path());
+            let memory = Memory::open(directory.path());
             memory.update(&host("a"), |facts| {
                 facts.banner = Some("SSH-2.0-OpenSSH_9.2p1".into());
                 facts.kex_first = Some("sntrup761x25519-sha512".into());
@@ -345,7 +345,7 @@ mod tests {
             });
             memory.facts(&host("a")).unwrap()
         };
-        let memory = Memory::open(folder.path());
+        let memory = Memory::open(directory.path());
         assert!(memory.is_persistent());
         assert_eq!(memory.facts(&host("a")), Some(learned));
         assert_eq!(memory.facts(&HostId::new("a", 23, "root")), None);
@@ -354,9 +354,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_recalled_host_is_not_read_from_the_disk_again() {
-        let folder = tempfile::tempdir().unwrap();
-        Memory::open(folder.path()).update(&host("a"), |facts| facts.lessons.learn(Lesson::MaxSessions, 3));
-        let memory = Arc::new(Memory::open(folder.path()));
+        let directory = tempfile::tempdir().unwrap();
+        Memory::open(directory.path())
+            .update(&host("a"), |facts| facts.lessons.learn(Lesson::MaxSessions, 3));
+        let memory = Arc::new(Memory::open(directory.path()));
         memory.recall(&host("a")).await;
         memory.recall(&host("b")).await;
         let known = lock(&memory.known).clone();
@@ -369,9 +370,9 @@ mod tests {
 
     #[test]
     fn a_forgotten_host_stays_forgotten() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         {
-            let memory = Memory::open(folder.path());
+            let memory = Memory::open(directory.path());
             memory.update(&host("a"), |_| {});
             memory.update(&host("b"), |_| {});
             memory.flush();
@@ -379,7 +380,7 @@ mod tests {
             assert_eq!(memory.facts(&host("a")), None);
             assert_eq!(memory.list().len(), 1);
         }
-        let listed = Memory::open(folder.path()).list();
+        let listed = Memory::open(directory.path()).list();
         assert_eq!(
             listed.into_iter().map(|(host, _)| host).collect::<Vec<_>>(),
             [host("b")]
@@ -401,38 +402,38 @@ mod tests {
     #[test]
     fn only_the_owner_can_read_the_file() {
         let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("state/trunkline");
-        let memory = Memory::open(&folder);
+        let directory = parent.path().join("state/trunkline");
+        let memory = Memory::open(&directory);
         memory.update(&host("a"), |_| {});
         memory.flush();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&folder), 0o700);
-        for entry in fs::read_dir(&folder).unwrap() {
+        assert_eq!(mode(&directory), 0o700);
+        for entry in fs::read_dir(&directory).unwrap() {
             assert_eq!(mode(&entry.unwrap().path()), 0o600);
         }
     }
 
     #[test]
     fn a_corrupt_file_is_moved_aside_and_begun_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(FILE_NAME), [b'x'; 8192]).unwrap();
-        let memory = Memory::open(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(FILE_NAME), [b'x'; 8192]).unwrap();
+        let memory = Memory::open(directory.path());
         assert!(memory.is_persistent());
         memory.update(&host("a"), |_| {});
         drop(memory);
-        assert!(Memory::open(folder.path()).facts(&host("a")).is_some());
-        assert!(folder.path().join(format!("{FILE_NAME}.corrupt")).exists());
+        assert!(Memory::open(directory.path()).facts(&host("a")).is_some());
+        assert!(directory.path().join(format!("{FILE_NAME}.corrupt")).exists());
     }
 
     #[test]
     fn a_newer_file_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(FILE_NAME);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(FILE_NAME);
         Connection::open(&file)
             .unwrap()
             .pragma_update(None, "user_version", 1000)
             .unwrap();
-        let memory = Memory::open(folder.path());
+        let memory = Memory::open(directory.path());
         assert!(!memory.is_persistent());
         memory.update(&host("a"), |_| {});
         assert!(memory.facts(&host("a")).is_some());
@@ -446,8 +447,8 @@ mod tests {
 
     #[test]
     fn a_file_of_the_first_format_is_brought_up_to_date() {
-        let folder = tempfile::tempdir().unwrap();
-        let old = Connection::open(folder.path().join(FILE_NAME)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let old = Connection::open(directory.path().join(FILE_NAME)).unwrap();
         old.execute_batch(MIGRATIONS[0]).unwrap();
         old.pragma_update(None, "user_version", 1).unwrap();
         old.execute(
@@ -456,7 +457,7 @@ mod tests {
         )
         .unwrap();
         drop(old);
-        let memory = Memory::open(folder.path());
+        let memory = Memory::open(directory.path());
         assert!(memory.is_persistent());
         let facts = memory.facts(&host("a")).unwrap();
         assert_eq!(facts.banner.as_deref(), Some("SSH-2.0-x"));
@@ -464,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_folder_the_memory_lasts_as_long_as_the_process() {
+    fn without_a_directory_the_memory_lasts_as_long_as_the_process() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let memory = Memory::open(&file.path().join("below-a-file"));
         assert!(!memory.is_persistent());
@@ -475,11 +476,11 @@ mod tests {
 
     #[test]
     fn a_disk_that_fails_later_is_given_up_without_losing_what_is_known() {
-        let folder = tempfile::tempdir().unwrap();
-        let memory = Memory::open(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let memory = Memory::open(directory.path());
         assert!(memory.is_persistent());
         let trigger = "CREATE TRIGGER full BEFORE INSERT ON hosts BEGIN SELECT RAISE(ABORT, 'full'); END;";
-        Connection::open(folder.path().join(FILE_NAME))
+        Connection::open(directory.path().join(FILE_NAME))
             .unwrap()
             .execute_batch(trigger)
             .unwrap();
@@ -493,12 +494,12 @@ mod tests {
 
     #[test]
     fn two_processes_may_share_a_file() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         thread::scope(|scope| {
             for writer in 0..4 {
-                let folder = folder.path();
+                let directory = directory.path();
                 scope.spawn(move || {
-                    let memory = Memory::open(folder);
+                    let memory = Memory::open(directory);
                     for number in 0..50 {
                         memory.update(&host(&format!("{writer}-{number}")), |_| {});
                     }
@@ -506,7 +507,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(Memory::open(folder.path()).list().len(), 200);
+        assert_eq!(Memory::open(directory.path()).list().len(), 200);
     }
 
     #[test]
@@ -528,9 +529,9 @@ mod tests {
             if header {
                 bytes.splice(0..0, *b"SQLite format 3\0");
             }
-            let folder = tempfile::tempdir().unwrap();
-            fs::write(folder.path().join(FILE_NAME), bytes).unwrap();
-            let memory = Memory::open(folder.path());
+            let directory = tempfile::tempdir().unwrap();
+            fs::write(directory.path().join(FILE_NAME), bytes).unwrap();
+            let memory = Memory::open(directory.path());
             memory.update(&host("a"), |_| {});
             prop_assert!(memory.facts(&host("a")).is_some());
             prop_assert_eq!(memory.list().len(), 1);

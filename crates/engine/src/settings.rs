@@ -524,8 +524,8 @@ mod tests {
 
     #[test]
     fn a_missing_file_means_defaults_and_another_problem_names_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("config.toml");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.toml");
         assert_eq!(Settings::read(&file).unwrap(), Settings::default());
         std::fs::write(&file, "max_lanes = 0").unwrap();
         let invalid = Settings::read(&file).unwrap_err().to_string();
@@ -533,7 +533,7 @@ mod tests {
             invalid.contains("config.toml line 1: ") && invalid.ends_with("at least 1"),
             "{invalid}"
         );
-        let unreadable = Settings::read(folder.path()).unwrap_err();
+        let unreadable = Settings::read(directory.path()).unwrap_err();
         assert!(
             matches!(unreadable, SettingsError::Unreadable(..)),
             "{unreadable}"

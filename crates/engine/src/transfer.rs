@@ -7,7 +7,7 @@
 //! | `target`, `top` | what is found out of the target before anything is copied |
 //! | `list` | what there is to copy: names, as they are found |
 //! | `down`, `up` | how it is copied: towards this machine, towards a server |
-//! | `folder` | the local folder that is written into, and nowhere else |
+//! | `directory` | the local directory that is written into, and nowhere else |
 //! | `tree` | what has been made below the target, and where something may be made |
 //! | `pattern` | patterns of names, as scp's and rsync's |
 //! | `filter` | which names are left out |
@@ -35,11 +35,11 @@ mod compare;
 mod compression;
 mod content;
 mod delete;
+mod directory;
 mod down;
 mod exposed;
 mod filter;
 mod finish;
-mod folder;
 mod hard_links;
 mod item;
 mod job;
@@ -80,7 +80,7 @@ pub use trunkline_request::mode::{ModeChange, ModeError};
 use crate::error::Error;
 use job::Job;
 pub(crate) use parallel::usual_streams;
-use path::{folder_and_name, shown};
+use path::{directory_and_name, shown};
 pub use place::Location;
 use place::Place;
 pub use progress::Progress;
@@ -92,13 +92,13 @@ use top::{Source, Top};
 /// Copies `sources` to `target`, as cp(1) does: into it if it is a directory, which it must be for several sources. A
 /// source directory goes with its name into a target that is there, and under the target's name where there is none.
 /// Symbolic links that the sources name are followed, those in trees are copied. Of two sources that have one name the
-/// first is copied; folders of one name become one.
+/// first is copied; directories of one name become one.
 ///
 /// A file is written under a name of its own beside the target and renamed when it is whole, so that nobody meets half
 /// of it. One that is replaced keeps its owner and permissions; a link that the user named leads on to what is written,
 /// and pipes and devices are written to. Dropping the future ends the copy.
 ///
-/// Below the target nothing is made in a folder that is a link, whoever made it.
+/// Below the target nothing is made in a directory that is a link, whoever made it.
 ///
 /// # Errors
 /// What keeps all of it from being copied: no session, no target. What concerns one file is told to `progress`, and
@@ -159,7 +159,7 @@ pub async fn copy_at(
         job.there.add(&Bytes::new(), listing);
     }
     if let (Some(_), false, [source]) = (&top.name, options.mkdir, sources)
-        && folder_and_name(&source.path()).1 != "."
+        && directory_and_name(&source.path()).1 != "."
     {
         let (source, target) = (shown(&source.path()), shown(&target.path()));
         let rest = format!("; copy {source}/. for the rest, since {target} is a directory by now");

@@ -251,7 +251,7 @@ impl Tuning<'_> {
         let sftp = host.sftp().await?;
         let limits = sftp.limits().await?;
         self.largest = limits.max_read.min(limits.max_write);
-        let names = Names::new(&flow::folder(&sftp, self.options.folder.as_deref()).await?);
+        let names = Names::new(&flow::directory(&sftp, self.options.directory.as_deref()).await?);
         let mut lane = Lane::new(sftp, &self.samples, self.rtt);
         // Named before they are made: whatever was made is removed.
         self.names = Some(names.clone());

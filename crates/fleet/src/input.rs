@@ -111,13 +111,13 @@ impl Input {
     pub(crate) async fn fetch(
         bucket: &Bucket,
         wanted: &OrderedInput,
-        folder: &Path,
+        directory: &Path,
     ) -> Result<Self, InputError> {
         let pieces = wanted.bytes.div_ceil(PIECE as u64);
         if wanted.bytes > LONGEST_INPUT || pieces != u64::from(wanted.pieces) || !is_plain(&wanted.id) {
             return Err(InputError::Malformed);
         }
-        let file = Arc::new(tempfile::tempfile_in(folder)?);
+        let file = Arc::new(tempfile::tempfile_in(directory)?);
         let (mut digest, mut bytes) = (Context::new(&SHA256), 0);
         for number in 0..wanted.pieces {
             let piece = piece(bucket, &bucket.input_subject(&wanted.id, number)).await?;

@@ -18,7 +18,8 @@ pub struct IntentLog {
     disk: Connection,
     /// The fleet that it is kept for: the log of another one says nothing about this.
     fleet: i64,
-    /// For how many seconds the name of what was executed is remembered, whatever NATS says that it still has; `None` for good.
+    /// For how many seconds the name of what was executed is remembered, whatever NATS says that it still has; `None` for
+    /// good.
     remembers: Option<u64>,
 }
 
@@ -29,8 +30,8 @@ pub enum Change {
     Intend(Intent),
     /// The result of an intent.
     Note(Intent, Returned),
-    /// An intent is settled, when this revision was the highest that had been seen. Where it had a result that is kept, so that
-    /// the same is never executed again.
+    /// An intent is settled, when this revision was the highest that had been seen. Where it had a result that is kept, so
+    /// that the same is never executed again.
     Close(Intent, u64),
     /// The highest revision that was seen.
     Highest(u64),
@@ -47,17 +48,18 @@ pub struct LogError {
 }
 
 impl IntentLog {
-    /// Opens the log of a fleet, which keeps jobs for so long, in a directory, which is made if missing; both are the user's alone.
+    /// Opens the log of a fleet, which keeps jobs for so long, in a directory, which is made if missing; both are the user's
+    /// alone.
     ///
     /// # Errors
     /// Where there is no directory, no right or no space.
-    pub fn open(folder: &Path, fleet: u64, keep: Duration) -> Result<Self, LogError> {
-        let file = folder.join("fleet.sqlite");
+    pub fn open(directory: &Path, fleet: u64, keep: Duration) -> Result<Self, LogError> {
+        let file = directory.join("fleet.sqlite");
         let failed = |why: String| LogError {
             file: file.display().to_string(),
             why,
         };
-        own::make_directory(folder).map_err(|error| failed(error.to_string()))?;
+        own::make_directory(directory).map_err(|error| failed(error.to_string()))?;
         let created = OpenOptions::new()
             .create(true)
             .append(true)
@@ -121,8 +123,9 @@ impl IntentLog {
         Ok(intents)
     }
 
-    /// Writes down what has come, all of it with one sync. Returns what became of each intent; the rest is written, or is told of
-    /// in the log of this process: a result is then lost if this process is, and an intent is settled again by the next one.
+    /// Writes down what has come, all of it with one sync. Returns what became of each intent; the rest is written, or is
+    /// told of in the log of this process: a result is then lost if this process is, and an intent is settled again by the
+    /// next one.
     pub fn write(&mut self, changes: &[Change]) -> Vec<Intended> {
         self.write_at(changes, seconds_since_1970())
     }
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn an_intent_lasts_until_it_is_closed_and_a_result_as_long_as_its_job() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let intent = |host| Intent {
             job: JobId("j".into()),
             host,
@@ -243,13 +246,13 @@ mod tests {
             output: 2,
         };
         let intend = |host| Change::Intend(intent(host));
-        let mut log = IntentLog::open(folder.path(), u64::MAX, KEEP).unwrap();
+        let mut log = IntentLog::open(directory.path(), u64::MAX, KEEP).unwrap();
         let noted = log.write(&[intend(0), intend(1), intend(2)]);
         assert_eq!(noted, vec![Intended::Noted; 3]);
         log.write(&[Change::Note(intent(1), returned.clone()), Change::Highest(42)]);
         drop(log);
 
-        let mut log = IntentLog::open(folder.path(), u64::MAX, KEEP).unwrap();
+        let mut log = IntentLog::open(directory.path(), u64::MAX, KEEP).unwrap();
         let expected = [(intent(0), None), (intent(1), Some(returned)), (intent(2), None)];
         assert_eq!(log.open_intents().unwrap(), expected);
         assert_eq!(log.highest(), 42);
@@ -277,7 +280,7 @@ mod tests {
         drop(log);
 
         // A fleet that was made anew in the place of that one.
-        let mut log = IntentLog::open(folder.path(), 1, KEEP).unwrap();
+        let mut log = IntentLog::open(directory.path(), 1, KEEP).unwrap();
         assert_eq!((log.open_intents().unwrap(), log.highest()), (vec![], 0));
         assert_eq!(log.write(&[intend(1)]), [Intended::Noted]);
     }

@@ -157,7 +157,7 @@ pub struct NodeOptions {
     /// On how many hosts it runs something at once.
     pub at_once: usize,
     /// The directory of its log of intents.
-    pub folder: PathBuf,
+    pub directory: PathBuf,
     /// Its allow list.
     pub allow: Arc<dyn AllowSource>,
 }
@@ -353,7 +353,7 @@ fn streaming(
 
 /// A node that remembers what its log has.
 async fn begin(bucket: &Bucket, options: &NodeOptions) -> Result<(Node, IntentLog), NodeError> {
-    let log = IntentLog::open(&options.folder, bucket.charter.id, bucket.charter.keep)?;
+    let log = IntentLog::open(&options.directory, bucket.charter.id, bucket.charter.keep)?;
     let mut node = Node::new(
         NodeSettings {
             me: Holder {
@@ -466,8 +466,9 @@ struct Running {
     moment: u64,
 }
 
-/// Whether the watches tell what happens. Where NATS was away, its client finds out by a heartbeat that did not come, 10 s later;
-/// and since others' leases last from when their renewal is *seen*, a node that is lost then would be replaced as much later.
+/// Whether the watches tell what happens. Where NATS was away, its client finds out by a heartbeat that did not come, 10 s
+/// later; and since others' leases last from when their renewal is *seen*, a node that is lost then would be replaced as
+/// much later.
 #[derive(Debug, Default)]
 struct Progress {
     /// The number of connections when the watches began.
@@ -637,8 +638,8 @@ impl Running {
         }
     }
 
-    /// Somebody wants a job to end. It is remembered where that one may not say so yet: the order may come later, and the allow
-    /// list may change.
+    /// Somebody wants a job to end. It is remembered where that one may not say so yet: the order may come later, and the
+    /// allow list may change.
     fn cancel(&mut self, node: &mut Node, job: &JobId, who: &str, cancel: &Signed) {
         if node.is_done(job) {
             return;
@@ -945,7 +946,7 @@ impl HostExecution {
         let mut work = self.work.clone();
         if let Some((wanted, fetched)) = &self.input {
             let fetch = async || {
-                Input::fetch(&self.bucket, wanted, &self.options.folder)
+                Input::fetch(&self.bucket, wanted, &self.options.directory)
                     .await
                     .map(Arc::new)
             };

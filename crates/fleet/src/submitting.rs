@@ -50,7 +50,7 @@ pub enum SubmitError {
     Unknown(JobId),
     /// It was written down, and is not there.
     #[error(
-        "NATS has taken job {0} and has lost it: the job may have started. NATS may be damaged (two servers that write to one folder?): \
+        "NATS has taken job {0} and has lost it: the job may have started. NATS may be damaged (two servers that write to one directory?): \
          put that right, and make the fleet anew (`trunkline fleet init --anew`)"
     )]
     Lost(JobId),
@@ -121,8 +121,8 @@ pub async fn submit_with(
     }
 }
 
-/// Says that a job is to end: what runs is ended, and nothing more is started. Nodes take that from who submitted it, and from
-/// whom their allow lists let.
+/// Says that a job is to end: what runs is ended, and nothing more is started. Nodes take that from who submitted it, and
+/// from whom their allow lists let.
 ///
 /// # Errors
 /// Where NATS does not take it.

@@ -29,8 +29,8 @@ pub trait Metrics: Send + Sync + 'static {
     }
 }
 
-/// Serves metrics until it is dropped: to this user on a socket, where there is one, and on a port of 127.0.0.1 unless it is 0.
-/// A port that cannot be listened on is told in the log: the work is worth more than numbers about it.
+/// Serves metrics until it is dropped: to this user on a socket, where there is one, and on a port of 127.0.0.1 unless it is
+/// 0. A port that cannot be listened on is told in the log: the work is worth more than numbers about it.
 pub async fn serve(metrics: Arc<dyn Metrics>, socket: Option<UnixListener>, port: u16) {
     let on_socket = async {
         if let Some(listener) = socket {
@@ -163,8 +163,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_socket_answers_one_path_by_two_methods() {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("metrics.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("metrics.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let serving = tokio::spawn(async move { serve(Arc::new(One), Some(listener), 0).await });
         let ask = async |request: &str| {

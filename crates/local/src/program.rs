@@ -1,9 +1,9 @@
 //! Programs on this machine that are run for a request: in its caller's world, whatever the world of this process is.
 //!
 //! A child has its standard streams and no other descriptor: what this process opens is close-on-exec, and what it was
-//! started with a shell closes. Environment and directory are set as the child starts. The file mode mask and the limits belong
-//! to a process as a whole and cannot be set between fork and exec without `unsafe`; where they differ from the caller's,
-//! which they do in the daemon, the shell sets them. It becomes the program.
+//! started with a shell closes. Environment and directory are set as the child starts. The file mode mask and the limits
+//! belong to a process as a whole and cannot be set between fork and exec without `unsafe`; where they differ from the
+//! caller's, which they do in the daemon, the shell sets them. It becomes the program.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use trunkline_request::{Limits, World, current_umask};
 /// `program` in `world`. Arguments and streams are the caller's to add.
 pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
     let mut command = behind(&restored(world).unwrap_or_default(), program.as_ref());
-    command.env_clear().envs(&world.env).current_dir(folder(world));
+    command.env_clear().envs(&world.env).current_dir(directory(world));
     command
 }
 
@@ -68,7 +68,7 @@ fn inheritable() -> Vec<u32> {
 
 /// The caller's directory; the root where that was deleted or is closed to its user, whom ssh serves there all the same. A
 /// program finds no file by a name that starts there, neither way.
-fn folder(world: &World) -> &Path {
+fn directory(world: &World) -> &Path {
     match accessat(CWD, &world.cwd, Access::EXEC_OK, AtFlags::EACCESS) {
         Ok(()) => &world.cwd,
         Err(_) => Path::new("/"),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_has_its_callers_mask_limits_folder_and_environment() {
+    async fn a_program_has_its_callers_mask_limits_directory_and_environment() {
         let mut world = World::current().unwrap();
         world.cwd = "/tmp".into();
         world.env.insert("OF_THE_CALLER".into(), "here".into());
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_is_gone_keeps_no_program_from_running() {
+    async fn a_directory_that_is_gone_keeps_no_program_from_running() {
         let mut world = World::current().unwrap();
         world.cwd = "/nobody/has/this".into();
         assert_eq!(said(&world, "pwd").await.trim(), "/");

@@ -1,8 +1,8 @@
 //! Files on hosts, over SFTP.
 //!
 //! A path is checked twice: as it was given, before anything is asked of the host, and where it really is once its links are
-//! followed. Whoever can change links on the host between that and the opening can lead a read elsewhere: SFTP has no call that
-//! follows none.
+//! followed. Whoever can change links on the host between that and the opening can lead a read elsewhere: SFTP has no call
+//! that follows none.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,8 @@ const MOST_HASHED: u64 = 64 << 20;
 /// A call's rights to files of one host.
 pub(crate) struct Files<'a> {
     pub(crate) sftp: Sftp,
-    /// Whether something may be done, as it is named and as it really is: what the rules allow, and what the person has said yes to.
+    /// Whether something may be done, as it is named and as it really is: what the rules allow, and what the person has said
+    /// yes to.
     pub(crate) permits: &'a (dyn Fn(&Action, &Action) -> bool + Sync),
     /// The directories that the rules name, through which a path may lead.
     pub(crate) directories: Vec<String>,
@@ -240,9 +241,12 @@ impl Files<'_> {
         }
         self.expect(&real, there.is_some(), expected).await?;
         let sha256 = sha256(&content);
-        let (folder, name) = real.rsplit_once('/').unwrap_or(("", &real));
+        let (directory, name) = real.rsplit_once('/').unwrap_or(("", &real));
         let short: String = name.chars().take(60).collect();
-        let beside = format!("{folder}/.{short}.trunkline-{:016x}", rand::rng().random::<u64>());
+        let beside = format!(
+            "{directory}/.{short}.trunkline-{:016x}",
+            rand::rng().random::<u64>()
+        );
         let done = self
             .replace(&real, &beside, content, there.as_ref(), expected)
             .await;

@@ -1,5 +1,5 @@
-//! `trunkline setup mcp`: an entry in a client's configuration, so that it starts `trunkline mcp` with what that needs of the
-//! environment: clients hand over six variables and no more.
+//! `trunkline setup mcp`: an entry in a client's configuration, so that it starts `trunkline mcp` with what that needs of
+//! the environment: clients hand over six variables and no more.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -156,9 +156,9 @@ pub(crate) fn main(args: &Args, rules: &Path) -> anyhow::Result<()> {
 fn server() -> anyhow::Result<Server> {
     let this = std::env::current_exe().context("finding this program's path")?;
     // The name on PATH stays when the program behind it is replaced. This program is beside it, or in its libexec.
-    let folder = this.parent().unwrap_or(Path::new("/"));
-    let prefix = folder.parent().and_then(Path::parent).unwrap_or(folder);
-    let near = [folder.join(NAME), prefix.join("bin").join(NAME)];
+    let directory = this.parent().unwrap_or(Path::new("/"));
+    let prefix = directory.parent().and_then(Path::parent).unwrap_or(directory);
+    let near = [directory.join(NAME), prefix.join("bin").join(NAME)];
     let command = near
         .into_iter()
         .find(|file| file.is_file())
@@ -261,11 +261,11 @@ fn changed_toml(text: &str, server: Option<&Server>) -> anyhow::Result<String> {
 
 /// Replaces a file, with its permissions, at once.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    let folder = path.parent().context("it has no directory")?;
-    if !folder.exists() {
-        own::make_directory(folder)?;
+    let directory = path.parent().context("it has no directory")?;
+    if !directory.exists() {
+        own::make_directory(directory)?;
     }
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(directory)?;
     file.write_all(text.as_bytes())?;
     if let Ok(metadata) = std::fs::metadata(path) {
         file.as_file().set_permissions(metadata.permissions())?;

@@ -93,15 +93,15 @@ pub struct Skipped {
 ///
 /// Names are separated by commas or white space. `[01-20]` counts, as wide as its first number is written;
 /// `[1-9/2]` counts in steps; `[1,4-6]` lists. Several brackets in a name multiply. `!name` takes hosts away,
-/// wherever it stands. `@file` reads a file of expressions, where `#` begins a comment and white space alone separates nothing:
-/// in `web1 root`, the second word may be anything. A relative path begins at
-/// `folder`, and at its own directory inside a file. Brackets that hold a colon are an IPv6 address and stay.
+/// wherever it stands. `@file` reads a file of expressions, where `#` begins a comment and white space alone separates
+/// nothing: in `web1 root`, the second word may be anything. A relative path begins at `directory`, and at its own directory
+/// inside a file. Brackets that hold a colon are an IPv6 address and stay.
 ///
 /// # Errors
 /// With a mark under what is wrong, and the file and line it is in; for more than [`MOST_HOSTS`] hosts; for a file that
 /// cannot be read.
-pub fn expand(expression: &str, folder: &Path) -> Result<Vec<String>, HostListError> {
-    let mut list = HostList::read([expression], folder)?;
+pub fn expand(expression: &str, directory: &Path) -> Result<Vec<String>, HostListError> {
+    let mut list = HostList::read([expression], directory)?;
     let names = list.take_wanted();
     Ok(list.without_excluded(names))
 }
@@ -111,11 +111,11 @@ pub fn expand(expression: &str, folder: &Path) -> Result<Vec<String>, HostListEr
 ///
 /// # Errors
 /// As for [`expand`], for files.
-pub fn exclusions(expression: &str, folder: &Path) -> Result<Vec<String>, HostListError> {
+pub fn exclusions(expression: &str, directory: &Path) -> Result<Vec<String>, HostListError> {
     let mut exclusions = Vec::new();
     for (_, item) in items(expression) {
         let names = match item.starts_with('@') {
-            true => expand(item, folder)?,
+            true => expand(item, directory)?,
             false => vec![item.to_owned()],
         };
         exclusions.extend(names.iter().map(|name| format!("!{name}")));
@@ -148,7 +148,7 @@ impl HostList {
     /// As for [`expand`].
     pub fn read<'a>(
         expressions: impl IntoIterator<Item = &'a str>,
-        folder: &Path,
+        directory: &Path,
     ) -> Result<Self, HostListError> {
         let mut list = Self::default();
         let place = Place {
@@ -157,7 +157,7 @@ impl HostList {
             depth: 0,
         };
         for expression in expressions {
-            list.add(expression, folder, &place)?;
+            list.add(expression, directory, &place)?;
         }
         Ok(list)
     }
@@ -281,7 +281,7 @@ impl Place<'_> {
 }
 
 impl HostList {
-    fn add(&mut self, text: &str, folder: &Path, place: &Place<'_>) -> Result<(), HostListError> {
+    fn add(&mut self, text: &str, directory: &Path, place: &Place<'_>) -> Result<(), HostListError> {
         let mut end = 0;
         for (offset, item) in items(text) {
             let wrong = |error: Wrong| error.at(text, offset, place);
@@ -294,7 +294,7 @@ impl HostList {
                 }));
             }
             if let Some(file) = item.strip_prefix('@') {
-                self.add_file(&folder.join(file), place)?;
+                self.add_file(&directory.join(file), place)?;
                 continue;
             }
             let (name, unwanted) = match item.strip_prefix('!') {
@@ -348,7 +348,7 @@ impl HostList {
             file: file.into(),
             error,
         })?;
-        let folder = file.parent().unwrap_or(Path::new("/"));
+        let directory = file.parent().unwrap_or(Path::new("/"));
         // As editors of Windows begin a file.
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
         for (number, line) in text.lines().enumerate() {
@@ -358,7 +358,7 @@ impl HostList {
                 line: number + 1,
                 depth: place.depth + 1,
             };
-            self.add(line, folder, &place)?;
+            self.add(line, directory, &place)?;
         }
         Ok(())
     }
@@ -623,11 +623,11 @@ mod tests {
 
     #[test]
     fn a_list_can_be_taken_away() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("down"), "web7\nweb9 # since Monday\n").unwrap();
-        let taken = exclusions("web[1,3], db*,@down", folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("down"), "web7\nweb9 # since Monday\n").unwrap();
+        let taken = exclusions("web[1,3], db*,@down", directory.path()).unwrap();
         assert_eq!(taken, ["!web[1,3]", "!db*", "!web7", "!web9"]);
-        assert!(exclusions("@none", folder.path()).is_err());
+        assert!(exclusions("@none", directory.path()).is_err());
     }
 
     #[test]
@@ -676,33 +676,33 @@ mod tests {
 
     #[test]
     fn files_hold_expressions_and_comments() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("all"), "web[1-2] # front\n\n@more\n!web1\n").unwrap();
-        fs::write(folder.path().join("more"), "db[1\n").unwrap();
-        let error = expand("@all", folder.path()).unwrap_err().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("all"), "web[1-2] # front\n\n@more\n!web1\n").unwrap();
+        fs::write(directory.path().join("more"), "db[1\n").unwrap();
+        let error = expand("@all", directory.path()).unwrap_err().to_string();
         assert!(
             error.ends_with("more:1: unmatched \"[\"\n  db[1\n    ^"),
             "{error}"
         );
-        fs::write(folder.path().join("more"), "db1").unwrap();
-        assert_eq!(expand("@all", folder.path()).unwrap(), ["web2", "db1"]);
-        fs::write(folder.path().join("more"), "@all").unwrap();
+        fs::write(directory.path().join("more"), "db1").unwrap();
+        assert_eq!(expand("@all", directory.path()).unwrap(), ["web2", "db1"]);
+        fs::write(directory.path().join("more"), "@all").unwrap();
         assert!(matches!(
-            expand("@all", folder.path()),
+            expand("@all", directory.path()),
             Err(HostListError::TooDeep(_))
         ));
         assert!(matches!(
-            expand("@none", folder.path()),
+            expand("@none", directory.path()),
             Err(HostListError::File { .. })
         ));
     }
 
     #[test]
     fn a_file_names_hosts_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let read = |text: &str| {
-            fs::write(folder.path().join("list"), text).unwrap();
-            expand("@list", folder.path()).map_err(|error| error.to_string())
+            fs::write(directory.path().join("list"), text).unwrap();
+            expand("@list", directory.path()).map_err(|error| error.to_string())
         };
         for (text, says) in [
             (

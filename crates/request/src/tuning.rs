@@ -96,7 +96,7 @@ pub struct TuneOptions {
     /// Bytes of payload that may be moved.
     pub bytes: u64,
     /// The directory on the server for three files, removed in the end; where the session begins if there is none.
-    pub folder: Option<String>,
+    pub directory: Option<String>,
 }
 
 impl TuneOptions {
@@ -107,7 +107,7 @@ impl TuneOptions {
             full,
             time: Duration::from_secs(seconds),
             bytes: gigabytes << 30,
-            folder: None,
+            directory: None,
         }
     }
 }

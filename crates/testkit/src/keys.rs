@@ -64,12 +64,12 @@ pub struct KeyPair {
 }
 
 impl KeyPair {
-    /// Makes a key pair without a passphrase, as `folder/name` and `folder/name.pub`.
+    /// Makes a key pair without a passphrase, as `directory/name` and `directory/name.pub`.
     ///
     /// # Errors
-    /// When ssh-keygen is missing or refuses: `folder` must exist, `name` must not.
-    pub fn generate(folder: &Path, name: &str, key_type: KeyType) -> Result<KeyPair, Error> {
-        KeyPair::generate_encrypted(folder, name, key_type, "")
+    /// When ssh-keygen is missing or refuses: `directory` must exist, `name` must not.
+    pub fn generate(directory: &Path, name: &str, key_type: KeyType) -> Result<KeyPair, Error> {
+        KeyPair::generate_encrypted(directory, name, key_type, "")
     }
 
     /// [`KeyPair::generate`] with the private key encrypted under `passphrase` (OpenSSH's bcrypt format).
@@ -77,12 +77,12 @@ impl KeyPair {
     /// # Errors
     /// As [`KeyPair::generate`]; ssh-keygen wants passphrases of five characters or more.
     pub fn generate_encrypted(
-        folder: &Path,
+        directory: &Path,
         name: &str,
         key_type: KeyType,
         passphrase: &str,
     ) -> Result<KeyPair, Error> {
-        let private = folder.join(name);
+        let private = directory.join(name);
         let (family, bits) = key_type.family_and_bits();
         let mut command = Command::new(program::find("ssh-keygen", "openssh-client")?);
         command
@@ -146,13 +146,13 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes an authority whose key is `folder/name`.
+    /// Makes an authority whose key is `directory/name`.
     ///
     /// # Errors
     /// As [`KeyPair::generate`].
-    pub fn generate(folder: &Path, name: &str) -> Result<Authority, Error> {
+    pub fn generate(directory: &Path, name: &str) -> Result<Authority, Error> {
         Ok(Authority {
-            key: KeyPair::generate(folder, name, KeyType::Ed25519)?,
+            key: KeyPair::generate(directory, name, KeyType::Ed25519)?,
         })
     }
 

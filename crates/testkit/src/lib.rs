@@ -11,7 +11,7 @@
 //! | an SFTP server that misbehaves by rules | [`SftpFaults`] |
 //! | a second, well-behaved implementation with strange commands | [`hostile::RusshServer`] |
 //! | content for files and streams | [`noise`] |
-//! | that what a test starts by itself ends with the test program, however that ends | [`folder`] |
+//! | that what a test starts by itself ends with the test program, however that ends | [`directory`] |
 //! | a port that refuses connections until a server comes | [`free_port`] |
 //!
 //! Every fixture starts on a free loopback port or in a temporary directory of its own, is ready for use when its
@@ -56,10 +56,10 @@ pub use keys::{Authority, KeyPair, KeyType};
 pub use log::ServerLog;
 pub use noise::noise;
 pub use port::{free_port, leave_socket};
-pub use process::folder;
+pub use process::directory;
 pub use relay::{Direction, Relay};
 pub use servers::{
-    Dropbear, DropbearBuilder, LogLevel, SftpFaults, Sshd, SshdBuilder, make_privilege_separation_folder,
+    Dropbear, DropbearBuilder, LogLevel, SftpFaults, Sshd, SshdBuilder, make_privilege_separation_directory,
 };
 #[cfg(feature = "russh")]
 pub use servers::{Ended, Execution, LightServer};

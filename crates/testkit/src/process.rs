@@ -135,29 +135,29 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// A temporary directory with a short path. When the test program ends, however that is, all processes end whose environment names
-/// the directory (a daemon's has `TRUNKLINE_DIR`), and the directory is removed. Fixtures of this crate need none.
+/// A temporary directory with a short path. When the test program ends, however that is, all processes end whose environment
+/// names the directory (a daemon's has `TRUNKLINE_DIR`), and the directory is removed. Fixtures of this crate need none.
 ///
 /// # Errors
 /// The directory cannot be made, or the shell that sees to this cannot be started.
-pub fn folder() -> Result<TempDir, Error> {
+pub fn directory() -> Result<TempDir, Error> {
     /// The prefix of all their names, and the process that removes them.
-    static FOLDERS: Mutex<Option<(String, Leash)>> = Mutex::new(None);
-    let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if folders.is_none() {
+    static DIRECTORIES: Mutex<Option<(String, Leash)>> = Mutex::new(None);
+    let mut directories = DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if directories.is_none() {
         let name = format!("tl-{}-", std::process::id());
-        let leash = Leash::around_folders(&std::env::temp_dir().join(&name))?;
-        *folders = Some((name, leash));
+        let leash = Leash::around_directories(&std::env::temp_dir().join(&name))?;
+        *directories = Some((name, leash));
     }
-    let name = folders.as_ref().map(|(name, _)| name.as_str());
+    let name = directories.as_ref().map(|(name, _)| name.as_str());
     let made = tempfile::Builder::new()
         .prefix(name.unwrap_or_default())
         .tempdir();
     Ok(made?)
 }
 
-/// Ends a server, and what is marked as its own, when the test program dies without a chance to: killed, aborted, or with the
-/// fixture in a `static`.
+/// Ends a server, and what is marked as its own, when the test program dies without a chance to: killed, aborted, or with
+/// the fixture in a `static`.
 ///
 /// A shell waits on a pipe of which only the test program holds the other end. (The kernel's parent-death signal
 /// would not do: it comes when the *thread* that started the server ends, and a test harness ends threads.)
@@ -189,7 +189,7 @@ impl Leash {
     }
 
     /// Around all directories whose paths begin so, and those who name one in their environment.
-    fn around_folders(beginning: &Path) -> Result<Leash, Error> {
+    fn around_directories(beginning: &Path) -> Result<Leash, Error> {
         Self::with(
             r#"kill_those_with -lzF -- "$1"; rm -rf -- "$1"*"#,
             &[beginning.as_os_str()],
@@ -326,18 +326,18 @@ mod tests {
     }
 
     #[test]
-    fn who_names_a_folder_ends_with_it() {
+    fn who_names_a_directory_ends_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let [mine, other] = ["mine-1", "other"].map(|name| dir.path().join(name));
         fs::create_dir(&mine).unwrap();
         fs::create_dir(&other).unwrap();
-        let sleep = |folder: &Path| {
+        let sleep = |directory: &Path| {
             let mut sleep = Command::new("sleep");
-            sleep.arg("1000").env("TRUNKLINE_DIR", folder.join("state"));
+            sleep.arg("1000").env("TRUNKLINE_DIR", directory.join("state"));
             sleep.spawn().unwrap()
         };
         let (mut ends, mut stays) = (sleep(&mine), sleep(&other));
-        let mut leash = Leash::around_folders(&dir.path().join("mine-")).unwrap();
+        let mut leash = Leash::around_directories(&dir.path().join("mine-")).unwrap();
         drop(leash.pipe.take());
         leash.shell.wait().unwrap();
         assert!(!ends.wait().unwrap().success());
@@ -345,6 +345,6 @@ mod tests {
         let still_runs = stays.try_wait().unwrap().is_none();
         stays.kill().unwrap();
         stays.wait().unwrap();
-        assert!(still_runs, "it names another folder");
+        assert!(still_runs, "it names another directory");
     }
 }

@@ -9,15 +9,15 @@ use std::process::{Command, Output, Stdio};
 use crate::Error;
 
 /// Servers live in `sbin`, which an ordinary user's PATH leaves out.
-const SYSTEM_FOLDERS: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/openssh"];
+const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/openssh"];
 
 /// The absolute path of a program. sshd insists on being started by one, because it executes itself again for
 /// each connection.
 pub(crate) fn find(program: &'static str, package: &'static str) -> Result<PathBuf, Error> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
-        .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
-        .map(|folder| folder.join(program))
+        .chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from))
+        .map(|directory| directory.join(program))
         .find(|candidate| candidate.is_file())
         .ok_or(Error::MissingProgram { program, package })
 }
@@ -32,7 +32,7 @@ pub(crate) fn find_library(library: &'static str, package: &'static str) -> Resu
         .map(|entry| entry.path());
     triplets
         .chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from))
-        .map(|folder| folder.join(library))
+        .map(|directory| directory.join(library))
         .find(|candidate| candidate.is_file())
         .ok_or(Error::MissingProgram {
             program: library,

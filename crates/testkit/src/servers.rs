@@ -10,4 +10,4 @@ pub use dropbear::{Dropbear, DropbearBuilder};
 #[cfg(feature = "russh")]
 pub use light::{Ended, Execution, LightServer};
 pub use sftp_faults::SftpFaults;
-pub use sshd::{LogLevel, Sshd, SshdBuilder, make_privilege_separation_folder};
+pub use sshd::{LogLevel, Sshd, SshdBuilder, make_privilege_separation_directory};

@@ -92,14 +92,14 @@ export function readConfig(path: string): Config {
   }
 }
 
-export function parseConfig(value: unknown, folder: string): Config {
+export function parseConfig(value: unknown, directory: string): Config {
   const file = File.parse(value);
   const colon = file.listen.lastIndexOf(':');
   const hosts = file.hosts.map((entry): HostConfig => {
     const host = typeof entry === 'string' ? { name: entry } : entry;
     const ssh = { ...file.defaults.ssh, ...host.ssh };
     for (const key of ['config', 'keyFile', 'knownHosts'] as const) {
-      if (ssh[key] !== undefined) ssh[key] = resolve(folder, ssh[key]);
+      if (ssh[key] !== undefined) ssh[key] = resolve(directory, ssh[key]);
     }
     return {
       name: host.name,
@@ -115,8 +115,8 @@ export function parseConfig(value: unknown, folder: string): Config {
     interval: file.interval,
     slow: file.slow,
     workers: Math.min(file.workers ?? Math.max(1, availableParallelism() - 1), hosts.length),
-    sockets: file.sockets === undefined ? null : resolve(folder, file.sockets),
-    samples: resolve(folder, file.samples),
+    sockets: file.sockets === undefined ? null : resolve(directory, file.sockets),
+    samples: resolve(directory, file.samples),
     keepDays: file.keepDays,
     hosts,
   };

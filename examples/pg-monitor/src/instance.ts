@@ -108,14 +108,14 @@ export class Instance {
   /** Makes the local socket, by which any PostgreSQL client of this machine reaches the server. */
   async #listen(connection: Connection): Promise<void> {
     if (this.settings.sockets === null) return;
-    const folder = join(this.settings.sockets, this.#report.id.replaceAll('/', '_'));
-    await mkdir(folder, { recursive: true, mode: 0o700 });
-    const path = join(folder, `.s.PGSQL.${this.config.port}`);
+    const directory = join(this.settings.sockets, this.#report.id.replaceAll('/', '_'));
+    await mkdir(directory, { recursive: true, mode: 0o700 });
+    const path = join(directory, `.s.PGSQL.${this.config.port}`);
     const { socket, address, port } = this.config;
     await (socket === undefined
       ? connection.forwardOutLocalSocket(path, address, port)
       : connection.forwardOutLocalSocket(path, socket));
-    this.#tell({ socket: folder });
+    this.#tell({ socket: directory });
   }
 
   /** One session, for as long as it works. */

@@ -24,7 +24,7 @@ const CHROMIUM = {
 };
 
 describe('a monitor of three hosts with two databases', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'pg-monitor-test-'));
+  const directory = mkdtempSync(join(tmpdir(), 'pg-monitor-test-'));
   let databases: [Database, Database];
   let servers: Servers;
   let monitor: Monitor;
@@ -47,7 +47,7 @@ describe('a monitor of three hosts with two databases', () => {
       { name: servers.aliases[2], ssh: { config: servers.config, daemon: false }, instances: instances[0] },
     ];
     const config = { listen: '127.0.0.1:0', interval: 0.5, workers: 2, sockets: 'sockets', hosts };
-    monitor = await Monitor.start(parseConfig(config, folder));
+    monitor = await Monitor.start(parseConfig(config, directory));
     browser = await chromium.launch(CHROMIUM);
     page = await browser.newPage();
     page.setDefaultTimeout(20_000);
@@ -61,7 +61,7 @@ describe('a monitor of three hosts with two databases', () => {
     await monitor.stop();
     await servers.stop();
     await Promise.all(databases.map((database) => database.stop()));
-    await rm(folder, { recursive: true });
+    await rm(directory, { recursive: true });
   });
 
   /** The cells of a host's row. */
@@ -203,7 +203,7 @@ describe('a monitor of three hosts with two databases', () => {
   async function stored(query: string) {
     const patience = Date.now() + 60_000;
     for (;;) {
-      const database = new sqlite.Database(join(folder, 'samples.db'), { readOnly: true });
+      const database = new sqlite.Database(join(directory, 'samples.db'), { readOnly: true });
       try {
         return database.all(query);
       } catch (error) {

@@ -11,13 +11,13 @@ import type { LogRecord } from '../src/log/record.js';
 import { Tail } from '../src/tail.js';
 
 test('after a lost connection a tail goes on where it was, without gap or repetition', async (t) => {
-  const folder = mkdtempSync(join(tmpdir(), 'pg-monitor-tail-'));
+  const directory = mkdtempSync(join(tmpdir(), 'pg-monitor-tail-'));
   const servers = await Servers.start(1);
   t.after(async () => {
     await servers.stop();
-    rmSync(folder, { recursive: true });
+    rmSync(directory, { recursive: true });
   });
-  const file = join(folder, "it's a log.json");
+  const file = join(directory, "it's a log.json");
   const line = (message: string) => `${JSON.stringify({ error_severity: 'LOG', message })}\n`;
   writeFileSync(file, line('from before'));
 
@@ -62,7 +62,7 @@ test('after a lost connection a tail goes on where it was, without gap or repeti
 
   // A file that is not there is told in the server's words.
   const third = await connect(config);
-  const missing = new Tail(join(folder, 'missing'), 'csvlog', null, take);
+  const missing = new Tail(join(directory, 'missing'), 'csvlog', null, take);
   await assert.rejects(missing.follow(third, new AbortController().signal), /missing.*No such file/s);
   await third.close();
 });

@@ -1,9 +1,9 @@
 #!/usr/bin/env escript
 %% An SSH server on Erlang/OTP's ssh application, with its own ssh_sftpd.
 %%
-%%     server.escript FOLDER [PORT]
+%%     server.escript DIRECTORY [PORT]
 %%
-%% prints the port on which it listens and serves until it is killed. FOLDER has the host key, as ssh_host_ed25519_key. Any
+%% prints the port on which it listens and serves until it is killed. DIRECTORY has the host key, as ssh_host_ed25519_key. Any
 %% public key is accepted.
 %%
 %% Erlang's ports can neither close a command's standard input alone nor tell its standard error from its output, so that
@@ -14,10 +14,10 @@
 -export([host_key/2, is_auth_key/3]).
 -export([init/1, handle_ssh_msg/2, handle_msg/2, terminate/2]).
 
-main([Folder | Port]) ->
+main([Directory | Port]) ->
     {ok, _} = application:ensure_all_started(ssh),
     {ok, Daemon} = ssh:daemon({127, 0, 0, 1}, number(Port), [
-        {system_dir, Folder},
+        {system_dir, Directory},
         {key_cb, ?MODULE},
         {auth_methods, "publickey"},
         {ssh_cli, {?MODULE, []}},

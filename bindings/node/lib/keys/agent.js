@@ -145,7 +145,7 @@ function socketOf(agent) {
 }
 
 /** The directory of agents' sockets, once one is listened on: nobody but the user may enter it. */
-const folder = join(tmpdir(), `trunkline-agent-${randomBytes(16).toString('hex')}`);
+const directory = join(tmpdir(), `trunkline-agent-${randomBytes(16).toString('hex')}`);
 let isMade = false;
 let sockets = 0;
 
@@ -153,7 +153,7 @@ let sockets = 0;
 class AgentSocket {
   /** @param {any} agent one without getStream() is there, and answers nobody: as for ssh2 */
   constructor(agent) {
-    this.path = join(folder, String(sockets++));
+    this.path = join(directory, String(sockets++));
     this._agent = agent;
     /** @type {import('node:net').Server | undefined} */
     this._server = undefined;
@@ -168,8 +168,8 @@ class AgentSocket {
   listen(owner) {
     if (this._server !== undefined) return;
     if (!isMade) {
-      mkdirSync(folder, { mode: 0o700 });
-      process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
+      mkdirSync(directory, { mode: 0o700 });
+      process.once('exit', () => rmSync(directory, { recursive: true, force: true }));
       isMade = true;
     }
     this._server = createServer((socket) => attempt(owner, () => this._lend(socket))).listen(this.path).unref();

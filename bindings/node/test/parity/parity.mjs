@@ -182,8 +182,8 @@ async function run(ssh2, program, more) {
  * @param {(name: string, compare: () => Promise<{ ssh2: any[], trunkline: any[] }>) => Promise<void>} each
  */
 export async function compare(t, each) {
-  const folder = mkdtempSync(join(tmpdir(), 'trunkline-parity-'));
-  t.after(() => rmSync(folder, { recursive: true }));
+  const directory = mkdtempSync(join(tmpdir(), 'trunkline-parity-'));
+  t.after(() => rmSync(directory, { recursive: true }));
   const on = async (ssh2, program, prepare) => run(ssh2, program, await prepare(ssh2));
   const both = async (program, prepare) => ({
     // The original has races of its own: what it does not see at once, it may see the next time.
@@ -191,8 +191,8 @@ export async function compare(t, each) {
     trunkline: await on(trunkline, program, prepare),
   });
   const more = ['rsa', 'ecdsa'].map((type) => {
-    execFileSync('ssh-keygen', ['-q', '-t', type, '-N', '', '-f', join(folder, `host-${type}`)]);
-    return `HostKey ${join(folder, `host-${type}`)}`;
+    execFileSync('ssh-keygen', ['-q', '-t', type, '-N', '', '-f', join(directory, `host-${type}`)]);
+    return `HostKey ${join(directory, `host-${type}`)}`;
   });
   const [host] = await servers(t, ...['AcceptEnv LC_*', ...more].flatMap((line) => ['--config', line]));
   // What is to speak SFTP there ends: it is not there, does not want to, is ended by a signal.
@@ -209,13 +209,13 @@ export async function compare(t, each) {
       const client = new ssh2.Client();
       client.on('error', () => {}).connect(config(host));
       await once(client, 'ready');
-      return { client, folder, unused, broken, config: { ...config(host), keyFile: host.key } };
+      return { client, directory, unused, broken, config: { ...config(host), keyFile: host.key } };
     }));
   }
   const silent = createServer((socket) => socket.on('error', () => {})).listen(0, '127.0.0.1');
   await once(silent, 'listening');
   t.after(() => silent.close());
-  const sealed = join(folder, 'sealed');
+  const sealed = join(directory, 'sealed');
   writeFileSync(sealed, userKey.private, { mode: 0o600 });
   execFileSync('ssh-keygen', ['-q', '-p', '-a', '1', '-P', '', '-N', 'secret', '-f', sealed]);
   for (const [name, program] of Object.entries(onSsh2)) {
@@ -224,12 +224,12 @@ export async function compare(t, each) {
       return { where: await talkative(t, seen, server), seen, server, key: userKey, sealed: readFileSync(sealed), hostKey, silent: silent.address().port };
     }));
   }
-  const encrypted = join(folder, 'encrypted');
+  const encrypted = join(directory, 'encrypted');
   execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-a', '1', '-N', 'secret', '-C', 'me', '-f', encrypted]);
-  const pem = join(folder, 'pem');
+  const pem = join(directory, 'pem');
   execFileSync('ssh-keygen', ['-q', '-t', 'rsa', '-b', '2048', '-m', 'PEM', '-N', 'secret', '-f', pem]);
   const pairs = [['rsa', 2048], ['ecdsa', 256], ['ecdsa', 384], ['ecdsa', 521], ['ed25519', 256]].map(([type, bits]) => {
-    const file = join(folder, `${type}-${bits}`);
+    const file = join(directory, `${type}-${bits}`);
     execFileSync('ssh-keygen', ['-q', '-t', type, '-b', String(bits), '-N', '', '-f', file]);
     return { private: readFileSync(file, 'utf8'), public: readFileSync(`${file}.pub`, 'utf8') };
   });

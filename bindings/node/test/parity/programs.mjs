@@ -59,8 +59,8 @@ async function command(client, see, name, ...given) {
 }
 
 /** Runs commands on one connection, which have the agent or not as `wanted` says of each, and at last a shell that has it. */
-async function agentForward(ssh2, see, config, folder, wanted) {
-  const agent = `${folder}/lent`;
+async function agentForward(ssh2, see, config, directory, wanted) {
+  const agent = `${directory}/lent`;
   rmSync(agent, { force: true });
   const [, pid] = /SSH_AGENT_PID=(\d+)/.exec(execFileSync('ssh-agent', ['-s', '-a', agent], { encoding: 'utf8' }));
   try {
@@ -118,9 +118,9 @@ export const onOpenssh = {
       see(then, await closed(child), out);
     }
   },
-  'sftp: paths of this machine that are not text': async ({ client, see, folder }) => {
+  'sftp: paths of this machine that are not text': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const [from, to] = [join(folder, 'bytes-from'), join(folder, 'bytes-to')];
+    const [from, to] = [join(directory, 'bytes-from'), join(directory, 'bytes-to')];
     writeFileSync(from, 'content');
     for (const path of [Buffer.from(from), pathToFileURL(from)]) {
       rmSync(to, { force: true });
@@ -131,10 +131,10 @@ export const onOpenssh = {
       see(await called(sftp, 'fastGet', from, path), readFileSync(to, 'utf8'));
     }
   },
-  'sftp: places outside of the buffer': async ({ client, see, folder }) => {
+  'sftp: places outside of the buffer': async ({ client, see, directory }) => {
     const closes = closed(client).then(() => 'closed');
     const [, sftp] = await called(client, 'sftp');
-    const [, handle] = await called(sftp, 'open', join(folder, 'places'), 'w+');
+    const [, handle] = await called(sftp, 'open', join(directory, 'places'), 'w+');
     for (const [method, offset, length] of [['read', -1, 5], ['read', 10, 1], ['read', 0, 11], ['write', 0, 11]]) {
       try {
         see(method, await called(sftp, method, handle, Buffer.alloc(10), offset, length, 0));
@@ -145,23 +145,23 @@ export const onOpenssh = {
     see(await Promise.race([closes, called(sftp, 'fstat', handle).then(([error]) => error)]));
   },
   'exec: env': async ({ client, see }) => command(client, see, 'exec', 'echo $LC_PARITY', { env: { LC_PARITY: 'seen' } }),
-  'sftp: relative paths, and those with ..': async ({ client, see, folder }) => {
+  'sftp: relative paths, and those with ..': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const inner = join(folder, 'outer', 'inner');
-    rmSync(join(folder, 'outer'), { recursive: true, force: true });
+    const inner = join(directory, 'outer', 'inner');
+    rmSync(join(directory, 'outer'), { recursive: true, force: true });
     mkdirSync(inner, { recursive: true });
     for (const name of ['one', 'two']) writeFileSync(join(inner, name), name);
-    symlinkSync('inner', join(folder, 'outer', 'link'));
+    symlinkSync('inner', join(directory, 'outer', 'link'));
     const names = ([error, list]) => [shown(error, 'code'), list?.map(({ filename }) => filename).sort()];
     const [, home] = await called(sftp, 'realpath', '.');
     const way = relative(home, inner);
-    for (const path of [`${inner}/..`, `${inner}/../inner/.`, `${folder}/outer/link`, `${folder}/outer/link/../inner`, way, `${way}/`, `${inner}/one`, `${inner}/none`, '']) {
+    for (const path of [`${inner}/..`, `${inner}/../inner/.`, `${directory}/outer/link`, `${directory}/outer/link/../inner`, way, `${way}/`, `${inner}/one`, `${inner}/none`, '']) {
       const [error, found] = await called(sftp, 'stat', path);
-      see(path === way || path === `${way}/` ? 'relative' : path.replace(folder, ''), path === '' ? [] : names(await called(sftp, 'readdir', path)), error?.message, found?.isDirectory());
+      see(path === way || path === `${way}/` ? 'relative' : path.replace(directory, ''), path === '' ? [] : names(await called(sftp, 'readdir', path)), error?.message, found?.isDirectory());
     }
     for (const path of [`${inner}/../inner/one`, `${way}/two`]) {
       const [error, real] = await called(sftp, 'realpath', path);
-      see(error, real?.replace(folder, ''), (await called(sftp, 'readFile', path)).map(String));
+      see(error, real?.replace(directory, ''), (await called(sftp, 'readFile', path)).map(String));
     }
     const [, opened] = await called(sftp, 'opendir', `${inner}/..`);
     const pieces = [];
@@ -251,7 +251,7 @@ export const onOpenssh = {
     const [none] = await called(client, 'unforwardIn', '127.0.0.1', 9);
     see(shown(none));
   },
-  'exceptions in callbacks and handlers': async ({ client, see, ssh2, config, folder, unused }) => {
+  'exceptions in callbacks and handlers': async ({ client, see, ssh2, config, directory, unused }) => {
     client.end();
     const thrower = (what) => () => {
       throw new Error(what);
@@ -278,8 +278,8 @@ export const onOpenssh = {
       },
       (made) => {
         made.on('unix connection', thrower('unix connection'));
-        rmSync(`${folder}/throwing`, { force: true });
-        made.openssh_forwardInStreamLocal(`${folder}/throwing`, () => connect(`${folder}/throwing`).on('error', () => {}));
+        rmSync(`${directory}/throwing`, { force: true });
+        made.openssh_forwardInStreamLocal(`${directory}/throwing`, () => connect(`${directory}/throwing`).on('error', () => {}));
       },
     ]) {
       const made = await connected(ssh2, config);
@@ -344,8 +344,8 @@ export const onOpenssh = {
     }
     see(asked);
   },
-  'unix connection: accept and reject': async ({ client, see, folder }) => {
-    const path = `${folder}/listening`;
+  'unix connection: accept and reject': async ({ client, see, directory }) => {
+    const path = `${directory}/listening`;
     rmSync(path, { force: true });
     see(await called(client, 'openssh_forwardInStreamLocal', path));
     let turns = 0;
@@ -366,9 +366,9 @@ export const onOpenssh = {
     }
     see(await called(client, 'openssh_unforwardInStreamLocal', path));
   },
-  'forwardOut and openssh_forwardOutStreamLocal: bytes': async ({ client, see, folder }) => {
+  'forwardOut and openssh_forwardOutStreamLocal: bytes': async ({ client, see, directory }) => {
     for (const [method, at, ...given] of [
-      ['forwardOut', 0, '127.0.0.1', 1, '127.0.0.1'], ['openssh_forwardOutStreamLocal', `${folder}/echo`],
+      ['forwardOut', 0, '127.0.0.1', 1, '127.0.0.1'], ['openssh_forwardOutStreamLocal', `${directory}/echo`],
     ]) {
       if (at !== 0) rmSync(at, { force: true });
       const server = createServer((socket) => socket.on('error', () => {}).pipe(socket)).listen(at);
@@ -382,7 +382,7 @@ export const onOpenssh = {
       see(out);
       server.close();
     }
-    const [error] = await called(client, 'openssh_forwardOutStreamLocal', `${folder}/none`);
+    const [error] = await called(client, 'openssh_forwardOutStreamLocal', `${directory}/none`);
     see(error.message, error.reason);
   },
   'sock: a hop': async ({ ssh2, client, see, config }) => {
@@ -547,8 +547,8 @@ export const onOpenssh = {
       made.end?.();
     }
   },
-  'close and destroy of what is read': async ({ client, see, folder }) => {
-    const place = mkdtempSync(`${folder}/own-`);
+  'close and destroy of what is read': async ({ client, see, directory }) => {
+    const place = mkdtempSync(`${directory}/own-`);
     const endless = async () => (await called(client, 'exec', 'while echo x; do sleep 0.01; done'))[1];
     const hear = (stream) => {
       const events = [];
@@ -578,8 +578,8 @@ export const onOpenssh = {
     }
     rmSync(place, { recursive: true });
   },
-  'what was written before close and destroy': async ({ client, see, folder }) => {
-    const place = mkdtempSync(`${folder}/own-`);
+  'what was written before close and destroy': async ({ client, see, directory }) => {
+    const place = mkdtempSync(`${directory}/own-`);
     const server = createServer((socket) => socket.on('error', () => {})).listen(0, '127.0.0.1');
     await once(server, 'listening');
     for (const how of ['close', 'destroy']) {
@@ -612,8 +612,8 @@ export const onOpenssh = {
       see(await (await fetch(`http://127.0.0.1:${port}/${page}`, { headers: { connection: 'close' } })).text());
     }
   },
-  'sftp: pieces of a size, and modes of files that are fetched': async ({ client, see, folder }) => {
-    const place = mkdtempSync(`${folder}/own-`);
+  'sftp: pieces of a size, and modes of files that are fetched': async ({ client, see, directory }) => {
+    const place = mkdtempSync(`${directory}/own-`);
     const [, sftp] = await called(client, 'sftp');
     const file = `${place}/pieces`;
     await called(sftp, 'writeFile', file, 'abcdefgh');
@@ -635,9 +635,9 @@ export const onOpenssh = {
   'openssh_noMoreSessions': async ({ client, see }) => {
     see(shown((await called(client, 'openssh_noMoreSessions'))[0]));
   },
-  'sftp: handles': async ({ client, see, folder }) => {
+  'sftp: handles': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const file = `${folder}/handles`;
+    const file = `${directory}/handles`;
     const files = async (method, ...given) => {
       const told = await called(sftp, method, ...given);
       see(method, ...told.map((each) => (each instanceof Error ? [each.message, each.code] : Buffer.isBuffer(each) ? 'bytes' : each)));
@@ -666,17 +666,17 @@ export const onOpenssh = {
     await files('chown', file, process.getuid(), process.getgid());
     await files('setstat', file, { mode: 0o640 });
     await called(sftp, 'lstat', file).then(([, stats]) => see(facts(stats), typeof stats.isSymbolicLink));
-    await files('realpath', `${folder}/../${folder.split('/').at(-1)}/handles`).then((path) => see(path === file));
+    await files('realpath', `${directory}/../${directory.split('/').at(-1)}/handles`).then((path) => see(path === file));
     await files('ext_openssh_hardlink', file, `${file}2`);
     await files('ext_openssh_hardlink', file, `${file}2`);
     await files('ext_openssh_lsetstat', `${file}2`, { mode: 0o600 });
-    const [, volume] = await called(sftp, 'ext_openssh_statvfs', folder);
+    const [, volume] = await called(sftp, 'ext_openssh_statvfs', directory);
     see(Object.keys(volume).sort());
-    await files('mkdir', `${folder}/made`, { mode: 0o700 });
-    const folderHandle = await files('opendir', folder);
+    await files('mkdir', `${directory}/made`, { mode: 0o700 });
+    const directoryHandle = await files('opendir', directory);
     const names = [];
     for (;;) {
-      const [error, list] = await called(sftp, 'readdir', folderHandle);
+      const [error, list] = await called(sftp, 'readdir', directoryHandle);
       if (error || list === false) {
         see(error && [error.message, error.code], list);
         break;
@@ -684,14 +684,14 @@ export const onOpenssh = {
       names.push(...list.map(({ filename }) => filename));
     }
     see(names.sort());
-    await files('close', folderHandle);
-    await files('rmdir', `${folder}/made`);
+    await files('close', directoryHandle);
+    await files('rmdir', `${directory}/made`);
     await files('unlink', `${file}2`);
     await files('unlink', file);
   },
-  'sftp: extensions': async ({ client, see, folder }) => {
+  'sftp: extensions': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const [from, to] = [`${folder}/copied-from`, `${folder}/copied-to`];
+    const [from, to] = [`${directory}/copied-from`, `${directory}/copied-to`];
     await called(sftp, 'writeFile', from, '0123456789');
     const [, source] = await called(sftp, 'open', from, 'r');
     const [, target] = await called(sftp, 'open', to, 'w+');
@@ -729,9 +729,9 @@ export const onOpenssh = {
       sftp.ext_users_groups([0, 4_000_000_000], [0], (error, users, groups) => resolve(see(error, users, groups)));
     });
   },
-  'privateKey: RSA of few bits': async ({ ssh2, see, config, folder }) => {
+  'privateKey: RSA of few bits': async ({ ssh2, see, config, directory }) => {
     for (const bits of [1024, 1536, 2047, 2048]) {
-      const file = `${folder}/rsa-${bits}-${ssh2.Client.name}-${Math.random()}`;
+      const file = `${directory}/rsa-${bits}-${ssh2.Client.name}-${Math.random()}`;
       execFileSync('ssh-keygen', ['-q', '-t', 'rsa', '-b', String(bits), '-N', '', '-m', 'PEM', '-f', file]);
       appendFileSync(join(dirname(config.keyFile), 'authorized_keys'), readFileSync(`${file}.pub`));
       const made = await connected(ssh2, { ...config, privateKey: readFileSync(file) });
@@ -739,9 +739,9 @@ export const onOpenssh = {
       if (made.error === undefined) await command(made, see, 'exec', 'echo in');
     }
   },
-  'sftp: requests that are made without waiting': async ({ client, see, folder }) => {
+  'sftp: requests that are made without waiting': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const [log, other] = ['appended', 'renamed'].map((name) => `${folder}/${name}`);
+    const [log, other] = ['appended', 'renamed'].map((name) => `${directory}/${name}`);
     const [, handle] = await called(sftp, 'open', log, 'a');
     const lines = Array.from({ length: 200 }, (_, number) => Buffer.from(`line ${number}\n`));
     await Promise.all(lines.map((line) => called(sftp, 'write', handle, line, 0, line.length, 0)));
@@ -770,7 +770,7 @@ export const onOpenssh = {
       made.end();
     }
   },
-  'sftp: what is no handle': async ({ client, see, folder }) => {
+  'sftp: what is no handle': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
     const code = async (method, ...given) => see(method, (await called(sftp, method, ...given))[0]?.code);
     for (const wrong of [Buffer.alloc(0), Buffer.from('x'), Buffer.alloc(4, 255), Buffer.from('no handle'), Buffer.alloc(13, 1)]) {
@@ -779,7 +779,7 @@ export const onOpenssh = {
       await code('write', wrong, Buffer.alloc(1), 0, 1, 0);
       await code('fsetstat', wrong, { mode: 0o600 });
     }
-    const [, directory] = await called(sftp, 'opendir', folder);
+    const [, directory] = await called(sftp, 'opendir', directory);
     await code('fstat', Buffer.alloc(4, 254));
     // What names it is its bytes.
     await code('readdir', Buffer.from(directory));
@@ -787,19 +787,19 @@ export const onOpenssh = {
     await code('close', directory);
     await code('readdir', directory);
   },
-  'sftp: readdir, all of it': async ({ client, see, folder }) => {
+  'sftp: readdir, all of it': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    await called(sftp, 'mkdir', `${folder}/full`);
-    const [, handle] = await called(sftp, 'opendir', `${folder}/full`);
-    for (const [where, options] of [[`${folder}/full`, { full: true }], [`${folder}/full`, { full: false }], [handle, { full: true }]]) {
+    await called(sftp, 'mkdir', `${directory}/full`);
+    const [, handle] = await called(sftp, 'opendir', `${directory}/full`);
+    for (const [where, options] of [[`${directory}/full`, { full: true }], [`${directory}/full`, { full: false }], [handle, { full: true }]]) {
       const [, list] = await called(sftp, 'readdir', where, options);
       see(list.map(({ filename, attrs }) => [filename, attrs.isDirectory()]).sort());
     }
-    await called(sftp, 'rmdir', `${folder}/full`);
+    await called(sftp, 'rmdir', `${directory}/full`);
   },
-  'sftp: whole files': async ({ client, see, folder }) => {
+  'sftp: whole files': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const [from, to, back] = ['from', 'to', 'back'].map((name) => `${folder}/whole-${name}`);
+    const [from, to, back] = ['from', 'to', 'back'].map((name) => `${directory}/whole-${name}`);
     await called(sftp, 'writeFile', from, Buffer.alloc(100_000, 'a'), { mode: 0o600 });
     let steps = 0;
     const step = (total, chunk, size) => {
@@ -832,9 +832,9 @@ export const onOpenssh = {
     await closed(stream);
     see(events);
   },
-  'sftp: files of a size that is given': async ({ client, see, folder }) => {
+  'sftp: files of a size that is given': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const [from, to] = ['from', 'to'].map((name) => `${folder}/sized-${name}`);
+    const [from, to] = ['from', 'to'].map((name) => `${directory}/sized-${name}`);
     await called(sftp, 'writeFile', from, 'abcdefghij');
     for (const method of ['fastGet', 'fastPut']) {
       for (const fileSize of [4, 10, 0]) {
@@ -844,25 +844,25 @@ export const onOpenssh = {
         rmSync(to);
       }
     }
-    see(shown((await called(sftp, 'fastGet', `${folder}/nothing`, to, { fileSize: 4 }))[0], 'code'));
-    see(shown((await called(sftp, 'fastPut', `${folder}/nothing`, to, { fileSize: 4 }))[0], 'code'));
+    see(shown((await called(sftp, 'fastGet', `${directory}/nothing`, to, { fileSize: 4 }))[0], 'code'));
+    see(shown((await called(sftp, 'fastPut', `${directory}/nothing`, to, { fileSize: 4 }))[0], 'code'));
   },
-  'sftp: modes of streams': async ({ client, see, folder }) => {
+  'sftp: modes of streams': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
     for (const [name, options] of Object.entries({ wide: { mode: 0o666 }, text: { mode: '662' }, more: { flags: 'a', mode: 0o622 } })) {
-      const stream = sftp.createWriteStream(`${folder}/${name}`, options);
+      const stream = sftp.createWriteStream(`${directory}/${name}`, options);
       stream.end('x');
       await closed(stream);
-      see(name, (statSync(`${folder}/${name}`).mode & 0o777).toString(8));
+      see(name, (statSync(`${directory}/${name}`).mode & 0o777).toString(8));
     }
     // Of a file that is there, too.
-    const again = sftp.createWriteStream(`${folder}/wide`, { mode: 0o600 });
+    const again = sftp.createWriteStream(`${directory}/wide`, { mode: 0o600 });
     again.end('y');
     await closed(again);
-    see((statSync(`${folder}/wide`).mode & 0o777).toString(8));
+    see((statSync(`${directory}/wide`).mode & 0o777).toString(8));
   },
-  'sftp: streams that do not close by themselves': async ({ client, see, folder }) => {
-    const path = `${folder}/kept`;
+  'sftp: streams that do not close by themselves': async ({ client, see, directory }) => {
+    const path = `${directory}/kept`;
     const [, sftp] = await called(client, 'sftp');
     const over = (stream, event) => new Promise((resolve) => stream.once(event, () => setImmediate(resolve)));
     for (const ends of ['close', 'destroy']) {
@@ -882,12 +882,12 @@ export const onOpenssh = {
       await new Promise((resolve) => read.close(resolve));
     }
   },
-  'sftp: streams with wrong options': async ({ client, see, folder }) => {
+  'sftp: streams with wrong options': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
     for (const method of ['createReadStream', 'createWriteStream']) {
       for (const options of [{ flags: 'zz' }, { flags: null }, { mode: 'zz' }, { start: 5, end: 2 }, { end: null }]) {
         try {
-          const stream = sftp[method](`${folder}/wrong`, { ...options, flags: options.flags === undefined ? 'w' : options.flags });
+          const stream = sftp[method](`${directory}/wrong`, { ...options, flags: options.flags === undefined ? 'w' : options.flags });
           const gone = closed(stream);
           stream.once('open', () => stream.destroy());
           await gone;
@@ -897,20 +897,20 @@ export const onOpenssh = {
         }
       }
     }
-    const stream = sftp.createWriteStream(`${folder}/wrong`, { defaultEncoding: 'hex' });
+    const stream = sftp.createWriteStream(`${directory}/wrong`, { defaultEncoding: 'hex' });
     const gone = closed(stream);
     stream.end('4142');
     await gone;
-    see(readFileSync(`${folder}/wrong`, 'latin1'));
+    see(readFileSync(`${directory}/wrong`, 'latin1'));
   },
-  'sftp: files that cannot be opened': async ({ client, see, folder }) => {
+  'sftp: files that cannot be opened': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const file = `${folder}/file`;
+    const file = `${directory}/file`;
     await called(sftp, 'writeFile', file, 'x');
     const fields = (error) => error && ['message', 'code', 'errno', 'syscall', 'path'].map((field) => `${field} ${error[field]}`);
     for (const [method, ...given] of [
-      ['fastPut', `${folder}/nothing`, `${folder}/to`], ['fastPut', folder, `${folder}/to`], ['fastGet', file, `${folder}/no/to`],
-      ['fastGet', file, folder],
+      ['fastPut', `${directory}/nothing`, `${directory}/to`], ['fastPut', directory, `${directory}/to`], ['fastGet', file, `${directory}/no/to`],
+      ['fastGet', file, directory],
     ]) see(method, fields((await called(sftp, method, ...given))[0]));
     const [error] = await called(sftp, 'opendir', file);
     see(error.message, error.code);
@@ -939,9 +939,9 @@ export const onOpenssh = {
     thrown(() => client.forwardIn(null, 0, () => {}));
     thrown(() => client.openssh_forwardOutStreamLocal(undefined, () => {}));
   },
-  'sftp: events of streams': async ({ client, see, folder }) => {
+  'sftp: events of streams': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const file = `${folder}/events`;
+    const file = `${directory}/events`;
     const events = [];
     const hear = (stream, ...names) => {
       for (const name of names) stream.on(name, () => events.push(name));
@@ -976,9 +976,9 @@ export const onOpenssh = {
     await closed(anew);
     await called(sftp, 'unlink', file);
   },
-  'sftp: what is thrown for arguments': async ({ client, see, folder }) => {
+  'sftp: what is thrown for arguments': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const [, handle] = await called(sftp, 'open', `${folder}/checked`, 'w+');
+    const [, handle] = await called(sftp, 'open', `${directory}/checked`, 'w+');
     const bytes = Buffer.alloc(4);
     const nothing = () => {};
     for (const [method, ...given] of [
@@ -1008,15 +1008,15 @@ export const onOpenssh = {
     }
     see(await called(sftp, 'write', handle, bytes, 4, 0, 0), await called(sftp, 'write', handle, bytes, 1, 2, 0));
     see(await called(sftp, 'writeData', handle, bytes, 0, 4, 0), (await called(sftp, 'readData', handle, bytes, 0, 4, 0))[1]);
-    see(await called(sftp, 'setstat', `${folder}/checked`), await called(sftp, 'setstat', `${folder}/checked`, { uid: 1, atime: 5, size: '3' }));
-    await called(sftp, 'writeFile', `${folder}/checked`, 17);
-    see(await called(sftp, 'readFile', `${folder}/checked`, { encoding: 'hex' }), await called(sftp, 'appendFile', `${folder}/checked`, null));
-    see(await called(sftp, 'readFile', `${folder}/checked`, 'utf8'));
-    const stream = sftp.createReadStream(`${folder}/checked`, { start: 1, autoClose: true });
+    see(await called(sftp, 'setstat', `${directory}/checked`), await called(sftp, 'setstat', `${directory}/checked`, { uid: 1, atime: 5, size: '3' }));
+    await called(sftp, 'writeFile', `${directory}/checked`, 17);
+    see(await called(sftp, 'readFile', `${directory}/checked`, { encoding: 'hex' }), await called(sftp, 'appendFile', `${directory}/checked`, null));
+    see(await called(sftp, 'readFile', `${directory}/checked`, 'utf8'));
+    const stream = sftp.createReadStream(`${directory}/checked`, { start: 1, autoClose: true });
     see(stream.pending, stream.flags, stream.mode, stream.start, stream.end === Infinity, stream.autoClose, stream.handle, stream.sftp === sftp);
     stream.resume();
     await closed(stream);
-    await called(sftp, 'unlink', `${folder}/checked`);
+    await called(sftp, 'unlink', `${directory}/checked`);
   },
   'timeout: of a connection that is silent': async ({ ssh2, see, config }) => {
     const made = await connected(ssh2, { ...config, timeout: 200 });
@@ -1039,8 +1039,8 @@ export const onOpenssh = {
     see(await closed(stream), out);
     made.end();
   },
-  'HTTPAgent and HTTPSAgent': async ({ ssh2, see, config, folder, unused }) => {
-    const file = (name) => `${folder}/${name}`;
+  'HTTPAgent and HTTPSAgent': async ({ ssh2, see, config, directory, unused }) => {
+    const file = (name) => `${directory}/${name}`;
     execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-keyout', file('key'), '-out', file('cert'), '-days', '2', '-subj', '/CN=here'], { stdio: 'ignore' });
     const answer = (request, response) => response.end(`${request.url} ${request.socket.localPort > 0}`);
     const plain = http.createServer(answer).listen(0, '127.0.0.1');
@@ -1064,12 +1064,12 @@ export const onOpenssh = {
     plain.close();
     sealed.close();
   },
-  'agents: OpenSSH\'s, by its methods and through classes of the program': async ({ ssh2, see, config, folder }) => {
-    const socket = `${folder}/agent`;
+  'agents: OpenSSH\'s, by its methods and through classes of the program': async ({ ssh2, see, config, directory }) => {
+    const socket = `${directory}/agent`;
     rmSync(socket, { force: true });
     const [, pid] = /SSH_AGENT_PID=(\d+)/.exec(execFileSync('ssh-agent', ['-s', '-a', socket], { encoding: 'utf8' }));
     try {
-      const key = `${folder}/agent-key`;
+      const key = `${directory}/agent-key`;
       for (const old of [key, `${key}.pub`]) rmSync(old, { force: true });
       execFileSync('ssh-keygen', ['-q', '-t', 'ecdsa', '-N', '', '-C', 'mine', '-f', key]);
       for (const made of [key, config.keyFile]) execFileSync('ssh-add', ['-q', made], { env: { ...process.env, SSH_AUTH_SOCK: socket }, stdio: 'ignore' });
@@ -1082,7 +1082,7 @@ export const onOpenssh = {
       }
       const stranger = ssh2.utils.parseKey(ssh2.utils.generateKeyPairSync('ecdsa', { bits: 256 }).public);
       see(shown((await called(agent, 'sign', stranger, Buffer.from('data')))[0]));
-      see(shown((await called(ssh2.createAgent(`${folder}/no-agent`), 'getIdentities'))[0]));
+      see(shown((await called(ssh2.createAgent(`${directory}/no-agent`), 'getIdentities'))[0]));
       const [, stream] = await called(agent, 'getStream');
       see(stream.writable);
       stream.destroy();
@@ -1129,9 +1129,9 @@ export const onOpenssh = {
       process.kill(Number(pid));
     }
   },
-  'agentForward of some sessions': async ({ ssh2, see, config, folder }) => agentForward(ssh2, see, config, folder, [true]),
-  'agentForward of a session, and of the next ones': async ({ ssh2, see, config, folder }) =>
-    agentForward(ssh2, see, config, folder, [false, true, false, true]),
+  'agentForward of some sessions': async ({ ssh2, see, config, directory }) => agentForward(ssh2, see, config, directory, [true]),
+  'agentForward of a session, and of the next ones': async ({ ssh2, see, config, directory }) =>
+    agentForward(ssh2, see, config, directory, [false, true, false, true]),
   'end, and what is called afterwards': async ({ client, see }) => {
     const events = [];
     for (const event of ['error', 'end', 'close']) client.on(event, () => events.push(event));
@@ -1158,63 +1158,63 @@ export const onOpenssh = {
     await closed(client);
     see(events);
   },
-  'sftp: rename, symlink, links': async ({ client, see, folder }) => {
+  'sftp: rename, symlink, links': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
     const files = async (method, ...given) => see(method, ...(await called(sftp, method, ...given)).map((told) =>
       (told instanceof Error ? [told.message, told.code] : told)));
-    await called(sftp, 'writeFile', `${folder}/a`, 'a');
-    await called(sftp, 'writeFile', `${folder}/b`, 'b');
-    await files('rename', `${folder}/a`, `${folder}/b`);
-    await files('readFile', `${folder}/b`, 'utf8');
-    await files('ext_openssh_rename', `${folder}/a`, `${folder}/b`);
-    await files('readFile', `${folder}/b`, 'utf8');
-    await files('symlink', 'b', `${folder}/link`);
-    await files('readlink', `${folder}/link`);
-    await files('exists', `${folder}/link`);
-    await files('exists', `${folder}/none`);
-    await files('stat', `${folder}/none`);
-    await files('lstat', `${folder}/none`);
-    await files('mkdir', `${folder}/d`);
-    await files('mkdir', `${folder}/d`);
-    await files('rmdir', `${folder}/d`);
-    await files('unlink', `${folder}/none`);
-    await files('open', `${folder}/none`, 'r');
-    await files('appendFile', `${folder}/b`, 'more');
-    await files('readFile', `${folder}/b`, { encoding: 'latin1' });
-    await files('fastGet', `${folder}/none`, `${folder}/x`);
-    await files('readdir', `${folder}/none`);
-    await files('opendir', `${folder}/none`);
-    const [, list] = await called(sftp, 'readdir', folder);
+    await called(sftp, 'writeFile', `${directory}/a`, 'a');
+    await called(sftp, 'writeFile', `${directory}/b`, 'b');
+    await files('rename', `${directory}/a`, `${directory}/b`);
+    await files('readFile', `${directory}/b`, 'utf8');
+    await files('ext_openssh_rename', `${directory}/a`, `${directory}/b`);
+    await files('readFile', `${directory}/b`, 'utf8');
+    await files('symlink', 'b', `${directory}/link`);
+    await files('readlink', `${directory}/link`);
+    await files('exists', `${directory}/link`);
+    await files('exists', `${directory}/none`);
+    await files('stat', `${directory}/none`);
+    await files('lstat', `${directory}/none`);
+    await files('mkdir', `${directory}/d`);
+    await files('mkdir', `${directory}/d`);
+    await files('rmdir', `${directory}/d`);
+    await files('unlink', `${directory}/none`);
+    await files('open', `${directory}/none`, 'r');
+    await files('appendFile', `${directory}/b`, 'more');
+    await files('readFile', `${directory}/b`, { encoding: 'latin1' });
+    await files('fastGet', `${directory}/none`, `${directory}/x`);
+    await files('readdir', `${directory}/none`);
+    await files('opendir', `${directory}/none`);
+    const [, list] = await called(sftp, 'readdir', directory);
     see(list.map(({ filename }) => filename).sort(), list[0] && Object.keys(list[0]).sort());
-    const [, stats] = await called(sftp, 'stat', `${folder}/b`);
+    const [, stats] = await called(sftp, 'stat', `${directory}/b`);
     see(stats.size, stats.isFile(), stats.isDirectory(), Object.keys(stats).sort());
     for (const flags of ['nonsense', 'q']) {
       try {
-        sftp.open(`${folder}/b`, flags, () => {});
+        sftp.open(`${directory}/b`, flags, () => {});
         see('opened');
       } catch (error) {
         see(shown(error));
       }
     }
     // Nothing may be left of the first one, whose directory the second one gets.
-    for (const name of ['a', 'b', 'link', 'x']) await called(sftp, 'unlink', `${folder}/${name}`);
+    for (const name of ['a', 'b', 'link', 'x']) await called(sftp, 'unlink', `${directory}/${name}`);
     sftp.end();
     await closed(sftp);
     see('closed');
   },
-  'sftp: streams': async ({ client, see, folder }) => {
+  'sftp: streams': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
-    const write = sftp.createWriteStream(`${folder}/s`);
+    const write = sftp.createWriteStream(`${directory}/s`);
     write.end('0123456789');
     await closed(write);
     see(write.bytesWritten);
     let read = '';
-    for await (const chunk of sftp.createReadStream(`${folder}/s`, { start: 2, end: 5, encoding: 'utf8' })) read += chunk;
+    for await (const chunk of sftp.createReadStream(`${directory}/s`, { start: 2, end: 5, encoding: 'utf8' })) read += chunk;
     see(read);
-    const missing = sftp.createReadStream(`${folder}/none`);
+    const missing = sftp.createReadStream(`${directory}/none`);
     const [error] = await once(missing, 'error');
     see(error.message, error.code);
-    await called(sftp, 'unlink', `${folder}/s`);
+    await called(sftp, 'unlink', `${directory}/s`);
   },
 };
 

@@ -173,8 +173,8 @@ def tree(top: str, found: Iterable[tuple[bytes, Attributes, bytes]]) -> list[tup
         else:
             names[1].append(name)
     return [
-        (posixpath.join(top, folder) if folder else top, sorted(inner), sorted(files))
-        for folder, (inner, files) in sorted(directories.items())
+        (posixpath.join(top, directory) if directory else top, sorted(inner), sorted(files))
+        for directory, (inner, files) in sorted(directories.items())
     ]
 
 

@@ -119,11 +119,11 @@ def begin(
     return False
 
 
-def host_folder(target: LocalPath, name: str) -> bytes:
+def host_directory(target: LocalPath, name: str) -> bytes:
     """A directory for one host's files, which is made. A name that is a URI has slashes, which a directory's cannot have."""
-    folder = os.path.join(os.fspath(target), name.replace("/", "_"))
-    os.makedirs(folder, exist_ok=True)
-    return os.fsencode(folder)
+    directory = os.path.join(os.fspath(target), name.replace("/", "_"))
+    os.makedirs(directory, exist_ok=True)
+    return os.fsencode(directory)
 
 
 class BaseGroup:
@@ -304,8 +304,8 @@ class Group(BaseGroup):
     ) -> GroupRun[CopyResult]:
         """Copies from every host, as ``Connection.get`` does, into a directory of the host's name in the directory
         ``target``, both of which are made; results as for ``run``."""
-        folder = functools.partial(host_folder, target)
-        jobs = self._copy_jobs(False, paths(sources), folder, copying(**options), at_once)
+        directory = functools.partial(host_directory, target)
+        jobs = self._copy_jobs(False, paths(sources), directory, copying(**options), at_once)
         return GroupRun(jobs, copied)
 
     def __enter__(self) -> Self:

@@ -193,13 +193,13 @@ class SFTP:
         """Makes a directory; with ``parents`` those above it too, and it is not an error if it is there."""
         if not parents:
             return self._make(self._use().mkdir(remote(path), mode), path)
-        folder = text(remote(path)).rstrip("/")
-        above = posixpath.dirname(folder)
-        if not folder or self._is_dir(folder):
+        directory = text(remote(path)).rstrip("/")
+        above = posixpath.dirname(directory)
+        if not directory or self._is_dir(directory):
             return None
         if above:
             self.mkdir(above, mode, parents=True)
-        return self._use().mkdir(remote(folder), mode).wait()
+        return self._use().mkdir(remote(directory), mode).wait()
 
     def _is_dir(self, path: str) -> bool:
         return self.exists(path) and self.stat(path).is_dir()

@@ -124,7 +124,7 @@ def files(paramiko: Any, see: See, about: Any) -> None:
     for end in ("session", "client"):
         client = _client(paramiko, about)
         sftp = client.open_sftp()
-        path = os.path.join(about["folder"], end)
+        path = os.path.join(about["directory"], end)
         file = sftp.open(path, "w+")
         file.write("text")
         file.flush()
@@ -179,10 +179,10 @@ def closed_files(paramiko: Any, see: See, about: Any) -> None:
     client = _client(paramiko, about)
     sftp = client.open_sftp()
     for mode in ("r", "w+", "a"):
-        file = sftp.open(f"{about['folder']}/closed", "w")
+        file = sftp.open(f"{about['directory']}/closed", "w")
         file.write("some words")
         file.close()
-        file = sftp.open(f"{about['folder']}/closed", mode)
+        file = sftp.open(f"{about['directory']}/closed", mode)
         file.readable() and file.read(3)
         file.writable() and file.write("more")
         file.close()

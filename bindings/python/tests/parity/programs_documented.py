@@ -48,7 +48,7 @@ def causes(paramiko: Any, see: See, about: Any) -> None:
         ("chdir", "/none"),
         ("mkdir", "/"),
         ("rename", "/none", "/other"),
-        ("get", "/none", os.path.join(about["folder"], "none")),
+        ("get", "/none", os.path.join(about["directory"], "none")),
     ):
         see(name, told(lambda: getattr(sftp, name)(*arguments)))  # noqa: B023
     see(told(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0))))
@@ -92,7 +92,7 @@ def full_windows(paramiko: Any, see: See, about: Any) -> None:
     """A command that reads only after a while: what may be sent without waiting, and when."""
     client = _client(paramiko, about)
     channel = client.get_transport().open_session()
-    go, end = (os.path.join(about["folder"], name) for name in ("go", "end"))
+    go, end = (os.path.join(about["directory"], name) for name in ("go", "end"))
     channel.exec_command(f"until [ -e {go} ]; do sleep 0.05; done; wc -c; until [ -e {end} ]; do sleep 0.05; done")
     pause, silent, sent = threading.Event(), 0, 0
     # The server opens its window once more for what it has handed on.
@@ -168,8 +168,8 @@ def let_go(paramiko: Any, see: See, about: Any) -> None:
         return _client(paramiko, about).exec_command("cat; sleep 0.1; echo there")
 
     see(commands()[1].read())
-    see(_client(paramiko, about).open_sftp().listdir(about["folder"]))
-    with open(os.path.join(about["folder"], "words"), "w") as words:
+    see(_client(paramiko, about).open_sftp().listdir(about["directory"]))
+    with open(os.path.join(about["directory"], "words"), "w") as words:
         words.write("some")
     see(_client(paramiko, about).open_sftp().open(words.name).read())
 
@@ -215,7 +215,7 @@ def slow_answers(paramiko: Any, see: See, about: Any) -> None:
     """Limits for what the server is to do, set in all the ways that there are."""
     client = _client(paramiko, about)
     sftp = client.open_sftp()
-    fifo = os.path.join(about["folder"], "fifo")
+    fifo = os.path.join(about["directory"], "fifo")
     os.mkfifo(fifo)
     see(sftp.get_channel().gettimeout())
     sftp.get_channel().settimeout(0.3)
@@ -224,7 +224,7 @@ def slow_answers(paramiko: Any, see: See, about: Any) -> None:
     client.close()
     client = _client(paramiko, about)
     sftp = client.open_sftp()
-    file = sftp.open(os.path.join(about["folder"], "file"), "w+")
+    file = sftp.open(os.path.join(about["directory"], "file"), "w+")
     file.settimeout(20)
     see(file.gettimeout(), sftp.get_channel().gettimeout())
     file.setblocking(False)
@@ -302,9 +302,9 @@ def files(paramiko: Any, see: See, about: Any) -> None:
         transport = paramiko.Transport(("127.0.0.1", about["paramiko"]))
         transport.connect(username=user, password="sesame")
         sftp = transport.open_sftp_client()
-        folder = os.path.join(about["folder"], user)
-        sftp.mkdir(folder)
-        sftp.chdir(folder)
+        directory = os.path.join(about["directory"], user)
+        sftp.mkdir(directory)
+        sftp.chdir(directory)
         for name in ("one", "two", "three"):
             with sftp.open(name, "w") as file:
                 file.write(name * 10_000)

@@ -47,7 +47,7 @@ def keys(paramiko: Any, see: See, about: Any) -> None:
     key = paramiko.Ed25519Key.from_private_key_file(about["key"])
     same = copy.deepcopy({"pkey": key})["pkey"]
     see(same == key, same.can_sign())
-    path = os.path.join(about["folder"], "known_hosts")
+    path = os.path.join(about["directory"], "known_hosts")
     with open(path, "w") as file:
         file.write(f"one {key.get_name()} {key.get_base64()}\n" * 2)
     client = paramiko.SSHClient()
@@ -81,10 +81,10 @@ def commands(paramiko: Any, see: See, about: Any) -> None:
 def files(paramiko: Any, see: See, about: Any) -> None:
     client = _client(paramiko, about)
     sftp = client.open_sftp()
-    sftp.chdir(about["folder"])
+    sftp.chdir(about["directory"])
 
     def length(name: str) -> int:
-        return os.path.getsize(os.path.join(about["folder"], name))
+        return os.path.getsize(os.path.join(about["directory"], name))
 
     # Whoever looks meanwhile sees what was written.
     for mode, size in (("w", -1), ("a", 0), ("r+", -1), ("w+", 0), ("w", 1), ("w", 4)):
@@ -98,7 +98,7 @@ def files(paramiko: Any, see: See, about: Any) -> None:
         see(list(file), iter(file) is file)
     see(sftp.listdir(b"."), sftp.stat(b"file").st_size, sftp.rename(b"file", "other"), sftp.chdir(b".."), sftp.getcwd())
     # The last one is neither closed nor let go.
-    file = sftp.open(os.path.join(about["folder"], "left"), "w")
+    file = sftp.open(os.path.join(about["directory"], "left"), "w")
     file.write("open")
     client.close()
     see(length("left"))
@@ -107,7 +107,7 @@ def files(paramiko: Any, see: See, about: Any) -> None:
 def progress(paramiko: Any, see: See, about: Any) -> None:
     client = _client(paramiko, about)
     sftp = client.open_sftp()
-    path = os.path.join(about["folder"], "file")
+    path = os.path.join(about["directory"], "file")
     steps: list[tuple[int, int]] = []
     sftp.putfo(io.BytesIO(bytes(100_000)), path, 100_000, lambda *step: steps.append(step))
     sftp.getfo(path, io.BytesIO(), lambda *step: steps.append(step))
@@ -122,9 +122,9 @@ def by_handle(paramiko: Any, see: See, about: Any) -> None:
     """Changes by handle affect the open file, whatever has its name by now; and a server's line about each name."""
     client = _client(paramiko, about)
     sftp = client.open_sftp()
-    folder = os.path.join(about["folder"], "handles")
-    os.mkdir(folder)
-    names = [os.path.join(folder, name) for name in ("first", "moved", "gone")]
+    directory = os.path.join(about["directory"], "handles")
+    os.mkdir(directory)
+    names = [os.path.join(directory, name) for name in ("first", "moved", "gone")]
     file = sftp.open(names[0], "w")
     os.rename(names[0], names[1])
     for path in (names[0], names[2]):
@@ -139,18 +139,18 @@ def by_handle(paramiko: Any, see: See, about: Any) -> None:
     gone.chmod(0o600)
     gone.truncate(3)
     see([(os.stat(path).st_mode, os.stat(path).st_mtime == 2) for path in names[:2]], gone.stat().st_size)
-    see(sorted(attributes.longname for attributes in sftp.listdir_attr(folder)))
+    see(sorted(attributes.longname for attributes in sftp.listdir_attr(directory)))
     client.close()
 
 
 def paths(paramiko: Any, see: See, about: Any) -> None:
     """Empty paths, and paths below the directory of ``chdir``."""
     client = _client(paramiko, about)
-    sftp, folder = client.open_sftp(), about["folder"]
-    os.makedirs(f"{folder}/deep/below")
-    for cwd in (None, f"{folder}/deep", f"{folder}/deep/", "/"):
+    sftp, directory = client.open_sftp(), about["directory"]
+    os.makedirs(f"{directory}/deep/below")
+    for cwd in (None, f"{directory}/deep", f"{directory}/deep/", "/"):
         sftp.chdir(cwd)
-        for path in ("", b"", ".", "below", "..", "/", "//", "none", "below/", f"{folder}/deep"):
+        for path in ("", b"", ".", "below", "..", "/", "//", "none", "below/", f"{directory}/deep"):
             see(cwd, path, sftp.getcwd())
             calls: list[tuple[str, ...]] = [(name,) for name in ("stat", "lstat", "listdir_attr", "readlink", "normalize")]
             if (not path and cwd != "/") or (cwd not in (None, "/") and path in ("below", "none", "below/")):
@@ -160,23 +160,23 @@ def paths(paramiko: Any, see: See, about: Any) -> None:
                 see(name, raised(lambda: str(getattr(sftp, name)(path, *more)), "errno"))  # noqa: B023
             see(raised(lambda: sftp.listdir_iter(path)), raised(lambda: next(sftp.listdir_iter(path))))  # noqa: B023
     sftp.chdir(None)
-    see(raised(lambda: sftp.symlink("", f"{folder}/empty"))[0], raised(lambda: sftp.chmod("", 0o700), "errno"))
+    see(raised(lambda: sftp.symlink("", f"{directory}/empty"))[0], raised(lambda: sftp.chmod("", 0o700), "errno"))
     see(raised(lambda: sftp.utime("", None), "errno"), raised(lambda: sftp.chown("", 0, 0), "errno"))
     see(raised(lambda: sftp.rmdir(""), "errno"), raised(lambda: sftp.chdir(""), "errno"))
-    see(raised(lambda: sftp.put(about["key"], ""), "errno"), raised(lambda: sftp.get("", f"{folder}/x"), "errno"))
+    see(raised(lambda: sftp.put(about["key"], ""), "errno"), raised(lambda: sftp.get("", f"{directory}/x"), "errno"))
     client.close()
 
 
 def default_keys(paramiko: Any, see: See, about: Any) -> None:
     """Keys in the user's home, an agent's, and passwords: of several that lead nowhere the last one tells."""
-    home, folder = os.environ.get("HOME", ""), Path(about["folder"])
-    os.environ["HOME"] = str(folder)
-    (folder / ".ssh").mkdir()
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", folder / "s"], stdout=subprocess.PIPE)
+    home, directory = os.environ.get("HOME", ""), Path(about["directory"])
+    os.environ["HOME"] = str(directory)
+    (directory / ".ssh").mkdir()
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", directory / "s"], stdout=subprocess.PIPE)
     assert agent.stdout is not None
     # It listens once it has said where.
     agent.stdout.readline()
-    os.environ["SSH_AUTH_SOCK"] = str(folder / "s")
+    os.environ["SSH_AUTH_SOCK"] = str(directory / "s")
 
     def log_in(look_for_keys: bool = True, **more: Any) -> None:
         client = paramiko.SSHClient()
@@ -188,7 +188,7 @@ def default_keys(paramiko: Any, see: See, about: Any) -> None:
     try:
         for beside in (None, about["encrypted"], about["other_key"]):
             if beside is not None:
-                shutil.copy(beside, folder / ".ssh/id_ed25519")
+                shutil.copy(beside, directory / ".ssh/id_ed25519")
             for more in ({}, {"key_filename": about["encrypted"]}, {"key_filename": about["other_key"]}):
                 for password in (None, "wrong"):
                     see(beside, more, password, kind(lambda: log_in(password=password, **more)))  # noqa: B023
@@ -213,7 +213,7 @@ def sizes_of_keys(paramiko: Any, see: See, about: Any) -> None:
 def names_in_attributes(paramiko: Any, see: See, about: Any) -> None:
     """Only what was listed has a name."""
     client = _client(paramiko, about)
-    sftp, path = client.open_sftp(), f"{about['folder']}/file"
+    sftp, path = client.open_sftp(), f"{about['directory']}/file"
     with sftp.open(path, "w") as file:
         file.utime((1_000_000_000, 1_000_000_000))
         found = [
@@ -221,7 +221,7 @@ def names_in_attributes(paramiko: Any, see: See, about: Any) -> None:
             sftp.stat(path),
             sftp.lstat(path),
             paramiko.SFTPAttributes(),
-            *sftp.listdir_attr(about["folder"]),
+            *sftp.listdir_attr(about["directory"]),
         ]
     found += [paramiko.SFTPAttributes.from_stat(os.stat(path), name) for name in (None, "", "name")]
     for attributes in found:

@@ -87,7 +87,7 @@ def places(paramiko: Any, see: See, about: Any) -> None:
     """The places of files, in all modes."""
     client = _client(paramiko, about)
     sftp = client.open_sftp()
-    path = f"{about['folder']}/places"
+    path = f"{about['directory']}/places"
     for mode in ("r", "r+", "w", "w+", "a", "a+", "rU", "rw", "wx"):
         # With a buffer, Paramiko writes behind what it has read ahead.
         for bufsize in (-1, 0) if mode == "r+" else (-1, 0, 1, 64):

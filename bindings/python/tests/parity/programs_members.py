@@ -43,7 +43,7 @@ def members(paramiko: Any, see: See, about: Any) -> None:
     )
     sftp = client.open_sftp()
     see(sftp.ultra_debug, sftp.logger.name)
-    with sftp.open(os.path.join(about["folder"], "x"), "w") as file:
+    with sftp.open(os.path.join(about["directory"], "x"), "w") as file:
         see(file.pipelined, file.set_pipelined(True), file.pipelined)
     other = paramiko.Transport((about["address"], about["port"]))
     see(other.host_key, other.hostname, other.saved_exception, other.is_active())
@@ -136,7 +136,7 @@ def public_keys(paramiko: Any, see: See, about: Any) -> None:
     signed.rewind()
     see(public.verify_ssh_sig(b"other", signed))
     for name, made in (("rsa", paramiko.RSAKey.generate(2048)), ("ecdsa", paramiko.ECDSAKey.generate(bits=384))):
-        file = os.path.join(about["folder"], name)
+        file = os.path.join(about["directory"], name)
         made.write_private_key_file(file)
         made.write_private_key_file(f"{file}.locked", password="secret")
         see(name, made.get_bits(), made.get_name(), os.stat(file).st_mode & 0o777)
@@ -155,7 +155,7 @@ def public_keys(paramiko: Any, see: See, about: Any) -> None:
 
 
 def known_hosts(paramiko: Any, see: See, about: Any) -> None:
-    folder = about["folder"]
+    directory = about["directory"]
     key = paramiko.Ed25519Key.from_private_key_file(about["key"])
     other = paramiko.Ed25519Key.from_private_key_file(about["other_key"])
     hosts = paramiko.HostKeys()
@@ -176,7 +176,7 @@ def known_hosts(paramiko: Any, see: See, about: Any) -> None:
     see([len(each) for each in hosts.values()], dict(hosts["mapped"]) == {"ssh-ed25519": key})
     hosts.add("plain", "ssh-ed25519", other)
     see(hosts.check("plain", other), len(hosts))
-    file = os.path.join(folder, "known")
+    file = os.path.join(directory, "known")
     hosts.save(file)
     with open(file) as saved:
         lines = [line.split() for line in saved]
@@ -190,7 +190,7 @@ def known_hosts(paramiko: Any, see: See, about: Any) -> None:
     del read["plain"]
     see("plain" in read, kind(lambda: read.__delitem__("plain")))
     read.clear()
-    see(len(read), raised(lambda: paramiko.HostKeys(os.path.join(folder, "none")), "errno"))
+    see(len(read), raised(lambda: paramiko.HostKeys(os.path.join(directory, "none")), "errno"))
     entry = paramiko.hostkeys.HostKeyEntry.from_line("a,b ssh-ed25519 " + key.get_base64())
     see(entry.hostnames, entry.key == key, entry.valid, entry.to_line(), repr(entry).startswith("<HostKeyEntry"))
     see(paramiko.hostkeys.HostKeyEntry.from_line("a b"), paramiko.hostkeys.HostKeyEntry.from_line("a ssh-none AAAA"))
@@ -205,7 +205,7 @@ def known_hosts(paramiko: Any, see: See, about: Any) -> None:
         paramiko.hostkeys.HostKeyEntry().valid,
     )
     client = paramiko.SSHClient()
-    see(raised(lambda: client.load_host_keys(os.path.join(folder, "none")), "errno"))
+    see(raised(lambda: client.load_host_keys(os.path.join(directory, "none")), "errno"))
     client.load_host_keys(file)
     client.get_host_keys().add("more", "ssh-ed25519", key)
     client.save_host_keys(file)
@@ -237,10 +237,10 @@ def utilities(paramiko: Any, see: See, about: Any) -> None:
         util.constant_time_bytes_eq(b"a", b"b"),
     )
     see(util.get_logger("paramiko.x").name, util.get_thread_id() == util.get_thread_id())
-    file = os.path.join(about["folder"], "log")
+    file = os.path.join(about["directory"], "log")
     util.log_to_file(file)
     see(os.path.exists(file))
-    with open(os.path.join(about["folder"], "config"), "w") as config:
+    with open(os.path.join(about["directory"], "config"), "w") as config:
         config.write("Host one\n  User me\n  Port 23\n")
     with open(config.name) as config:
         parsed = util.parse_ssh_config(config)

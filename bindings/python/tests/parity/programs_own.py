@@ -218,12 +218,12 @@ Match final
 
 
 def keys_of_an_agent(paramiko: Any, see: See, about: Any) -> None:
-    folder = Path(about["folder"])
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", folder / "s"], stdout=subprocess.PIPE)
+    directory = Path(about["directory"])
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", directory / "s"], stdout=subprocess.PIPE)
     assert agent.stdout is not None
     # It listens once it has said where.
     agent.stdout.readline()
-    os.environ["SSH_AUTH_SOCK"] = str(folder / "s")
+    os.environ["SSH_AUTH_SOCK"] = str(directory / "s")
     try:
         subprocess.run(["ssh-add", "-q", about["key"]], check=True, capture_output=True)
         found = paramiko.Agent()
@@ -256,29 +256,29 @@ def keys_of_an_agent(paramiko: Any, see: See, about: Any) -> None:
 
 def old_keys(paramiko: Any, see: See, about: Any) -> None:
     """Keys of a size, in a cipher or by a name that the engine does not use."""
-    folder = Path(about["folder"])
+    directory = Path(about["directory"])
     generated: list[str | Path] = ["ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-b"]
-    subprocess.run([*generated, "1024", "-N", "", "-f", folder / "small"], check=True)
-    small = paramiko.RSAKey.from_private_key_file(str(folder / "small"))
+    subprocess.run([*generated, "1024", "-N", "", "-f", directory / "small"], check=True)
+    small = paramiko.RSAKey.from_private_key_file(str(directory / "small"))
     see(small.get_bits(), small.get_name(), small == paramiko.RSAKey(data=small.asbytes()))
-    small.write_private_key_file(str(folder / "again"))
-    see(paramiko.RSAKey.from_private_key_file(str(folder / "again")) == small)
-    subprocess.run([*generated, "2048", "-N", "", "-f", folder / "plain"], check=True)
+    small.write_private_key_file(str(directory / "again"))
+    see(paramiko.RSAKey.from_private_key_file(str(directory / "again")) == small)
+    subprocess.run([*generated, "2048", "-N", "", "-f", directory / "plain"], check=True)
     locked: list[str | Path] = [
         "openssl",
         "rsa",
         "-in",
-        folder / "plain",
+        directory / "plain",
         "-des3",
         "-traditional",
         "-passout",
         "pass:secret",
     ]
-    subprocess.run([*locked, "-out", folder / "locked"], check=True, capture_output=True)
-    key = paramiko.RSAKey.from_private_key_file(str(folder / "locked"), "secret")
-    see(key == paramiko.RSAKey.from_private_key_file(str(folder / "plain")), key.can_sign())
+    subprocess.run([*locked, "-out", directory / "locked"], check=True, capture_output=True)
+    key = paramiko.RSAKey.from_private_key_file(str(directory / "locked"), "secret")
+    see(key == paramiko.RSAKey.from_private_key_file(str(directory / "plain")), key.can_sign())
     see(key.verify_ssh_sig(b"data", paramiko.Message(key.sign_ssh_data(b"data", "rsa-sha2-256").asbytes())))
-    see(kind(lambda: paramiko.RSAKey.from_private_key_file(str(folder / "locked"), "wrong")))
+    see(kind(lambda: paramiko.RSAKey.from_private_key_file(str(directory / "locked"), "wrong")))
     see(paramiko.PKey.from_type_string("rsa-sha2-512", key.asbytes()) == key)
 
 

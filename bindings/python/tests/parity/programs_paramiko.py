@@ -227,7 +227,7 @@ def unreachable(paramiko: Any, see: See, about: Any) -> None:
 
 
 def host_keys(paramiko: Any, see: See, about: Any) -> None:
-    path = os.path.join(about["folder"], "known_hosts")
+    path = os.path.join(about["directory"], "known_hosts")
     key = paramiko.Ed25519Key.from_private_key_file(about["key"])
     keys = paramiko.HostKeys()
     keys.add("db1", "ssh-ed25519", key)
@@ -291,7 +291,7 @@ def keys(paramiko: Any, see: See, about: Any) -> None:
         see(raised(functools.partial(type(made).from_private_key, text)))
         text.seek(0)
         see(type(made).from_private_key(text, password="pass") == made)
-        path = os.path.join(about["folder"], made.get_name())
+        path = os.path.join(about["directory"], made.get_name())
         made.write_private_key_file(path)
         see(oct(os.stat(path).st_mode), type(made).from_private_key_file(path) == made)
     see([each.__name__ for each in paramiko.key_classes])
@@ -325,10 +325,10 @@ def messages(paramiko: Any, see: See, about: Any) -> None:
 def sftp(paramiko: Any, see: See, about: Any) -> None:
     client = _client(paramiko, about)
     sftp = client.open_sftp()
-    folder = os.path.join(about["folder"], "sftp")
-    sftp.mkdir(folder, 0o700)
-    sftp.chdir(folder)
-    see(sftp.getcwd() == folder)
+    directory = os.path.join(about["directory"], "sftp")
+    sftp.mkdir(directory, 0o700)
+    sftp.chdir(directory)
+    see(sftp.getcwd() == directory)
     with sftp.open("file", "w") as file:
         see(file.write("one\ntwo\n"), file.tell(), file.writable(), file.readable(), file.seekable(), file.stat().st_size)
         file.writelines(["three\n", "four"])
@@ -367,7 +367,7 @@ def sftp(paramiko: Any, see: See, about: Any) -> None:
         raised(lambda: sftp.rmdir("none"), "errno"),
     )
     see(
-        raised(lambda: sftp.mkdir(folder), "errno")[0],
+        raised(lambda: sftp.mkdir(directory), "errno")[0],
         raised(lambda: sftp.listdir("none"), "errno"),
         raised(lambda: sftp.readlink("none"), "errno"),
     )
@@ -405,7 +405,7 @@ def sftp(paramiko: Any, see: See, about: Any) -> None:
         type(entry).__name__,
         str(entry)[-4:],
     )
-    here, back = os.path.join(about["folder"], "here"), os.path.join(about["folder"], "back")
+    here, back = os.path.join(about["directory"], "here"), os.path.join(about["directory"], "back")
     with open(here, "wb") as local:
         local.write(b"x" * 100_000)
     steps: list[tuple[int, int]] = []
@@ -416,7 +416,7 @@ def sftp(paramiko: Any, see: See, about: Any) -> None:
     see(sftp.put(here, "unconfirmed", confirm=False).st_size)
     see(raised(lambda: sftp.put("/no/such/file", "x"), "errno", "filename"), raised(lambda: sftp.get("none", back), "errno"))
     see(
-        raised(lambda: sftp.get("put", "/no/such/folder/x"), "errno", "filename"),
+        raised(lambda: sftp.get("put", "/no/such/directory/x"), "errno", "filename"),
         raised(lambda: sftp.put(here, "none/x"), "errno"),
     )
     sftp.close()
@@ -463,7 +463,7 @@ def policies(paramiko: Any, see: See, about: Any) -> None:
     see(asked, len(client.get_host_keys()))
     client.close()
     client = connect(paramiko.AutoAddPolicy())
-    path = os.path.join(about["folder"], "saved")
+    path = os.path.join(about["directory"], "saved")
     client.save_host_keys(path)
     see(len(client.get_host_keys()), len(Path(path).read_text().split()))
     client.close()

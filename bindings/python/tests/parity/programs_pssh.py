@@ -269,74 +269,76 @@ def files(pssh: Any, see: See, about: Any) -> None:
     from gevent import joinall
 
     client = _parallel(pssh, about)
-    folder = about["folder"]
-    Path(folder, "source").write_text("content")
+    directory = about["directory"]
+    Path(directory, "source").write_text("content")
     names = [{"name": each} for each in "abc"]
-    joinall(client.copy_file(f"{folder}/source", f"{folder}/new-%(name)s/there", copy_args=names), raise_error=True)
-    see([Path(folder, f"new-{each}", "there").read_text() for each in "abc"])
+    joinall(client.copy_file(f"{directory}/source", f"{directory}/new-%(name)s/there", copy_args=names), raise_error=True)
+    see([Path(directory, f"new-{each}", "there").read_text() for each in "abc"])
     # Named apart: these hosts have one address.
-    joinall(client.copy_remote_file(f"{folder}/source", f"{folder}/%(name)s", copy_args=names), raise_error=True)
-    see(sorted(os.listdir(folder)))
-    os.makedirs(f"{folder}/tree/inner")
-    Path(folder, "tree/inner/file").touch()
+    joinall(client.copy_remote_file(f"{directory}/source", f"{directory}/%(name)s", copy_args=names), raise_error=True)
+    see(sorted(os.listdir(directory)))
+    os.makedirs(f"{directory}/tree/inner")
+    Path(directory, "tree/inner/file").touch()
     joinall(
-        client.copy_file(f"{folder}/tree", f"{folder}/%(to)s", recurse=True, copy_args=[{"to": each} for each in "xyz"]),
+        client.copy_file(
+            f"{directory}/tree", f"{directory}/%(to)s", recurse=True, copy_args=[{"to": each} for each in "xyz"]
+        ),
         raise_error=True,
     )
-    see(sorted(os.listdir(f"{folder}/y")), os.listdir(f"{folder}/y/inner"))
-    jobs = client.copy_remote_file(f"{folder}/none", f"{folder}/never")
+    see(sorted(os.listdir(f"{directory}/y")), os.listdir(f"{directory}/y/inner"))
+    jobs = client.copy_remote_file(f"{directory}/none", f"{directory}/never")
     joinall(jobs)
     see([(type(job.exception).__name__, job.successful(), job.ready()) for job in jobs])
 
 
 def files_of_one(pssh: Any, see: See, about: Any) -> None:
-    one, folder = _one(pssh, about), about["folder"]
-    Path(folder, "source").write_text("content")
-    os.makedirs(f"{folder}/tree/inner")
-    Path(folder, "tree/inner/file").write_text("inside")
-    one.copy_file(f"{folder}/source", f"{folder}/there")
-    one.copy_remote_file(f"{folder}/source", f"{folder}/deep/er/back")
-    one.copy_remote_file(f"{folder}/tree", f"{folder}/treeback", recurse=True)
-    one.scp_send(f"{folder}/source", f"{folder}/scp")
-    one.scp_send(f"{folder}/source", f"{folder}/deep/")
-    one.scp_recv(f"{folder}/source", f"{folder}/scpback")
-    one.scp_recv(f"{folder}/tree", f"{folder}/scptree", recurse=True)
+    one, directory = _one(pssh, about), about["directory"]
+    Path(directory, "source").write_text("content")
+    os.makedirs(f"{directory}/tree/inner")
+    Path(directory, "tree/inner/file").write_text("inside")
+    one.copy_file(f"{directory}/source", f"{directory}/there")
+    one.copy_remote_file(f"{directory}/source", f"{directory}/deep/er/back")
+    one.copy_remote_file(f"{directory}/tree", f"{directory}/treeback", recurse=True)
+    one.scp_send(f"{directory}/source", f"{directory}/scp")
+    one.scp_send(f"{directory}/source", f"{directory}/deep/")
+    one.scp_recv(f"{directory}/source", f"{directory}/scpback")
+    one.scp_recv(f"{directory}/tree", f"{directory}/scptree", recurse=True)
     see(
         [
-            Path(folder, each).read_text()
+            Path(directory, each).read_text()
             for each in ("there", "deep/er/back", "treeback/inner/file", "scp", "deep/source", "scpback")
         ]
     )
-    see(Path(folder, "scptree/inner/file").read_text())
+    see(Path(directory, "scptree/inner/file").read_text())
     for mode in (0o600, 0o755, 0o640):
-        os.chmod(f"{folder}/source", mode)
+        os.chmod(f"{directory}/source", mode)
         for before in (None, 0o600, 0o644, 0o700):
             for copy in (one.scp_send, one.copy_file, one.copy_remote_file, one.scp_recv):
-                target = Path(folder, "target")
+                target = Path(directory, "target")
                 target.unlink(missing_ok=True)
                 if before is not None:
                     target.touch()
                     target.chmod(before)
                 elif copy != one.scp_send:
                     continue
-                copy(f"{folder}/source", str(target))
+                copy(f"{directory}/source", str(target))
                 see(mode, before, copy.__name__, target.stat().st_mode, target.read_text())
-    see(raised(lambda: one.copy_remote_file(f"{folder}/none", f"{folder}/x")))
+    see(raised(lambda: one.copy_remote_file(f"{directory}/none", f"{directory}/x")))
     see(
-        raised(lambda: one.copy_file(f"{folder}/tree", f"{folder}/x")),
-        raised(lambda: one.scp_send(f"{folder}/tree", f"{folder}/x")),
+        raised(lambda: one.copy_file(f"{directory}/tree", f"{directory}/x")),
+        raised(lambda: one.scp_send(f"{directory}/tree", f"{directory}/x")),
     )
-    see(raised(lambda: one.copy_remote_file(f"{folder}/tree", f"{folder}/x")))
+    see(raised(lambda: one.copy_remote_file(f"{directory}/tree", f"{directory}/x")))
     see(
-        kind(lambda: one.copy_file(f"{folder}/no-source", f"{folder}/x")),
-        kind(lambda: one.copy_file(f"{folder}/source", "/proc/x/y")),
+        kind(lambda: one.copy_file(f"{directory}/no-source", f"{directory}/x")),
+        kind(lambda: one.copy_file(f"{directory}/source", "/proc/x/y")),
     )
     see(
-        raised(lambda: one.scp_recv(f"{folder}/none", f"{folder}/x")),
-        kind(lambda: one.scp_send(f"{folder}/none", f"{folder}/x")),
+        raised(lambda: one.scp_recv(f"{directory}/none", f"{directory}/x")),
+        kind(lambda: one.scp_send(f"{directory}/none", f"{directory}/x")),
     )
-    see(raised(lambda: one.scp_send(f"{folder}/source", "/no/such/folder/x")))
-    see(raised(lambda: one.scp_recv(f"{folder}/none", f"{folder}/x", recurse=True)))
+    see(raised(lambda: one.scp_send(f"{directory}/source", "/no/such/directory/x")))
+    see(raised(lambda: one.scp_recv(f"{directory}/none", f"{directory}/x", recurse=True)))
 
 
 def low_level(pssh: Any, see: See, about: Any) -> None:

@@ -65,10 +65,10 @@ def own_keys(paramiko: Any, see: See, about: Any) -> None:
 
 
 def rsa_signatures(paramiko: Any, see: See, about: Any) -> None:
-    folder = Path(about["keys"])
-    if not (folder / "short").exists():
-        subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "1024", "-N", "", "-f", folder / "short"], check=True)
-    short = paramiko.RSAKey.from_private_key_file(str(folder / "short"))
+    directory = Path(about["keys"])
+    if not (directory / "short").exists():
+        subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "1024", "-N", "", "-f", directory / "short"], check=True)
+    short = paramiko.RSAKey.from_private_key_file(str(directory / "short"))
     signature = short.sign_ssh_data(b"data", "rsa-sha2-256")
     see(short.get_bits(), short.verify_ssh_sig(b"data", paramiko.Message(signature.asbytes())))
     names = {"pubkeys": ["rsa-sha2-512", "rsa-sha2-256", "ssh-rsa"]}

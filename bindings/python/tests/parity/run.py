@@ -42,13 +42,13 @@ def main(name: str, implementation: str, about: dict[str, Any]) -> None:
         def see(*values: Any, seen: list[Any] = seen) -> None:
             seen.append(shown(values))
 
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             try:
-                program(library, see, {**about, "folder": folder})
+                program(library, see, {**about, "directory": directory})
             except Exception as error:
                 line = traceback.extract_tb(error.__traceback__)[1].line
-                seen.append(["raised", type(error).__name__, str(error).replace(folder, "FOLDER"), line])
-        saw[title] = json.loads(json.dumps(seen).replace(folder, "FOLDER"))
+                seen.append(["raised", type(error).__name__, str(error).replace(directory, "DIRECTORY"), line])
+        saw[title] = json.loads(json.dumps(seen).replace(directory, "DIRECTORY"))
     print(json.dumps(saw), flush=True)
     # Threads of the libraries' own are not waited for.
     os._exit(0)

@@ -22,17 +22,17 @@ enum Step {
 }
 
 struct Trail {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     audit: Arc<Audit>,
 }
 
 impl Trail {
     fn strict() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let place = Place {
-            runtime: folder.path().join("r"),
-            state: folder.path().join("s"),
-            config: folder.path().join("c"),
+            runtime: directory.path().join("r"),
+            state: directory.path().join("s"),
+            config: directory.path().join("c"),
         };
         let settings = Settings {
             audit: AuditMode::Strict,
@@ -41,15 +41,15 @@ impl Trail {
         make_private(&place.audit()).unwrap();
         fs::write(place.state.join("away"), "in the way").unwrap();
         let audit = Audit::open(&place, &settings).unwrap();
-        Self { folder, audit }
+        Self { directory, audit }
     }
 
     fn place(&self) -> PathBuf {
-        self.folder.path().join("s/audit")
+        self.directory.path().join("s/audit")
     }
 
     fn away(&self) -> PathBuf {
-        self.folder.path().join("s/away")
+        self.directory.path().join("s/away")
     }
 
     /// Has what is elsewhere change places with the trail, at once: a writer may be in the middle of something.
@@ -71,7 +71,7 @@ impl Trail {
     }
 
     fn has(&self, event: &str) -> bool {
-        let read = |folder: &Path| fs::read_to_string(folder.join("audit.jsonl")).unwrap_or_default();
+        let read = |directory: &Path| fs::read_to_string(directory.join("audit.jsonl")).unwrap_or_default();
         let text = read(&self.place()) + &read(&self.away());
         text.contains(&format!("\"event\":\"{event}\""))
     }

@@ -323,8 +323,8 @@ impl Line {
             let attached = ["-H", "-w", "--hosts="].iter();
             attached.filter_map(|option| word.strip_prefix(option)).next()
         });
-        let folder = std::env::current_dir().unwrap_or_default();
-        let Ok(mut list) = HostList::read(lists, &folder) else {
+        let directory = std::env::current_dir().unwrap_or_default();
+        let Ok(mut list) = HostList::read(lists, &directory) else {
             return Vec::new();
         };
         let mut names = Vec::new();
@@ -345,13 +345,13 @@ impl Line {
     }
 
     fn remote_paths(&self, host: &str, path: &str) -> Vec<CompletionCandidate> {
-        let (folder, prefix) = split_behind(path, '/');
-        let names = remote_names(host, self.ssh_args(), folder, prefix);
+        let (directory, prefix) = split_behind(path, '/');
+        let names = remote_names(host, self.ssh_args(), directory, prefix);
         names
             .into_iter()
-            .map(|RemoteName { name, is_folder }| {
-                let slash = if is_folder { "/" } else { "" };
-                CompletionCandidate::new(format!("{folder}{name}{slash}"))
+            .map(|RemoteName { name, is_directory }| {
+                let slash = if is_directory { "/" } else { "" };
+                CompletionCandidate::new(format!("{directory}{name}{slash}"))
             })
             .collect()
     }
@@ -457,7 +457,7 @@ impl Kind {
             ("destination" | "destinations", _) => Some(Self::Host),
             (_, "HOSTS") => Some(Self::HostList),
             (_, "KEY=VALUE") => Some(Self::Directive),
-            (_, "FILE" | "FOLDER" | "DIR") => Some(Self::Path),
+            (_, "FILE" | "DIR") => Some(Self::Path),
             _ => None,
         }
     }
@@ -562,11 +562,11 @@ fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
 }
 
 /// The names in a directory of a host that begin so. Only a daemon that runs has a connection to ask over.
-fn remote_names(host: &str, ssh_args: Vec<OsString>, folder: &str, prefix: &str) -> Vec<RemoteName> {
+fn remote_names(host: &str, ssh_args: Vec<OsString>, directory: &str, prefix: &str) -> Vec<RemoteName> {
     let answer = answered(async |backend| {
         let request = Request::RemoteNames {
             host: host_request(host, ssh_args)?,
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             prefix: prefix.to_owned(),
         };
         match backend.find(Running::Here).await? {

@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// Copy directories and everything in them; symbolic links in them are copied as links.
     #[arg(short, long, group = "directories")]
     recursive: bool,
-    /// Copy directories as they are: -r and -p, and skip files that the target has with the same size and time, as rsync does.
-    /// A source that ends in a slash stands for what is in it.
+    /// Copy directories as they are: -r and -p, and skip files that the target has with the same size and time, as rsync
+    /// does. A source that ends in a slash stands for what is in it.
     #[arg(short, long, group = "directories")]
     archive: bool,
     /// Keep times and permissions, as scp does.
@@ -70,7 +70,8 @@ pub(crate) struct Args {
     /// Skip files that exist on the target with the same time or a later one; with -a or --delete, those with a later one.
     #[arg(short, long)]
     update: bool,
-    /// Skip files that exist on the target with the same content, whatever their times; both ends hash those of the same size.
+    /// Skip files that exist on the target with the same content, whatever their times; both ends hash those of the same
+    /// size.
     #[arg(long)]
     checksum: bool,
     /// Skip files that exist on the target with the same size.
@@ -171,7 +172,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     ssh: HostOptions,
     /// What to copy, and where: local paths, HOST:PATH, USER@HOST:PATH, scp:// and sftp:// URIs, or - for standard input or
-    /// output. With -H or -i, `:PATH` is a path on each of the hosts, and `{host}` the host's name. Write a local path that contains a colon with a slash before it, as ./a:b.
+    /// output. With -H or -i, `:PATH` is a path on each of the hosts, and `{host}` the host's name. Write a local path that
+    /// contains a colon with a slash before it, as ./a:b.
     // Options may stand between them, which `num_args` would take for the end.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
@@ -191,7 +193,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         warn_of(&skipped);
         bail!("no hosts match")
     };
-    // A folder for each host is not there yet.
+    // A directory for each host is not there yet.
     options.mkdir |= args.many.are_given() && matches!(first.target, CopyPlace::Local(_));
     let opened = open_passed(&first.sources, &first.target)?;
     ensure!(
@@ -386,8 +388,8 @@ impl Args {
         }
     }
 
-    /// What to do after a copy that was cut off. A directory that was given a new name is there by then, and the same command
-    /// would copy into it.
+    /// What to do after a copy that was cut off. A directory that was given a new name is there by then, and the same
+    /// command would copy into it.
     fn again(&self, sources: &[OsString], target: &OsStr) -> String {
         let same = "run the same command again to copy the rest";
         let is_new_name = (self.recursive || self.archive) && !self.mkdir && !self.many.are_given();

@@ -13,7 +13,8 @@ use clap::CommandFactory as _;
 use crate::Cli;
 use crate::commands::complete;
 
-/// `trunkline completions SHELL`. Three shells run the program to complete; for others the script knows commands and options.
+/// `trunkline completions SHELL`. Three shells run the program to complete; for others the script knows commands and
+/// options.
 pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     match complete::script(shell) {
@@ -29,11 +30,11 @@ pub(crate) fn examples(typed: &str) -> &'static [(&'static str, &'static str)] {
     sections::of(typed).map_or(&[], |sections| sections.examples)
 }
 
-/// `trunkline man FOLDER`.
-pub(crate) fn man_pages(folder: &Path) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+/// `trunkline man DIR`.
+pub(crate) fn man_pages(directory: &Path) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
     for (name, page) in manual::pages()? {
-        let file = folder.join(name);
+        let file = directory.join(name);
         std::fs::write(&file, page).with_context(|| format!("writing {}", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)

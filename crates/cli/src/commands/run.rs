@@ -68,8 +68,8 @@ pub(crate) struct Args {
     /// Hosts to run on at the same time.
     #[arg(help_heading = "Running", short, visible_short_alias = 'f', long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Time for each host, including connecting: seconds, or a time such as 5m or 1h30m. When it is over, its command is sent
-    /// SIGTERM.
+    /// Time for each host, including connecting: seconds, or a time such as 5m or 1h30m. When it is over, its command is
+    /// sent SIGTERM.
     #[arg(help_heading = "Running", short, visible_short_alias = 'u', long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -149,9 +149,9 @@ pub(crate) struct Args {
     )]
     no_input: bool,
     // clap takes the n in braces for a line break.
-    /// Also write each host's output to files in this folder, HOST.stdout and HOST.stderr. With {host} in it, or n in braces
-    /// for the host's number in the list, it is the beginning of the files' names: logs/{host}/run.
-    #[arg(help_heading = "Output", short = 'O', long = "output", value_name = "FOLDER")]
+    /// Also write each host's output to files in this directory, HOST.stdout and HOST.stderr. With {host} in it, or n in
+    /// braces for the host's number in the list, it is the beginning of the files' names: logs/{host}/run.
+    #[arg(help_heading = "Output", short = 'O', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
     /// The command, whose words are joined with spaces, as ssh does. {host} in it is the host's name, and n in braces its
     /// number in the list. Without a command, a prompt on the terminal takes commands for all hosts.

@@ -37,7 +37,8 @@ enum Program {
     Rsync(FileArgs),
     /// Set up Ansible's ssh plugin to follow your ssh_config instead of setting a ControlPath of its own.
     Ansible(ansible::Args),
-    /// Set up a coding agent's client to start `trunkline mcp`, by an entry in its configuration; --help tells which clients.
+    /// Set up a coding agent's client to start `trunkline mcp`, by an entry in its configuration; --help tells which
+    /// clients.
     #[command(disable_help_flag = true)]
     Mcp {
         /// The client, and what is to be done.
@@ -165,7 +166,7 @@ fn program() -> anyhow::Result<String> {
     let this = std::env::current_exe().context("finding this program's path")?;
     let on_path = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path)
-            .map(|folder| folder.join("trunkline"))
+            .map(|directory| directory.join("trunkline"))
             .find(|file| file.is_absolute() && file.canonicalize().is_ok_and(|file| file == this))
     });
     plain(&on_path.unwrap_or(this))

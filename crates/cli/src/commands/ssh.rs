@@ -868,8 +868,8 @@ fn find_ssh(suits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         .and_then(|path| path.canonicalize().ok());
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
-        .filter(|folder| !folder.as_os_str().as_bytes().is_empty())
-        .map(|folder| folder.join("ssh"))
+        .filter(|directory| !directory.as_os_str().as_bytes().is_empty())
+        .map(|directory| directory.join("ssh"))
         .find(|candidate| {
             candidate.is_file() && candidate.canonicalize().ok() != ourselves && suits(candidate)
         })

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     plan: Plan,
     /// Measure this machine alone: ciphers, MACs and signatures on one core.
-    #[arg(long, conflicts_with_all = NAMING_HOSTS, conflicts_with_all = ["full", "time", "size", "folder", "report", "forget"])]
+    #[arg(long, conflicts_with_all = NAMING_HOSTS, conflicts_with_all = ["full", "time", "size", "directory", "report", "forget"])]
     local: bool,
 }
 
@@ -58,7 +58,7 @@ struct Plan {
     size: Option<u64>,
     /// Directory on the server for three temporary files; your home there by default.
     #[arg(long, value_name = "PATH")]
-    folder: Option<String>,
+    directory: Option<String>,
     /// Write the figures with charts to one self-contained HTML file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -66,7 +66,7 @@ struct Plan {
     #[arg(long)]
     json: bool,
     /// Forget earlier results, and measure nothing.
-    #[arg(long, conflicts_with_all = ["full", "time", "size", "folder", "report", "json"])]
+    #[arg(long, conflicts_with_all = ["full", "time", "size", "directory", "report", "json"])]
     forget: bool,
 }
 
@@ -173,7 +173,7 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
     let mut options = TuneOptions::new(plan.full);
     options.time = plan.time.unwrap_or(options.time);
     options.bytes = plan.size.unwrap_or(options.bytes);
-    options.folder.clone_from(&plan.folder);
+    options.directory.clone_from(&plan.directory);
     eprintln!(
         "measuring {} for up to {} s and {}",
         Printable::line(name),

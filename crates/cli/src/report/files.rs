@@ -1,4 +1,4 @@
-//! `-O FOLDER`: the output of each host in files of its own, `FOLDER/HOST.stdout` and `FOLDER/HOST.stderr`.
+//! `-O DIR`: the output of each host in files of its own, `DIR/HOST.stdout` and `DIR/HOST.stderr`.
 
 use super::HostResult;
 use super::lines::Stream;
@@ -18,7 +18,7 @@ pub(crate) struct OutputFiles {
     stems: Vec<PathBuf>,
 }
 
-/// A file or folder for output that could not be written.
+/// A file or directory for output that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {error}", path.display())]
 pub(crate) struct OutputError {
@@ -27,24 +27,24 @@ pub(crate) struct OutputError {
 }
 
 impl OutputFiles {
-    /// Files in the folder `path`, which is created with its parents as needed. Where `path` has `{host}` or `{n}` in it, it
-    /// is what all names of files begin with. `hosts` are numbered from 1, in order.
+    /// Files in the directory `path`, which is created with its parents as needed. Where `path` has `{host}` or `{n}` in it,
+    /// it is what all names of files begin with. `hosts` are numbered from 1, in order.
     ///
     /// # Errors
-    /// When a folder cannot be created, or two hosts would share files.
+    /// When a directory cannot be created, or two hosts would share files.
     pub(crate) fn plan<'a>(
         path: &Path,
         hosts: impl IntoIterator<Item = (&'a str, usize)>,
     ) -> anyhow::Result<Self> {
         let template = path.as_os_str().as_bytes();
-        let is_folder = !["{host}", "{n}"]
+        let is_directory = !["{host}", "{n}"]
             .iter()
             .any(|word| find(template, word.as_bytes()).is_some());
         let mut planned = HashMap::new();
         let mut stems = Vec::new();
         for (host, number) in hosts {
             let name = file_name(host);
-            let stem = if is_folder {
+            let stem = if is_directory {
                 path.join(name)
             } else {
                 let filled = replace(template, b"{host}", name.as_bytes());
@@ -57,7 +57,7 @@ impl OutputFiles {
                     stem.display()
                 );
             }
-            create_folder(stem.parent().unwrap_or(path))?;
+            create_directory(stem.parent().unwrap_or(path))?;
             stems.push(stem);
         }
         Ok(Self { stems })
@@ -92,7 +92,7 @@ impl OutputFiles {
     }
 }
 
-fn create_folder(path: &Path) -> Result<(), OutputError> {
+fn create_directory(path: &Path) -> Result<(), OutputError> {
     fs::create_dir_all(path).map_err(|error| OutputError {
         path: path.to_owned(),
         error,
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn each_host_has_a_file_for_each_stream() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("a/b");
-        let files = OutputFiles::plan(&path, [("web1", 1)]).expect("a folder can be made");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("a/b");
+        let files = OutputFiles::plan(&path, [("web1", 1)]).expect("a directory can be made");
         let mut done = result("web1", Outcome::Exited(1), "out\n");
         done.stderr = [0xff].as_slice().into();
         files.write(&done).expect("files can be written");
@@ -170,25 +170,25 @@ mod tests {
     }
 
     #[test]
-    fn a_template_names_folders_and_files() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("{host}/run-{n}");
-        let files = OutputFiles::plan(&path, [("../web1", 1), ("web1", 2)]).expect("folders can be made");
+    fn a_template_names_directories_and_files() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("{host}/run-{n}");
+        let files = OutputFiles::plan(&path, [("../web1", 1), ("web1", 2)]).expect("directories can be made");
         let path = |number| files.path(number, Stream::Stdout);
-        assert_eq!(path(1), Some(folder.path().join("%2E.%2Fweb1/run-1.stdout")));
-        assert_eq!(path(2), Some(folder.path().join("web1/run-2.stdout")));
-        assert!(folder.path().join("web1").is_dir());
-        let same = OutputFiles::plan(&folder.path().join("{host}"), [("web1", 1), ("web1", 2)]);
+        assert_eq!(path(1), Some(directory.path().join("%2E.%2Fweb1/run-1.stdout")));
+        assert_eq!(path(2), Some(directory.path().join("web1/run-2.stdout")));
+        assert!(directory.path().join("web1").is_dir());
+        let same = OutputFiles::plan(&directory.path().join("{host}"), [("web1", 1), ("web1", 2)]);
         let error = same.expect_err("one file for two hosts").to_string();
         assert!(error.contains("{n} in --output"), "{error}");
     }
 
     #[test]
     fn what_cannot_be_written_is_named() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let file = folder.path().join("file");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("file");
         fs::write(&file, "").expect("a file can be written");
-        let error = OutputFiles::plan(&file, [("web1", 1)]).expect_err("a file is not a folder");
+        let error = OutputFiles::plan(&file, [("web1", 1)]).expect_err("a file is not a directory");
         assert!(
             error
                 .to_string()
@@ -216,7 +216,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_name_leaves_the_folder_or_meets_another(
+        fn no_name_leaves_the_directory_or_meets_another(
             a in "\\PC*|[./%~-]{0,6}|x{210,240}",
             b in "\\PC*|[./%~-]{0,6}|x{210,240}",
         ) {

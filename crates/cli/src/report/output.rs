@@ -1,4 +1,4 @@
-//! [`Output`]: all that a command printed. Little of it is in memory, the rest in a file without a name in the folder for
+//! [`Output`]: all that a command printed. Little of it is in memory, the rest in a file without a name in the directory for
 //! temporary files, which all hosts of a run share.
 
 use std::collections::hash_map::DefaultHasher;
@@ -96,10 +96,10 @@ impl Output {
         };
         if self.memory.len() >= if all > MEMORY { LITTLE } else { MOST } {
             let kept = self.store.keep(&self.memory).map_err(|error| {
-                let folder = std::env::temp_dir();
+                let directory = std::env::temp_dir();
                 io::Error::new(
                     error.kind(),
-                    format!("keeping the output in {}: {error}", folder.display()),
+                    format!("keeping the output in {}: {error}", directory.display()),
                 )
             })?;
             self.kept.push(kept);

@@ -11,19 +11,20 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use trunkline_testkit::{Sshd, SshdBuilder, folder, free_port};
+use trunkline_testkit::{Sshd, SshdBuilder, directory, free_port};
 
 /// The time that anything may take before a test gives up. Far more than a loaded machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A home and a `TRUNKLINE_DIR`. Dropping it, or the end of the test program, ends the daemon and whatever else runs with it.
+/// A home and a `TRUNKLINE_DIR`. Dropping it, or the end of the test program, ends the daemon and whatever else runs with
+/// it.
 pub(crate) struct Home {
     dir: TempDir,
 }
 
 impl Home {
     pub(crate) fn new() -> Self {
-        let dir = folder().unwrap();
+        let dir = directory().unwrap();
         fs::create_dir(dir.path().join("home")).unwrap();
         Self { dir }
     }
@@ -271,7 +272,7 @@ pub(crate) fn program() -> &'static str {
     env!("CARGO_BIN_EXE_trunkline")
 }
 
-/// The folder of ansible-core's programs, in a virtual environment that `scripts/ansible` makes.
+/// The directory of ansible-core's programs, in a virtual environment that `scripts/ansible` makes.
 fn ansible() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let programs = root.join("target/ansible/2.19/bin");
@@ -282,8 +283,8 @@ fn ansible() -> PathBuf {
     programs
 }
 
-/// Copies a program. By a process of its own: one that another test starts meanwhile would inherit a descriptor of this one's that
-/// still writes it, and nothing starts a program that is being written.
+/// Copies a program. By a process of its own: one that another test starts meanwhile would inherit a descriptor of this
+/// one's that still writes it, and nothing starts a program that is being written.
 pub(crate) fn copy_program(from: &Path, to: &Path) {
     assert_status(&finish(Command::new("cp").arg(from).arg(to)), 0);
 }

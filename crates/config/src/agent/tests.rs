@@ -7,15 +7,15 @@ use tokio::net::UnixListener;
 
 /// A real ssh-agent, ended when dropped.
 struct LiveAgent {
-    folder: TempDir,
+    directory: TempDir,
     pid: rustix::process::Pid,
 }
 
 impl LiveAgent {
     /// Starts one whose questions are answered by the exit code `confirm`.
     fn start(confirm: i32) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let askpass = folder.path().join("askpass");
+        let directory = tempfile::tempdir().unwrap();
+        let askpass = directory.path().join("askpass");
         // Written by another process, as in the askpass tests.
         let write = "printf '#!/bin/sh\\nexit %s\\n' \"$1\" > \"$2\" && chmod 700 \"$2\"";
         let written = Command::new("sh")
@@ -26,7 +26,7 @@ impl LiveAgent {
         // It returns when the socket listens, and tells the number of the process left behind.
         let started = Command::new("ssh-agent")
             .args(["-s", "-a"])
-            .arg(folder.path().join("agent"))
+            .arg(directory.path().join("agent"))
             .env("SSH_ASKPASS", askpass)
             .env("SSH_ASKPASS_REQUIRE", "force")
             .output()
@@ -40,21 +40,23 @@ impl LiveAgent {
             .unwrap()
             .0;
         let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
-        Self { folder, pid }
+        Self { directory, pid }
     }
 
     async fn connect(&self) -> Agent {
-        Agent::connect(&self.folder.path().join("agent")).await.unwrap()
+        Agent::connect(&self.directory.path().join("agent"))
+            .await
+            .unwrap()
     }
 
     fn key(&self, kind: &str, bits: &str) -> PrivateKey {
         let name = format!("{kind}-{bits}");
         let made = Command::new("ssh-keygen")
             .args(["-q", "-t", kind, "-b", bits, "-N", "", "-f", &name])
-            .current_dir(self.folder.path())
+            .current_dir(self.directory.path())
             .status();
         assert!(made.expect("this test needs ssh-keygen").success());
-        PrivateKey::load(&self.folder.path().join(name), None).unwrap()
+        PrivateKey::load(&self.directory.path().join(name), None).unwrap()
     }
 }
 
@@ -112,10 +114,10 @@ async fn certificates_of_every_type_are_held_and_sign() {
         let signed = Command::new("ssh-keygen")
             .args(["-q", "-s", "ed25519-256", "-I", "id", "-n", "user"])
             .arg(format!("{name}.pub"))
-            .current_dir(live.folder.path())
+            .current_dir(live.directory.path())
             .status();
         assert!(signed.unwrap().success());
-        let file = KeyFile::open(&live.folder.path().join(name)).unwrap();
+        let file = KeyFile::open(&live.directory.path().join(name)).unwrap();
         let certificate = file.certificate().unwrap();
         agent
             .add(&key, Some(certificate), "cert", Constraints::default())
@@ -205,8 +207,8 @@ async fn a_session_is_bound_with_the_host_keys_own_signature_only() {
 
 #[tokio::test]
 async fn an_agent_that_is_not_there_is_told_from_one_that_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("agent");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent");
     assert!(matches!(
         Agent::connect(&path).await,
         Err(AgentError::Missing { .. })
@@ -220,8 +222,8 @@ async fn an_agent_that_is_not_there_is_told_from_one_that_left() {
 
 /// Connects to something that answers the first request with `reply` and closes.
 async fn agent_that_says(reply: Vec<u8>) -> (Agent, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("agent");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent");
     let listener = UnixListener::bind(&path).unwrap();
     tokio::spawn(async move {
         let (mut peer, _) = listener.accept().await.unwrap();
@@ -230,7 +232,7 @@ async fn agent_that_says(reply: Vec<u8>) -> (Agent, TempDir) {
         peer.read_exact(&mut request).await.unwrap();
         let _ = peer.write_all(&reply).await;
     });
-    (Agent::connect(&path).await.unwrap(), folder)
+    (Agent::connect(&path).await.unwrap(), directory)
 }
 
 fn framed(reply: &[u8]) -> Vec<u8> {
@@ -240,7 +242,7 @@ fn framed(reply: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn an_impossible_length_is_refused_before_anything_is_allocated() {
     for len in [0, MAX_REPLY as u32 + 1, u32::MAX] {
-        let (mut agent, _folder) = agent_that_says(len.to_be_bytes().to_vec()).await;
+        let (mut agent, _directory) = agent_that_says(len.to_be_bytes().to_vec()).await;
         assert!(
             matches!(agent.identities().await, Err(AgentError::Malformed { .. })),
             "{len}"
@@ -253,7 +255,7 @@ async fn an_impossible_length_is_refused_before_anything_is_allocated() {
 async fn a_list_longer_than_its_reply_is_refused() {
     for count in [1, MAX_IDENTITIES, MAX_IDENTITIES + 1, u32::MAX] {
         let reply = Writer::message(IDENTITIES_ANSWER).u32(count).finish();
-        let (mut agent, _folder) = agent_that_says(framed(&reply)).await;
+        let (mut agent, _directory) = agent_that_says(framed(&reply)).await;
         assert!(
             matches!(agent.identities().await, Err(AgentError::Malformed { .. })),
             "{count}"
@@ -265,7 +267,7 @@ async fn a_list_longer_than_its_reply_is_refused() {
 async fn a_signature_of_another_algorithm_is_refused() {
     let signature = Writer::new().string("ssh-rsa").string("x").finish();
     let reply = Writer::message(SIGN_RESPONSE).string(signature).finish();
-    let (mut agent, _folder) = agent_that_says(framed(&reply)).await;
+    let (mut agent, _directory) = agent_that_says(framed(&reply)).await;
     let signed = agent.sign(b"key", "rsa-sha2-512", b"data").await;
     assert!(
         matches!(signed, Err(AgentError::SignatureType { .. })),
@@ -275,8 +277,8 @@ async fn a_signature_of_another_algorithm_is_refused() {
 
 #[tokio::test]
 async fn a_request_given_up_spoils_the_connection_and_no_later_reply() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("agent");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent");
     let listener = UnixListener::bind(&path).unwrap();
     let mut agent = Agent::connect(&path).await.unwrap();
     let given_up = timeout(Duration::ZERO, agent.sign(b"key", "ssh-ed25519", b"data")).await;
@@ -302,9 +304,9 @@ proptest! {
         let reply = if is_framed { framed(&reply) } else { reply.to_vec() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (mut agent, _folder) = agent_that_says(reply.clone()).await;
+            let (mut agent, _directory) = agent_that_says(reply.clone()).await;
             let _ = agent.identities().await;
-            let (mut agent, _folder) = agent_that_says(reply).await;
+            let (mut agent, _directory) = agent_that_says(reply).await;
             let _ = agent.sign(b"key", "ssh-ed25519", b"data").await;
         });
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// The real ssh in front of a real sshd that it talks to through a pipe (`sshd -i`), and the same decision here.
 struct SideBySide {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     shown: Bytes,
     algorithm: &'static str,
     proxy: String,
@@ -20,11 +20,11 @@ struct SideBySide {
 impl SideBySide {
     /// An sshd with one Ed25519 key, and with `certified` a certificate for the principal `host.example`.
     fn new(certified: bool) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let run = |args: &[&str]| {
             let ran = Command::new("ssh-keygen")
                 .args(args)
-                .current_dir(folder.path())
+                .current_dir(directory.path())
                 .status();
             assert!(ran.expect("this test needs ssh-keygen").success());
         };
@@ -43,8 +43,8 @@ impl SideBySide {
             "host.pub",
         ]);
         run(&["-q", "-s", "ca", "-I", "id", "-h", "-n", "ca.example", "ca.pub"]);
-        trunkline_testkit::make_privilege_separation_folder().unwrap();
-        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        trunkline_testkit::make_privilege_separation_directory().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         let mut proxy = format!("/usr/sbin/sshd -i -f /dev/null -o UsePAM=no -h {}", path("host"));
         if certified {
             proxy.push_str(&format!(" -o HostCertificate={}", path("host-cert.pub")));
@@ -57,7 +57,7 @@ impl SideBySide {
             .unwrap()
             .blob;
         Self {
-            folder,
+            directory,
             shown,
             algorithm,
             proxy,
@@ -66,7 +66,7 @@ impl SideBySide {
     }
 
     fn blob(&self, name: &str) -> Bytes {
-        let file = self.folder.path().join(name);
+        let file = self.directory.path().join(name);
         keys::PublicKey::parse(&std::fs::read(file).unwrap())
             .unwrap()
             .blob
@@ -75,12 +75,15 @@ impl SideBySide {
     /// Has both decide by every policy that asks nobody, and compares what they decide and what they write.
     fn agree(&self, known_hosts: &str, port: u16, alias: Option<&str>) {
         for (strict, name) in [(Yes, "yes"), (AcceptNew, "accept-new"), (No, "no")] {
-            let (theirs, ours) = (self.folder.path().join("theirs"), self.folder.path().join("ours"));
+            let (theirs, ours) = (
+                self.directory.path().join("theirs"),
+                self.directory.path().join("ours"),
+            );
             for file in [&theirs, &ours] {
                 std::fs::write(file, known_hosts).unwrap();
             }
             let revoked_file = self.revoked.as_ref().map(|lines| {
-                let file = self.folder.path().join("revoked");
+                let file = self.directory.path().join("revoked");
                 std::fs::write(&file, lines).unwrap();
                 file
             });
@@ -152,7 +155,7 @@ fn ssh_itself_decides_the_same_about_plain_keys() {
     let both = SideBySide::new(false);
     let (own, other, certificate) = (both.shown.clone(), key(2), both.blob("host-cert.pub"));
     let salted = {
-        let file = both.folder.path().join("hashed");
+        let file = both.directory.path().join("hashed");
         known_hosts::append(&file, &["host.example"], &own, true).unwrap();
         std::fs::read_to_string(file).unwrap()
     };

@@ -58,9 +58,9 @@ fn decided(strict: StrictHostKeyChecking, trust: &Trust, presented: &[u8]) -> De
 
 #[test]
 fn the_picture_of_a_key_is_the_one_that_ssh_keygen_draws() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for (kind, bits) in [("ed25519", "256"), ("ecdsa", "384"), ("rsa", "2048")] {
-        let file = folder.path().join(kind);
+        let file = directory.path().join(kind);
         let made = Command::new("ssh-keygen")
             .args(["-q", "-N", "", "-t", kind, "-b", bits, "-f"])
             .arg(&file)
@@ -173,8 +173,8 @@ fn no_lets_changed_and_revoked_keys_through_as_unverified_and_remembers_nothing(
 
 #[test]
 fn a_key_of_the_revocation_file_is_refused_by_every_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("revoked");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("revoked");
     std::fs::write(&file, line("", &key(1)).trim_start()).unwrap();
     for strict in ALL {
         let policy = Policy {
@@ -380,11 +380,11 @@ async fn everything_else_ends_the_connection_and_no_script_is_asked_for_ever() {
 
 /// A certificate of a fresh key by a fresh authority, made with ssh-keygen; and the authority's key.
 fn certificate(more: &[&str]) -> (Bytes, Bytes) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| {
         let ran = Command::new("ssh-keygen")
             .args(args)
-            .current_dir(folder.path())
+            .current_dir(directory.path())
             .output();
         let ran = ran.expect("this test needs ssh-keygen");
         assert!(
@@ -398,7 +398,7 @@ fn certificate(more: &[&str]) -> (Bytes, Bytes) {
     }
     run(&[&["-q", "-s", "ca", "-I", "id"][..], more, &["key.pub"]].concat());
     let read = |name: &str| {
-        keys::PublicKey::parse(&std::fs::read(folder.path().join(name)).unwrap())
+        keys::PublicKey::parse(&std::fs::read(directory.path().join(name)).unwrap())
             .unwrap()
             .blob
     };

@@ -357,30 +357,33 @@ mod tests {
     /// A server with one key of each type, and the user's file that knows the first.
     struct Host {
         keys: Vec<PrivateKey>,
-        folder: tempfile::TempDir,
+        directory: tempfile::TempDir,
     }
 
     impl Host {
         fn new() -> Self {
-            let folder = tempfile::tempdir().unwrap();
+            let directory = tempfile::tempdir().unwrap();
             let keys = [("ed25519", "256"), ("ecdsa", "256"), ("rsa", "2048")].map(|(kind, bits)| {
                 let made = Command::new("ssh-keygen")
                     .args(["-q", "-t", kind, "-b", bits, "-N", "", "-f", kind])
-                    .current_dir(folder.path())
+                    .current_dir(directory.path())
                     .status();
                 assert!(made.expect("this test needs ssh-keygen").success());
-                PrivateKey::load(&folder.path().join(kind), None).unwrap()
+                PrivateKey::load(&directory.path().join(kind), None).unwrap()
             });
             let known = line("host.example", keys[0].public_blob()) + &line("host.example", &key(7));
-            fs::write(folder.path().join("user"), known + "# end\n").unwrap();
+            fs::write(directory.path().join("user"), known + "# end\n").unwrap();
             Self {
                 keys: keys.into(),
-                folder,
+                directory,
             }
         }
 
         fn plan(&self) -> KeyUpdate {
-            let user_files = vec![self.folder.path().join("user"), self.folder.path().join("none")];
+            let user_files = vec![
+                self.directory.path().join("user"),
+                self.directory.path().join("none"),
+            ];
             let policy = Policy {
                 user_files,
                 global_files: vec![],
@@ -429,9 +432,9 @@ mod tests {
         );
         assert!(proven.apply().unwrap());
         let own = |index: usize| line("host.example", host.keys[index].public_blob());
-        let now = fs::read_to_string(host.folder.path().join("user")).unwrap();
+        let now = fs::read_to_string(host.directory.path().join("user")).unwrap();
         assert_eq!(now, own(0) + "# end\n" + &own(1) + &own(2));
-        assert!(!host.folder.path().join("none").exists());
+        assert!(!host.directory.path().join("none").exists());
     }
 
     #[test]

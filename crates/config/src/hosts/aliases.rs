@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn aliases_come_from_every_included_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let more = folder.path().join("more");
-        let config = folder.path().join("config");
+        let directory = tempfile::tempdir().unwrap();
+        let more = directory.path().join("more");
+        let config = directory.path().join("config");
         std::fs::write(
             &config,
             format!(

@@ -35,7 +35,7 @@ pub enum Appended {
 /// # Errors
 /// [`KnownHostsError`] when the file cannot be written, or a name or the key cannot be put on a line.
 pub fn append(file: &Path, names: &[&str], key: &[u8], hash: bool) -> Result<Appended, KnownHostsError> {
-    create_folder(file)?;
+    create_directory(file)?;
     let mut locked = Locked::open(file, true)?;
     let content = locked.read()?;
     let missing: Vec<&str> = names
@@ -74,7 +74,7 @@ pub fn update(
     hash: bool,
 ) -> Result<bool, KnownHostsError> {
     if !add.is_empty() {
-        create_folder(file)?;
+        create_directory(file)?;
     }
     let mut locked = match Locked::open(file, !add.is_empty()) {
         Ok(locked) => locked,
@@ -170,16 +170,19 @@ fn hashed_field(name: &str) -> String {
     format!("|1|{}|{}", STANDARD.encode(salt), STANDARD.encode(hash))
 }
 
-fn create_folder(file: &Path) -> Result<(), KnownHostsError> {
-    let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+fn create_directory(file: &Path) -> Result<(), KnownHostsError> {
+    let Some(directory) = file
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
+    else {
         return Ok(());
     };
-    match DirBuilder::new().mode(0o700).create(folder) {
+    match DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(source) => Err(KnownHostsError::Io {
-            action: "create the folder",
-            file: folder.to_owned(),
+            action: "create the directory",
+            file: directory.to_owned(),
             source,
         }),
     }
@@ -247,11 +250,11 @@ impl Locked {
 
     /// Puts a file with the content `text` in the place of this one.
     fn replace(&mut self, text: &[u8]) -> Result<(), KnownHostsError> {
-        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
         let old = self.file.metadata().map_err(self.failed("read"))?;
         let mut new = tempfile::Builder::new()
             .prefix(".known_hosts.")
-            .tempfile_in(folder)
+            .tempfile_in(directory)
             .map_err(self.failed("write beside"))?;
         new.write_all(text).map_err(self.failed("write"))?;
         let (uid, gid) = (
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_makes_a_private_folder_and_file() {
+    fn the_first_key_makes_a_private_directory_and_file() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join(".ssh/known_hosts");
         assert_eq!(

@@ -185,8 +185,8 @@ fn algorithms_that_can_be_verified_come_first() {
 
 #[test]
 fn names_hashed_by_ssh_keygen_are_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("known_hosts");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("known_hosts");
     std::fs::write(
         &file,
         line("a.example", &key(1)) + &line("[b.example]:2222", &key(2)),
@@ -220,16 +220,16 @@ fn names_are_told_where_they_can_be_connected_to() {
 
 #[test]
 fn a_missing_file_is_empty_and_an_unreadable_one_is_a_problem() {
-    let folder = tempfile::tempdir().unwrap();
-    let known = KnownHosts::load(&[folder.path().join("none"), folder.path().to_owned()]);
+    let directory = tempfile::tempdir().unwrap();
+    let known = KnownHosts::load(&[directory.path().join("none"), directory.path().to_owned()]);
     assert_eq!(known.check("a", 22, None, &key(1)), Verdict::Unknown);
     assert_eq!(known.problems().count(), 1);
 }
 
 #[test]
 fn a_revocation_list_names_its_keys_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("revoked");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("revoked");
     std::fs::write(
         &file,
         format!("# lost\nssh-ed25519 {} old\n", STANDARD.encode(key(1))),
@@ -243,7 +243,7 @@ fn a_revocation_list_names_its_keys_and_nothing_else() {
         RevokedKeys::load(&file),
         Err(KnownHostsError::NotAKeyList { .. })
     ));
-    assert!(RevokedKeys::load(&folder.path().join("none")).is_err());
+    assert!(RevokedKeys::load(&directory.path().join("none")).is_err());
 }
 
 proptest! {

@@ -110,7 +110,7 @@ impl CommandWorld {
         let digest = hex(&self.environment[..16]);
         [
             ("environment", format!("{} variables, {digest}", self.variables)),
-            ("folder", format!("{:?}", self.cwd)),
+            ("directory", format!("{:?}", self.cwd)),
             ("umask", format!("{:04o}", self.umask)),
             ("shell", format!("{:?}", self.shell)),
         ]
@@ -121,7 +121,11 @@ impl CommandWorld {
 /// there already, and one that leads elsewhere is a program's that changed its directory and not the variable: shells set
 /// it anew.
 fn is_other_name(pwd: &Path, cwd: &Path) -> bool {
-    let identity = |path: &Path| path.metadata().map(|folder| (folder.dev(), folder.ino())).ok();
+    let identity = |path: &Path| {
+        path.metadata()
+            .map(|directory| (directory.dev(), directory.ino()))
+            .ok()
+    };
     pwd != cwd && identity(pwd).is_some_and(|found| identity(cwd) == Some(found))
 }
 
@@ -169,22 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn a_folders_other_name_counts_and_a_stale_one_does_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+    fn a_directories_other_name_counts_and_a_stale_one_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
         let with = |pwd: &Path| World {
-            cwd: folder.path().into(),
+            cwd: directory.path().into(),
             ..world(&[("PWD", pwd.to_str().unwrap())])
         };
-        let plain = of(&with(folder.path()));
+        let plain = of(&with(directory.path()));
         assert_ne!(of(&with(&link)), plain);
         assert_eq!(of(&with(Path::new("/"))), plain);
-        assert_eq!(of(&with(Path::new("/no/such/folder"))), plain);
+        assert_eq!(of(&with(Path::new("/no/such/directory"))), plain);
     }
 
     #[test]
-    fn two_terminals_in_one_folder_are_alike() {
+    fn two_terminals_in_one_directory_are_alike() {
         let one = world(&[("A", "1"), ("PWD", "/work"), ("SHLVL", "1"), ("WINDOWID", "7")]);
         let other = world(&[
             ("A", "1"),

@@ -143,8 +143,8 @@ impl Sources {
         self.forwards_to_socks |= text.contains(SOCKS);
     }
 
-    /// The directives that `ssh -G` printed as if nothing else was said. readconf.c keeps whether the agent is forwarded and its
-    /// path apart, and prints the path alone; and it prints a forwarding to a host called `socks` as a dynamic one.
+    /// The directives that `ssh -G` printed as if nothing else was said. readconf.c keeps whether the agent is forwarded and
+    /// its path apart, and prints the path alone; and it prints a forwarding to a host called `socks` as a dynamic one.
     pub(crate) fn ambiguous(&self, config: &HostConfig) -> Vec<Directive> {
         let mut ambiguous = Vec::new();
         let mut add = |keyword: &str, value: String| {
@@ -270,17 +270,17 @@ impl Sources {
                 return Vec::new();
             };
             let mut deeper = Vec::new();
-            for folder in found {
+            for directory in found {
                 if self.stamps.len() >= MOST_FILES || deeper.len() >= MOST_FILES {
                     self.leave_unread();
                     break;
                 }
-                self.stamps.push((folder.clone(), Stamp::of(&folder)));
-                for name in names_in(&folder).unwrap_or_default() {
+                self.stamps.push((directory.clone(), Stamp::of(&directory)));
+                for name in names_in(&directory).unwrap_or_default() {
                     // glob(3): a leading dot is matched by a dot only.
                     let hidden = name.starts_with('.') && !wanted.as_str().starts_with('.');
                     if !hidden && wanted.matches(&name) {
-                        deeper.push(folder.join(&name));
+                        deeper.push(directory.join(&name));
                     }
                 }
             }
@@ -391,8 +391,8 @@ fn content(path: &Path, metadata: &Metadata) -> Vec<u8> {
 }
 
 /// The names in a directory, sorted as glob(3) does. Names that are not UTF-8 are left out.
-fn names_in(folder: &Path) -> io::Result<Vec<String>> {
-    let mut names: Vec<String> = fs::read_dir(folder)?
+fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> = fs::read_dir(directory)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
     names.sort_unstable();
@@ -515,37 +515,37 @@ mod tests {
     use super::*;
 
     struct Home {
-        folder: tempfile::TempDir,
+        directory: tempfile::TempDir,
         account: Account,
         world: World,
     }
 
     impl Home {
         fn new() -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            fs::create_dir(folder.path().join(".ssh")).unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            fs::create_dir(directory.path().join(".ssh")).unwrap();
             let account = Account {
                 uid: 0,
                 name: "me".into(),
-                home: folder.path().into(),
+                home: directory.path().into(),
             };
-            let env = [("WHERE".into(), folder.path().into())].into();
+            let env = [("WHERE".into(), directory.path().into())].into();
             Self {
                 world: World {
-                    cwd: folder.path().into(),
+                    cwd: directory.path().into(),
                     umask: 0,
                     env,
                     vantage: super::super::Vantage::default(),
                     limits: crate::ssh_config::Limits::default(),
                     terminal: Default::default(),
                 },
-                folder,
+                directory,
                 account,
             }
         }
 
         fn write(&self, name: &str, text: &str) {
-            fs::write(self.folder.path().join(".ssh").join(name), text).unwrap();
+            fs::write(self.directory.path().join(".ssh").join(name), text).unwrap();
         }
 
         fn scan(&self) -> Sources {
@@ -560,7 +560,7 @@ mod tests {
             "config",
             "Host a *.x !b\nInclude=conf.d/*.conf ~/.ssh/tilde\n  include \"${WHERE}/.ssh/with space\"\n",
         );
-        fs::create_dir(home.folder.path().join(".ssh/conf.d")).unwrap();
+        fs::create_dir(home.directory.path().join(".ssh/conf.d")).unwrap();
         home.write("conf.d/1.conf", "Host one\n");
         home.write("conf.d/.hidden.conf", "Host hidden\n");
         home.write("conf.d/other", "Host other\n");
@@ -596,11 +596,11 @@ mod tests {
     fn every_kind_of_change_is_noticed() {
         let home = Home::new();
         home.write("config", "Include conf.d/*\nInclude missing\n");
-        fs::create_dir(home.folder.path().join(".ssh/conf.d")).unwrap();
+        fs::create_dir(home.directory.path().join(".ssh/conf.d")).unwrap();
         let before = home.scan();
         assert!(before.unchanged());
         home.write("conf.d/new", "Host new\n");
-        assert!(!before.unchanged(), "a new file in a searched folder");
+        assert!(!before.unchanged(), "a new file in a searched directory");
         let before = home.scan();
         home.write("missing", "Host found\n");
         assert!(!before.unchanged(), "a missing file that came");
@@ -611,7 +611,7 @@ mod tests {
             "the same length within the clock's granularity"
         );
         let before = home.scan();
-        fs::remove_file(home.folder.path().join(".ssh/config")).unwrap();
+        fs::remove_file(home.directory.path().join(".ssh/config")).unwrap();
         assert!(!before.unchanged(), "a file that went");
     }
 

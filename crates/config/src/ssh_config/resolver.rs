@@ -903,7 +903,7 @@ pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
         .and_then(|program| program.canonicalize())
         .ok();
     std::env::split_paths(path)
-        .map(|folder| world.absolute(&folder).join("ssh"))
+        .map(|directory| world.absolute(&directory).join("ssh"))
         .find(|program| {
             let executable = program
                 .metadata()

@@ -10,8 +10,8 @@ use super::{CommandWorld, DIRECTIVES, HostConfig, Role, hex};
 
 /// Says which connections may serve a host. Shown as 16 hexadecimal digits.
 ///
-/// Equal for two hosts whose requests always share. Where two keys [may meet](Self::may_meet), the requests differ only in how
-/// they would log in, and how a connection was in fact [logged in to](super::LogIn) decides.
+/// Equal for two hosts whose requests always share. Where two keys [may meet](Self::may_meet), the requests differ only in
+/// how they would log in, and how a connection was in fact [logged in to](super::LogIn) decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SharingKey {
     /// Of who is reached, the way there, and what is trusted and shown.
@@ -101,7 +101,7 @@ impl HostConfig {
     #[must_use]
     pub fn explain_sharing(&self) -> Vec<(&'static str, String)> {
         let commands = self.commands.as_ref().map_or_else(
-            || ["environment", "folder", "umask", "shell"].map(|name| (name, String::new())),
+            || ["environment", "directory", "umask", "shell"].map(|name| (name, String::new())),
             CommandWorld::explain,
         );
         let mut decides = vec![

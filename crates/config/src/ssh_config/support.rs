@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn a_security_key_provider_counts_where_there_is_such_a_key() {
-        let folder = tempfile::tempdir().unwrap();
-        let key = folder.path().join("sk");
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("sk");
         let lines = format!(
             "host h\nhostname h\nuser u\nport 22\nsecuritykeyprovider /usr/lib/sk.so\nidentityfile {}\n",
             key.display()
@@ -342,7 +342,7 @@ mod tests {
         let name = "sk-ssh-ed25519@openssh.com";
         let blob = Writer::new().string(name).string([7; 32]).string("ssh:").finish();
         let line = format!("{name} {}\n", STANDARD.encode(blob));
-        std::fs::write(folder.path().join("sk.pub"), line).unwrap();
+        std::fs::write(directory.path().join("sk.pub"), line).unwrap();
         let reasons = config_of(&lines).needs_system_ssh();
         assert_eq!(reasons[0].directive, "securitykeyprovider");
         let empty = lines.replace("/usr/lib/sk.so", "$UNSET");
@@ -370,9 +370,9 @@ mod tests {
 
     #[test]
     fn only_ssh_signs_with_keys_that_the_engine_lacks_and_the_configuration_allows() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let made = |name: &str, arguments: &[&str]| {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             let mut keygen = std::process::Command::new("ssh-keygen");
             let ran = keygen
                 .args(["-q", "-N", ""])
@@ -412,7 +412,7 @@ mod tests {
         );
 
         // A type that the installed version need not know: its public half says enough.
-        let path = folder.path().join("usual");
+        let path = directory.path().join("usual");
         let key = |name: &str| {
             let blob = Writer::new().string(name).string([7; 1344]).finish();
             std::fs::write(
@@ -446,8 +446,8 @@ mod tests {
 
     #[test]
     fn only_a_binary_revocation_list_needs_ssh() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("revoked");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("revoked");
         let config = || {
             config_of(&format!(
                 "host h\nhostname h\nuser u\nport 22\nrevokedhostkeys {}\n",

@@ -59,7 +59,7 @@ impl Tokens<'_> {
         let at_home = self
             .account
             .expand_tilde(value)
-            .ok_or_else(|| failed("no such user, or a home folder that is not UTF-8".into()))?;
+            .ok_or_else(|| failed("no such user, or a home directory that is not UTF-8".into()))?;
         let expanded = self.expand(&at_home, Allowed::Path).map_err(failed)?;
         Ok(self.world.absolute(expanded.as_ref()))
     }

@@ -124,7 +124,7 @@ impl Door<'_> {
         self.sockets.host(self.socket, self.client).await
     }
 
-    /// The host behind it for what a client asks to be forwarded, and the folder in which its paths begin.
+    /// The host behind it for what a client asks to be forwarded, and the directory in which its paths begin.
     async fn host_of(self) -> Result<(Host, PathBuf), Error> {
         self.sockets.host_of(self.socket, self.client).await
     }
@@ -166,8 +166,8 @@ impl Client<'_> {
     }
 
     /// Hears the client's hello, and answers it once the host is connected. A client that gets no answer makes a
-    /// connection of its own, and asks its user what has to be asked (mux.c, `muxclient`); `false` then. One that must not do
-    /// so is let in all the same, to be told why it gets no session.
+    /// connection of its own, and asks its user what has to be asked (mux.c, `muxclient`); `false` then. One that must not
+    /// do so is let in all the same, to be told why it gets no session.
     async fn greet(&mut self) -> Result<bool, Dropped> {
         match tokio::time::timeout(HELLO_LIMIT, self.packets.request()).await {
             Ok(Ok(Some((_, Request::Hello { version: VERSION })))) => {}

@@ -10,8 +10,8 @@ pub(crate) fn memory() -> Option<u64> {
 
 /// Open descriptors.
 pub(crate) fn descriptors() -> usize {
-    // One of them reads the folder.
-    std::fs::read_dir("/proc/self/fd").map_or(0, |folder| folder.count().saturating_sub(1))
+    // One of them reads the directory.
+    std::fs::read_dir("/proc/self/fd").map_or(0, |directory| directory.count().saturating_sub(1))
 }
 
 /// Returns the maximum number of descriptors.

@@ -1,8 +1,8 @@
 //! Recordings of sessions that have a terminal, as asciicast v3 (<https://docs.asciinema.org/manual/asciicast/v3/>), where
 //! config.toml asks for them: what the server wrote and how large the terminal was; nothing that was typed.
 //!
-//! One thread writes. No session waits for it: beyond [`QUEUE`] output is left out, and the recording says how much. One that
-//! cannot be written (a full disk) ends with its last whole line, and its session continues.
+//! One thread writes. No session waits for it: beyond [`QUEUE`] output is left out, and the recording says how much. One
+//! that cannot be written (a full disk) ends with its last whole line, and its session continues.
 
 mod cast;
 
@@ -33,7 +33,7 @@ pub(crate) struct Recordings {
 
 #[derive(Debug)]
 struct Writer {
-    folder: PathBuf,
+    directory: PathBuf,
     messages: mpsc::Sender<Message>,
     /// Bytes on their way to the thread.
     queued: Arc<AtomicU64>,
@@ -58,8 +58,8 @@ impl Recordings {
     pub(crate) fn start(place: &Place, engine: &Engine) -> Result<Arc<Self>, Error> {
         let mut writer = None;
         if !engine.settings().record_hosts.is_empty() {
-            let folder = place.recordings();
-            if let Err(error) = place.make_state().and_then(|()| make_private(&folder)) {
+            let directory = place.recordings();
+            if let Err(error) = place.make_state().and_then(|()| make_private(&directory)) {
                 tracing::error!(%error, "no session is recorded");
             }
             let (messages, received) = mpsc::channel();
@@ -70,7 +70,7 @@ impl Recordings {
                 .spawn(move || write(&received, &written))
                 .map_err(|error| Error::local("starting the thread of the recordings", error))?;
             writer = Some(Arc::new(Writer {
-                folder,
+                directory,
                 messages,
                 queued,
                 left_out: AtomicU64::new(0),
@@ -104,7 +104,7 @@ impl Recordings {
         let title = Printable::line(format!("{}@{}", host.user, host.original_host)).into_string();
         let header = Header::new(now, (term, size), title, command);
         let name = cast::file_name(now, &host.original_host, id);
-        let cast = Cast::new(writer.folder.join(name), header);
+        let cast = Cast::new(writer.directory.join(name), header);
         writer.messages.send(Message::Begin(id, Box::new(cast))).ok()?;
         Some(Recording {
             writer: writer.clone(),

@@ -19,7 +19,8 @@ const MOST_LISTED: usize = 20_000;
 /// The most symbolic links that are followed to see whether they lead to directories.
 const MOST_LINKS: usize = 64;
 
-/// The hosts whose names begin so, each once: connected ones, aliases of ssh_config, names in known_hosts that are not hashed.
+/// The hosts whose names begin so, each once: connected ones, aliases of ssh_config, names in known_hosts that are not
+/// hashed.
 pub(crate) fn host_names(
     engine: &Engine,
     prefix: &str,
@@ -59,7 +60,7 @@ pub(crate) fn host_names(
 pub(crate) async fn remote_names(
     engine: &Engine,
     host: &HostRequest,
-    folder: &str,
+    directory: &str,
     prefix: &str,
 ) -> Result<Reply, Error> {
     let asked = engine_request(host);
@@ -77,7 +78,7 @@ pub(crate) async fn remote_names(
         return Ok(none);
     }
     let sftp = host.sftp().await?;
-    let path = if folder.is_empty() { "." } else { folder };
+    let path = if directory.is_empty() { "." } else { directory };
     let mut listing = sftp.read_dir(path);
     let (mut names, mut links) = (Vec::new(), Vec::new());
     for _ in 0..MOST_LISTED {
@@ -96,23 +97,23 @@ pub(crate) async fn remote_names(
         }
         names.push(RemoteName {
             name: name.to_owned(),
-            is_folder: kind == Some(FileType::Directory),
+            is_directory: kind == Some(FileType::Directory),
         });
         if names.len() >= MOST_NAMES {
             break;
         }
     }
     let followed = links.iter().map(|&at| {
-        let target = match folder {
+        let target = match directory {
             "" => names[at].name.clone(),
-            folder => format!("{folder}{}", names[at].name),
+            directory => format!("{directory}{}", names[at].name),
         };
         let sftp = &sftp;
         async move { sftp.stat(target).await }
     });
     let followed = join_all(followed).await;
     for (at, attributes) in links.into_iter().zip(followed) {
-        names[at].is_folder =
+        names[at].is_directory =
             attributes.is_ok_and(|attributes| attributes.file_type() == Some(FileType::Directory));
     }
     names.sort_by(|a, b| a.name.cmp(&b.name));

@@ -44,8 +44,8 @@ pub(crate) async fn serve(
 fn all(place: &Place, world: &World, config_file: Option<&OsStr>) -> Result<Vec<Master>, Error> {
     let mut masters = find_masters(world, config_file)?;
     masters.retain(|master| {
-        let folder = master.path.parent();
-        folder != Some(&place.mux()) && folder != Some(&place.masters())
+        let directory = master.path.parent();
+        directory != Some(&place.mux()) && directory != Some(&place.masters())
     });
     Ok(masters)
 }

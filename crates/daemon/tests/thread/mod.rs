@@ -9,17 +9,17 @@ use trunkline_daemon::claim::Claim;
 use trunkline_daemon::place::Place;
 use trunkline_daemon::server;
 
-/// A daemon in a folder of its own. Dropping it ends it, which waits for what its clients have under way.
+/// A daemon in a directory of its own. Dropping it ends it, which waits for what its clients have under way.
 pub(crate) struct Daemon {
-    folder: TempDir,
+    directory: TempDir,
     end: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Daemon {
     pub(crate) fn start() -> Self {
-        let folder = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
-        let place = place(&dir(folder.path()));
+        let directory = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
+        let place = place(&dir(directory.path()));
         let (end, ended) = oneshot::channel::<()>();
         let (ready, listening) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -38,7 +38,7 @@ impl Daemon {
         });
         listening.recv().unwrap();
         Self {
-            folder,
+            directory,
             end: Some(end),
             thread: Some(thread),
         }
@@ -46,7 +46,7 @@ impl Daemon {
 
     /// Returns TRUNKLINE_DIR for its clients.
     pub(crate) fn dir(&self) -> PathBuf {
-        dir(self.folder.path())
+        dir(self.directory.path())
     }
 }
 
@@ -60,8 +60,8 @@ impl Drop for Daemon {
     }
 }
 
-fn dir(folder: &Path) -> PathBuf {
-    folder.join("d")
+fn dir(directory: &Path) -> PathBuf {
+    directory.join("d")
 }
 
 /// The place of clients with this TRUNKLINE_DIR.

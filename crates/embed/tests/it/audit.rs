@@ -17,28 +17,28 @@ use crate::{destination, exec, rest};
 
 const PIPES: [Route; 3] = [Route::Pipe, Route::Pipe, Route::Pipe];
 
-fn place(folder: &Path) -> Place {
-    Place::find(|name| (name == "TRUNKLINE_DIR").then(|| folder.to_owned())).unwrap()
+fn place(directory: &Path) -> Place {
+    Place::find(|name| (name == "TRUNKLINE_DIR").then(|| directory.to_owned())).unwrap()
 }
 
-fn engine(folder: &Path, mode: AuditMode) -> ProgramEngine {
+fn engine(directory: &Path, mode: AuditMode) -> ProgramEngine {
     let settings = Settings {
         audit: mode,
         ..Settings::default()
     };
-    ProgramEngine::recorded_at(&place(folder), settings, MemoryPlace::Process).unwrap()
+    ProgramEngine::recorded_at(&place(directory), settings, MemoryPlace::Process).unwrap()
 }
 
-async fn way(sshd: &Sshd, folder: &Path, engine: &ProgramEngine) -> Way {
-    let destination = destination(sshd, folder, Preference::Engine, &[]);
+async fn way(sshd: &Sshd, directory: &Path, engine: &ProgramEngine) -> Way {
+    let destination = destination(sshd, directory, Preference::Engine, &[]);
     Way::find(&destination, async || Ok(engine.clone()))
         .await
         .unwrap()
 }
 
 /// The trail's records, which are as they were written.
-fn records(folder: &Path) -> Vec<Value> {
-    let trail = place(folder).audit();
+fn records(directory: &Path) -> Vec<Value> {
+    let trail = place(directory).audit();
     let found = trunkline_audit::verify(&trail, None).unwrap();
     assert!(found.intact, "{found:?}");
     let text = fs::read_to_string(trail.join("audit.jsonl")).unwrap();
@@ -68,9 +68,9 @@ fn pair(records: &[Value], key: &str, value: &str) -> (Value, Value) {
 async fn sessions_are_recorded_with_who_what_where_and_how_they_ended() {
     let sshd = Sshd::start_default().unwrap();
     for mode in [AuditMode::On, AuditMode::Strict] {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = engine(folder.path(), mode);
-        let way = way(&sshd, folder.path(), &engine).await;
+        let directory = tempfile::tempdir().unwrap();
+        let engine = engine(directory.path(), mode);
+        let way = way(&sshd, directory.path(), &engine).await;
         let mut options = exec("cat; exit 3");
         options
             .env
@@ -95,7 +95,7 @@ async fn sessions_are_recorded_with_who_what_where_and_how_they_ended() {
         // Nor does it have to wait for one that is given up.
         drop(way.session(&exec("sleep 1000"), PIPES).await.unwrap());
         engine.flush_trail().await;
-        let found = records(folder.path());
+        let found = records(directory.path());
         let (begin, end) = pair(&found, "command", "cat; exit 3");
         for record in [&begin, &end] {
             assert_eq!(record["host"], sshd.alias());
@@ -133,9 +133,9 @@ async fn sessions_are_recorded_with_who_what_where_and_how_they_ended() {
 #[tokio::test]
 async fn tunnels_forwardings_files_and_copies_are_recorded() {
     let sshd = Sshd::start_default().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let engine = engine(folder.path(), AuditMode::On);
-    let way = way(&sshd, folder.path(), &engine).await;
+    let directory = tempfile::tempdir().unwrap();
+    let engine = engine(directory.path(), AuditMode::On);
+    let way = way(&sshd, directory.path(), &engine).await;
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = target.local_addr().unwrap().port();
 
@@ -154,7 +154,7 @@ async fn tunnels_forwardings_files_and_copies_are_recorded() {
     drop((accepted, client));
     listener.close().await;
 
-    let socket = folder.path().join("forwarded");
+    let socket = directory.path().join("forwarded");
     let forward = Forward {
         listen: Listen::Socket(socket.clone()),
         target: ForwardTarget::Tcp {
@@ -168,7 +168,7 @@ async fn tunnels_forwardings_files_and_copies_are_recorded() {
     drop(client);
     forwarding.abort().await;
 
-    let file = folder.path().join("file");
+    let file = directory.path().join("file");
     let sftp = way.sftp().await.unwrap();
     sftp.write(file.to_str().unwrap(), &b"content-of-mine"[..])
         .await
@@ -178,7 +178,7 @@ async fn tunnels_forwardings_files_and_copies_are_recorded() {
         way.host().unwrap().clone(),
         file.to_str().unwrap().to_owned().into(),
     );
-    let here = Location::Local(folder.path().join("copy"));
+    let here = Location::Local(directory.path().join("copy"));
     let progress = Arc::new(Progress::default());
     way.copy(&[there], &here, &CopyOptions::default(), &progress)
         .await
@@ -187,7 +187,7 @@ async fn tunnels_forwardings_files_and_copies_are_recorded() {
     // What is still open ends with the program.
     let _open = way.session(&exec("sleep 1000"), PIPES).await.unwrap();
     engine.close_trail().await;
-    let found = records(folder.path());
+    let found = records(directory.path());
     let (_, end) = pair(&found, "kind", "copy");
     assert_eq!(
         (&end["received_bytes"], &end["failed_files"]),
@@ -224,14 +224,14 @@ async fn tunnels_forwardings_files_and_copies_are_recorded() {
 #[tokio::test]
 async fn nothing_runs_that_cannot_be_recorded_where_the_trail_is_strict() {
     let sshd = Sshd::start_default().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let engine = engine(folder.path(), AuditMode::Strict);
-    let way = way(&sshd, folder.path(), &engine).await;
+    let directory = tempfile::tempdir().unwrap();
+    let engine = engine(directory.path(), AuditMode::Strict);
+    let way = way(&sshd, directory.path(), &engine).await;
     // Neither the lock nor the file can be made.
-    let trail = place(folder.path()).audit();
+    let trail = place(directory.path()).audit();
     fs::create_dir_all(trail.parent().unwrap()).unwrap();
     fs::write(&trail, "in the way").unwrap();
-    let ran = folder.path().join("ran");
+    let ran = directory.path().join("ran");
     let touch = exec(&format!("touch {}", ran.display()));
     let refused = way.run(&touch, None, None).await.outcome.unwrap_err();
     assert!(refused.message.contains("nothing was run"), "{refused:?}");

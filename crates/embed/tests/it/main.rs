@@ -31,11 +31,11 @@ fn engine() -> ProgramEngine {
     ProgramEngine::unrecorded(Engine::new(Settings::default(), MemoryPlace::Process))
 }
 
-/// A destination in a world whose daemon is in `folder`.
-fn destination(sshd: &Sshd, folder: &Path, preference: Preference, args: &[&str]) -> Destination {
+/// A destination in a world whose daemon is in `directory`.
+fn destination(sshd: &Sshd, directory: &Path, preference: Preference, args: &[&str]) -> Destination {
     let current = World::current().unwrap();
     let mut env: Vec<(OsString, OsString)> = current.env.into_iter().collect();
-    env.push(("TRUNKLINE_DIR".into(), folder.into()));
+    env.push(("TRUNKLINE_DIR".into(), directory.into()));
     env.push(("LC_TOLD".into(), "by the world".into()));
     let world = World::of(PathBuf::from("/"), env.into_iter().collect());
     let mut request = Request::new(sshd.alias().parse().unwrap(), Arc::new(world));

@@ -67,8 +67,8 @@ fn server(sessions: u32) -> Sshd {
         .unwrap()
 }
 
-async fn way(sshd: &Sshd, folder: &Path, preference: Preference, program: &Arc<Supplies>) -> Way {
-    let mut destination = destination(sshd, folder, preference, &["-o", "NumberOfPasswordPrompts=1"]);
+async fn way(sshd: &Sshd, directory: &Path, preference: Preference, program: &Arc<Supplies>) -> Way {
+    let mut destination = destination(sshd, directory, preference, &["-o", "NumberOfPasswordPrompts=1"]);
     destination.interaction = Interaction::new(program.clone(), |_| {});
     destination.answers = true;
     Way::find(&destination, async || Ok(engine())).await.unwrap()
@@ -110,9 +110,10 @@ async fn thirty_sessions_at_once_have_as_many_connections_as_they_need() {
         let way = Arc::new(way(&sshd, &daemon.dir(), preference, &program).await);
         way.connect().await.unwrap();
         let together = tempfile::tempdir().unwrap();
-        let folder = together.path().display();
+        let directory = together.path().display();
         // Each ends when all thirty run.
-        let line = format!("touch {folder}/$$; while [ $(ls {folder} | wc -l) -lt 30 ]; do sleep 0.05; done");
+        let line =
+            format!("touch {directory}/$$; while [ $(ls {directory} | wc -l) -lt 30 ]; do sleep 0.05; done");
         let mut sessions = JoinSet::new();
         for _ in 0..30 {
             let (way, line) = (way.clone(), line.clone());

@@ -41,8 +41,8 @@ async fn a_command_has_its_input_and_its_status() {
 async fn how_a_command_ended_is_known_while_another_process_has_its_output() {
     let sshd = Sshd::start_default().unwrap();
     each_way(&sshd, &[], async |way| {
-        let folder = tempfile::tempdir().unwrap();
-        let gate = folder.path().join("gate");
+        let directory = tempfile::tempdir().unwrap();
+        let gate = directory.path().join("gate");
         let line = format!(
             "{{ until [ -e {} ]; do sleep 0.05; done; echo late; }} & exit 6",
             gate.display()

@@ -10,8 +10,8 @@ use crate::{destination, each_way, engine, exec};
 #[tokio::test]
 async fn where_no_daemon_runs_the_engine_connects() {
     let sshd = Sshd::start_default().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let destination = destination(&sshd, folder.path(), Preference::RunningDaemon, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let destination = destination(&sshd, directory.path(), Preference::RunningDaemon, &[]);
     let way = Way::find(&destination, async || Ok(engine())).await.unwrap();
     assert!(way.host().is_some());
     let ran = way.run(&exec("true"), None, None).await;
@@ -21,8 +21,8 @@ async fn where_no_daemon_runs_the_engine_connects() {
 #[tokio::test]
 async fn an_engine_of_the_programs_own_connects_to_nothing_where_only_shared_connections_may_be_used() {
     let sshd = Sshd::start_default().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let mut destination = destination(&sshd, folder.path(), Preference::RunningDaemon, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let mut destination = destination(&sshd, directory.path(), Preference::RunningDaemon, &[]);
     let mut world = (*destination.request.world).clone();
     world.env.insert("TRUNKLINE_STRICT".into(), "1".into());
     destination.request.world = world.into();
@@ -36,8 +36,8 @@ async fn an_engine_of_the_programs_own_connects_to_nothing_where_only_shared_con
 #[tokio::test]
 async fn the_settings_keep_an_engine_of_the_programs_own_from_hosts() {
     let sshd = Sshd::start_default().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let destination = destination(&sshd, folder.path(), Preference::Engine, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let destination = destination(&sshd, directory.path(), Preference::Engine, &[]);
     let shared = Settings {
         strict_hosts: vec![sshd.alias().to_owned()],
         ..Settings::default()
@@ -80,9 +80,9 @@ async fn the_settings_keep_an_engine_of_the_programs_own_from_hosts() {
 #[tokio::test]
 async fn a_daemon_that_cannot_be_started_is_a_failure_of_this_machine() {
     let sshd = Sshd::start_default().unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let starter = Starter::Command(vec!["/nowhere/trunklined".into()]);
-    let destination = destination(&sshd, folder.path(), Preference::Daemon(starter), &[]);
+    let destination = destination(&sshd, directory.path(), Preference::Daemon(starter), &[]);
     let found = Way::find(&destination, async || Ok(engine())).await;
     assert_eq!(found.err().unwrap().kind, ErrorKind::Local);
 }

@@ -25,7 +25,7 @@ use crate::settings::Settings;
 const APART: &str = "this would make a connection of its own, apart from the daemon's";
 
 impl Engine {
-    /// The host that a destination means in this process's own world (environment, working folder, ssh_config).
+    /// The host that a destination means in this process's own world (environment, working directory, ssh_config).
     ///
     /// # Errors
     /// A destination or configuration that cannot be used; [`Error::NeedsSystemSsh`].
@@ -51,8 +51,8 @@ impl Engine {
 
     /// The host that a request means, for moving data: with the cipher, the compression, the size of requests and the
     /// number of sessions that [`tune`](crate::tune) found best and host memory keeps. What the caller's own options set
-    /// stays as they say. A host that was never tuned is the same as from [`Self::host_for`]; so is one whose server takes no
-    /// other connection beside one that is there, or none without asking its user something.
+    /// stays as they say. A host that was never tuned is the same as from [`Self::host_for`]; so is one whose server takes
+    /// no other connection beside one that is there, or none without asking its user something.
     ///
     /// # Errors
     /// As [`Self::host`].
@@ -199,8 +199,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Configuration`] where only
-    /// shared connections may be used ([`STRICT`] in the environment, [`Settings::strict_hosts`]) or what is not recorded must
-    /// not run ([`Settings::audit`]), and for jump hosts, which only a resolved host has: reach the first, and give [`Login::over`] a tunnel through it.
+    /// shared connections may be used ([`STRICT`] in the environment, [`Settings::strict_hosts`]) or what is not recorded
+    /// must not run ([`Settings::audit`]), and for jump hosts, which only a resolved host has: reach the first, and give
+    /// [`Login::over`] a tunnel through it.
     pub fn private_host(
         &self,
         config: HostConfig,

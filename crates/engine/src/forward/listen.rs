@@ -75,7 +75,8 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
         match listening {
             Ok(listener) => listeners.push(listener),
             Err(source) => {
-                // A machine without IPv6 need not be mentioned; somebody else on the port must be: their clients and ours meet there.
+                // A machine without IPv6 need not be mentioned; somebody else on the port must be: their clients and ours
+                // meet there.
                 let is_missing = address.is_ipv6()
                     && matches!(
                         source.kind(),
@@ -281,9 +282,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_socket_has_the_masks_mode_and_goes_with_its_listener() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (name, mask, mode) in [("private", 0o177, 0o600), ("open", 0, 0o777)] {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             let listener = bind_unix(&path, mask, false).await.unwrap();
             assert_eq!(path.metadata().unwrap().mode() & 0o777, mode);
             drop(listener);
@@ -293,8 +294,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_stale_socket_is_replaced_only_when_asked() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
         trunkline_testkit::leave_socket(&path);
         let error = bind_unix(&path, 0o177, false).await.unwrap_err();
         assert!(error.to_string().contains("StreamLocalBindUnlink"), "{error}");
@@ -310,8 +311,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_is_never_replaced() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
         std::fs::write(&path, "precious").unwrap();
         bind_unix(&path, 0o177, true).await.unwrap_err();
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");

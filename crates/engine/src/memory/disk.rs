@@ -30,7 +30,7 @@ pub(super) struct Disk {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
     #[error("cannot prepare {0}: {1}")]
-    Folder(PathBuf, io::Error),
+    Directory(PathBuf, io::Error),
     #[error("{0} was written by a newer version of this program (format {1}); update, or delete the file")]
     Newer(PathBuf, u32),
     #[error("{0}: {1}")]
@@ -42,9 +42,9 @@ pub(super) enum DiskError {
 /// The process that opened the first file; 0 for none so far.
 static OPENED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// Whether SQLite can be used in this process: not in a child that `fork` made of one that used it. It keeps locks of its own,
-/// which a thread that the child has not may have held for good, and the list of those that it has on the file, which the
-/// child has not (sqlite.org/howtocorrupt.html, section 2.6).
+/// Whether SQLite can be used in this process: not in a child that `fork` made of one that used it. It keeps locks of its
+/// own, which a thread that the child has not may have held for good, and the list of those that it has on the file, which
+/// the child has not (sqlite.org/howtocorrupt.html, section 2.6).
 pub(super) fn is_usable_here() -> bool {
     let here = std::process::id();
     let first = OPENED_BY.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed);
@@ -52,18 +52,18 @@ pub(super) fn is_usable_here() -> bool {
 }
 
 impl Disk {
-    pub(super) fn open(folder: &Path) -> Result<Self, DiskError> {
-        let file = folder.join(FILE_NAME);
-        let prepare = |error| DiskError::Folder(file.clone(), error);
-        own::make_directory(folder).map_err(|error| prepare(error.into()))?;
-        let writer = match connect(folder, &file) {
+    pub(super) fn open(directory: &Path) -> Result<Self, DiskError> {
+        let file = directory.join(FILE_NAME);
+        let prepare = |error| DiskError::Directory(file.clone(), error);
+        own::make_directory(directory).map_err(|error| prepare(error.into()))?;
+        let writer = match connect(directory, &file) {
             Err(DiskError::Sqlite(_, error)) if is_corrupt(&error) => {
                 let aside = set_aside(&file).map_err(prepare)?;
                 tracing::warn!(
                     "host memory was damaged ({error}); started a new one; the old file is {}",
                     aside.display()
                 );
-                connect(folder, &file)?
+                connect(directory, &file)?
             }
             other => other?,
         };
@@ -264,7 +264,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
 ];
 
 /// Opens the file for writing, brings its schema up to date and prunes it.
-fn connect(folder: &Path, file: &Path) -> Result<Connection, DiskError> {
+fn connect(directory: &Path, file: &Path) -> Result<Connection, DiskError> {
     // Made before SQLite does, which would follow the umask; its -wal and -shm copy the mode of the file.
     let created = OpenOptions::new()
         .create(true)
@@ -273,12 +273,16 @@ fn connect(folder: &Path, file: &Path) -> Result<Connection, DiskError> {
         .open(file);
     created
         .and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o600)))
-        .map_err(|error| DiskError::Folder(file.into(), error))?;
+        .map_err(|error| DiskError::Directory(file.into(), error))?;
     let sqlite = |error| DiskError::Sqlite(file.into(), error);
     let mut connection = Connection::open(file).map_err(sqlite)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     // WAL needs shared memory, which no network file system gives (sqlite.org/wal.html, "Disadvantages").
-    let journal = if is_on_network(folder) { "TRUNCATE" } else { "WAL" };
+    let journal = if is_on_network(directory) {
+        "TRUNCATE"
+    } else {
+        "WAL"
+    };
     // Two that change it at the same time both have read: SQLite refuses one of them at once, whatever its timeout is.
     let begun = Instant::now();
     while let Err(error) = connection.pragma_update(None, "journal_mode", journal) {
@@ -391,9 +395,9 @@ fn set_aside(file: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Whether the folder's file system is, or may be, served by another machine.
+/// Whether the directory's file system is, or may be, served by another machine.
 #[cfg(target_os = "linux")]
-fn is_on_network(folder: &Path) -> bool {
+fn is_on_network(directory: &Path) -> bool {
     /// The magic numbers of statfs(2). FUSE is among them because sshfs and its like hide behind it.
     const NETWORK: &[u32] = &[
         0x6969,      // NFS
@@ -411,15 +415,15 @@ fn is_on_network(folder: &Path) -> bool {
         0x0116_1970, // GFS2
         0x7461_636f, // OCFS2
         0x1983_0326, // BeeGFS
-        0x786f_4256, // VirtualBox shared folder
+        0x786f_4256, // VirtualBox shared directory
         0x6573_5546, // FUSE
     ];
     // The magic numbers have 32 bits; the field's width and sign vary by architecture.
-    rustix::fs::statfs(folder).map_or(true, |about| NETWORK.contains(&(about.f_type as u32)))
+    rustix::fs::statfs(directory).map_or(true, |about| NETWORK.contains(&(about.f_type as u32)))
 }
 
 /// Elsewhere the type is not known by number; the rollback journal works on every file system.
 #[cfg(not(target_os = "linux"))]
-fn is_on_network(_folder: &Path) -> bool {
+fn is_on_network(_directory: &Path) -> bool {
     true
 }

@@ -94,12 +94,12 @@ mod tests {
 
     #[test]
     fn tokens_stand_for_what_they_may_be() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
         let _sockets =
             ["me@web1:22", "me@web2:2222", "no-port"].map(|name| UnixListener::bind(at(name)).unwrap());
         std::fs::write(at("me@file:22"), "").unwrap();
-        let template = Template::of(&format!("{}/%r@%h:%p", folder.path().display()));
+        let template = Template::of(&format!("{}/%r@%h:%p", directory.path().display()));
         let mut found = template.masters();
         found.sort_by(|a, b| a.path.cmp(&b.path));
         let found: Vec<_> = found
@@ -107,7 +107,7 @@ mod tests {
             .map(|master| master.host.as_deref().unwrap())
             .collect();
         assert_eq!(found, ["web1", "web2"]);
-        let hashed = Template::of(&format!("{}/%C", folder.path().display())).masters();
+        let hashed = Template::of(&format!("{}/%C", directory.path().display())).masters();
         assert_eq!(hashed, []);
         let fixed = Template::of(&at("no-port").display().to_string()).masters();
         assert_eq!(fixed, [Master::at(at("no-port"))]);

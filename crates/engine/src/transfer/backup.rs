@@ -1,4 +1,5 @@
-//! What is replaced or deleted at a server keeps a name: the file itself, under another name, before anything takes its place.
+//! What is replaced or deleted at a server keeps a name: the file itself, under another name, before anything takes its
+//! place.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use trunkline_request::copy::{Backup, CopyOptions};
 
-use super::folder::BACKUPS_MODE;
+use super::directory::BACKUPS_MODE;
 use super::place::make_directories_there;
 use super::sessions::Sessions;
 use super::{part, path};
@@ -65,8 +66,8 @@ impl Backups {
         sessions.with(keep).await
     }
 
-    /// Makes the directory of all backups, where the user wants it, and those in it that a path goes through. Below it no link is
-    /// followed: there are links among backups, and a server may have chosen them.
+    /// Makes the directory of all backups, where the user wants it, and those in it that a path goes through. Below it no
+    /// link is followed: there are links among backups, and a server may have chosen them.
     async fn make_directories(&self, sessions: &Sessions, top: &Bytes, kept: &Bytes) -> Result<(), Error> {
         let slashes = kept.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let below = slashes.map(|(at, _)| path::join(top, &kept[..at]));

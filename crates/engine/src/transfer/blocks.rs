@@ -13,7 +13,7 @@ use bytes::Bytes;
 use trunkline_request::shell::quoted;
 
 use super::blocking::blocking;
-use super::path::{self, folder_and_name, shown};
+use super::path::{self, directory_and_name, shown};
 use super::sessions::Sessions;
 use crate::connection::session::Command;
 use crate::engine::Host;
@@ -50,9 +50,9 @@ impl End<'_> {
                 let Some(host) = sessions.host() else {
                     return Ok(None);
                 };
-                let path = match sessions.first().realpath(folder_and_name(path).0).await {
+                let path = match sessions.first().realpath(directory_and_name(path).0).await {
                     // A shell need not begin where SFTP does.
-                    Ok(folder) => path::in_root(&folder, &folder_and_name(path).1),
+                    Ok(directory) => path::in_root(&directory, &directory_and_name(path).1),
                     Err(_) => return Ok(None),
                 };
                 let _turn = sessions.hashing().await;
@@ -331,8 +331,8 @@ mod tests {
 
     #[test]
     fn a_shell_makes_no_hash_of_what_it_cannot_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let absent = Bytes::copy_from_slice(folder.path().join("absent").as_os_str().as_encoded_bytes());
+        let directory = tempfile::tempdir().unwrap();
+        let absent = Bytes::copy_from_slice(directory.path().join("absent").as_os_str().as_encoded_bytes());
         let ran = std::process::Command::new("sh")
             .arg("-c")
             .arg(std::str::from_utf8(&script(&[(absent, 1)], false)).unwrap())
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn many_names_are_hashed_at_once_whatever_they_are() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let names = [
             "a",
             "-b c",
@@ -355,11 +355,11 @@ mod tests {
             "a\\nb",
         ];
         let path = |name: &str| {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes())
         };
         for (nth, name) in names.iter().enumerate().filter(|(_, name)| **name != "absent") {
-            std::fs::write(folder.path().join(name), nth.to_string()).unwrap();
+            std::fs::write(directory.path().join(name), nth.to_string()).unwrap();
         }
         let paths: Vec<Bytes> = names.iter().map(|name| path(name)).collect();
         let output = std::process::Command::new("sh")
@@ -377,8 +377,8 @@ mod tests {
 
     #[test]
     fn a_shell_makes_the_same_hashes_of_any_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("it's a \"$name\"\n\\");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("it's a \"$name\"\n\\");
         let content: Vec<u8> = (0..BLOCK * 2 + 5).map(|n| (n / 999) as u8).collect();
         std::fs::write(&path, &content).unwrap();
         let name = Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes());

@@ -12,7 +12,7 @@ use trunkline_request::copy::{Changes, CopyEvent};
 
 use super::blocking::blocking;
 use super::blocks::{self, Hash};
-use super::folder::Folder;
+use super::directory::LocalDirectory;
 use super::item::Item;
 use super::place::Place;
 use super::progress::Progress;
@@ -25,8 +25,8 @@ use crate::error::Error;
 pub(super) enum Side {
     /// Paths on this machine.
     Here,
-    /// Names in a folder.
-    Folder(Arc<Folder>),
+    /// Names in a directory.
+    Directory(Arc<LocalDirectory>),
     Server(Arc<Sessions>),
 }
 
@@ -50,17 +50,17 @@ pub(super) struct Wanted {
 impl Side {
     /// The hash of each file, `None` for one that cannot be read; or `None`: this end makes none.
     pub(super) async fn hashes(&self, files: Vec<Wanted>) -> Result<Option<Vec<Option<Hash>>>, Error> {
-        let folder = match self {
+        let directory = match self {
             Self::Server(sessions) => {
                 let paths: Vec<&Bytes> = files.iter().map(|file| &file.path).collect();
                 return blocks::whole_there(sessions, &paths).await;
             }
             Self::Here => None,
-            Self::Folder(folder) => Some(folder.clone()),
+            Self::Directory(directory) => Some(directory.clone()),
         };
         let hashed = blocking(move || {
-            let opened = |file: Wanted| match &folder {
-                Some(folder) => folder.read(&file.path),
+            let opened = |file: Wanted| match &directory {
+                Some(directory) => directory.read(&file.path),
                 None => open(&file.path, file.named),
             };
             let mut buffer = vec![0; BUFFER];
@@ -114,8 +114,8 @@ pub(super) struct Compared {
     pub(super) looks: Option<Changes>,
 }
 
-/// Files, their names' bytes and their own that one command hashes at most: a command line is bounded, and several commands at
-/// once are worth more than one.
+/// Files, their names' bytes and their own that one command hashes at most: a command line is bounded, and several commands
+/// at once are worth more than one.
 const FILES: usize = 1000;
 const BYTES: u64 = 64 * 1024 * 1024;
 /// Commands at once; each of a server's waits for its turn, too.

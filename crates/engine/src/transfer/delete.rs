@@ -14,7 +14,7 @@ use trunkline_sftp::transfer::LeftOut;
 
 use super::blocking::blocking;
 use super::compare::split;
-use super::folder::Folder;
+use super::directory::LocalDirectory;
 use super::job::Job;
 use super::path::{self, shown};
 use super::place::Place;
@@ -47,8 +47,8 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
         Place::Local => {
             let path = std::path::PathBuf::from(path::os(root));
             let here = job.clone();
-            match blocking(move || here.open_folder(&path)).await {
-                Ok(folder) => Target::Local(Arc::new(folder)),
+            match blocking(move || here.open_directory(&path)).await {
+                Ok(local) => Target::Local(Arc::new(local)),
                 // A dry run has not made it.
                 Err(_) if job.options.dry_run => return Ok(()),
                 Err(error) => {
@@ -79,8 +79,8 @@ pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(
     Ok(())
 }
 
-/// Deletes a directory that is in the way of something else, where that was asked for. What the filters protect stays, and the
-/// directory with it.
+/// Deletes a directory that is in the way of something else, where that was asked for. What the filters protect stays, and
+/// the directory with it.
 pub(super) async fn make_way(job: &Arc<Job>, target: &Target, path: &Bytes) -> Result<(), Error> {
     let (directory, name) = split(path);
     let sources = job.deletion.directories().listed.get(&directory).cloned();
@@ -97,7 +97,7 @@ pub(super) async fn make_way(job: &Arc<Job>, target: &Target, path: &Bytes) -> R
 
 #[derive(Clone)]
 pub(super) enum Target {
-    Local(Arc<Folder>),
+    Local(Arc<LocalDirectory>),
     Server(Arc<Sessions>, Bytes),
 }
 
@@ -179,9 +179,9 @@ impl Extraneous<'_> {
                     || is_protected(&job, &sources, &path::join(&name, path), is_directory);
                 if left_out {
                     let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
-                    let mut folder = parent(&path::join(&top, path));
-                    while folder.len() >= top.len() && protected.insert(folder.clone()) {
-                        folder = parent(&folder);
+                    let mut directory = parent(&path::join(&top, path));
+                    while directory.len() >= top.len() && protected.insert(directory.clone()) {
+                        directory = parent(&directory);
                     }
                 }
                 left_out
@@ -201,9 +201,9 @@ impl Extraneous<'_> {
         if backup.is_some_and(|backup| backup.directory.is_none()) {
             // Their backups are going to be there.
             for (path, _) in &files {
-                let mut folder = parent(path);
-                while folder.len() >= root.len() && protected.insert(folder.clone()) {
-                    folder = parent(&folder);
+                let mut directory = parent(path);
+                while directory.len() >= root.len() && protected.insert(directory.clone()) {
+                    directory = parent(&directory);
                 }
             }
         }
@@ -236,7 +236,7 @@ impl Extraneous<'_> {
 
 fn is_backup(job: &Job, target: &Target, path: &[u8]) -> bool {
     let root: &[u8] = match target {
-        Target::Local(folder) => folder.path().as_os_str().as_encoded_bytes(),
+        Target::Local(local) => local.path().as_os_str().as_encoded_bytes(),
         Target::Server(_, root) => root,
     };
     let backup = job.options.backup.as_ref();
@@ -252,11 +252,11 @@ impl Target {
     /// The names in a directory, and which of them are directories.
     async fn names(&self, directory: &Bytes, held: &HeldNames) -> Result<Vec<(Bytes, bool)>, Reason> {
         match self {
-            Self::Local(folder) => {
-                let (folder, directory) = (folder.clone(), directory.clone());
+            Self::Local(local) => {
+                let (local, directory) = (local.clone(), directory.clone());
                 blocking(move || {
-                    let names = folder.names(&directory);
-                    names.map_err(|error| words(&folder, &directory, &error))
+                    let names = local.names(&directory);
+                    names.map_err(|error| words(&local, &directory, &error))
                 })
                 .await
             }
@@ -286,8 +286,8 @@ impl Target {
         left_out: impl Fn(&[u8], bool) -> bool + Send + Sync + 'static,
     ) -> Result<Vec<(Bytes, bool)>, Reason> {
         match self {
-            Self::Local(folder) => {
-                let (folder, top) = (folder.clone(), top.clone());
+            Self::Local(local) => {
+                let (local, top) = (local.clone(), top.clone());
                 blocking(move || {
                     let mut found = vec![(top.clone(), true)];
                     // Grows while it is gone through.
@@ -297,8 +297,8 @@ impl Target {
                         if !is_directory {
                             continue;
                         }
-                        let names = folder.names(&path);
-                        for (name, is_directory) in names.map_err(|error| words(&folder, &path, &error))? {
+                        let names = local.names(&path);
+                        for (name, is_directory) in names.map_err(|error| words(&local, &path, &error))? {
                             let path = path::join(&path, &name);
                             let below = path.slice(top.len() + 1..);
                             if !left_out(&below, is_directory) {
@@ -331,11 +331,11 @@ impl Target {
     /// Deletes one name. Fails when there is no session; gives a sentence when the name stays.
     async fn delete(&self, job: &Job, path: &Bytes, is_directory: bool) -> Result<Result<(), Reason>, Error> {
         match self {
-            Self::Local(folder) => {
-                let (folder, path) = (folder.clone(), path.clone());
+            Self::Local(local) => {
+                let (local, path) = (local.clone(), path.clone());
                 let deleted = blocking(move || {
-                    let deleted = folder.delete(&path, is_directory);
-                    deleted.map_err(|error| words(&folder, &path, &error))
+                    let deleted = local.delete(&path, is_directory);
+                    deleted.map_err(|error| words(&local, &path, &error))
                 });
                 Ok(deleted.await)
             }
@@ -374,7 +374,7 @@ impl Target {
     /// A path below the target's root, for people.
     fn shown(&self, path: &Bytes) -> String {
         match self {
-            Self::Local(folder) => shown(folder.shown(path).as_os_str().as_encoded_bytes()),
+            Self::Local(local) => shown(local.shown(path).as_os_str().as_encoded_bytes()),
             Self::Server(sessions, root) => {
                 let host = sessions.first().host().to_owned();
                 format!("{host}: {}", shown(&path_there(root, path)))
@@ -390,6 +390,6 @@ fn path_there(root: &Bytes, path: &Bytes) -> Bytes {
     }
 }
 
-fn words(folder: &Folder, path: &[u8], error: &std::io::Error) -> Reason {
-    Reason::local(folder.shown(path).as_os_str().as_encoded_bytes(), error)
+fn words(directory: &LocalDirectory, path: &[u8], error: &std::io::Error) -> Reason {
+    Reason::local(directory.shown(path).as_os_str().as_encoded_bytes(), error)
 }

@@ -17,7 +17,7 @@ use trunkline_sftp::transfer::{
 use super::blocking::blocking;
 use super::compare::{Verdict, verdict};
 use super::content::{Checks, Compared, Side};
-use super::folder::{Folder, Looks, PartFile};
+use super::directory::{LocalDirectory, Looks, PartFile};
 use super::item::{Item, Kind};
 use super::job::Job;
 use super::part::{self, Own, Tag};
@@ -33,11 +33,11 @@ use super::{blocks, delete, pour};
 use crate::error::Error;
 use crate::sftp::{Owner, Sftp, Status};
 
-/// A copy from a server into a local folder.
+/// A copy from a server into a local directory.
 pub(super) struct Down {
     job: Arc<Job>,
     sessions: Arc<Sessions>,
-    folder: Arc<Folder>,
+    directory: Arc<LocalDirectory>,
     /// Where it comes from and where it goes, by name.
     from: Vec<u8>,
     here: Vec<u8>,
@@ -54,7 +54,7 @@ const LINKS: usize = 64;
 
 impl Down {
     pub(super) fn new(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Path) -> Result<Self, Error> {
-        let folder = job.open_folder(root).map_err(|error| {
+        let directory = job.open_directory(root).map_err(|error| {
             let path = root.display().to_string();
             match error.kind() {
                 io::ErrorKind::NotFound => {
@@ -68,7 +68,7 @@ impl Down {
         Ok(Self {
             job: job.clone(),
             sessions: sessions.clone(),
-            folder: Arc::new(folder),
+            directory: Arc::new(directory),
             names: Arc::new(part::Names::between(&from, &here)),
             from,
             here,
@@ -106,7 +106,7 @@ impl Down {
         let mut checks = Checks::new(
             &self.job.progress,
             Side::Server(self.sessions.clone()),
-            Side::Folder(self.folder.clone()),
+            Side::Directory(self.directory.clone()),
         );
         while items.recv_many(&mut batch, BATCH).await > 0 {
             if self.job.is_over() {
@@ -114,8 +114,12 @@ impl Down {
                 batch.drain(..).for_each(|item| self.job.left(item.target));
                 continue;
             }
-            let (job, folder, all) = (self.job.clone(), self.folder.clone(), std::mem::take(&mut batch));
-            let (files, new) = blocking(move || prepare(&job, &folder, all)).await;
+            let (job, directory, all) = (
+                self.job.clone(),
+                self.directory.clone(),
+                std::mem::take(&mut batch),
+            );
+            let (files, new) = blocking(move || prepare(&job, &directory, all)).await;
             made.extend(new);
             for (item, compared) in files {
                 if self.job.options.delete && item.changes.has(Changes::KIND) && !item.named {
@@ -125,9 +129,9 @@ impl Down {
                     while links.len() >= LINKS {
                         links.join_next().await.transpose().ok();
                     }
-                    let own = own(&self.names, &self.folder, &item);
-                    let (job, folder) = (self.job.clone(), self.folder.clone());
-                    links.spawn(link(job, folder, self.sessions.clone(), own, item, compared));
+                    let own = own(&self.names, &self.directory, &item);
+                    let (job, directory) = (self.job.clone(), self.directory.clone());
+                    links.spawn(link(job, directory, self.sessions.clone(), own, item, compared));
                 } else if let Some(looks) = compared {
                     let there = item.target.clone();
                     checks.add(item, there, looks);
@@ -149,9 +153,9 @@ impl Down {
 
     /// Something else than a file or link is where one is to be: a directory goes with what is in it.
     async fn make_way(&self, item: &Item) -> Result<(), Error> {
-        let found = self.folder.look(&item.target, false).ok().flatten();
+        let found = self.directory.look(&item.target, false).ok().flatten();
         if found.is_some_and(|found| found.kind == Kind::Directory) {
-            let target = delete::Target::Local(self.folder.clone());
+            let target = delete::Target::Local(self.directory.clone());
             delete::make_way(&self.job, &target, &item.target).await?;
         }
         Ok(())
@@ -165,7 +169,7 @@ impl Down {
             return Ok(true);
         };
         let special = match item.named {
-            true => Stream::special(&self.folder.shown(&item.target)).await,
+            true => Stream::special(&self.directory.shown(&item.target)).await,
             false => None,
         };
         if let Some(stream) = special {
@@ -197,10 +201,10 @@ impl Down {
                 }
             }
         }
-        let (job, folder) = (self.job.clone(), self.folder.clone());
+        let (job, directory) = (self.job.clone(), self.directory.clone());
         let staying = move || {
             same.iter()
-                .for_each(|(item, looks)| stays(&job, &folder, item, *looks));
+                .for_each(|(item, looks)| stays(&job, &directory, item, *looks));
         };
         blocking(staying).await;
         for item in others {
@@ -247,7 +251,7 @@ impl Down {
             match self.large_one(&item).await? {
                 Ok(length) => self
                     .job
-                    .copied(item, |item| local_path(&self.folder, item), length),
+                    .copied(item, |item| local_path(&self.directory, item), length),
                 Err(message) => self.job.failed(item.target, message),
             }
         }
@@ -258,12 +262,12 @@ impl Down {
     /// file is what failed.
     async fn large_one(&self, item: &Item) -> Result<Result<u64, Reason>, Error> {
         let keep = self.job.options.partial;
-        let (folder, target) = (self.folder.clone(), item.target.clone());
+        let (directory, target) = (self.directory.clone(), item.target.clone());
         let kept = keep.then(|| self.tag(item).part(&item.target));
         let (named, size) = (item.named, item.size);
-        let own = own(&self.names, &self.folder, item).filter(|_| !keep);
+        let own = own(&self.names, &self.directory, item).filter(|_| !keep);
         let begun = blocking(move || {
-            let part = folder.begin(&target, kept.as_deref(), own, named, size)?;
+            let part = directory.begin(&target, kept.as_deref(), own, named, size)?;
             let earlier = part.file().try_clone()?;
             Ok::<_, io::Error>((part, earlier))
         });
@@ -356,7 +360,7 @@ impl Down {
     }
 
     fn tag(&self, item: &Item) -> Tag {
-        let target = self.folder.shown(&item.target);
+        let target = self.directory.shown(&item.target);
         Tag::of([
             &self.from,
             &item.source,
@@ -367,7 +371,7 @@ impl Down {
 
     /// Why a file could not be written, of which so many bytes stay.
     fn unwritten(&self, item: &Item, error: &io::Error, there: u64) -> Reason {
-        unwritten(&self.folder, item, error, there)
+        unwritten(&self.directory, item, error, there)
     }
 
     fn words(&self, item: &Item, error: &io::Error) -> Reason {
@@ -376,10 +380,10 @@ impl Down {
 }
 
 /// The name that an item has of its own until it is whole.
-fn own(names: &part::Names, folder: &Folder, item: &Item) -> Option<Arc<Own>> {
+fn own(names: &part::Names, directory: &LocalDirectory, item: &Item) -> Option<Arc<Own>> {
     names.own(
         &item.source,
-        folder.shown(&item.target).as_os_str().as_encoded_bytes(),
+        directory.shown(&item.target).as_os_str().as_encoded_bytes(),
     )
 }
 
@@ -394,8 +398,8 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<
 }
 
 /// Why something could not be written, of which so many bytes stay.
-pub(super) fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: u64) -> Reason {
-    let path = folder.shown(&item.target);
+pub(super) fn unwritten(directory: &LocalDirectory, item: &Item, error: &io::Error, there: u64) -> Reason {
+    let path = directory.shown(&item.target);
     let parent = path
         .parent()
         .map_or_else(String::new, |parent| shown(parent.as_os_str().as_encoded_bytes()));
@@ -413,7 +417,11 @@ pub(super) fn unwritten(folder: &Folder, item: &Item, error: &io::Error, there: 
 
 /// Makes directories, and leaves what is there already; gives back files and links that are to be copied, with what is to be
 /// set of those whose content decides, and the directories to be finished.
-fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<(Item, Option<Changes>)>, Vec<Item>) {
+fn prepare(
+    job: &Job,
+    directory: &LocalDirectory,
+    items: Vec<Item>,
+) -> (Vec<(Item, Option<Changes>)>, Vec<Item>) {
     let (mut files, mut made) = (Vec::new(), Vec::new());
     for mut item in items {
         if job.is_over() {
@@ -422,25 +430,25 @@ fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<(Item, Option<C
         }
         let found = match job.tree.parent(&item.target) {
             None => {
-                let path = shown(folder.shown(&item.target).as_os_str().as_encoded_bytes());
+                let path = shown(directory.shown(&item.target).as_os_str().as_encoded_bytes());
                 job.progress.failed_below(item.target, &path);
                 continue;
             }
             // There is nothing in it but what this copy puts there.
             Some(Origin::Made) => None,
-            Some(Origin::Found) => folder.look(&item.target, item.named).ok().flatten(),
+            Some(Origin::Found) => directory.look(&item.target, item.named).ok().flatten(),
         };
         let verdict = match &found {
             Some(found) => verdict(&job.options, &item, found),
             None => Verdict::Copy(Changes::NEW),
         };
         if item.kind == Kind::Directory {
-            made.extend(make_directory(job, folder, item, verdict));
+            made.extend(make_directory(job, directory, item, verdict));
             continue;
         }
         match verdict {
             Verdict::Left => job.progress.skipped(&item),
-            Verdict::Stays(looks) => stays(job, folder, &item, looks),
+            Verdict::Stays(looks) => stays(job, directory, &item, looks),
             Verdict::Copy(changes) => {
                 item.changes = changes;
                 files.push((item, None));
@@ -452,7 +460,7 @@ fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<(Item, Option<C
 }
 
 /// Makes a directory; it, where it wants to be finished.
-fn make_directory(job: &Job, folder: &Folder, mut item: Item, verdict: Verdict) -> Option<Item> {
+fn make_directory(job: &Job, directory: &LocalDirectory, mut item: Item, verdict: Verdict) -> Option<Item> {
     let looks = match verdict {
         Verdict::Stays(looks) if job.options.looks_first() => Some(looks),
         _ => None,
@@ -472,12 +480,12 @@ fn make_directory(job: &Job, folder: &Folder, mut item: Item, verdict: Verdict) 
     }
     if job.options.delete && matches!(verdict, Verdict::Copy(changes) if changes.has(Changes::KIND)) {
         // What is in the way, and no directory: of a link that itself. Where it stays, the next step says why.
-        let _ = folder.delete(&item.target, false);
+        let _ = directory.delete(&item.target, false);
     }
-    let new = match folder.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
+    let new = match directory.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
         Ok(new) => new,
         Err(error) => {
-            let reason = unwritten(folder, &item, &error, 0).of_directory();
+            let reason = unwritten(directory, &item, &error, 0).of_directory();
             job.failed(item.target.clone(), reason);
             return None;
         }
@@ -499,7 +507,7 @@ fn make_directory(job: &Job, folder: &Folder, mut item: Item, verdict: Verdict) 
 }
 
 /// What is there is the source's; sets of its time and permissions what is not.
-fn stays(job: &Job, folder: &Folder, item: &Item, changes: Changes) {
+fn stays(job: &Job, directory: &LocalDirectory, item: &Item, changes: Changes) {
     if !changes.is_empty() && !job.options.dry_run {
         let is_moded = item.kind != Kind::Link && changes.has(Changes::MODE | Changes::OWNER);
         let looks = Looks {
@@ -507,18 +515,19 @@ fn stays(job: &Job, folder: &Folder, item: &Item, changes: Changes) {
             preserve: true,
             ..looks(job, None, item.times, item.owner)
         };
-        if let Err(error) = folder.adjust(&item.target, item.named, looks) {
-            let reason = unwritten(folder, item, &error, 0);
+        if let Err(error) = directory.adjust(&item.target, item.named, looks) {
+            let reason = unwritten(directory, item, &error, 0);
             return job.failed(item.target.clone(), reason);
         }
     }
     job.progress.adjusted(item, changes);
 }
 
-/// Copies a symbolic link, as it is. `compared`: where it leads decides; it has these looks to be set where that is the same.
+/// Copies a symbolic link, as it is. `compared`: where it leads decides; it has these looks to be set where that is the
+/// same.
 async fn link(
     job: Arc<Job>,
-    folder: Arc<Folder>,
+    directory: Arc<LocalDirectory>,
     sessions: Arc<Sessions>,
     own: Option<Arc<Own>>,
     mut item: Item,
@@ -539,8 +548,8 @@ async fn link(
             return;
         }
         if let Some(looks) = compared {
-            if folder.link_text(&item.target).is_ok_and(|text| text == target) {
-                return stays(&job, &folder, &item, looks);
+            if directory.link_text(&item.target).is_ok_and(|text| text == target) {
+                return stays(&job, &directory, &item, looks);
             }
             item.changes = Changes::CONTENT;
         }
@@ -549,10 +558,10 @@ async fn link(
             return job.progress.would_copy(item);
         }
         let looks = looks(&job, None, item.times, item.owner);
-        match folder.make_link(&target, &item.target, own.as_ref(), looks) {
+        match directory.make_link(&target, &item.target, own.as_ref(), looks) {
             Ok(()) => job.progress.copied(item.target, 0, item.changes),
             Err(error) => {
-                let message = unwritten(&folder, &item, &error, 0);
+                let message = unwritten(&directory, &item, &error, 0);
                 job.failed(item.target, message);
             }
         }
@@ -627,7 +636,7 @@ impl SmallDown<'_> {
 
     /// Writes what has come and tells of the files that are done.
     async fn write(&mut self, events: Vec<ManyDownloadEvent>) {
-        let (job, folder) = (self.down.job.clone(), self.down.folder.clone());
+        let (job, directory) = (self.down.job.clone(), self.down.directory.clone());
         let mut touched = HashMap::new();
         for event in &events {
             let (ManyDownloadEvent::Data { file, .. }
@@ -646,7 +655,7 @@ impl SmallDown<'_> {
         let (writers, done) = blocking(move || {
             let mut writing = Writing {
                 job,
-                folder,
+                directory,
                 items: touched,
                 writers,
                 done: Vec::new(),
@@ -674,7 +683,7 @@ fn length(event: &ManyDownloadEvent) -> usize {
 /// A batch of small files' events, on its way to the disk.
 struct Writing {
     job: Arc<Job>,
-    folder: Arc<Folder>,
+    directory: Arc<LocalDirectory>,
     items: HashMap<FileId, Item>,
     writers: HashMap<FileId, PartFile>,
     done: Vec<FileId>,
@@ -716,9 +725,9 @@ impl Writing {
                 match writer.install(length, looks, self.job.options.sync) {
                     Ok(()) => self
                         .job
-                        .copied(item, |item| local_path(&self.folder, item), length),
+                        .copied(item, |item| local_path(&self.directory, item), length),
                     Err(error) => {
-                        let message = unwritten(&self.folder, &item, &error, 0);
+                        let message = unwritten(&self.directory, &item, &error, 0);
                         self.job.failed(item.target, message);
                     }
                 }
@@ -750,9 +759,9 @@ impl Writing {
         Ok(Some(match self.writers.entry(file) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                let own = own(&self.names, &self.folder, item);
+                let own = own(&self.names, &self.directory, item);
                 place.insert(
-                    self.folder
+                    self.directory
                         .begin(&item.target, None, own, item.named, item.size)?,
                 )
             }
@@ -763,7 +772,7 @@ impl Writing {
         let writer = self.writers.remove(&file);
         let aftermath = writer.as_ref().map_or("", PartFile::aftermath);
         if let Some(item) = self.items.remove(&file) {
-            let message = unwritten(&self.folder, &item, error, 0) + aftermath;
+            let message = unwritten(&self.directory, &item, error, 0) + aftermath;
             self.job.failed(item.target, message);
         }
         self.done.push(file);
@@ -771,8 +780,8 @@ impl Writing {
 }
 
 /// Where a file is on this machine.
-fn local_path(folder: &Folder, item: &Item) -> Bytes {
-    let path = folder.shown(&item.target);
+fn local_path(directory: &LocalDirectory, item: &Item) -> Bytes {
+    let path = directory.shown(&item.target);
     Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes())
 }
 

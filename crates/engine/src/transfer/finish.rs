@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 
 use super::blocking::blocking;
-use super::folder::{Folder, Looks};
+use super::directory::{LocalDirectory, Looks};
 use super::item::Item;
 use super::job::Job;
 use super::path::{self, os};
@@ -36,7 +36,8 @@ pub(super) async fn directories(job: &Arc<Job>, to: &Place, root: &Bytes) -> Res
 }
 
 fn here(job: &Job, root: &std::path::Path, directories: Vec<Item>) -> Result<(), Error> {
-    let folder = Folder::open(root).map_err(|error| Error::local(root.display().to_string(), error))?;
+    let directory =
+        LocalDirectory::open(root).map_err(|error| Error::local(root.display().to_string(), error))?;
     for item in directories {
         let looks = Looks {
             mode: Some(job.local_mode(item.mode, 0o777)),
@@ -45,8 +46,8 @@ fn here(job: &Job, root: &std::path::Path, directories: Vec<Item>) -> Result<(),
             preserve: job.options.preserve,
             keeps_ids: job.options.kept_bits() != 0o1777,
         };
-        if let Err(error) = folder.finish_directory(&item.target, looks) {
-            let reason = down::unwritten(&folder, &item, &error, 0);
+        if let Err(error) = directory.finish_directory(&item.target, looks) {
+            let reason = down::unwritten(&directory, &item, &error, 0);
             job.failed(item.target, reason);
         }
     }

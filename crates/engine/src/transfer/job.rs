@@ -11,8 +11,8 @@ use trunkline_request::mode::ModeChange;
 
 use super::backup::Backups;
 use super::compression::Flow;
+use super::directory::LocalDirectory;
 use super::filter::Filters;
-use super::folder::Folder;
 use super::item::{Item, Kind};
 use super::parallel::{MOST_NARROW, MOST_SMALL_SESSIONS, NARROW, Plenty, WANTED_RATE, streams_for};
 use super::path::shown;
@@ -90,8 +90,8 @@ impl Job {
         })
     }
 
-    /// Tells that a name was not copied. Where nothing else can be written either, this is the last that is tried; those that
-    /// are under way then fail for the same reason.
+    /// Tells that a name was not copied. Where nothing else can be written either, this is the last that is tried; those
+    /// that are under way then fail for the same reason.
     pub(super) fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
         let mut reason = reason.into();
         if reason.for_all && !(reason.lacks_room() && self.gives_back.load(Ordering::Relaxed)) {
@@ -185,9 +185,9 @@ impl Job {
     }
 
     /// The target's directory on this machine, and where what is replaced in it stays.
-    pub(super) fn open_folder(&self, root: &Path) -> std::io::Result<Folder> {
+    pub(super) fn open_directory(&self, root: &Path) -> std::io::Result<LocalDirectory> {
         let backup = self.options.backup.clone().filter(|_| !self.options.dry_run);
-        Ok(Folder::open(root)?.keeping(backup))
+        Ok(LocalDirectory::open(root)?.keeping(backup))
     }
 
     /// A source's permissions as they count.

@@ -16,7 +16,7 @@ use super::blocking::blocking;
 use super::compare::{Verdict, verdict};
 use super::item::{Item, Kind, There};
 use super::job::Job;
-use super::path::{Expanded, folder_and_name, is_pattern, join, os, shown};
+use super::path::{Expanded, directory_and_name, is_pattern, join, os, shown};
 use super::pattern::{Names, Part, matches_itself};
 use super::place::Place;
 use super::reason::Reason;
@@ -174,7 +174,7 @@ fn local_directory(
                 }
             };
             let name = entry.file_name();
-            let within = |folder: &Bytes| join(folder, name.as_bytes());
+            let within = |parent: &Bytes| join(parent, name.as_bytes());
             let found_at = Directory {
                 path: within(&directory.path),
                 target: within(&directory.target),
@@ -227,7 +227,7 @@ fn local_item(job: &Job, source: Bytes, target: Bytes, found: &std::fs::Metadata
 
 /// Whether a file that the user named is left out, by its name. Directories that the user named are where patterns begin.
 fn is_left_out(job: &Job, item: &Item) -> bool {
-    let name = folder_and_name(&item.source).1;
+    let name = directory_and_name(&item.source).1;
     item.kind != Kind::Directory && job.filters.leave_out(&name, false)
 }
 
@@ -590,14 +590,16 @@ async fn matching(job: &Job, sftp: &Sftp, path: &Expanded) -> Result<Vec<Bytes>,
         let pattern = match Part::new(part)? {
             Part::Name(name) => {
                 unseen = true;
-                found.iter_mut().for_each(|folder| *folder = join(folder, &name));
+                found
+                    .iter_mut()
+                    .for_each(|directory| *directory = join(directory, &name));
                 continue;
             }
             Part::Names(pattern) => pattern,
         };
         unseen = false;
         let mut listing = futures_util::stream::iter(std::mem::take(&mut found))
-            .map(|folder| matching_in(job, sftp, folder, &pattern))
+            .map(|directory| matching_in(job, sftp, directory, &pattern))
             .buffered(LISTINGS);
         while let Some(names) = listing.next().await {
             found.extend(names?);
@@ -622,21 +624,25 @@ async fn matching(job: &Job, sftp: &Sftp, path: &Expanded) -> Result<Vec<Bytes>,
 }
 
 /// The paths in a directory whose names match.
-async fn matching_in(job: &Job, sftp: &Sftp, folder: Bytes, pattern: &Names) -> Result<Vec<Bytes>, Error> {
-    let listed = if folder.is_empty() { &b"."[..] } else { &folder };
+async fn matching_in(job: &Job, sftp: &Sftp, directory: Bytes, pattern: &Names) -> Result<Vec<Bytes>, Error> {
+    let listed = if directory.is_empty() {
+        &b"."[..]
+    } else {
+        &directory
+    };
     let mut listing = sftp.read_dir(listed);
     let mut paths = Vec::new();
     while let Some(entry) = listing.next().await {
         match entry {
             Ok(entry) if pattern.matches(&entry.path) => {
-                let path = join(&folder, &entry.path);
+                let path = join(&directory, &entry.path);
                 job.names.hold(path.len())?;
                 paths.push(path);
             }
             Ok(_) => {}
             // What is not a directory has nothing in it.
             Err(error) if error.is_no_such_file() => {}
-            Err(error) => job.go_on_after(folder.clone(), error)?,
+            Err(error) => job.go_on_after(directory.clone(), error)?,
         }
     }
     Ok(paths)

@@ -66,7 +66,7 @@ fn unguessable() -> [u8; 8] {
 
 /// `.NAME.0123456789abcdef.part`
 fn beside(target: &[u8], tag: [u8; 8]) -> Bytes {
-    let (folder, name) = match target.iter().rposition(|byte| *byte == b'/') {
+    let (directory, name) = match target.iter().rposition(|byte| *byte == b'/') {
         Some(at) => target.split_at(at + 1),
         None => (&b""[..], target),
     };
@@ -76,7 +76,7 @@ fn beside(target: &[u8], tag: [u8; 8]) -> Bytes {
     while length < name.len() && length > 0 && name[length] & 0xc0 == 0x80 {
         length -= 1;
     }
-    [folder, b".", &name[..length], end.as_bytes()].concat().into()
+    [directory, b".", &name[..length], end.as_bytes()].concat().into()
 }
 
 /// The right to a tag's name, until it is dropped: in this process, and among this user's others on this machine.

@@ -20,11 +20,11 @@ pub(super) fn shown(path: &[u8]) -> String {
 }
 
 /// Returns the path of a name in a directory; either may be empty.
-pub(super) fn join(folder: &[u8], name: &[u8]) -> Bytes {
-    match (folder, name) {
+pub(super) fn join(directory: &[u8], name: &[u8]) -> Bytes {
+    match (directory, name) {
         (b"", name) => Bytes::copy_from_slice(name),
-        (folder, b"") => Bytes::copy_from_slice(folder),
-        (folder, name) => [folder.strip_suffix(b"/").unwrap_or(folder), name]
+        (directory, b"") => Bytes::copy_from_slice(directory),
+        (directory, name) => [directory.strip_suffix(b"/").unwrap_or(directory), name]
             .join(&b'/')
             .into(),
     }
@@ -39,7 +39,7 @@ pub(super) fn in_root(root: &[u8], path: &[u8]) -> Bytes {
 }
 
 /// Returns the path's directory, and its last part.
-pub(super) fn folder_and_name(path: &Bytes) -> (Bytes, Bytes) {
+pub(super) fn directory_and_name(path: &Bytes) -> (Bytes, Bytes) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(0) => (Bytes::from_static(b"/"), path.slice(1..)),
         Some(at) => (path.slice(..at), path.slice(at + 1..)),

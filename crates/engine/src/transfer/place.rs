@@ -10,7 +10,7 @@ use super::blocking::blocking;
 use super::path::{self, shown};
 use super::sessions::Sessions;
 use super::stream::Stream;
-use super::{folder, part};
+use super::{directory, part};
 use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
@@ -153,8 +153,8 @@ impl Place {
 
     /// Whether a directory is the same one here and at another place, whatever the places are called: what is made in it
     /// here is seen there.
-    pub(super) async fn shows_what_is_made_at(&self, other: &Self, folder: &Bytes) -> Result<bool, Error> {
-        let probe = part::random(&path::in_root(folder, b"copy"));
+    pub(super) async fn shows_what_is_made_at(&self, other: &Self, directory: &Bytes) -> Result<bool, Error> {
+        let probe = part::random(&path::in_root(directory, b"copy"));
         let made = match self {
             Self::Local => {
                 let probe = PathBuf::from(path::os(&probe));
@@ -216,7 +216,7 @@ impl Place {
                 let path = PathBuf::from(path::os(path));
                 let mode = 0o777 & !options.umask;
                 let making = path.clone();
-                let made = blocking(move || folder::make_directories(&making, mode)).await;
+                let made = blocking(move || directory::make_directories(&making, mode)).await;
                 made.map_err(|error| {
                     Error::local(
                         format!("creating {}", shown(path.as_os_str().as_encoded_bytes())),
@@ -250,14 +250,18 @@ pub(super) async fn make_directories_there(sftp: &Sftp, path: &Bytes, mode: u32)
         }
     }
     for end in missing.into_iter().rev() {
-        let folder = path.slice(..end);
+        let directory = path.slice(..end);
         let attributes = FileAttributes {
             permissions: Some(Permissions(mode)),
             ..FileAttributes::default()
         };
-        if let Err(error) = sftp.mkdir(&folder, attributes).await {
+        if let Err(error) = sftp.mkdir(&directory, attributes).await {
             // Somebody else may have made it meanwhile.
-            let found = sftp.stat(&folder).await.ok().and_then(|found| found.file_type());
+            let found = sftp
+                .stat(&directory)
+                .await
+                .ok()
+                .and_then(|found| found.file_type());
             if found != Some(FileType::Directory) {
                 return Err(error);
             }

@@ -92,8 +92,8 @@ pub(super) const MKDIR: &str = "; --mkdir creates its directory";
 /// What is said of a failure that ends the copy.
 pub(super) const STOPPED: &str = ". The copy stopped here";
 
-/// There is no room for a file of so many bytes in a folder. `there`: what of it is there, and stays for another attempt.
-pub(super) fn no_space(folder: &str, name: &[u8], size: u64, there: u64) -> Reason {
+/// There is no room for a file of so many bytes in a directory. `there`: what of it is there, and stays for another attempt.
+pub(super) fn no_space(directory: &str, name: &[u8], size: u64, there: u64) -> Reason {
     let name = named(&shown(name), size);
     let what = match there {
         0 => format!(" for {name}"),
@@ -101,17 +101,17 @@ pub(super) fn no_space(folder: &str, name: &[u8], size: u64, there: u64) -> Reas
     };
     let more = if there > 0 { " to resume" } else { "" };
     Reason {
-        message: format!("no space left in {folder}{what}{FREE_SPACE}{more}"),
+        message: format!("no space left in {directory}{what}{FREE_SPACE}{more}"),
         errno: Some(Errno::NOSPC.raw_os_error()),
         // What is taken away of a large file leaves room for others.
         for_all: there > 0 || size <= LARGE,
     }
 }
 
-/// A folder is on a file system that is mounted read-only. `root`: it is the one that everything goes into.
-pub(super) fn read_only(folder: &str, root: bool) -> Reason {
+/// A directory is on a file system that is mounted read-only. `root`: it is the one that everything goes into.
+pub(super) fn read_only(directory: &str, root: bool) -> Reason {
     Reason {
-        message: format!("{folder} is on a read-only file system"),
+        message: format!("{directory} is on a read-only file system"),
         errno: Some(Errno::ROFS.raw_os_error()),
         for_all: root,
     }

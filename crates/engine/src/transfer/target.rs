@@ -10,7 +10,7 @@ use super::item::{Kind, LARGE};
 use super::job::Job;
 use super::list;
 use super::part::Tag;
-use super::path::{self, Expanded, folder_and_name, shown};
+use super::path::{self, Expanded, directory_and_name, shown};
 use super::place::{Location, Place};
 use super::there::{Listing, listing};
 use super::top::{Source, Top, into_itself};
@@ -71,7 +71,7 @@ pub(super) async fn find(
         place.make_directories(&path, &job.options).await?;
         return Ok(Top::directory(path));
     }
-    let (root, name) = folder_and_name(&path);
+    let (root, name) = directory_and_name(&path);
     if matches!(&name[..], b"" | b"." | b"..") {
         return Err(Error::Invalid(format!(
             "{} is not a valid file name",
@@ -133,7 +133,7 @@ pub(super) async fn open_ahead(
     let [source] = sources else { return Ok(()) };
     // The target is the directory that it goes into, or the name that it gets: which, is being asked.
     let (from, path) = (source.path(), target.path());
-    let own = folder_and_name(&from).1;
+    let own = directory_and_name(&from).1;
     let mut names = vec![
         path.clone(),
         path::in_root(if path.is_empty() { b"." } else { &path }, &own),

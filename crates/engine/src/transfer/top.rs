@@ -47,7 +47,8 @@ impl Source {
     }
 }
 
-/// Says so where a directory at `path` is copied into itself: to a name below a target, an absolute path, that is in the folder.
+/// Says so where a directory at `path` is copied into itself: to a name below a target, an absolute path, that is in the
+/// directory.
 pub(super) async fn into_itself(
     from: &Place,
     path: &Bytes,

@@ -1,8 +1,8 @@
-//! [`Tree`]: what a copy makes below its target, whichever way it goes; [`Finish`]: the directories of it that get their looks
-//! in the end.
+//! [`Tree`]: what a copy makes below its target, whichever way it goes; [`Finish`]: the directories of it that get their
+//! looks in the end.
 //!
-//! A name is made once, and only in a folder that this copy made, or looked at and found to be one: never below a link,
-//! whether the source lists a name twice (a link, then a folder), the target has the link, or the file system there takes
+//! A name is made once, and only in a directory that this copy made, or looked at and found to be one: never below a link,
+//! whether the source lists a name twice (a link, then a directory), the target has the link, or the file system there takes
 //! two names for one.
 
 use std::collections::hash_map::Entry;
@@ -46,7 +46,7 @@ impl HeldNames {
     }
 }
 
-/// Names and folders below the target, as hashes of their paths. The keys are random: nobody can choose two paths of one
+/// Names and directories below the target, as hashes of their paths. The keys are random: nobody can choose two paths of one
 /// hash.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -58,7 +58,7 @@ pub(super) struct Tree {
 #[derive(Debug, Default)]
 struct State {
     names: HashMap<u64, Name>,
-    folders: HashMap<u64, Origin>,
+    directories: HashMap<u64, Origin>,
     sources: u32,
 }
 
@@ -68,7 +68,7 @@ struct Name {
     is_directory: bool,
 }
 
-/// How a folder came to be there.
+/// How a directory came to be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     /// This copy made it: there is nothing in it but what this copy puts there.
@@ -82,7 +82,7 @@ pub(super) enum Origin {
 pub(super) enum NameClaim {
     /// Yes: it is new.
     New,
-    /// It was told before, by the same source or as the same folder of another one.
+    /// It was told before, by the same source or as the same directory of another one.
     Again,
     /// Another source has put something else there.
     Taken,
@@ -120,22 +120,24 @@ impl Tree {
         self.state().names.contains_key(&self.hasher.hash_one(path))
     }
 
-    /// Notes that a folder is there.
+    /// Notes that a directory is there.
     pub(super) fn hold(&self, path: &[u8], origin: Origin) {
-        self.state().folders.insert(self.hasher.hash_one(path), origin);
+        self.state()
+            .directories
+            .insert(self.hasher.hash_one(path), origin);
     }
 
-    /// Notes that a folder is not there after all.
+    /// Notes that a directory is not there after all.
     pub(super) fn lose(&self, path: &[u8]) {
-        self.state().folders.remove(&self.hasher.hash_one(path));
+        self.state().directories.remove(&self.hasher.hash_one(path));
     }
 
-    /// What is known of the folder that a path is in; `None`: nothing may be made there.
+    /// What is known of the directory that a path is in; `None`: nothing may be made there.
     pub(super) fn parent(&self, path: &[u8]) -> Option<Origin> {
         match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => {
                 let hash = self.hasher.hash_one(&path[..at]);
-                self.state().folders.get(&hash).copied()
+                self.state().directories.get(&hash).copied()
             }
             // The user named it.
             None => Some(Origin::Found),
@@ -186,8 +188,8 @@ impl Finish {
         }
     }
 
-    /// What is deepest first: setting a directory's times must come behind the last change in it. One that is as it should be
-    /// and stays so is left alone.
+    /// What is deepest first: setting a directory's times must come behind the last change in it. One that is as it should
+    /// be and stays so is left alone.
     pub(super) fn take(&self, keeps_root: bool) -> Vec<Item> {
         let Directories { made, root, touched } = std::mem::take(&mut *self.directories());
         let root = root.filter(|_| keeps_root);
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_told_once_and_only_folders_of_two_sources_meet() {
+    fn a_path_is_told_once_and_only_directories_of_two_sources_meet() {
         let tree = Tree::default();
         let (one, two) = (tree.source(), tree.source());
         assert_eq!(tree.tell(b"d", one, true), NameClaim::New);
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_in_a_folder_that_nobody_has_seen() {
+    fn nothing_is_made_in_a_directory_that_nobody_has_seen() {
         let tree = Tree::default();
         assert_eq!(tree.parent(b"top"), Some(Origin::Found));
         assert_eq!(tree.parent(b"link/x"), None);

@@ -48,8 +48,8 @@ pub(super) struct Up<'a> {
     ids: [Vec<u8>; 2],
     /// What small files are called until they are whole.
     names: part::Names,
-    /// What small files were called on sessions that were lost, or by a copy that was killed: the server may have them still.
-    /// Other copies keep off those names until they are removed.
+    /// What small files were called on sessions that were lost, or by a copy that was killed: the server may have them
+    /// still. Other copies keep off those names until they are removed.
     lost_parts: Mutex<Vec<(Bytes, Option<Arc<Own>>)>>,
     exposure: Exposure,
     /// Directories that take the place of something else, and those in them: what was seen there was not in them.
@@ -324,7 +324,7 @@ impl<'a> Up<'a> {
 
     /// Makes directories, outer ones before inner ones; those that want to be finished.
     ///
-    /// All are looked at before any is made: what is made in a folder that turns out to be a link would be made where the
+    /// All are looked at before any is made: what is made in a directory that turns out to be a link would be made where the
     /// link leads.
     async fn make_directories(&self, directories: Vec<(Item, Look)>) -> Result<Vec<Item>, Error> {
         let job = self.job;
@@ -429,7 +429,8 @@ impl<'a> Up<'a> {
         Ok(made)
     }
 
-    /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory fails.
+    /// Removes what is in the way of a directory and is none: of a link that itself. Where it stays, making the directory
+    /// fails.
     async fn clear(&self, item: &Item) -> Result<(), Error> {
         let path = self.path(&item.target);
         match self
@@ -515,7 +516,7 @@ impl<'a> Up<'a> {
             job.progress.failed_below(item.target.clone(), &self.shown(&path));
             return Ok(Prepared::Done);
         };
-        // In a folder that this copy made there is nothing but what it put there.
+        // In a directory that this copy made there is nothing but what it put there.
         let mut found = match origin {
             Origin::Made => None,
             Origin::Found => self.look_below(&item.target, &path).await?,
@@ -666,7 +667,7 @@ impl<'a> Up<'a> {
             let target = link_text(self.sessions, &path).await?;
             path = match target.starts_with(b"/") {
                 true => target,
-                false => path::in_root(&path::folder_and_name(&path).0, &target),
+                false => path::in_root(&path::directory_and_name(&path).0, &target),
             };
             found = self.look(&path).await?;
         }
@@ -933,7 +934,7 @@ impl<'a> Up<'a> {
     /// Why a file is not written where it is, if it is not.
     async fn bars_in_place(&self, item: &Item) -> Option<Reason> {
         if let Some(status) = &item.there.moved {
-            let (directory, _) = path::folder_and_name(&self.final_path(item));
+            let (directory, _) = path::directory_and_name(&self.final_path(item));
             if self.exposure.is_exposed(self.sessions, &directory).await {
                 return Some(self.refused(item, status.clone()));
             }
@@ -1160,8 +1161,8 @@ impl<'a> Up<'a> {
         news
     }
 
-    /// A file that cannot get its name by renaming is written where it is to be. Returns what was said, where what was written is not
-    /// there any more.
+    /// A file that cannot get its name by renaming is written where it is to be. Returns what was said, where what was
+    /// written is not there any more.
     ///
     /// # Errors
     /// It fails.
@@ -1171,7 +1172,8 @@ impl<'a> Up<'a> {
             return Err(self.refused(item, status.clone()));
         }
         if status.code == sftp::StatusCode::NO_SUCH_FILE {
-            // The server takes away what is closed; or somebody has moved it, and may have put something else where it was to be.
+            // The server takes away what is closed; or somebody has moved it, and may have put something else where it was
+            // to be.
             return Ok(Some(status.clone()));
         }
         if refused == Refused::Renaming {
@@ -1191,7 +1193,7 @@ impl<'a> Up<'a> {
         let message = self.refused(item, status.clone());
         match status.code {
             _ if !exclusive || written > 0 => Ended::Failed(message),
-            // A folder that takes no new name, and a file in it that may be written.
+            // A directory that takes no new name, and a file in it that may be written.
             sftp::StatusCode::PERMISSION_DENIED if item.there.existing.is_some() => Ended::InPlace(None),
             // The name has come to be taken, or the session ended while it was asked for.
             sftp::StatusCode::FAILURE | sftp::StatusCode::CONNECTION_LOST => Ended::Again(message),
@@ -1214,22 +1216,27 @@ impl<'a> Up<'a> {
                 ..String::new().into()
             });
         }
-        let (folder, name) = self.folder_and_name(path);
+        let (directory, name) = self.directory_and_name(path);
         let state = self.file_system(path).await?;
         if state.is_read_only() {
-            return Some(read_only(&folder, !item.target.contains(&b'/')));
+            return Some(read_only(&directory, !item.target.contains(&b'/')));
         }
         // What is taken away again leaves the room that it had.
         let little = if left.is_some() { item.size / 64 } else { item.size };
         Some(free(&state)).filter(|free| *free <= little)?;
         if item.there.in_place {
-            let message = format!("no space left in {folder} for {}", named(&name, item.size));
+            let message = format!("no space left in {directory} for {}", named(&name, item.size));
             return Some(Reason {
                 message,
-                ..no_space(&folder, b"", 0, 0)
+                ..no_space(&directory, b"", 0, 0)
             });
         }
-        Some(no_space(&folder, name.as_bytes(), item.size, left.unwrap_or(0)))
+        Some(no_space(
+            &directory,
+            name.as_bytes(),
+            item.size,
+            left.unwrap_or(0),
+        ))
     }
 
     /// Why a file that is to be written where it is would not find room: known beforehand, its content is not lost.
@@ -1242,30 +1249,30 @@ impl<'a> Up<'a> {
         if free >= more {
             return None;
         }
-        let (folder, name) = self.folder_and_name(&path);
+        let (directory, name) = self.directory_and_name(&path);
         let message = format!(
-            "no space left in {folder} for {name}: {} more are needed, and {} are free. Any existing file is unchanged",
+            "no space left in {directory} for {name}: {} more are needed, and {} are free. Any existing file is unchanged",
             Size(more),
             Size(free)
         );
         Some(Reason {
             message,
             for_all: false,
-            ..no_space(&folder, b"", 0, 0)
+            ..no_space(&directory, b"", 0, 0)
         })
     }
 
-    /// A path's folder and its last part, for people.
-    fn folder_and_name(&self, path: &Bytes) -> (String, String) {
-        let (folder, name) = path::folder_and_name(path);
+    /// A path's directory and its last part, for people.
+    fn directory_and_name(&self, path: &Bytes) -> (String, String) {
+        let (directory, name) = path::directory_and_name(path);
         let host = self.sessions.first().host().to_owned();
-        (format!("{host}:{}", shown(&folder)), shown(&name))
+        (format!("{host}:{}", shown(&directory)), shown(&name))
     }
 
     /// The state of the file system that a path is on; `None` where the server does not say.
     async fn file_system(&self, path: &Bytes) -> Option<StatVfs> {
-        let folder = path::folder_and_name(path).0;
-        self.sessions.first().statvfs(&folder).await.ok()
+        let directory = path::directory_and_name(path).0;
+        self.sessions.first().statvfs(&directory).await.ok()
     }
 
     /// Permissions that a new file is made with, which the server masks. One that takes the place of another is nobody
@@ -1362,14 +1369,14 @@ impl<'a> Up<'a> {
         source: &Source,
         kept: bool,
     ) -> Result<Part, Error> {
-        let folder = path::folder_and_name(part).0;
+        let directory = path::directory_and_name(part).0;
         let left = async {
             match kept {
                 true => self.look(part).await,
                 false => Ok(None),
             }
         };
-        let (left, exposed) = tokio::join!(left, self.exposure.is_exposed(self.sessions, &folder));
+        let (left, exposed) = tokio::join!(left, self.exposure.is_exposed(self.sessions, &directory));
         let left = left?;
         if let Some(left) = &left
             && left.size.is_some_and(|size| size > 0)

@@ -26,12 +26,12 @@ pub(super) struct Names {
 
 impl Names {
     /// Names in a directory, which nobody else has.
-    pub(super) fn new(folder: &str) -> Self {
+    pub(super) fn new(directory: &str) -> Self {
         let mut nonce = [0; 8];
         // Should it fail, a name that is taken is refused when the file is made.
         let _ = SystemRandom::new().fill(&mut nonce);
         let nonce = u64::from_ne_bytes(nonce);
-        let name = |what: &str| format!("{folder}/.trunkline-tune-{nonce:016x}-{what}");
+        let name = |what: &str| format!("{directory}/.trunkline-tune-{nonce:016x}-{what}");
         Self {
             text: name("text"),
             random: name("random"),
@@ -284,7 +284,7 @@ pub(super) fn rate(bytes: u64, elapsed: Duration, rtt: Duration) -> f64 {
 }
 
 /// The directory that relative paths begin at, or the one that was asked for, made absolute by the server.
-pub(super) async fn folder(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
+pub(super) async fn directory(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
     let path = sftp.realpath(asked.unwrap_or(".")).await?;
     String::from_utf8(path.to_vec()).map_err(|_| {
         Error::Invalid("the directory's name on the server is not valid UTF-8; choose another".into())

@@ -25,7 +25,7 @@ pub(super) struct Rsync {
     /// The remote shell, as rsync's `-e` takes it.
     shell: String,
     /// Here: a log file, and the same with changes.
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     bytes: u64,
     sftp: Sftp,
     /// There, and which of the files it is.
@@ -121,12 +121,12 @@ impl Rsync {
         let shell = words
             .and_then(|words| shlex::try_join(words).ok())
             .ok_or("ssh's options are not valid UTF-8")?;
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        write_files(folder.path(), samples, bytes).map_err(|error| error.to_string())?;
+        let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+        write_files(directory.path(), samples, bytes).map_err(|error| error.to_string())?;
         Ok(Self {
             request: request.clone(),
             shell,
-            folder,
+            directory,
             bytes,
             sftp: sftp.clone(),
             target,
@@ -181,7 +181,7 @@ impl Rsync {
             .args(["-tI", "-e", &shell])
             .args(options)
             .arg("--")
-            .arg(self.folder.path().join(source))
+            .arg(self.directory.path().join(source))
             .arg(format!("{host}:{}", self.target))
             .env("TRUNKLINE_OFF", "1")
             .env_remove("RSYNC_RSH")
@@ -212,19 +212,19 @@ impl Rsync {
 /// Returns whether there is an rsync here.
 pub(super) fn is_here(request: &Request) -> bool {
     let path = request.world.var("PATH").unwrap_or(OsStr::new("/usr/bin:/bin"));
-    std::env::split_paths(path).any(|folder| folder.join("rsync").is_file())
+    std::env::split_paths(path).any(|directory| directory.join("rsync").is_file())
 }
 
-fn write_files(folder: &Path, samples: &Samples, bytes: u64) -> std::io::Result<()> {
+fn write_files(directory: &Path, samples: &Samples, bytes: u64) -> std::io::Result<()> {
     let length = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut file: Vec<u8> = samples.text.iter().copied().cycle().take(length).collect();
     // No two pages are alike, or rsync would find one in the other.
     for (number, page) in file.chunks_exact_mut(PAGE).enumerate() {
         page[..8].copy_from_slice(&number.to_be_bytes());
     }
-    std::fs::write(folder.join(FIRST), &file)?;
+    std::fs::write(directory.join(FIRST), &file)?;
     for page in file.chunks_exact_mut(PAGE).step_by(16) {
         page[..64].reverse();
     }
-    std::fs::write(folder.join(CHANGED), &file)
+    std::fs::write(directory.join(CHANGED), &file)
 }

@@ -280,9 +280,9 @@ async fn a_mirror_replaces_files_by_directories_and_directories_by_files() {
     let hosts = ends.hosts();
     let place = tempfile::tempdir().unwrap();
     let (source, outside) = (place.path().join("source"), place.path().join("outside"));
-    for folder in ["was a file", "was a link/sub", "was a link"] {
-        std::fs::create_dir_all(source.join(folder)).unwrap();
-        std::fs::write(source.join(folder).join("f"), "x").unwrap();
+    for directory in ["was a file", "was a link/sub", "was a link"] {
+        std::fs::create_dir_all(source.join(directory)).unwrap();
+        std::fs::write(source.join(directory).join("f"), "x").unwrap();
     }
     std::fs::write(source.join("file"), "x").unwrap();
     std::fs::write(source.join("large"), noise(3_000_000, 1)).unwrap();
@@ -293,9 +293,9 @@ async fn a_mirror_replaces_files_by_directories_and_directories_by_files() {
     }
     for way in WAYS {
         let target = place.path().join(format!("{way:?}"));
-        for folder in ["file/deep", "large", "link/deep"] {
-            std::fs::create_dir_all(target.join(folder)).unwrap();
-            std::fs::write(target.join(folder).join("f"), "x").unwrap();
+        for directory in ["file/deep", "large", "link/deep"] {
+            std::fs::create_dir_all(target.join(directory)).unwrap();
+            std::fs::write(target.join(directory).join("f"), "x").unwrap();
         }
         std::fs::write(target.join("was a file"), "x").unwrap();
         symlink(&outside, target.join("was a link")).unwrap();
@@ -418,8 +418,8 @@ async fn hard_links_are_refused_where_nothing_tells_them() {
     }
 }
 
-/// Exchanges names in a directory as fast as it can, until it is told to end: what is being written goes away and a link to the
-/// victim takes its place, or it comes back.
+/// Exchanges names in a directory as fast as it can, until it is told to end: what is being written goes away and a link to
+/// the victim takes its place, or it comes back.
 fn attack(directory: &Path, victim: &Path, ends: &AtomicBool, exchanged: &AtomicU64) {
     while !ends.load(Ordering::Relaxed) {
         let Ok(entries) = std::fs::read_dir(directory) else {

@@ -319,8 +319,8 @@ async fn a_server_that_is_too_busy_is_tried_again_for_whoever_waits() {
         let _ = tokio::io::copy_bidirectional(&mut second, &mut server).await;
     });
     sshd.trust_at(address).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("config");
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config");
     write_ssh_config(&config, [sshd.host_entry("busy").at(address)]).unwrap();
     let engine = engine();
     let host = engine

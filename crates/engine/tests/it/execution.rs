@@ -46,10 +46,10 @@ fn is(what: &str, error: &Error, kind: ErrorKind, execution: Execution) {
 
 /// A config with hosts of its own.
 fn config_of(entries: impl IntoIterator<Item = HostEntry>) -> (tempfile::TempDir, std::path::PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("config");
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config");
     write_ssh_config(&config, entries).unwrap();
-    (folder, config)
+    (directory, config)
 }
 
 // Before there is a server.
@@ -82,7 +82,7 @@ async fn a_jump_hosts_failures_are_its_own_and_nothing_started() {
     let (jump, target) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let stranger = Sshd::start_default().unwrap();
-    let (_folder, config) = config_of([
+    let (_directory, config) = config_of([
         jump.host_entry("jump"),
         // Its key is not the jump host's.
         HostEntry {
@@ -155,7 +155,7 @@ async fn a_line_in_front_of_the_identification_changes_no_failures_kind() {
             });
         }
     });
-    let (_folder, config) = config_of([sshd.host_entry("door").at(address)]);
+    let (_directory, config) = config_of([sshd.host_entry("door").at(address)]);
     // Nobody knows it there.
     let unknown = failure(&config, "door", &["StrictHostKeyChecking=yes"]).await;
     is("an unknown key", &unknown, HostKey, DidNotStart);
@@ -221,7 +221,7 @@ async fn a_key_exchange_that_fails_is_told_apart_by_who_is_to_blame() {
 async fn a_changed_host_key_is_no_server_to_send_a_command_to() {
     let (sshd, stranger) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     stranger.trust_at(sshd.addr()).unwrap();
-    let (_folder, config) = config_of([HostEntry {
+    let (_directory, config) = config_of([HostEntry {
         known_hosts: stranger.known_hosts(),
         ..sshd.host_entry("changed")
     }]);
@@ -321,7 +321,7 @@ async fn a_refused_log_in_is_proof_that_nothing_started_with_it() {
 #[tokio::test]
 async fn sshds_own_refusal_says_the_same_each_time() {
     let (sshd, stranger) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
-    let (_folder, config) = config_of([HostEntry {
+    let (_directory, config) = config_of([HostEntry {
         identities: stranger.host_entry("x").identities,
         ..sshd.host_entry("closed").with("IdentitiesOnly yes")
     }]);
@@ -734,8 +734,8 @@ async fn what_finds_its_server_stopped_gets_another_connection_and_what_runs_the
 
 #[tokio::test]
 async fn a_proxy_command_that_is_not_needed_any_more_can_clean_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let (script, cleaned) = (folder.path().join("proxy"), folder.path().join("cleaned"));
+    let directory = tempfile::tempdir().unwrap();
+    let (script, cleaned) = (directory.path().join("proxy"), directory.path().join("cleaned"));
     let text = format!(
         "trap 'echo cleaned > {}; exit' HUP\nwhile :; do sleep 0.01; done\n",
         cleaned.display()

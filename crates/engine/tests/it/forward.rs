@@ -173,8 +173,8 @@ async fn a_local_port_leads_to_a_port_of_the_server() {
 #[tokio::test]
 async fn a_local_socket_leads_to_a_socket_of_the_server() {
     let (_sshd, host) = connected(&[]).await;
-    let folder = tempfile::tempdir().unwrap();
-    let (near, far) = (folder.path().join("near"), folder.path().join("far"));
+    let directory = tempfile::tempdir().unwrap();
+    let (near, far) = (directory.path().join("near"), directory.path().join("far"));
     echo_socket(&far);
     let handle = local(&host, Listen::Socket(near.clone()), ForwardTarget::Socket(far)).await;
     assert_eq!(
@@ -255,8 +255,8 @@ async fn each_direction_ends_by_itself() {
 #[tokio::test]
 async fn a_refused_target_costs_one_client_only() {
     let (_sshd, host) = connected(&[]).await;
-    let folder = tempfile::tempdir().unwrap();
-    let far = folder.path().join("far");
+    let directory = tempfile::tempdir().unwrap();
+    let far = directory.path().join("far");
     let handle = local(&host, tcp(0), ForwardTarget::Socket(far.clone())).await;
     let mut events = handle.events();
     assert!(exchange(client(&handle).await, b"").await.is_empty());
@@ -454,8 +454,8 @@ async fn a_port_of_the_server_leads_here() {
 #[tokio::test]
 async fn a_socket_of_the_server_leads_to_a_socket_here() {
     let (_sshd, host) = connected(&[]).await;
-    let folder = tempfile::tempdir().unwrap();
-    let (near, far) = (folder.path().join("near"), folder.path().join("far"));
+    let directory = tempfile::tempdir().unwrap();
+    let (near, far) = (directory.path().join("near"), directory.path().join("far"));
     echo_socket(&near);
     let _handle = remote(&host, Listen::Socket(far.clone()), ForwardTarget::Socket(near)).await;
     carries_everything(UnixStream::connect(&far).await.unwrap()).await;

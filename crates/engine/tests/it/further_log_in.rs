@@ -112,8 +112,8 @@ async fn a_copy_has_the_sessions_of_one_connection_when_no_other_log_in_is_accep
     let sshd = Sshd::builder().config("MaxSessions 3").start().unwrap();
     let engine = engine();
     let host = host_behind_a_shut_door(&engine, &sshd).await;
-    let folder = tempfile::tempdir().unwrap();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
     std::fs::create_dir(&source).unwrap();
     for n in 0..40u8 {
         std::fs::write(source.join(n.to_string()), vec![n; 3_000_000]).unwrap();
@@ -208,8 +208,8 @@ async fn make_use(engine: &Engine, host: &Host, request: &Request, interaction: 
     .unwrap();
     tune::remember(Some(&choice), engine.memory(), host.config());
     let host = engine.host_for_copies(request, interaction).await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
     std::fs::write(&source, vec![b'x'; 40_000_000]).unwrap();
     let target = Location::Host(host, target.to_str().unwrap().to_owned().into());
     copy(
@@ -234,8 +234,9 @@ async fn nobody_is_asked_for_a_password_again_for_a_further_connection() {
 #[tokio::test]
 async fn nobody_is_asked_for_a_passphrase_again_for_a_further_connection() {
     let sshd = Sshd::builder().config("MaxSessions 3").start().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let key = KeyPair::generate_encrypted(folder.path(), "locked", KeyType::Ed25519, "five or more").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let key =
+        KeyPair::generate_encrypted(directory.path(), "locked", KeyType::Ed25519, "five or more").unwrap();
     std::fs::write(sshd.dir().join("authorized_keys"), key.public_line()).unwrap();
     let (asks, interaction) = asking("five or more", true);
     let engine = engine();
@@ -337,8 +338,8 @@ async fn a_copy_ends_without_the_sessions_that_it_never_got() {
     let engine = engine();
     let host = host_behind_a_shut_door(&engine, &sshd).await;
     let other = running(&host, "cat").await;
-    let folder = tempfile::tempdir().unwrap();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("source"), directory.path().join("target"));
     std::fs::create_dir(&source).unwrap();
     for n in 0..3000 {
         std::fs::write(source.join(n.to_string()), "small").unwrap();

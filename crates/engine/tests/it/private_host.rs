@@ -52,8 +52,8 @@ async fn equal_configurations_with_other_secrets_share_nothing() {
     let engine = engine();
     let right = private(&engine, &sshd, login(&sshd));
     right.warm().await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let stranger = KeyPair::generate(folder.path(), "stranger", KeyType::Ed25519).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let stranger = KeyPair::generate(directory.path(), "stranger", KeyType::Ed25519).unwrap();
     let wrong = private(&engine, &sshd, Login::new().key(in_memory(&stranger)));
     let error = wrong.run(&Command::exec("true")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Authentication);

@@ -14,8 +14,8 @@ async fn sftp(sshd: &Sshd) -> Sftp {
     Site::of(sshd).await.sftp().await.unwrap()
 }
 
-fn path(folder: &tempfile::TempDir, name: &str) -> String {
-    format!("{}/{name}", folder.path().display())
+fn path(directory: &tempfile::TempDir, name: &str) -> String {
+    format!("{}/{name}", directory.path().display())
 }
 
 fn numbers(count: u32) -> Vec<u8> {
@@ -26,9 +26,9 @@ const WRITE: OpenFlags = OpenFlags(0x02 | 0x08 | 0x10);
 
 #[tokio::test]
 async fn a_stream_writes_and_reads_what_it_was_given() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let sftp = sftp(&sshd).await;
-    let name = path(&folder, "stream");
+    let name = path(&directory, "stream");
     let content = numbers(3_000_000);
     let mut file = sftp.open(&name, WRITE, FileAttributes::default()).await.unwrap();
     for piece in content.chunks(100_003) {
@@ -57,12 +57,12 @@ async fn a_stream_writes_and_reads_what_it_was_given() {
 
 #[tokio::test]
 async fn a_file_ends_where_reading_it_ends_whatever_its_size_is_said_to_be() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let sftp = sftp(&sshd).await;
     // The kernel says 0 of these.
     let limits = sftp.read("/proc/self/limits").await.unwrap();
     assert!(limits.starts_with(b"Limit"), "{limits:?}");
-    let name = path(&folder, "sized");
+    let name = path(&directory, "sized");
     // sshd's pieces are 255 KiB: none, a part, whole ones, and more than are asked for before the size is known.
     for size in [0, 1, 261_120, 4 * 261_120, 30 * 261_120 + 1] {
         let content: Vec<u8> = (0..size).map(|n: u32| (n % 251) as u8).collect();
@@ -85,11 +85,11 @@ async fn a_file_ends_where_reading_it_ends_whatever_its_size_is_said_to_be() {
 
 #[tokio::test]
 async fn a_stream_reads_what_it_has_just_written() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let sftp = sftp(&sshd).await;
     let flags = WRITE | OpenFlags::READ;
     let mut file = sftp
-        .open(path(&folder, "both"), flags, FileAttributes::default())
+        .open(path(&directory, "both"), flags, FileAttributes::default())
         .await
         .unwrap();
     file.write_all(b"0123456789").await.unwrap();
@@ -107,9 +107,9 @@ async fn a_stream_reads_what_it_has_just_written() {
 
 #[tokio::test]
 async fn errors_carry_the_servers_status_and_the_path() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let sftp = sftp(&sshd).await;
-    let name = path(&folder, "absent");
+    let name = path(&directory, "absent");
     let error = sftp.stat(&name).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.execution()),
@@ -132,9 +132,9 @@ async fn errors_carry_the_servers_status_and_the_path() {
 
 #[tokio::test]
 async fn names_attributes_and_links_are_what_they_are_on_the_server() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let sftp = sftp(&sshd).await;
-    let inside = path(&folder, "a b\n");
+    let inside = path(&directory, "a b\n");
     let private = FileAttributes {
         permissions: Some(Permissions(0o700)),
         ..FileAttributes::default()
@@ -153,7 +153,7 @@ async fn names_attributes_and_links_are_what_they_are_on_the_server() {
         .await
         .unwrap();
     let mut names = Vec::new();
-    let mut walk = sftp.walk(folder.path().as_os_str().as_encoded_bytes());
+    let mut walk = sftp.walk(directory.path().as_os_str().as_encoded_bytes());
     while let Some(entry) = walk.next().await {
         names.push(entry.unwrap().path);
     }
@@ -170,18 +170,18 @@ async fn names_attributes_and_links_are_what_they_are_on_the_server() {
         sftp.remove(format!("{inside}/{name}")).await.unwrap();
     }
     sftp.rmdir(&inside).await.unwrap();
-    assert!(sftp.statvfs(path(&folder, "")).await.unwrap().block_size > 0);
+    assert!(sftp.statvfs(path(&directory, "")).await.unwrap().block_size > 0);
     assert_eq!(sftp.limits().await.unwrap().max_read, 261_120);
     assert_eq!(&sftp.realpath("/usr/../etc").await.unwrap()[..], b"/etc");
 }
 
 #[tokio::test]
 async fn many_operations_share_a_session_and_one_connection() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let sftp = sftp(&sshd).await;
     let mut running = tokio::task::JoinSet::new();
     for n in 0..200 {
-        let (sftp, name) = (sftp.clone(), path(&folder, &n.to_string()));
+        let (sftp, name) = (sftp.clone(), path(&directory, &n.to_string()));
         running.spawn(async move {
             sftp.write(&name, format!("{n}")).await.unwrap();
             assert_eq!(sftp.read(&name).await.unwrap(), format!("{n}"));
@@ -207,13 +207,13 @@ async fn a_server_without_the_subsystem_refuses_it_by_name() {
 
 #[tokio::test]
 async fn a_lost_connection_leaves_an_operation_that_may_have_happened() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
     let sftp = Site::at(&config, "through").await.sftp().await.unwrap();
     sftp.ready().await.unwrap();
     relay.stall();
-    let name = path(&folder, "d");
+    let name = path(&directory, "d");
     let making = sftp.mkdir(&name, FileAttributes::default());
     let cutting = async {
         // The request has left when the relay, which lets nothing through, is the only one to have it.
@@ -244,9 +244,11 @@ async fn any_two_streams_carry_a_session() {
         server.stdin.take().unwrap(),
         "here",
     );
-    let folder = tempfile::tempdir().unwrap();
-    sftp.write(path(&folder, "f"), numbers(1_000_000)).await.unwrap();
-    assert!(sftp.read(path(&folder, "f")).await.unwrap() == numbers(1_000_000));
+    let directory = tempfile::tempdir().unwrap();
+    sftp.write(path(&directory, "f"), numbers(1_000_000))
+        .await
+        .unwrap();
+    assert!(sftp.read(path(&directory, "f")).await.unwrap() == numbers(1_000_000));
     drop(sftp);
     assert!(
         server.wait().await.unwrap().success(),

@@ -121,7 +121,7 @@ pub(crate) fn plant(root: &Path) {
         std::fs::write(root.join(format!("deep/small-{n}")), noise(n * 37, n as u64)).unwrap();
     }
     symlink("/nowhere/at all", root.join("dangling")).unwrap();
-    symlink("deep", root.join("to a folder")).unwrap();
+    symlink("deep", root.join("to a directory")).unwrap();
     let sparse = std::fs::File::create(root.join("sparse")).unwrap();
     sparse.write_all_at(b"begin", 0).unwrap();
     sparse.write_all_at(b"middle", 6_000_000).unwrap();
@@ -147,8 +147,8 @@ struct Seen {
 }
 
 fn see(root: &Path) -> BTreeMap<PathBuf, Seen> {
-    fn below(root: &Path, folder: &Path, seen: &mut BTreeMap<PathBuf, Seen>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
+    fn below(root: &Path, directory: &Path, seen: &mut BTreeMap<PathBuf, Seen>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let found = path.symlink_metadata().unwrap();
             let content = if found.is_file() {
@@ -202,7 +202,7 @@ async fn a_tree_comes_and_goes_as_it_is() {
     assert_eq!(snapshot.bytes, snapshot.total_bytes);
     copied(&here(&source), &there(&host, &up), &recursive()).await;
     assert_same(&source, &up);
-    let blocks = |folder: &Path| folder.join("sparse").metadata().unwrap().blocks();
+    let blocks = |directory: &Path| directory.join("sparse").metadata().unwrap().blocks();
     // Zeros that lie across two packets are written.
     assert!(blocks(&down) < 20_000, "holes stay holes");
     assert!(blocks(&up) < 4000, "holes stay holes");
@@ -363,8 +363,8 @@ async fn patterns_match_on_the_server_and_choose_here() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let host = Site::of(&sshd).await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
-    for folder in [&source, &target] {
-        std::fs::create_dir(folder).unwrap();
+    for directory in [&source, &target] {
+        std::fs::create_dir(directory).unwrap();
     }
     for name in ["a.log", "b.log", "c.txt", ".d.log", "e[1]"] {
         std::fs::write(source.join(name), name).unwrap();
@@ -379,14 +379,14 @@ async fn patterns_match_on_the_server_and_choose_here() {
     copied(&there(&host, &source), &here(&target), &options).await;
     assert_eq!(see(&target.join("source")).len(), 1);
     let options = CopyOptions::default();
-    for (folder, name) in [
+    for (directory, name) in [
         ("x1", "1.log"),
         ("x2", "2.log"),
         ("x3", "out.txt"),
         (".x4", "3.log"),
     ] {
-        std::fs::create_dir(source.join(folder)).unwrap();
-        std::fs::write(source.join(folder).join(name), name).unwrap();
+        std::fs::create_dir(source.join(directory)).unwrap();
+        std::fs::write(source.join(directory).join(name), name).unwrap();
     }
     // The files beside the directories match in the first part, and have nothing in them.
     for (pattern, found) in [
@@ -615,11 +615,11 @@ async fn ten_thousand_small_files_come_and_go() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let host = Site::of(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
-    for folder in 0..50 {
-        let folder = source.join(format!("{folder}"));
-        std::fs::create_dir_all(&folder).unwrap();
+    for directory in 0..50 {
+        let directory = source.join(format!("{directory}"));
+        std::fs::create_dir_all(&directory).unwrap();
         for n in 0..200 {
-            std::fs::write(folder.join(format!("{n}")), noise(n, n as u64)).unwrap();
+            std::fs::write(directory.join(format!("{n}")), noise(n, n as u64)).unwrap();
         }
     }
     copied(&there(&host, &source), &here(&down), &recursive()).await;
@@ -729,13 +729,13 @@ struct Invented {
 }
 
 const FILE: u32 = 0o100_644;
-const FOLDER: u32 = 0o040_755;
+const DIRECTORY: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 
 impl Invented {
     fn mode(&self, path: &str) -> u32 {
         if self.names.contains_key(path) {
-            FOLDER
+            DIRECTORY
         } else {
             FILE
         }
@@ -846,22 +846,22 @@ impl Invented {
 async fn a_server_can_write_nowhere_but_into_the_target() {
     let place = tempfile::tempdir().unwrap();
     let [target, outside] = ["target", "outside"].map(|name| place.path().join(name));
-    for folder in [&target, &outside] {
-        std::fs::create_dir(folder).unwrap();
+    for directory in [&target, &outside] {
+        std::fs::create_dir(directory).unwrap();
     }
     // Names that lead elsewhere; and a link to another directory that is then said to be a directory with files in it.
     let root = vec![
-        ("..", FOLDER),
+        ("..", DIRECTORY),
         ("../outside/evil", FILE),
         ("/tmp/evil", FILE),
         ("a/../../outside/evil", FILE),
         ("nul\0", FILE),
         ("", FILE),
         ("planted", LINK),
-        ("planted", FOLDER),
+        ("planted", DIRECTORY),
         ("good", FILE),
     ];
-    let inside = vec![("evil", FILE), ("deeper", FOLDER)];
+    let inside = vec![("evil", FILE), ("deeper", DIRECTORY)];
     let server = Invented {
         names: [
             ("/s", root),
@@ -1035,7 +1035,8 @@ async fn what_compresses_is_compressed_over_a_narrow_link() {
     );
     for (bytes, snapshot) in [up, down, tuned] {
         assert!(snapshot.compressed);
-        // What passes before is not compressed: for seconds on a quiet machine, for longer where the compressor waits for a core.
+        // What passes before is not compressed: for seconds on a quiet machine, for longer where the compressor waits for a
+        // core.
         assert!(bytes < text.len() as u64 / 4 * 3, "{bytes}");
     }
 }
@@ -1242,8 +1243,8 @@ async fn small_files_count_when_the_server_has_them() {
 
 /// A source that lists a link and then a directory of its name, and things below.
 fn planting(outside: &Path) -> Invented {
-    let root = vec![("planted", LINK), ("planted", FOLDER), ("good", FILE)];
-    let inside = vec![("evil", FILE), ("deeper", FOLDER)];
+    let root = vec![("planted", LINK), ("planted", DIRECTORY), ("good", FILE)];
+    let inside = vec![("evil", FILE), ("deeper", DIRECTORY)];
     Invented {
         names: [
             ("/s", root),
@@ -1274,7 +1275,7 @@ async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made
             // Only the directory: the link is there.
             server
                 .names
-                .insert("/s", vec![("planted", FOLDER), ("good", FILE)]);
+                .insert("/s", vec![("planted", DIRECTORY), ("good", FILE)]);
         }
         let from = Location::Session(server.session(), "/s".into());
         let to = if up { there(&host, &target) } else { here(&target) };
@@ -1291,10 +1292,10 @@ async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made
 async fn of_two_sources_with_one_name_the_first_is_copied_and_the_other_named() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let host = Site::of(&sshd).await;
-    for folder in ["a/d", "b/d"] {
-        std::fs::create_dir_all(place.path().join(folder)).unwrap();
-        std::fs::write(place.path().join(folder).join("same"), folder).unwrap();
-        std::fs::write(place.path().join(folder).join(&folder[..1]), folder).unwrap();
+    for directory in ["a/d", "b/d"] {
+        std::fs::create_dir_all(place.path().join(directory)).unwrap();
+        std::fs::write(place.path().join(directory).join("same"), directory).unwrap();
+        std::fs::write(place.path().join(directory).join(&directory[..1]), directory).unwrap();
     }
     for up in [false, true] {
         let target = place.path().join(format!("target-{up}"));
@@ -1313,7 +1314,7 @@ async fn of_two_sources_with_one_name_the_first_is_copied_and_the_other_named() 
 }
 
 #[tokio::test]
-async fn a_folder_is_not_copied_into_itself_through_a_server_either() {
+async fn a_directory_is_not_copied_into_itself_through_a_server_either() {
     let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let place = tempfile::tempdir().unwrap();
     let (one, two) = (Site::of(&one).await, Site::of(&two).await);
@@ -1448,7 +1449,7 @@ async fn a_server_that_answers_hashing_without_end_is_given_up_there() {
 }
 
 /// Cuts a copy in its middle; the part that it leaves.
-async fn cut(from: &Location, to: &Location, folder: &Path) -> PathBuf {
+async fn cut(from: &Location, to: &Location, directory: &Path) -> PathBuf {
     let progress = Arc::new(Progress::default());
     let mut options = CopyOptions::default();
     options.limit = Some(40_000_000);
@@ -1457,7 +1458,7 @@ async fn cut(from: &Location, to: &Location, folder: &Path) -> PathBuf {
         _ = copy(&sources, to, &options, &progress) => panic!("it was to be cut"),
         () = async { while progress.snapshot().bytes < 20_000_000 { tokio::task::yield_now().await } } => {}
     }
-    std::fs::read_dir(folder)
+    std::fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .find(|path| path.extension() == Some(OsStr::new("part")))
@@ -1473,16 +1474,16 @@ async fn a_part_that_is_not_ours_alone_is_never_written_to() {
     std::fs::write(&source, &whole).unwrap();
     for up in [false, true] {
         for trap in ["link", "hard link", "another's"] {
-            let folder = place.path().join(format!("{trap} {up}"));
-            std::fs::create_dir(&folder).unwrap();
-            let target = folder.join("target");
+            let directory = place.path().join(format!("{trap} {up}"));
+            std::fs::create_dir(&directory).unwrap();
+            let target = directory.join("target");
             let (from, to) = ends(&host, up, &source, &target);
-            let part = cut(&from, &to, &folder).await;
+            let part = cut(&from, &to, &directory).await;
             let mode = part.metadata().unwrap().mode() & 0o777;
             assert_eq!(mode & 0o022, 0, "{mode:o}");
             // Not the file that was cut off itself, into which writes under way may still go.
             std::fs::remove_file(&part).unwrap();
-            let victim = folder.join("victim");
+            let victim = directory.join("victim");
             std::fs::write(&victim, &whole[..24_000_000]).unwrap();
             std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
             match trap {
@@ -1515,15 +1516,19 @@ async fn two_copies_of_one_file_at_once_do_not_share_a_part() {
     let source = place.path().join("source");
     std::fs::write(&source, &whole).unwrap();
     for up in [false, true] {
-        let folder = place.path().join(format!("{up}"));
-        std::fs::create_dir(&folder).unwrap();
-        let target = folder.join("target");
+        let directory = place.path().join(format!("{up}"));
+        std::fs::create_dir(&directory).unwrap();
+        let target = directory.join("target");
         let (from, to) = ends(&host, up, &source, &target);
         let options = CopyOptions::default();
         let (one, two) = tokio::join!(copied(&from, &to, &options), copied(&from, &to, &options));
         assert_eq!((one.failed, two.failed), (0, 0));
         assert!(std::fs::read(&target).unwrap() == whole);
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no part is left");
+        assert_eq!(
+            std::fs::read_dir(&directory).unwrap().count(),
+            1,
+            "no part is left"
+        );
     }
 }
 
@@ -1565,11 +1570,11 @@ async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
     let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     std::fs::File::open(&source).unwrap().set_modified(old).unwrap();
     let is_root = place.path().metadata().unwrap().uid() == 0;
-    let prepare = |folder: &Path, kind: &str| {
-        std::fs::create_dir_all(folder).unwrap();
+    let prepare = |directory: &Path, kind: &str| {
+        std::fs::create_dir_all(directory).unwrap();
         let file = |name: &str, mode| {
-            std::fs::write(folder.join(name), "what was there, and longer").unwrap();
-            std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+            std::fs::write(directory.join(name), "what was there, and longer").unwrap();
+            std::fs::set_permissions(directory.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
         };
         match kind {
             "nothing" => {}
@@ -1578,25 +1583,25 @@ async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
             "another's" => {
                 file("target", 0o604);
                 if is_root {
-                    std::os::unix::fs::chown(folder.join("target"), Some(12345), Some(23456)).unwrap();
+                    std::os::unix::fs::chown(directory.join("target"), Some(12345), Some(23456)).unwrap();
                 }
             }
             "link" => {
                 file("real", 0o600);
-                symlink("real", folder.join("target")).unwrap();
+                symlink("real", directory.join("target")).unwrap();
             }
             "chain" => {
                 file("real", 0o600);
-                symlink("real", folder.join("middle")).unwrap();
-                symlink("middle", folder.join("target")).unwrap();
+                symlink("real", directory.join("middle")).unwrap();
+                symlink("middle", directory.join("target")).unwrap();
             }
-            "dangling" => symlink("real", folder.join("target")).unwrap(),
-            "device" => symlink("/dev/null", folder.join("target")).unwrap(),
-            "folder" => std::fs::create_dir(folder.join("target")).unwrap(),
-            "link in folder" => {
-                std::fs::create_dir(folder.join("target")).unwrap();
+            "dangling" => symlink("real", directory.join("target")).unwrap(),
+            "device" => symlink("/dev/null", directory.join("target")).unwrap(),
+            "directory" => std::fs::create_dir(directory.join("target")).unwrap(),
+            "link in directory" => {
+                std::fs::create_dir(directory.join("target")).unwrap();
                 file("real", 0o600);
-                symlink("../real", folder.join("target/source")).unwrap();
+                symlink("../real", directory.join("target/source")).unwrap();
             }
             kind => panic!("{kind}"),
         }
@@ -1610,8 +1615,8 @@ async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
         "chain",
         "dangling",
         "device",
-        "folder",
-        "link in folder",
+        "directory",
+        "link in directory",
     ] {
         for (up, preserve) in [(false, false), (true, false), (false, true), (true, true)] {
             let case = format!("{kind}-{up}-{preserve}");
@@ -1643,12 +1648,12 @@ async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
             assert_eq!(success, scp.status.success(), "{case}: {failures:?} {scp:?}");
             for name in ["target", "target/source", "real"] {
                 assert_eq!(
-                    look(&ours.join(name), preserve && kind != "folder"),
-                    look(&theirs.join(name), preserve && kind != "folder"),
+                    look(&ours.join(name), preserve && kind != "directory"),
+                    look(&theirs.join(name), preserve && kind != "directory"),
                     "{case}: {name}"
                 );
             }
-            let count = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
+            let count = |directory: &Path| std::fs::read_dir(directory).unwrap().count();
             assert_eq!(count(&ours), count(&theirs), "{case}: nothing else is there");
         }
     }
@@ -1808,12 +1813,12 @@ async fn a_mirror_follows_its_source_and_says_why() {
         set_mode("deep/small-22", 0o711);
         set_mode("deep/er/still", 0o700);
         std::fs::write(source.join("deep/er/new"), "new").unwrap();
-        std::fs::remove_file(source.join("to a folder")).unwrap();
-        symlink("empty", source.join("to a folder")).unwrap();
+        std::fs::remove_file(source.join("to a directory")).unwrap();
+        symlink("empty", source.join("to a directory")).unwrap();
         std::fs::remove_file(source.join("deep/small-23")).unwrap();
-        for folder in [".", "deep", "deep/er", "deep/small-21"] {
+        for directory in [".", "deep", "deep/er", "deep/small-21"] {
             let time = std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
-            std::fs::File::open(source.join(folder))
+            std::fs::File::open(source.join(directory))
                 .unwrap()
                 .set_modified(time)
                 .unwrap();
@@ -1831,7 +1836,7 @@ async fn a_mirror_follows_its_source_and_says_why() {
             ("deep/small-21", "size,time"),
             ("deep/small-22", "mode"),
             ("deep/small-23", "deleted"),
-            ("to a folder", "content"),
+            ("to a directory", "content"),
         ];
         let expected = expected.map(|(path, why)| (path.to_owned(), why.to_owned()));
         assert_eq!(changes(&from, &to, &dry).await, expected, "upload: {upload}");
@@ -1873,11 +1878,11 @@ async fn other_comparisons_are_as_rsyncs() {
     let host = Site::of(&sshd).await;
     for upload in [true, false] {
         let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
-        for folder in [&source, &target] {
-            std::fs::create_dir(folder).unwrap();
+        for directory in [&source, &target] {
+            std::fs::create_dir(directory).unwrap();
         }
-        let write = |folder: &Path, name: &str, text: &str, time: u64| {
-            let path = folder.join(name);
+        let write = |directory: &Path, name: &str, text: &str, time: u64| {
+            let path = directory.join(name);
             std::fs::write(&path, text).unwrap();
             let time = std::time::UNIX_EPOCH + Duration::from_secs(time);
             let file = std::fs::File::options().write(true).open(&path).unwrap();

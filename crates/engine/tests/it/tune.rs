@@ -14,11 +14,11 @@ use trunkline_testkit::{Direction, Dropbear, Relay, Sshd};
 
 use crate::site::{engine, request};
 
-fn options(seconds: u64, folder: &Path) -> TuneOptions {
+fn options(seconds: u64, directory: &Path) -> TuneOptions {
     let mut options = TuneOptions::new(false);
     options.time = Duration::from_secs(seconds);
     options.bytes = 256 << 20;
-    options.folder = Some(folder.display().to_string());
+    options.directory = Some(directory.display().to_string());
     options
 }
 
@@ -29,20 +29,20 @@ async fn tuned(engine: &Engine, request: &Request, options: &TuneOptions) -> Rep
         .unwrap()
 }
 
-fn is_empty(folder: &Path) -> bool {
-    std::fs::read_dir(folder).unwrap().next().is_none()
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).unwrap().next().is_none()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the_server() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let engine = engine();
     let request = request(
         &sshd.ssh_config(),
         sshd.alias(),
         &["Ciphers=aes128-ctr,aes256-gcm@openssh.com"],
     );
-    let report = tuned(&engine, &request, &options(15, folder.path())).await;
+    let report = tuned(&engine, &request, &options(15, directory.path())).await;
     for cipher in ["aes128-ctr", "aes256-gcm@openssh.com"] {
         let plain = report
             .ciphers
@@ -57,21 +57,21 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
     assert!(report.choice.cipher == "aes128-ctr" || report.choice.cipher == "aes256-gcm@openssh.com");
     // Each session may have a window under way when the budget is spent.
     assert!(report.bytes < (256 << 20) + 16 * 16_000_000, "{}", report.bytes);
-    assert!(is_empty(folder.path()));
+    assert!(is_empty(directory.path()));
     let config = engine.resolve(&request).await.unwrap();
     assert_eq!(tune::remembered(engine.memory(), &config), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compression_is_measured_on_a_narrow_link_and_chosen() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     for direction in [Direction::ToServer, Direction::ToClient] {
         relay.set_rate(direction, Some(500_000));
     }
     let config = sshd.ssh_config_via("narrow", relay.addr()).unwrap();
     let request = request(&config, "narrow", &["Ciphers=aes128-ctr"]);
-    let report = tuned(&engine(), &request, &options(10, folder.path())).await;
+    let report = tuned(&engine(), &request, &options(10, directory.path())).await;
     let row = |compression: bool| {
         let mut rows = report.ciphers.iter();
         rows.find(|row| row.compression == compression).unwrap()
@@ -79,7 +79,8 @@ async fn compression_is_measured_on_a_narrow_link_and_chosen() {
     let both = |rates: Rates| rates.both().unwrap();
     let gain = both(row(true).compressible) / both(row(false).compressible);
     assert!(gain > 2.0, "{:?}", report.ciphers);
-    // A machine that is busy with something else may find other data slower by chance. Only then is what gains this much left.
+    // A machine that is busy with something else may find other data slower by chance. Only then is what gains this much
+    // left.
     let cost = both(row(false).incompressible) / both(row(true).incompressible);
     assert!(report.choice.compression || cost > 1.05, "{:?}", report.ciphers);
     let rate = report.link.rates.down.unwrap();
@@ -88,7 +89,7 @@ async fn compression_is_measured_on_a_narrow_link_and_chosen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tuning_that_is_stopped_cleans_up_and_says_so() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
     let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
     let sender = std::sync::Mutex::new(Some(sender));
@@ -102,18 +103,18 @@ async fn a_tuning_that_is_stopped_cleans_up_and_says_so() {
     let stop = async {
         let _ = receiver.await;
     };
-    let options = options(60, folder.path());
+    let options = options(60, directory.path());
     let stopped = tune(&engine(), &request, &Interaction::none(), &options, &watch, stop).await;
     assert!(matches!(stopped, Err(Error::Cancelled(words)) if words.contains("not kept")));
     assert!(steps.load(Ordering::Relaxed) > 3);
-    assert!(is_empty(folder.path()));
+    assert!(is_empty(directory.path()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_of_another_make_is_measured_with_what_it_has() {
-    let (dropbear, folder) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (dropbear, directory) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
     let request = request(&dropbear.ssh_config(), dropbear.alias(), &[]);
-    let report = tuned(&engine(), &request, &options(15, folder.path())).await;
+    let report = tuned(&engine(), &request, &options(15, directory.path())).await;
     assert!(report.server.contains("dropbear"), "{}", report.server);
     // Dropbear has no AES-GCM by default.
     assert!(report.ciphers.iter().all(|row| !row.cipher.contains("gcm")));
@@ -123,12 +124,12 @@ async fn a_server_of_another_make_is_measured_with_what_it_has() {
             .iter()
             .any(|row| row.incompressible.both().is_some())
     );
-    assert!(is_empty(folder.path()));
+    assert!(is_empty(directory.path()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let engine = engine();
     let plain = request(&sshd.ssh_config(), sshd.alias(), &[]);
     let config = engine.resolve(&plain).await.unwrap();
@@ -143,11 +144,11 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
         .host_for_copies(&plain, &Interaction::none())
         .await
         .unwrap();
-    let source = folder.path().join("source");
+    let source = directory.path().join("source");
     std::fs::write(&source, vec![7; 20 << 20]).unwrap();
     let target = Location::Host(
         host.clone(),
-        Bytes::from(format!("{}/target", folder.path().display())),
+        Bytes::from(format!("{}/target", directory.path().display())),
     );
     let progress = Arc::new(Progress::default());
     // Slow enough that all sessions open before it ends, on however fast a machine.
@@ -186,10 +187,10 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rsync_is_run_three_times_with_each_of_its_options() {
-    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let (sshd, directory) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
     // Little data, so that all of it fits in however slow the machine is.
-    let mut options = options(120, folder.path());
+    let mut options = options(120, directory.path());
     options.bytes = 128 << 20;
     let report = tuned(&engine(), &request, &options).await;
     assert!(report.rsync.len() >= 5, "{:?}", report.notes);
@@ -201,7 +202,7 @@ async fn rsync_is_run_three_times_with_each_of_its_options() {
     }
     let for_rsync = report.advice.iter().filter(|advice| advice.tool == "rsync");
     assert_eq!(for_rsync.count(), 2);
-    assert!(is_empty(folder.path()));
+    assert!(is_empty(directory.path()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,9 +211,9 @@ async fn a_server_that_only_does_sftp_is_measured_without_rsync_and_the_report_s
         .config("ForceCommand internal-sftp")
         .start()
         .unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
-    let report = tuned(&engine(), &request, &options(15, folder.path())).await;
+    let report = tuned(&engine(), &request, &options(15, directory.path())).await;
     assert!(report.ciphers[0].incompressible.both().is_some());
     assert!(report.rsync.is_empty());
     assert!(
@@ -220,5 +221,5 @@ async fn a_server_that_only_does_sftp_is_measured_without_rsync_and_the_report_s
         "{:?}",
         report.notes
     );
-    assert!(is_empty(folder.path()));
+    assert!(is_empty(directory.path()));
 }

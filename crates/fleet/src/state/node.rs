@@ -22,9 +22,9 @@ const AGAIN: Time = Time::from_secs(1);
 /// How long a node starts nothing after its disk has failed it.
 const DISK_REST: Time = Time::from_secs(60);
 
-/// How long NATS may have something older at a key than it had told. In a cluster, a server that has just become the leader can be
-/// behind for a moment, and a leader that is cut off from the others answers from what it has for up to 20 s (raft.go,
-/// `lostQuorumInterval`, looked at every 10 s).
+/// How long NATS may have something older at a key than it had told. In a cluster, a server that has just become the leader
+/// can be behind for a moment, and a leader that is cut off from the others answers from what it has for up to 20 s
+/// (raft.go, `lostQuorumInterval`, looked at every 10 s).
 const BEHIND: Time = Time::from_secs(25);
 
 /// After how many writes of its name without an answer a node says so.
@@ -170,8 +170,8 @@ pub(crate) struct Node {
     frozen: Option<String>,
     /// How many writes of its name in a row had no answer.
     unanswered: u32,
-    /// Since when the bucket has said that its last sequence number is below one that was seen, and which it was: nothing is begun
-    /// until it says something else.
+    /// Since when the bucket has said that its last sequence number is below one that was seen, and which it was: nothing is
+    /// begun until it says something else.
     behind: Option<(Time, u64)>,
     /// Keys of which NATS refuses writes because something older stands there than it had told, and since when.
     older: BTreeMap<Key, Time>,
@@ -376,8 +376,9 @@ impl Node {
         self.is_stirred = true;
     }
 
-    /// The bucket's last sequence number, as it said when it was asked, and what [`Self::highest`] was before that. In a cluster,
-    /// a server that has just become the leader can be behind what the one before had told; it knows all when it is asked again.
+    /// The bucket's last sequence number, as it said when it was asked, and what [`Self::highest`] was before that. In a
+    /// cluster, a server that has just become the leader can be behind what the one before had told; it knows all when it is
+    /// asked again.
     pub(crate) fn handle_last_sequence(&mut self, now: Time, last: u64, highest_before: u64) {
         if last >= highest_before {
             self.behind = None;
@@ -501,7 +502,8 @@ impl Node {
             if is_forgotten {
                 // So it may have forgotten that the fleet is frozen, too.
                 self.is_freeze_told = false;
-                let why = "NATS forgets what it has acknowledged, as where two servers write to one folder";
+                let why =
+                    "NATS forgets what it has acknowledged, as where two servers write to one directory";
                 self.freeze_because(now, why.into());
             }
         }
@@ -694,8 +696,8 @@ impl Node {
         if !foreign.is_empty() {
             busy.extend(self.streams.units().cloned());
         }
-        // What has an intent is begun, which takes moments, before its shard moves: the next owner could not begin it. What runs
-        // for a stream is stopped: the next owner would run it as well.
+        // What has an intent is begun, which takes moments, before its shard moves: the next owner could not begin it. What
+        // runs for a stream is stopped: the next owner would run it as well.
         let free = foreign.iter().filter(|unit| !busy.contains(*unit));
         for unit in free.cloned().collect::<Vec<_>>() {
             self.give_back(now, &unit);
@@ -731,7 +733,8 @@ impl Node {
         }
     }
 
-    /// Runs the commands of streams on the hosts that are this node's: where something has happened to streams, and with each tick.
+    /// Runs the commands of streams on the hosts that are this node's: where something has happened to streams, and with
+    /// each tick.
     fn look_after_streams(&mut self, now: Time) {
         if !std::mem::take(&mut self.streams.is_stirred) {
             return;
@@ -880,8 +883,9 @@ impl Node {
         }
     }
 
-    /// Whether a write was refused because something older stands there than NATS had told. Where that stays so, it has forgotten what
-    /// it had acknowledged, though its sequence number may have passed the one that was known: others have written since.
+    /// Whether a write was refused because something older stands there than NATS had told. Where that stays so, it has
+    /// forgotten what it had acknowledged, though its sequence number may have passed the one that was known: others have
+    /// written since.
     fn is_older(&mut self, now: Time, sent: &Sent, written: &Written) -> bool {
         let Written::Refused(Some(entry)) = written else {
             if matches!(written, Written::Done(_)) {

@@ -21,13 +21,13 @@ use crate::nats::Nats;
 
 /// Returns the program's output and its end, with these settings.
 fn said(settings: &str, arguments: &[&str]) -> (String, Option<i32>) {
-    let folder = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
+    let directory = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
     if !settings.is_empty() {
-        std::fs::write(folder.path().join("fleet.toml"), settings).unwrap();
+        std::fs::write(directory.path().join("fleet.toml"), settings).unwrap();
     }
     let output = Command::new(env!("CARGO_BIN_EXE_trunkline-fleet"))
         .args(arguments)
-        .env("TRUNKLINE_DIR", folder.path())
+        .env("TRUNKLINE_DIR", directory.path())
         .output()
         .unwrap();
     (String::from_utf8(output.stderr).unwrap(), output.status.code())
@@ -97,7 +97,7 @@ async fn a_cluster_of_old_servers_is_warned_of() {
 }
 
 /// An authority, and a certificate of it for 127.0.0.1, made as the guide does.
-fn certificates(folder: &Path) {
+fn certificates(directory: &Path) {
     let script = "\
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj '/CN=authority' -keyout ca.key -out ca.pem
         openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj '/CN=nats' -keyout server.key -out server.csr
@@ -105,7 +105,7 @@ fn certificates(folder: &Path) {
         openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem";
     let made = Command::new("sh")
         .args(["-ec", script])
-        .current_dir(folder)
+        .current_dir(directory)
         .output();
     let made = made.unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -113,9 +113,10 @@ fn certificates(folder: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_of_ones_own_is_trusted_where_it_is_named_and_for_its_name() {
-    let folder = trunkline_testkit::folder().unwrap();
-    certificates(folder.path());
-    let [cert, key, authority] = ["server.pem", "server.key", "ca.pem"].map(|name| folder.path().join(name));
+    let directory = trunkline_testkit::directory().unwrap();
+    certificates(directory.path());
+    let [cert, key, authority] =
+        ["server.pem", "server.key", "ca.pem"].map(|name| directory.path().join(name));
     let nats = Nats::start(&format!("tls {{ cert_file: {cert:?}, key_file: {key:?} }}"));
     let port = nats.port();
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -167,13 +168,13 @@ fn old_server() -> u16 {
 async fn a_job_by_a_wrong_clock_is_not_taken_and_its_submitter_is_told() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
-    let (key, ledger, folder) = (
+    let (key, ledger, directory) = (
         KeyPair::new_user(),
         Ledger::default(),
         tempfile::tempdir().unwrap(),
     );
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     let one = hosts(&numbered("web", 1));
     let charter = &bucket.charter;
     let written = order::sign(&key, charter, 1_000_000_000, &one, JobTerms::default()).unwrap();

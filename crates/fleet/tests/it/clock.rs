@@ -1,5 +1,5 @@
-//! A machine whose clock is set, by an hour forward and back, while its node works: the node, its daemon and all that they start
-//! run with libfaketime.
+//! A machine whose clock is set, by an hour forward and back, while its node works: the node, its daemon and all that they
+//! start run with libfaketime.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,11 +28,11 @@ struct Clock {
 }
 
 impl Clock {
-    fn new(folder: &Path) -> Self {
+    fn new(directory: &Path) -> Self {
         let all = std::fs::read_dir("/usr/lib").unwrap().flatten();
         let mut places = all.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
         let clock = Self {
-            file: folder.join("clock"),
+            file: directory.join("clock"),
             library: places
                 .find(|place| place.exists())
                 .expect("libfaketime is needed: scripts/need faketime=faketime"),
@@ -60,10 +60,10 @@ impl Clock {
     }
 
     /// A program that lets the daemon have this clock: it keeps none of its starter's variables.
-    fn daemon(&self, folder: &Path) -> PathBuf {
+    fn daemon(&self, directory: &Path) -> PathBuf {
         use std::os::unix::fs::PermissionsExt as _;
         let (script, node) = (
-            folder.join("trunklined"),
+            directory.join("trunklined"),
             Path::new(env!("CARGO_BIN_EXE_trunkline-fleet")),
         );
         let variables = self
@@ -137,12 +137,12 @@ async fn a_clock_that_jumps_changes_nothing() {
         ..charter(8)
     };
     let bucket = made(&nats[0].access(), charter, 1).await;
-    let folder = trunkline_testkit::folder().unwrap();
-    let clock = Clock::new(folder.path());
+    let directory = trunkline_testkit::directory().unwrap();
+    let clock = Clock::new(directory.path());
     let mut node = Node::new(0, &nats, &key, &ledger.ssh_config());
     let mut join = Command::new(env!("CARGO_BIN_EXE_trunkline-fleet"));
     join.arg("join").envs(clock.variables());
-    node.start_as(join.env("TRUNKLINED", clock.daemon(folder.path())));
+    node.start_as(join.env("TRUNKLINED", clock.daemon(directory.path())));
     crate::bad_input::wait_for_shards(&bucket, "n0", |own| own == 8).await;
 
     // A stream that has ended, whose records it is to remove in half an hour.

@@ -1,6 +1,6 @@
-//! Whole fleets of real processes, to which things happen: nodes and NATS servers are killed and started again, nodes are stopped for
-//! longer than their leases and go on, paths go dark. Each host keeps a ledger, by which all that is told of it is judged. Each
-//! seed is one course of events.
+//! Whole fleets of real processes, to which things happen: nodes and NATS servers are killed and started again, nodes are
+//! stopped for longer than their leases and go on, paths go dark. Each host keeps a ledger, by which all that is told of it
+//! is judged. Each seed is one course of events.
 //!
 //! | variable | |
 //! |---|---|
@@ -88,12 +88,12 @@ async fn whatever_happens_nothing_runs_twice_and_each_fate_is_known_and_true() {
 }
 
 /// The processes whose environment names a directory.
-fn those_of(folder: &Path) -> Vec<String> {
-    let folder = folder.as_os_str().as_bytes();
+fn those_of(directory: &Path) -> Vec<String> {
+    let directory = directory.as_os_str().as_bytes();
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let has = |process: &std::fs::DirEntry| {
         let variables = std::fs::read(process.path().join("environ")).unwrap_or_default();
-        variables.windows(folder.len()).any(|part| part == folder)
+        variables.windows(directory.len()).any(|part| part == directory)
     };
     let name = |process: std::fs::DirEntry| std::fs::read_to_string(process.path().join("comm")).ok();
     let names = processes.filter(has).filter_map(name);
@@ -103,14 +103,14 @@ fn those_of(folder: &Path) -> Vec<String> {
 #[test]
 fn a_run_that_is_killed_leaves_no_process_behind() {
     // Its own processes are known by where they put their files.
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut run = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
             "faults::whatever_happens_nothing_runs_twice_and_each_fate_is_known_and_true",
         ])
         .env("TRUNKLINE_FLEET_FAULTS", "0-1")
-        .env("TMPDIR", folder.path())
+        .env("TMPDIR", directory.path())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()
@@ -118,7 +118,7 @@ fn a_run_that_is_killed_leaves_no_process_behind() {
     let wait_for = |is_so: &dyn Fn(&[String]) -> bool| {
         let begun = Instant::now();
         loop {
-            let there = those_of(folder.path());
+            let there = those_of(directory.path());
             if is_so(&there) {
                 return;
             }

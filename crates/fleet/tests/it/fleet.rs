@@ -66,17 +66,17 @@ impl TestNode {
     pub(crate) fn start(
         name: &str,
         bucket: Bucket,
-        folder: &TempDir,
+        directory: &TempDir,
         allow: AllowList,
         ledger: &Ledger,
     ) -> Self {
-        Self::start_with(name, bucket, folder, Arc::new(allow), ledger)
+        Self::start_with(name, bucket, directory, Arc::new(allow), ledger)
     }
 
     pub(crate) fn start_with(
         name: &str,
         bucket: Bucket,
-        folder: &TempDir,
+        directory: &TempDir,
         allow: Arc<dyn AllowSource>,
         ledger: &Ledger,
     ) -> Self {
@@ -85,7 +85,7 @@ impl TestNode {
             name: name.into(),
             site: None,
             at_once: 32,
-            folder: folder.path().join(name),
+            directory: directory.path().join(name),
             allow,
         };
         let executor = Arc::new(Pretender {
@@ -176,11 +176,11 @@ async fn a_job_runs_once_on_each_host_and_can_be_looked_at_later() {
     let nats = Nats::start("");
     let bucket = nats.fleet(16).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let access = nats.access();
     let open = || Bucket::open(&access);
-    let a = TestNode::start("a", open().await.unwrap(), &folder, everything(&key), &ledger);
-    let _b = TestNode::start("b", open().await.unwrap(), &folder, everything(&key), &ledger);
+    let a = TestNode::start("a", open().await.unwrap(), &directory, everything(&key), &ledger);
+    let _b = TestNode::start("b", open().await.unwrap(), &directory, everything(&key), &ledger);
     divided(&bucket, 2, 16).await;
     let mut names = numbered("web", 40);
     names[7] = "bad7.test".into();
@@ -225,10 +225,10 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
     let nats = Nats::start("");
     let bucket = nats.fleet(8).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for name in ["a", "b"] {
         let bucket = Bucket::open(&nats.access()).await.unwrap();
-        TestNode::start(name, bucket, &folder, everything(&key), &ledger);
+        TestNode::start(name, bucket, &directory, everything(&key), &ledger);
     }
     divided(&bucket, 2, 8).await;
     let limits = Limits {
@@ -293,13 +293,13 @@ async fn a_node_runs_what_it_allows_and_says_what_it_does_not() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut allow = everything(&key);
     allow.allow[0].hosts = vec!["web*".into()];
     TestNode::start(
         "a",
         Bucket::open(&nats.access()).await.unwrap(),
-        &folder,
+        &directory,
         allow,
         &ledger,
     );
@@ -382,10 +382,10 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let list = Arc::new(Changing(Mutex::new(Ok(Arc::new(everything(&key))))));
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start_with("a", own, &folder, list.clone(), &ledger);
+    let _node = TestNode::start_with("a", own, &directory, list.clone(), &ledger);
     let limits = Limits {
         at_once: 1,
         ..Limits::default()
@@ -443,9 +443,9 @@ async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
     let nats = Nats::start("");
     let fleet = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     let order = rmp_serde::to_vec_named(&LaterOrder {
         protocol: PROTOCOL + 1,
         fleet: fleet.charter.id,
@@ -487,8 +487,8 @@ async fn a_fleet_made_anew_takes_nothing_over_from_the_one_before() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
-    let node = TestNode::start("a", bucket.clone(), &folder, everything(&key), &ledger);
+    let directory = tempfile::tempdir().unwrap();
+    let node = TestNode::start("a", bucket.clone(), &directory, everything(&key), &ledger);
     divided(&bucket, 1, 4).await;
     let removed = remove(&nats.access()).await;
     assert!(matches!(removed, Err(BucketError::AtWork { .. })), "{removed:?}");
@@ -505,13 +505,13 @@ async fn a_fleet_made_anew_takes_nothing_over_from_the_one_before() {
     assert!(submitting_knows_nothing(&anew).await);
     // Its sequence numbers begin below those that the node has seen, and it is another fleet.
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     let job = submit(&anew, &key, &one, Limits::default(), None).await.unwrap();
     let (fates, _) = told(&anew, &job).await;
     assert!(matches!(fates[&0], Fate::Ended { .. }), "{fates:?}");
 
     // A process of the former fleet that comes back finds another one, and ends without freezing it.
-    let former = TestNode::start("b", bucket, &folder, everything(&key), &ledger);
+    let former = TestNode::start("b", bucket, &directory, everything(&key), &ledger);
     let ended = former.ended().await.unwrap_err();
     assert!(matches!(ended, NodeError::Anew), "{ended}");
     assert_eq!(anew.frozen().await.unwrap(), None);

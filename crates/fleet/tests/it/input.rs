@@ -75,7 +75,7 @@ struct Fleet {
     bucket: Bucket,
     key: KeyPair,
     reader: Arc<Reader>,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     _tell: mpsc::Sender<trunkline_fleet::running::Instruction>,
 }
 
@@ -83,7 +83,7 @@ impl Fleet {
     async fn start() -> Self {
         let nats = Nats::start("");
         let bucket = nats.fleet(4).await;
-        let (key, reader, folder) = (
+        let (key, reader, directory) = (
             KeyPair::new_user(),
             Arc::<Reader>::default(),
             tempfile::tempdir().unwrap(),
@@ -93,7 +93,7 @@ impl Fleet {
             name: "a".into(),
             site: None,
             at_once: 32,
-            folder: folder.path().join("a"),
+            directory: directory.path().join("a"),
             allow: Arc::new(everything(&key)),
         };
         let of_node = Bucket::open(&nats.access()).await.unwrap();
@@ -108,7 +108,7 @@ impl Fleet {
             bucket,
             key,
             reader,
-            _folder: folder,
+            _directory: directory,
             _tell: tell,
         }
     }

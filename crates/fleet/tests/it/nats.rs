@@ -9,13 +9,13 @@ use tempfile::TempDir;
 use trunkline_fleet::bucket::{Access, Bucket, Charter};
 use trunkline_fleet::state::Zones;
 use trunkline_fleet::submitting::remove;
-use trunkline_testkit::{folder, free_port};
+use trunkline_testkit::{directory, free_port};
 
 use crate::log::{last_words, log_at};
 
 /// A nats-server with JetStream on loopback. Ends with the value.
 pub(crate) struct Nats {
-    folder: TempDir,
+    directory: TempDir,
     port: u16,
     process: Option<Child>,
 }
@@ -56,12 +56,12 @@ impl Nats {
     }
 
     fn with(port: u16, more: impl FnOnce(&Path) -> String) -> Self {
-        let folder = folder().unwrap();
-        let more = more(&folder.path().join("store"));
+        let directory = directory().unwrap();
+        let more = more(&directory.path().join("store"));
         let text = format!("listen: \"127.0.0.1:{port}\"\n{more}");
-        fs::write(folder.path().join("nats.conf"), text).unwrap();
+        fs::write(directory.path().join("nats.conf"), text).unwrap();
         let mut nats = Self {
-            folder,
+            directory,
             port,
             process: None,
         };
@@ -72,10 +72,10 @@ impl Nats {
     pub(crate) fn up(&mut self) {
         let process = Command::new("nats-server")
             .arg("-c")
-            .arg(self.folder.path().join("nats.conf"))
-            .env("TMPDIR", self.folder.path())
+            .arg(self.directory.path().join("nats.conf"))
+            .env("TMPDIR", self.directory.path())
             .stdout(Stdio::null())
-            .stderr(log_at(&self.folder.path().join("nats.log")))
+            .stderr(log_at(&self.directory.path().join("nats.log")))
             .spawn()
             .expect("nats-server is needed: scripts/need nats-server=nats-server");
         self.process = Some(process);
@@ -96,7 +96,7 @@ impl Nats {
     /// The end of what it has said.
     pub(crate) fn log(&self) -> String {
         let name = format!("port {}", self.port);
-        last_words(&name, &self.folder.path().join("nats.log"))
+        last_words(&name, &self.directory.path().join("nats.log"))
     }
 
     pub(crate) fn access(&self) -> Access {

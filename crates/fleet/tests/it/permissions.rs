@@ -60,9 +60,15 @@ async fn each_machine_can_do_its_part_and_no_other() {
         "a submitter makes a fleet"
     );
 
-    let (ledger, folder) = (Ledger::default(), tempfile::tempdir().unwrap());
+    let (ledger, directory) = (Ledger::default(), tempfile::tempdir().unwrap());
     let of_node = Bucket::open(&access(&node)).await.unwrap();
-    let _node = TestNode::start("node1", of_node.clone(), &folder, everything(&submitter), &ledger);
+    let _node = TestNode::start(
+        "node1",
+        of_node.clone(),
+        &directory,
+        everything(&submitter),
+        &ledger,
+    );
     let of_submitter = Bucket::open(&access(&submitter)).await.unwrap();
     let terms = JobTerms {
         input: Some(upload(&of_submitter, &[7; 300_000]).await.unwrap()),

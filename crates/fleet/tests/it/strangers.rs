@@ -49,7 +49,7 @@ async fn an_order_in_the_place_of_another_is_nobody_s() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // Both may submit: nothing of the other's is taken for the first one's.
     let mut list = everything(&key);
     list.allow.extend(everything(&stranger).allow);
@@ -75,7 +75,7 @@ async fn an_order_in_the_place_of_another_is_nobody_s() {
     cancel(&bucket, &stranger, &other).await.unwrap();
     // A node that comes now runs what its submitter signed, and nothing of the other.
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &folder, list, &ledger);
+    let _node = TestNode::start("a", own, &directory, list, &ledger);
     let (fates, _) = told(&bucket, &other).await;
     assert!(
         fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
@@ -98,9 +98,9 @@ async fn a_job_that_was_cancelled_before_its_order_came_does_not_run() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     wait_for_shards(&bucket, "a", |own| own == 4).await;
     let written = signed(&bucket, &key, &numbered("web", 2));
     cancel(&bucket, &key, &written.id).await.unwrap();
@@ -128,10 +128,10 @@ async fn who_is_let_cancel_later_need_not_say_so_again() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, other, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let list = Arc::new(Changing(Mutex::new(everything(&key))));
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start_with("a", own, &folder, list.clone(), &ledger);
+    let _node = TestNode::start_with("a", own, &directory, list.clone(), &ledger);
     let slow = hosts(&numbered("slow", 1));
     let job = submit(&bucket, &key, &slow, Limits::default(), None)
         .await
@@ -159,9 +159,9 @@ async fn a_stream_whose_order_somebody_removes_goes_on_until_it_is_cancelled() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     let resuming = Resuming {
         restart: Restart::Lost,
         first: Duration::MAX,
@@ -264,9 +264,9 @@ async fn all_that_nats_knows_of_a_job_is_waited_for() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     let six = hosts(&numbered("web", 6));
     let job = submit(&bucket, &key, &six, Limits::default(), None)
         .await
@@ -285,11 +285,11 @@ async fn it_is_known_which_hosts_wait_and_why() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let one = hosts(&numbered("web", 1));
     assert_eq!(waits(&bucket, &one).await.unwrap(), [Some(Wait::NoNode(None))]);
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     wait_for_shards(&bucket, "a", |own| own == 4).await;
     assert_eq!(waits(&bucket, &one).await.unwrap(), [None]);
     node.tell.send(Instruction::Drain).await.unwrap();

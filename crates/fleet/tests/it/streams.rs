@@ -83,9 +83,9 @@ async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
+    let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
     let one = hosts(&numbered("slow", 1));
     let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
         .await
@@ -100,7 +100,7 @@ async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
     .await;
 
     // Another one takes over at once, and who has read before reads on.
-    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
     a.tell.send(Instruction::Leave).await.unwrap();
     let (all, _, _) = read(&bucket, &stream, position, has_output).await;
     assert_eq!(begun(&all), ["b"]);
@@ -134,16 +134,16 @@ async fn what_a_killed_node_ran_is_begun_again_by_another_one() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
+    let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
     let one = hosts(&numbered("slow", 1));
     let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
         .await
         .unwrap();
     let (_, position, _) = read(&bucket, &stream, Position::default(), has_output).await;
     a.kill();
-    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
     let (all, _, _) = read(&bucket, &stream, position, has_output).await;
     assert_eq!(begun(&all), ["b"]);
 }
@@ -153,9 +153,9 @@ async fn a_stream_goes_on_where_nats_was_away() {
     let mut nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let _a = TestNode::start("a", own, &directory, everything(&key), &ledger);
     let one = hosts(&numbered("web", 1));
     // Its command ends again and again.
     let stream = submit(&bucket, &key, &one, resuming(Restart::Always), None)
@@ -175,9 +175,9 @@ async fn a_command_that_has_ended_is_not_begun_again_by_anybody() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
+    let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
     let one = hosts(&["bad0.test".to_owned()]);
     let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
         .await
@@ -186,7 +186,7 @@ async fn a_command_that_has_ended_is_not_begun_again_by_anybody() {
     assert_eq!(end, Some(StreamEnd::Ended(Exit::Status(1))));
     assert_eq!(all.last(), Some(&What::Ended(Exit::Status(1))));
     a.tell.send(Instruction::Leave).await.unwrap();
-    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
     // Whoever has run this knows of the other one as well.
     let later = submit(&bucket, &key, &one, resuming(Restart::Never), None)
         .await
@@ -211,10 +211,10 @@ async fn a_stream_that_was_removed_leaves_nothing_in_the_bucket() {
     };
     let bucket = made(&nats.access(), charter, 1).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let open = async || Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start("a", open().await, &folder, everything(&key), &ledger);
-    let _b = TestNode::start("b", open().await, &folder, everything(&key), &ledger);
+    let _a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
+    let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
     let two = hosts(&["bad0.test".to_owned(), "bad1.test".to_owned()]);
     let stream = submit(&bucket, &key, &two, resuming(Restart::Never), None)
         .await
@@ -255,10 +255,10 @@ async fn a_stream_that_is_not_allowed_waits_and_says_why() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let list = Arc::new(crate::fleet::Changing::new(everything(&key)));
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start_with("a", own, &folder, list.clone(), &ledger);
+    let _a = TestNode::start_with("a", own, &directory, list.clone(), &ledger);
     let one = hosts(&numbered("slow", 1));
     let stream = submit(&bucket, &stranger, &one, resuming(Restart::Lost), None)
         .await
@@ -283,11 +283,11 @@ async fn output_goes_to_a_subject_that_the_allow_list_names() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut allow = everything(&key);
     allow.allow[0].subjects = vec!["logs.*".into()];
     let own = Bucket::open(&nats.access()).await.unwrap();
-    let _a = TestNode::start("a", own, &folder, allow, &ledger);
+    let _a = TestNode::start("a", own, &directory, allow, &ledger);
     let one = hosts(&numbered("slow", 1));
     let submitted = async |subject| {
         let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), Some(subject)).await;

@@ -84,8 +84,8 @@ impl Askpass {
         let Place::Askpass(program, displays) = self.place() else {
             return None;
         };
-        // The same in every process: this hasher has no random key. Programs that another Rust has built may name another file;
-        // then two questions may be open at once, each with its host's name.
+        // The same in every process: this hasher has no random key. Programs that another Rust has built may name another
+        // file; then two questions may be open at once, each with its host's name.
         let mut hasher = DefaultHasher::new();
         for part in [program.as_os_str(), &displays[0], &displays[1]] {
             hasher.write(part.as_encoded_bytes());
@@ -95,19 +95,19 @@ impl Askpass {
         let uid = rustix::process::geteuid();
         // Where the daemon's directory would be, too; but a program without a daemon makes none.
         let home = self.variable("HOME").map(Path::new);
-        let folders = [
+        let directories = [
             self.variable("XDG_RUNTIME_DIR").map(PathBuf::from),
             Some(format!("/run/user/{}", uid.as_raw()).into()),
             home.map(|home| home.join(".cache")),
             home.map(Path::to_owned),
         ];
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        folders
+        directories
             .iter()
             .flatten()
-            .filter(|folder| folder.is_absolute())
-            .find_map(|folder| {
-                let path = folder.join(format!(".trunkline-askpass-{hash:016x}.lock"));
+            .filter(|directory| directory.is_absolute())
+            .find_map(|directory| {
+                let path = directory.join(format!(".trunkline-askpass-{hash:016x}.lock"));
                 let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
                 // Who else could open it could keep it locked.
                 let found = rustix::fs::fstat(&file).ok()?;
@@ -209,8 +209,8 @@ mod tests {
     use tempfile::TempDir;
 
     fn askpass(script: &str, env: &[(&str, &str)], require: Require) -> (Askpass, TempDir) {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("askpass");
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("askpass");
         // Written by another process: a descriptor of ours that is open for writing could be inherited by what another
         // test starts at this moment, and running the program would fail with ETXTBSY.
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 700 \"$2\"";
@@ -229,7 +229,7 @@ mod tests {
                 env,
                 require,
             },
-            folder,
+            directory,
         )
     }
 
@@ -242,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_line_is_the_answer() {
-        let (askpass, _folder) = askpass("printf '%s\\r\\nmore\\n' \"got $1\"", &[], Require::Force);
+        let (askpass, _directory) = askpass("printf '%s\\r\\nmore\\n' \"got $1\"", &[], Require::Force);
         assert_eq!(
             ask(&askpass, PromptKind::Password).await.as_deref(),
             Some("got Say: ")
@@ -251,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_fails_or_is_missing_has_no_answer() {
-        let (failing, _folder) = askpass("echo secret; exit 1", &[], Require::Force);
+        let (failing, _directory) = askpass("echo secret; exit 1", &[], Require::Force);
         assert_eq!(ask(&failing, PromptKind::Password).await, None);
         let missing = Askpass {
             program: "/nowhere/askpass".into(),
@@ -262,14 +262,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_never_stops_printing_is_ended() {
-        let (endless, _folder) = askpass("exec yes", &[("PATH", "/usr/bin:/bin")], Require::Force);
+        let (endless, _directory) = askpass("exec yes", &[("PATH", "/usr/bin:/bin")], Require::Force);
         assert_eq!(ask(&endless, PromptKind::Password).await, None);
     }
 
     #[tokio::test]
     async fn a_confirmation_is_announced_and_nothing_else_is() {
         let script = "echo \"${SSH_ASKPASS_PROMPT-unset} ${MINE-unset} ${HOME-unset}\"";
-        let (askpass, _folder) = askpass(
+        let (askpass, _directory) = askpass(
             script,
             &[("MINE", "1"), ("SSH_ASKPASS_PROMPT", "x")],
             Require::Force,
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn the_rules_of_ssh_decide_when_it_is_used() {
         let allowed = |env: &[(&str, &str)], require| {
-            let (askpass, _folder) = askpass("", env, Require::parse(require));
+            let (askpass, _directory) = askpass("", env, Require::parse(require));
             (askpass.is_allowed(), askpass.is_preferred())
         };
         let display: &[_] = &[("DISPLAY", ":0")];
@@ -306,7 +306,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_standard_prompter_falls_back_to_the_program_without_a_terminal() {
-        let (program, _folder) = askpass("echo from askpass", &[], Require::IfNoTerminal);
+        let (program, _directory) = askpass("echo from askpass", &[], Require::IfNoTerminal);
         let standard = |more: &[(&str, &str)]| {
             let mut env = vec![("SSH_ASKPASS", program.program.to_str().unwrap())];
             env.extend_from_slice(more);

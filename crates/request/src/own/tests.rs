@@ -23,8 +23,8 @@ fn is_root() -> bool {
 
 #[test]
 fn what_is_missing_is_made_for_the_user_alone_and_what_is_there_stays_as_it_is() {
-    let folder = directory();
-    let there = folder.path().join("there");
+    let directory = directory();
+    let there = directory.path().join("there");
     fs::create_dir(&there).unwrap();
     chmod(&there, 0o755);
     make_directory(&there.join("one/two")).unwrap();
@@ -38,20 +38,20 @@ fn what_is_missing_is_made_for_the_user_alone_and_what_is_there_stays_as_it_is()
 
 #[test]
 fn where_others_may_write_nothing_is_kept() {
-    let folder = directory();
+    let directory = directory();
     for writable in [0o1777, 0o775] {
-        chmod(folder.path(), writable);
-        let refused = make_directory(folder.path()).unwrap_err();
+        chmod(directory.path(), writable);
+        let refused = make_directory(directory.path()).unwrap_err();
         assert!(matches!(refused, OwnError::Open(_)), "{refused}");
-        assert_eq!(mode(folder.path()), writable);
+        assert_eq!(mode(directory.path()), writable);
     }
 }
 
 #[test]
 fn a_link_of_ones_own_is_followed_and_one_that_leads_in_circles_is_not() {
-    let folder = directory();
+    let directory = directory();
     let (real, link, circle) = ["real", "link", "circle"]
-        .map(|name| folder.path().join(name))
+        .map(|name| directory.path().join(name))
         .into();
     fs::create_dir(&real).unwrap();
     symlink("real", &link).unwrap();
@@ -60,8 +60,8 @@ fn a_link_of_ones_own_is_followed_and_one_that_leads_in_circles_is_not() {
     assert!(real.join("new").is_dir());
     make_directory(&circle.join("new")).unwrap_err();
     fs::write(real.join("text"), "words").unwrap();
-    symlink(real.join("text"), folder.path().join("text")).unwrap();
-    assert_eq!(read_to_string(&folder.path().join("text")).unwrap(), "words");
+    symlink(real.join("text"), directory.path().join("text")).unwrap();
+    assert_eq!(read_to_string(&directory.path().join("text")).unwrap(), "words");
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn what_another_user_has_is_neither_written_to_nor_believed() {
         return;
     }
     const JO: u32 = 54321;
-    let folder = directory();
-    let (home, own) = (folder.path().join("jo"), folder.path().join("own"));
+    let directory = directory();
+    let (home, own) = (directory.path().join("jo"), directory.path().join("own"));
     for path in [&home, &own] {
         fs::create_dir(path).unwrap();
     }
@@ -81,7 +81,7 @@ fn what_another_user_has_is_neither_written_to_nor_believed() {
         chown(path, Some(JO), Some(JO)).unwrap();
     }
     // Their directory, below it, and a link of theirs in a directory of everybody's.
-    let everybodys = folder.path().join("tmp");
+    let everybodys = directory.path().join("tmp");
     fs::create_dir(&everybodys).unwrap();
     chmod(&everybodys, 0o1777);
     let link = everybodys.join("link");
@@ -127,15 +127,15 @@ fn a_user_lives_below_anybodys_directory_but_not_in_one() {
 
 #[test]
 fn what_is_not_there_or_is_not_a_file_is_told_apart() {
-    let folder = directory();
+    let directory = directory();
     assert!(
-        read_to_string(&folder.path().join("no/config.toml"))
+        read_to_string(&directory.path().join("no/config.toml"))
             .unwrap_err()
             .is_missing()
     );
-    let refused = read_to_string(folder.path()).unwrap_err();
+    let refused = read_to_string(directory.path()).unwrap_err();
     assert!(!refused.is_missing());
-    let fifo = folder.path().join("fifo");
+    let fifo = directory.path().join("fifo");
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
     assert!(
         read_to_string(&fifo)

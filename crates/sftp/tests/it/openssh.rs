@@ -20,9 +20,9 @@ use trunkline_sftp::{
 };
 
 /// A directory that is removed with everything in it.
-struct Folder(PathBuf);
+struct Directory(PathBuf);
 
-impl Folder {
+impl Directory {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -31,7 +31,7 @@ impl Folder {
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
         let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).expect("a fresh name in the folder for temporary files can be made");
+        fs::create_dir(&path).expect("a fresh name in the directory for temporary files can be made");
         Self(path)
     }
 
@@ -40,7 +40,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for Directory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -163,10 +163,10 @@ fn content(length: usize) -> Vec<u8> {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a list: each request")]
 fn requests_do_what_they_say() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let mut session = Session::new(&Config::default());
     let create = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE;
-    let file = session.open(folder.path("a"), create);
+    let file = session.open(directory.path("a"), create);
     assert!(session.client.limits().max_read >= 255 * 1024);
     assert!(
         session
@@ -224,7 +224,7 @@ fn requests_do_what_they_say() {
         })
     );
 
-    let copy = session.open(folder.path("copy"), create);
+    let copy = session.open(directory.path("copy"), create);
     let (from, to) = (handle(), copy.clone());
     session.done(Request::CopyData {
         from,
@@ -234,7 +234,7 @@ fn requests_do_what_they_say() {
         to_offset: 0,
     });
     session.done(Request::Close { handle: copy });
-    assert_eq!(fs::read(folder.0.join("copy")).unwrap(), b"hel");
+    assert_eq!(fs::read(directory.0.join("copy")).unwrap(), b"hel");
     assert!(matches!(
         session.ask(Request::Fstatvfs { handle: handle() }),
         Ok(Reply::StatVfs(_))
@@ -243,16 +243,16 @@ fn requests_do_what_they_say() {
 
     session.done(Request::Symlink {
         target: "a".into(),
-        link: folder.path("link"),
+        link: directory.path("link"),
     });
     assert_eq!(
         session.ask(Request::Readlink {
-            path: folder.path("link")
+            path: directory.path("link")
         }),
         Ok(Reply::Path("a".into()))
     );
     assert_eq!(
-        session.stat(folder.path("link")).file_type(),
+        session.stat(directory.path("link")).file_type(),
         Some(FileType::Symlink)
     );
     let times = Some(Times {
@@ -264,65 +264,65 @@ fn requests_do_what_they_say() {
         ..FileAttributes::default()
     };
     session.done(Request::Lsetstat {
-        path: folder.path("link"),
+        path: directory.path("link"),
         attributes: attributes.clone(),
     });
-    assert_eq!(session.stat(folder.path("link")).times, times);
+    assert_eq!(session.stat(directory.path("link")).times, times);
     session.done(Request::Setstat {
-        path: folder.path("copy"),
+        path: directory.path("copy"),
         attributes,
     });
     let Ok(Reply::Attributes(seen)) = session.ask(Request::Stat {
-        path: folder.path("copy"),
+        path: directory.path("copy"),
     }) else {
         panic!("none")
     };
     assert_eq!(seen.times, times);
     assert_eq!(
         session.ask(Request::Realpath {
-            path: folder.path("link")
+            path: directory.path("link")
         }),
-        Ok(Reply::Path(folder.path("a")))
+        Ok(Reply::Path(directory.path("a")))
     );
 
     session.done(Request::Hardlink {
-        from: folder.path("a"),
-        to: folder.path("b"),
+        from: directory.path("a"),
+        to: directory.path("b"),
     });
     let taken = session
         .ask(Request::Rename {
-            from: folder.path("a"),
-            to: folder.path("copy"),
+            from: directory.path("a"),
+            to: directory.path("copy"),
         })
         .unwrap_err();
     assert_eq!(taken.code, StatusCode::FAILURE);
     session.done(Request::PosixRename {
-        from: folder.path("a"),
-        to: folder.path("copy"),
+        from: directory.path("a"),
+        to: directory.path("copy"),
     });
     session.done(Request::Rename {
-        from: folder.path("b"),
-        to: folder.path("c"),
+        from: directory.path("b"),
+        to: directory.path("c"),
     });
     session.done(Request::Remove {
-        path: folder.path("c"),
+        path: directory.path("c"),
     });
     session.done(Request::Mkdir {
-        path: folder.path("d"),
+        path: directory.path("d"),
         attributes: FileAttributes::default(),
     });
     session.done(Request::Rmdir {
-        path: folder.path("d"),
+        path: directory.path("d"),
     });
     let missing = session
         .ask(Request::Stat {
-            path: folder.path("d"),
+            path: directory.path("d"),
         })
         .unwrap_err();
     assert_eq!(missing.code, StatusCode::NO_SUCH_FILE);
 
     let Ok(Reply::StatVfs(statvfs)) = session.ask(Request::Statvfs {
-        path: folder.path(""),
+        path: directory.path(""),
     }) else {
         panic!("none")
     };
@@ -348,7 +348,7 @@ fn requests_do_what_they_say() {
     );
 
     let Ok(Reply::Handle(directory)) = session.ask(Request::Opendir {
-        path: folder.path(""),
+        path: directory.path(""),
     }) else {
         panic!("none")
     };
@@ -385,11 +385,11 @@ fn requests_may_leave_before_the_version() {
 
 #[test]
 fn one_large_file_comes_and_goes_whole() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let whole = Bytes::from(content(20_000_000));
     let mut session = Session::new(&Config::default());
-    let mut options = UploadOptions::new(folder.path("f.part"));
-    options.rename_to = Some(folder.path("f"));
+    let mut options = UploadOptions::new(directory.path("f.part"));
+    options.rename_to = Some(directory.path("f"));
     options.sync = true;
     let times = Some(Times {
         accessed: 7,
@@ -425,16 +425,16 @@ fn one_large_file_comes_and_goes_whole() {
             attributes: Ok(())
         })
     );
-    let seen = session.stat(folder.path("f"));
+    let seen = session.stat(directory.path("f"));
     assert_eq!(
         (seen.times, seen.permissions),
         (times, Some(Permissions(0o100_600)))
     );
     // Reading changes the time of access.
-    assert!(fs::read(folder.0.join("f")).unwrap() == whole);
-    assert!(!folder.0.join("f.part").exists());
+    assert!(fs::read(directory.0.join("f")).unwrap() == whole);
+    assert!(!directory.0.join("f.part").exists());
 
-    let mut download = Download::new(DownloadOptions::new(folder.path("f")));
+    let mut download = Download::new(DownloadOptions::new(directory.path("f")));
     let worker = download.add_worker();
     let mut local = vec![0; whole.len()];
     while !download.is_over() {
@@ -484,16 +484,16 @@ fn step(upload: &mut Upload, worker: WorkerId, session: &mut Session, whole: &By
 fn where_names_can_be_exchanged_a_further_session_writes_to_the_same_file_or_to_none() {
     let whole = Bytes::from(content(20_000_000));
     for trap in ["none", "link", "another file", "nothing"] {
-        let folder = Folder::new();
-        let [part, away, victim] = ["f.part", "away", "victim"].map(|name| folder.0.join(name));
+        let directory = Directory::new();
+        let [part, away, victim] = ["f.part", "away", "victim"].map(|name| directory.0.join(name));
         fs::write(&victim, "the user's own").unwrap();
         let mut sessions = [(); 2].map(|()| Session::new(&Config::default()));
         let [first, second] = &mut sessions;
-        let mut options = UploadOptions::new(folder.path("f.part"));
+        let mut options = UploadOptions::new(directory.path("f.part"));
         options.size = Some(whole.len() as u64);
         options.opening = Opening::Exclusive;
         options.mark = Some(1_234_567_890);
-        options.rename_to = Some(folder.path("f"));
+        options.rename_to = Some(directory.path("f"));
         let mut upload = Upload::new(options);
         let worker = upload.add_worker();
         while !upload.has_opened() {
@@ -545,9 +545,9 @@ fn where_names_can_be_exchanged_a_further_session_writes_to_the_same_file_or_to_
             ),
             "{trap}: {ended:?}"
         );
-        let found = fs::metadata(folder.0.join("f")).unwrap();
+        let found = fs::metadata(directory.0.join("f")).unwrap();
         let accessed = found.accessed().unwrap();
-        assert!(fs::read(folder.0.join("f")).unwrap() == whole, "{trap}");
+        assert!(fs::read(directory.0.join("f")).unwrap() == whole, "{trap}");
         let minute = std::time::Duration::from_secs(60);
         assert!(
             accessed + minute > std::time::SystemTime::now(),
@@ -558,21 +558,21 @@ fn where_names_can_be_exchanged_a_further_session_writes_to_the_same_file_or_to_
 
 #[test]
 fn many_small_files_go_are_listed_and_come() {
-    let folder = Folder::new();
+    let directory = Directory::new();
     let mut session = Session::new(&Config {
         early_requests: true,
         ..Config::default()
     });
     for at in 0..10 {
         session.done(Request::Mkdir {
-            path: folder.path(&format!("d{at}")),
+            path: directory.path(&format!("d{at}")),
             attributes: FileAttributes::default(),
         });
     }
     let mut many = ManyUpload::default();
     for at in 0..500 {
-        let mut file = UploadFile::new(folder.path(&format!("d{}/{at}.part", at % 10)), at * 31);
-        file.rename_to = Some(folder.path(&format!("d{}/{at}", at % 10)));
+        let mut file = UploadFile::new(directory.path(&format!("d{}/{at}.part", at % 10)), at * 31);
+        file.rename_to = Some(directory.path(&format!("d{}/{at}", at % 10)));
         many.add(file);
     }
     let mut files = 0;
@@ -596,7 +596,7 @@ fn many_small_files_go_are_listed_and_come() {
         }
     }
 
-    let mut walk = Walk::new(WalkOptions::new(folder.path("")));
+    let mut walk = Walk::new(WalkOptions::new(directory.path("")));
     let mut many = ManyDownload::default();
     let mut expected = std::collections::HashMap::new();
     loop {
@@ -609,7 +609,7 @@ fn many_small_files_go_are_listed_and_come() {
                     let name = String::from_utf8(path.to_vec()).unwrap();
                     let number: usize = name.split_once('/').unwrap().1.parse().unwrap();
                     assert_eq!(attributes.size, Some(number as u64 * 31));
-                    expected.insert(many.add(folder.path(&name), attributes.size), number * 31);
+                    expected.insert(many.add(directory.path(&name), attributes.size), number * 31);
                 }
                 WalkEvent::Entry { .. } | WalkEvent::Finished => {}
                 other => panic!("{other:?}"),

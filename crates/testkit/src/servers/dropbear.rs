@@ -164,16 +164,19 @@ impl Dropbear {
 
     fn write_accounts(&self) -> Result<(), Error> {
         let home = self.dir.path().join("home");
-        let ssh_folder = home.join(".ssh");
-        fs::create_dir_all(&ssh_folder)?;
+        let ssh_directory = home.join(".ssh");
+        fs::create_dir_all(&ssh_directory)?;
         fs::write(
-            ssh_folder.join("authorized_keys"),
+            ssh_directory.join("authorized_keys"),
             format!("{}\n", self.client_key.public_line()),
         )?;
         // Dropbear trusts no file that others could have written.
         fs::set_permissions(&home, Permissions::from_mode(0o700))?;
-        fs::set_permissions(&ssh_folder, Permissions::from_mode(0o700))?;
-        fs::set_permissions(ssh_folder.join("authorized_keys"), Permissions::from_mode(0o600))?;
+        fs::set_permissions(&ssh_directory, Permissions::from_mode(0o700))?;
+        fs::set_permissions(
+            ssh_directory.join("authorized_keys"),
+            Permissions::from_mode(0o600),
+        )?;
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let user = &self.user;

@@ -27,8 +27,9 @@ const MAX_LISTEN_SOCKETS: usize = 16;
 ///
 /// It logs in the user who runs the tests, with keys, certificates or a password of its own, and with a
 /// configuration that is Debian's but for what the builder was told, `StrictModes no`, `UsePAM no`,
-/// `PermitRootLogin yes` and, where there is such a thing, `PerSourcePenalties no`. It runs as root and as an ordinary user, whose account must not be locked (a `!` in front of
-/// its password in `/etc/shadow`): sshd refuses such users where it can see it, and says so in its log.
+/// `PermitRootLogin yes` and, where there is such a thing, `PerSourcePenalties no`. It runs as root and as an ordinary user,
+/// whose account must not be locked (a `!` in front of its password in `/etc/shadow`): sshd refuses such users where it can
+/// see it, and says so in its log.
 ///
 /// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]; connecting meanwhile is refused.
 /// Sessions carry the environment variable `TRUNKLINE_TESTKIT`, and a `HOME` without start-up files ([`Sshd::home`]).
@@ -385,9 +386,10 @@ impl Sshd {
         // swallow what follows, last.
         let is_match = |line: &String| starts_with_word(line, "match");
         let (global, matches) = config.split_at(config.iter().position(is_match).unwrap_or(config.len()));
-        // The start-up files of whoever runs the tests are neither to be measured, nor to print anything, nor to wait: a login shell
-        // reads ~/.profile, and `pyenv init` in it takes a lock of the whole machine, for up to a minute. With a HOME of the
-        // server's own there are none. bash finds ~/.bashrc by it too, and reads it when sshd runs it as the outermost shell.
+        // The start-up files of whoever runs the tests are neither to be measured, nor to print anything, nor to wait: a
+        // login shell reads ~/.profile, and `pyenv init` in it takes a lock of the whole machine, for up to a minute. With a
+        // HOME of the server's own there are none. bash finds ~/.bashrc by it too, and reads it when sshd runs it as the
+        // outermost shell.
         let is_environment = |words: &String| starts_with_word(words, "setenv");
         let mut mark = format!("{MARKER}={} SHLVL=1", self.mark());
         if !global
@@ -633,7 +635,7 @@ impl SshdBuilder {
         let pam = self.password.as_ref().map(|_| Pam::find()).transpose()?;
         let dir = tempfile::Builder::new().prefix("trunkline-sshd-").tempdir()?;
         let user = program::current_user()?;
-        make_privilege_separation_folder()?;
+        make_privilege_separation_directory()?;
 
         let reserve_on = if self.any_address {
             vec![IpAddr::from(Ipv4Addr::UNSPECIFIED)]
@@ -776,32 +778,32 @@ impl Pam {
     }
 
     /// Makes the directory, with the one service in it, and beside it the library that leads sshd there.
-    fn make(&self, folder: &Path, user: &str, password: &str) -> Result<(), Error> {
-        fs::create_dir(folder)?;
-        let passdb = folder.with_file_name("passdb");
+    fn make(&self, directory: &Path, user: &str, password: &str) -> Result<(), Error> {
+        fs::create_dir(directory)?;
+        let passdb = directory.with_file_name("passdb");
         fs::write(&passdb, format!("{user}:{password}:sshd\n"))?;
-        let mut service = File::create(folder.join("sshd"))?;
+        let mut service = File::create(directory.join("sshd"))?;
         for facility in ["auth", "account", "session"] {
             let (module, passdb) = (self.matrix.display(), passdb.display());
             writeln!(service, "{facility} required {module} passdb={passdb}")?;
         }
-        let source = folder.with_file_name("pam_folder.c");
-        fs::write(&source, include_str!("pam_folder.c"))?;
+        let source = directory.with_file_name("pam_directory.c");
+        fs::write(&source, include_str!("pam_directory.c"))?;
         // Lazily bound: libpam is sshd's to load.
         let mut compile = Command::new(program::find("cc", "gcc")?);
         compile.args(["-shared", "-fPIC", "-Wl,-z,lazy", "-o"]);
-        program::run(compile.arg(Self::library(folder)).arg(source))?;
+        program::run(compile.arg(Self::library(directory)).arg(source))?;
         Ok(())
     }
 
-    fn library(folder: &Path) -> PathBuf {
-        folder.with_file_name("pam_folder.so")
+    fn library(directory: &Path) -> PathBuf {
+        directory.with_file_name("pam_directory.so")
     }
 
-    fn preload_into(command: &mut Command, folder: &Path) {
+    fn preload_into(command: &mut Command, directory: &Path) {
         command
-            .env("LD_PRELOAD", Self::library(folder))
-            .env("TESTKIT_PAM_FOLDER", folder);
+            .env("LD_PRELOAD", Self::library(directory))
+            .env("TESTKIT_PAM_DIRECTORY", directory);
     }
 }
 
@@ -824,11 +826,11 @@ fn has_penalties(sshd: &Path) -> bool {
 ///
 /// # Errors
 /// [`Error::Io`] when the directory cannot be made.
-pub fn make_privilege_separation_folder() -> Result<(), Error> {
-    let folder = Path::new("/run/sshd");
-    if rustix::process::geteuid().is_root() && !folder.exists() {
-        fs::create_dir_all(folder)?;
-        fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+pub fn make_privilege_separation_directory() -> Result<(), Error> {
+    let directory = Path::new("/run/sshd");
+    if rustix::process::geteuid().is_root() && !directory.exists() {
+        fs::create_dir_all(directory)?;
+        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     }
     Ok(())
 }

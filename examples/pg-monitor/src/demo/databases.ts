@@ -34,7 +34,7 @@ export class Database {
   readonly user = 'postgres';
   readonly password = randomBytes(12).toString('hex');
   port = 0;
-  #folder = mkdtempSync(join(tmpdir(), 'pg-monitor-db-'));
+  #directory = mkdtempSync(join(tmpdir(), 'pg-monitor-db-'));
   #owner: { uid?: number; gid?: number } = {};
   #load: ChildProcess | null = null;
 
@@ -80,7 +80,7 @@ export class Database {
     }
     if (this.port !== 0) await this.#run('pg_ctl', '--mode=immediate', 'stop');
     this.port = 0;
-    rmSync(this.#folder, { recursive: true, force: true });
+    rmSync(this.#directory, { recursive: true, force: true });
   }
 
   async #start(): Promise<void> {
@@ -88,12 +88,12 @@ export class Database {
       // PostgreSQL does not run as root.
       const id = async (option: string) => Number((await run('id', [option, 'postgres'])).stdout);
       this.#owner = { uid: await id('-u'), gid: await id('-g') };
-      chownSync(this.#folder, this.#owner.uid ?? 0, this.#owner.gid ?? 0);
+      chownSync(this.#directory, this.#owner.uid ?? 0, this.#owner.gid ?? 0);
     }
-    const passwordFile = join(this.#folder, 'password');
+    const passwordFile = join(this.#directory, 'password');
     await writeFile(passwordFile, this.password);
     if (this.#owner.uid !== undefined) chownSync(passwordFile, this.#owner.uid, this.#owner.gid ?? 0);
-    const data = join(this.#folder, 'data');
+    const data = join(this.#directory, 'data');
     const account = [`--username=${this.user}`, '--auth=scram-sha-256', `--pwfile=${passwordFile}`];
     await this.#run('initdb', '--no-sync', '--no-instructions', '--encoding=UTF8', '--locale=C', ...account);
     const settings = {
@@ -116,7 +116,7 @@ export class Database {
     for (let attempt = 1; this.port === 0; attempt++) {
       const port = await freePort();
       try {
-        await this.#run('pg_ctl', '--wait', `--log=${join(this.#folder, 'startup.log')}`, `--options=-p ${port}`, 'start');
+        await this.#run('pg_ctl', '--wait', `--log=${join(this.#directory, 'startup.log')}`, `--options=-p ${port}`, 'start');
         this.port = port;
       } catch (error) {
         if (attempt === ATTEMPTS) throw error;
@@ -136,9 +136,9 @@ export class Database {
 
   /** A program of PostgreSQL's, as the user that may run it. The server would keep whatever stream it was given. */
   async #run(name: string, ...args: string[]): Promise<void> {
-    const child = spawn(program(name), [`--pgdata=${join(this.#folder, 'data')}`, ...args], {
+    const child = spawn(program(name), [`--pgdata=${join(this.#directory, 'data')}`, ...args], {
       ...this.#owner,
-      cwd: this.#folder,
+      cwd: this.#directory,
       stdio: 'ignore',
     });
     const [code] = (await once(child, 'exit')) as [number | null];

@@ -33,8 +33,8 @@ process.once('SIGINT', () => void end());
 process.once('SIGTERM', () => void end());
 
 try {
-  const folder = mkdtempSync(join(tmpdir(), 'pg-monitor-'));
-  ends.push(() => rm(folder, { recursive: true }));
+  const directory = mkdtempSync(join(tmpdir(), 'pg-monitor-'));
+  ends.push(() => rm(directory, { recursive: true }));
   const databases: Database[] = [];
   for (const format of ['jsonlog', 'csvlog', 'jsonlog'] as const) {
     const database = await Database.start(format);
@@ -48,7 +48,7 @@ try {
     const database = databases[n % databases.length];
     return { name: `db${String(n + 1).padStart(2, '0')}`, ssh, instances: [{ port: database?.port, password: database?.password }] };
   });
-  const monitor = await Monitor.start(parseConfig({ listen: values.listen, sockets: 'sockets', hosts }, folder));
+  const monitor = await Monitor.start(parseConfig({ listen: values.listen, sockets: 'sockets', hosts }, directory));
   ends.push(() => monitor.stop());
   console.log(`The monitor: ${monitor.address}`);
   console.log('To see a lock, run this twice, each in a window of its own, and stay in the transaction:');

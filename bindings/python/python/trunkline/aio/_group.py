@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, overload
 
 from .._face import takes
 from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
-from .._group import BaseGroup, HostResult, Jobs, begin, host_folder, host_result
+from .._group import BaseGroup, HostResult, Jobs, begin, host_directory, host_result
 from .._result import Command, CompletedProcess, Run, RunOptions
 from ._bridge import Begun, bridge
 
@@ -68,8 +68,8 @@ class Group(BaseGroup):
         **options: Unpack[CopyOptions],
     ) -> GroupRun[CopyResult]:
         """As ``trunkline.Group.get``."""
-        folder = functools.partial(host_folder, target)
-        jobs = self._copy_jobs(False, paths(sources), folder, copying(**options), at_once)
+        directory = functools.partial(host_directory, target)
+        jobs = self._copy_jobs(False, paths(sources), directory, copying(**options), at_once)
         return GroupRun(jobs, copied)
 
     async def __aenter__(self) -> Self:

@@ -160,13 +160,13 @@ class SFTP:
         """Makes a directory; with ``parents`` those above it too, and it is not an error if it is there."""
         if not parents:
             return await self._make(self._use().mkdir(remote(path), mode), path)
-        folder = text(remote(path)).rstrip("/")
-        above = posixpath.dirname(folder)
-        if not folder or await self._is_dir(folder):
+        directory = text(remote(path)).rstrip("/")
+        above = posixpath.dirname(directory)
+        if not directory or await self._is_dir(directory):
             return None
         if above:
             await self.mkdir(above, mode, parents=True)
-        return await outcome(self._use().mkdir(remote(folder), mode))
+        return await outcome(self._use().mkdir(remote(directory), mode))
 
     async def _is_dir(self, path: str) -> bool:
         return await self.exists(path) and (await self.stat(path)).is_dir()

@@ -79,7 +79,7 @@ struct Repeated {
     last: String,
 }
 
-/// Names in one folder that fail for one reason, of which each gets a line.
+/// Names in one directory that fail for one reason, of which each gets a line.
 const MOST_ALIKE: usize = 10;
 
 /// Between two lines of progress: what is written into a log is to be read some day.
@@ -342,11 +342,12 @@ fn reason_of(path: &[u8], message: &str, errno: Option<i32>) -> String {
         return without_name(path, message);
     }
     // The amount of each differs, and does not make another reason.
-    let folder = path.rsplitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default();
-    format!("no space left for {}", Printable::line(folder))
+    let directory = path.rsplitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default();
+    format!("no space left for {}", Printable::line(directory))
 }
 
-/// A message without the last part of the path that it is about, so that those of one folder with one reason are the same.
+/// A message without the last part of the path that it is about, so that those of one directory with one reason are the
+/// same.
 fn without_name(path: &[u8], message: &str) -> String {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let name = Printable::line(name);
@@ -740,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_alike_in_a_folder_has_one_reason() {
+    fn what_fails_alike_in_a_directory_has_one_reason() {
         let denied = |name: &str| {
             let path = format!("srv/{name}");
             reason_of(
@@ -755,9 +756,9 @@ mod tests {
             reason_of(name.as_bytes(), &message, Some(13))
         };
         assert_eq!(at_home("a"), at_home("b"));
-        let full = |folder: &str, name: &str| {
-            let path = format!("{folder}/{name}");
-            let message = format!("no space left in web1:/{folder} for {name} (1.0 MiB)");
+        let full = |directory: &str, name: &str| {
+            let path = format!("{directory}/{name}");
+            let message = format!("no space left in web1:/{directory} for {name} (1.0 MiB)");
             reason_of(path.as_bytes(), &message, Some(28))
         };
         assert_eq!(full("srv", "a"), full("srv", "b"));

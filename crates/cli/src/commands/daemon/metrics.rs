@@ -117,11 +117,11 @@ async fn of_node(backend: &Backend, open_metrics: bool) -> anyhow::Result<Option
 
 /// Whoever reads the file sees it as it was or as it is.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let folder = match file.parent() {
-        Some(folder) if folder != Path::new("") => folder,
+    let directory = match file.parent() {
+        Some(directory) if directory != Path::new("") => directory,
         _ => Path::new("."),
     };
-    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    let mut new = tempfile::NamedTempFile::new_in(directory)?;
     new.write_all(text.as_bytes())?;
     // node_exporter reads it as another user.
     new.as_file().set_permissions(Permissions::from_mode(0o644))?;

@@ -30,7 +30,7 @@ pub(crate) struct ManyHosts {
     /// A group of hosts that ClusterShell's nodeset knows, as for clush; '*' is all of them.
     #[arg(help_heading = HOSTS, short, long, value_name = "GROUP", conflicts_with = "inventory")]
     group: Vec<String>,
-    /// Ansible inventory: a file, a folder, or a script. With -H, the hosts are patterns in it.
+    /// Ansible inventory: a file, a directory, or a script. With -H, the hosts are patterns in it.
     #[arg(help_heading = HOSTS, short, long, value_name = "FILE")]
     inventory: Vec<PathBuf>,
     /// Limit the inventory's hosts, as for ansible; '@FILE' is a file of names.
@@ -80,7 +80,8 @@ impl ManyHosts {
         self.selection_among(&[], config_file, world, backend).await
     }
 
-    /// The same, where a pattern stands for what it matches of these names, and for aliases of ssh_config if it matches none.
+    /// The same, where a pattern stands for what it matches of these names, and for aliases of ssh_config if it matches
+    /// none.
     pub(crate) async fn selection_among(
         &self,
         names: &[String],

@@ -230,8 +230,8 @@ impl<'a> Prompt<'a> {
 }
 
 /// Those of `all` that a list means.
-fn chosen(all: &[Target], hosts: &str, folder: &Path) -> anyhow::Result<Vec<Target>> {
-    let mut list = HostList::read([hosts], folder)?;
+fn chosen(all: &[Target], hosts: &str, directory: &Path) -> anyhow::Result<Vec<Target>> {
+    let mut list = HostList::read([hosts], directory)?;
     let wanted = list.take_wanted();
     let is_wanted = |target: &Target, wanted: &String| {
         [&target.name, &target.destination.host]

@@ -104,8 +104,9 @@ fn effective_file() -> anyhow::Result<PathBuf> {
             path
         }
     });
-    // In a folder that everybody may write to, the file may be anybody's.
-    let everybody_s = std::fs::metadata(".").is_ok_and(|folder| folder.permissions().mode() & 0o002 != 0);
+    // In a directory that everybody may write to, the file may be anybody's.
+    let everybody_s =
+        std::fs::metadata(".").is_ok_and(|directory| directory.permissions().mode() & 0o002 != 0);
     let here = (!everybody_s).then(|| PathBuf::from("ansible.cfg"));
     let made = named.clone().unwrap_or_else(|| home.join(".ansible.cfg"));
     let candidates = [

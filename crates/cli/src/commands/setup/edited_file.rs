@@ -86,7 +86,7 @@ impl EditedFile {
         self.target.with_file_name(name)
     }
 
-    /// Replaces the content, after a copy of the old one was made. A new file and its folder are the user's alone.
+    /// Replaces the content, after a copy of the old one was made. A new file and its directory are the user's alone.
     ///
     /// # Errors
     /// It cannot be written, in which case it is as it was.
@@ -107,12 +107,12 @@ impl EditedFile {
             return Ok(());
         }
         if self.text.is_none() {
-            let folder = self.target.parent().unwrap_or(Path::new("/"));
+            let directory = self.target.parent().unwrap_or(Path::new("/"));
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
-                .create(folder)
-                .with_context(|| format!("making {}", folder.display()))?;
+                .create(directory)
+                .with_context(|| format!("making {}", directory.display()))?;
         }
         self.put(&self.target, text)
             .with_context(|| format!("writing {}", self.path.display()))
@@ -140,8 +140,8 @@ impl EditedFile {
 
     /// Writes beside `to` and renames, with the mode and owner of the file as it is.
     fn put(&self, to: &Path, text: &str) -> anyhow::Result<()> {
-        let folder = to.parent().unwrap_or(Path::new("/"));
-        let mut new = tempfile::NamedTempFile::new_in(folder)?;
+        let directory = to.parent().unwrap_or(Path::new("/"));
+        let mut new = tempfile::NamedTempFile::new_in(directory)?;
         new.write_all(&self.encoded(text)?)?;
         if let Ok(old) = fs::metadata(&self.target) {
             let made = new.as_file().metadata()?;
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn mode_and_symlink_stay_and_a_copy_is_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        let directory = tempfile::tempdir().unwrap();
+        let (real, link) = (directory.path().join("real"), directory.path().join("link"));
         fs::write(&real, "old").unwrap();
         fs::set_permissions(&real, Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
@@ -179,25 +179,25 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_and_its_folder_are_private() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = EditedFile::open(&folder.path().join(".ssh/config")).unwrap();
+    fn a_new_file_and_its_directory_are_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = EditedFile::open(&directory.path().join(".ssh/config")).unwrap();
         assert_eq!(file.text, None);
         file.replace("new").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-        assert_eq!(mode(&folder.path().join(".ssh")), 0o700);
+        assert_eq!(mode(&directory.path().join(".ssh")), 0o700);
         assert_eq!(mode(&file.path), 0o600);
         assert!(!file.backup().exists());
     }
 
     #[test]
     fn what_is_no_file_of_text_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(EditedFile::open(folder.path()).is_err());
-        let path = folder.path().join("binary");
+        let directory = tempfile::tempdir().unwrap();
+        assert!(EditedFile::open(directory.path()).is_err());
+        let path = directory.path().join("binary");
         fs::write(&path, b"\x7fELF\0").unwrap();
         assert!(EditedFile::open(&path).is_err());
-        let dangling = folder.path().join("dangling");
+        let dangling = directory.path().join("dangling");
         std::os::unix::fs::symlink("nowhere", &dangling).unwrap();
         assert!(EditedFile::open(&dangling).is_err());
     }

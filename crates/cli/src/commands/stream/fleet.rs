@@ -185,7 +185,7 @@ async fn told_of(fleet: &mut Fleet) -> anyhow::Result<(String, Vec<String>)> {
     }
 }
 
-/// A target with a path from the root, whatever the program that opens it has as its folder.
+/// A target with a path from the root, whatever the program that opens it has as its directory.
 fn absolute(template: &str, world: &World) -> anyhow::Result<String> {
     let (kind, path) = template.split_once(':').context("not a target")?;
     let path = world.cwd.join(path);

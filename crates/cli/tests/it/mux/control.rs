@@ -144,12 +144,12 @@ fn a_client_on_its_way_keeps_the_socket_for_its_settings() {
 /// A host that is connected, whose configuration can be changed.
 fn with_a_configuration_of_its_own() -> (Stock, tempfile::TempDir) {
     let server = server();
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("config");
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config");
     std::fs::copy(server.ssh_config(), &config).unwrap();
     let stock = Stock::with_config(server, config);
     stock.warm();
-    (stock, folder)
+    (stock, directory)
 }
 
 /// Changes it, and sees that there is another connection for it.
@@ -164,7 +164,7 @@ fn change_configuration(stock: &Stock) {
 
 #[test]
 fn a_client_that_was_told_to_come_for_other_settings_connects_by_itself() {
-    let (stock, _folder) = with_a_configuration_of_its_own();
+    let (stock, _directory) = with_a_configuration_of_its_own();
     // One that is told where to go, and goes later.
     let ssh = stock.ssh();
     let mut late = stock.home.command("sh");
@@ -182,7 +182,7 @@ fn a_client_that_was_told_to_come_for_other_settings_connects_by_itself() {
 
 #[test]
 fn a_changed_configuration_is_followed() {
-    let (stock, _folder) = with_a_configuration_of_its_own();
+    let (stock, _directory) = with_a_configuration_of_its_own();
     change_configuration(&stock);
 }
 

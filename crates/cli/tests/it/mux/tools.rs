@@ -82,9 +82,9 @@ impl Bench {
         command
     }
 
-    fn git(&self, folder: &Path, arguments: &[&str]) -> Output {
+    fn git(&self, directory: &Path, arguments: &[&str]) -> Output {
         let mut git = self.home.command("git");
-        git.current_dir(folder)
+        git.current_dir(directory)
             .args(["-c", "init.defaultBranch=main", "-c", "protocol.version=2"])
             .args(arguments)
             .env("GIT_SSH_COMMAND", &self.ssh)
@@ -109,11 +109,11 @@ impl Bench {
         format!("{}:{}", self.server.alias(), path.display())
     }
 
-    /// A folder of the test's own.
-    fn folder(&self, name: &str) -> PathBuf {
-        let folder = self.home.path(name);
-        fs::create_dir_all(&folder).unwrap();
-        folder
+    /// A directory of the test's own.
+    fn directory(&self, name: &str) -> PathBuf {
+        let directory = self.home.path(name);
+        fs::create_dir_all(&directory).unwrap();
+        directory
     }
 
     #[track_caller]
@@ -126,11 +126,11 @@ impl Bench {
 fn scp_copies_both_ways_with_both_protocols() {
     for way in WAYS {
         let bench = Bench::new(server(), way);
-        let folder = bench.folder("files");
-        let file = folder.join("file");
+        let directory = bench.directory("files");
+        let file = directory.join("file");
         fs::write(&file, noise(3_000_000, 1)).unwrap();
         for protocol in ["-s", "-O"] {
-            let (there, back) = (folder.join("there"), folder.join("back"));
+            let (there, back) = (directory.join("there"), directory.join("back"));
             let up = finish(
                 bench
                     .copier("scp")
@@ -149,8 +149,8 @@ fn scp_copies_both_ways_with_both_protocols() {
             assert_status(&down, 0);
             assert!(fs::read(&back).unwrap() == fs::read(&file).unwrap());
         }
-        let missing = bench.remote(&folder.join("missing"));
-        assert_status(&finish(bench.copier("scp").arg(missing).arg(&folder)), 1);
+        let missing = bench.remote(&directory.join("missing"));
+        assert_status(&finish(bench.copier("scp").arg(missing).arg(&directory)), 1);
         bench.assert_one_login();
     }
 }
@@ -159,8 +159,8 @@ fn scp_copies_both_ways_with_both_protocols() {
 fn sftp_works_through_a_batch() {
     for way in WAYS {
         let bench = Bench::new(server(), way);
-        let folder = bench.folder("files");
-        fs::write(folder.join("file"), noise(1_000_000, 1)).unwrap();
+        let directory = bench.directory("files");
+        fs::write(directory.join("file"), noise(1_000_000, 1)).unwrap();
         let batch = bench.home.path("batch");
         let lines = [
             "mkdir sub",
@@ -171,7 +171,7 @@ fn sftp_works_through_a_batch() {
         ];
         fs::write(
             &batch,
-            format!("cd {0}\nlcd {0}\n{1}\n", folder.display(), lines.join("\n")),
+            format!("cd {0}\nlcd {0}\n{1}\n", directory.display(), lines.join("\n")),
         )
         .unwrap();
         let output = finish(
@@ -187,7 +187,7 @@ fn sftp_works_through_a_batch() {
             "{}",
             text(&output.stdout)
         );
-        assert!(fs::read(folder.join("back")).unwrap() == fs::read(folder.join("file")).unwrap());
+        assert!(fs::read(directory.join("back")).unwrap() == fs::read(directory.join("file")).unwrap());
         bench.assert_one_login();
     }
 }
@@ -233,11 +233,11 @@ fn sftp_and_scp_outlive_their_connections() {
         let home = Home::never_busy();
         home.settings("sftp_resume_hosts = [\"*\"]\nprobe_after = 1\nprobe_limit = 1\n");
         let bench = Bench::at(home, server, way, vec![entry]);
-        let folder = bench.folder("files");
-        let file = folder.join("file");
+        let directory = bench.directory("files");
+        let file = directory.join("file");
         fs::write(&file, noise(LEN, 1)).unwrap();
         for direction in [Direction::ToServer, Direction::ToClient] {
-            let target = folder.join(format!("{direction:?}"));
+            let target = directory.join(format!("{direction:?}"));
             let (from, to) = match direction {
                 Direction::ToServer => (file.display().to_string(), bench.remote(&target)),
                 Direction::ToClient => (bench.remote(&file), target.display().to_string()),
@@ -336,7 +336,7 @@ fn a_session_that_was_carried_over_is_told_of() {
 fn git_clones_fetches_pulls_and_pushes_with_protocol_2_and_two_remotes() {
     for way in WAYS {
         let bench = Bench::new(sshd().config("AcceptEnv GIT_PROTOCOL").start().unwrap(), way);
-        let root = bench.folder("git");
+        let root = bench.directory("git");
         for bare in ["one.git", "two.git"] {
             bench.git(&root, &["init", "-q", "--bare", bare]);
         }
@@ -369,12 +369,12 @@ fn git_clones_fetches_pulls_and_pushes_with_protocol_2_and_two_remotes() {
 fn rsync_copies_trees_both_ways() {
     for way in WAYS {
         let bench = Bench::new(server(), way);
-        let from = bench.folder("from/deep");
+        let from = bench.directory("from/deep");
         for n in 0..200 {
             fs::write(from.join(format!("{n}")), noise(n * 37, 1)).unwrap();
         }
         let from = from.parent().unwrap();
-        let [there, back] = ["there", "back"].map(|name| bench.folder(name));
+        let [there, back] = ["there", "back"].map(|name| bench.directory(name));
         let slash = |path: &Path| format!("{}/", path.display());
         let up = finish(
             bench
@@ -409,11 +409,11 @@ fn rsync_goes_on_where_a_lost_connection_has_cut_it_off() {
         server.trust_at(relay.addr()).unwrap();
         let entry = server.host_entry(server.alias()).at(relay.addr());
         let bench = Bench::with_hosts(server, way, vec![entry]);
-        let folder = bench.folder("files");
-        let file = folder.join("file");
+        let directory = bench.directory("files");
+        let file = directory.join("file");
         fs::write(&file, noise(LEN, 1)).unwrap();
         for direction in [Direction::ToServer, Direction::ToClient] {
-            let target = folder.join(format!("{direction:?}"));
+            let target = directory.join(format!("{direction:?}"));
             let ends = match direction {
                 Direction::ToServer => [file.display().to_string(), bench.remote(&target)],
                 Direction::ToClient => [bench.remote(&file), target.display().to_string()],
@@ -466,18 +466,18 @@ fn a_playbook_runs_on_40_hosts_with_and_without_pipelining() {
         let aliases: Vec<String> = (1..=40).map(|n| format!("h{n:02}")).collect();
         let hosts = aliases.iter().map(|alias| server.host_entry(alias)).collect();
         let bench = Bench::with_hosts(server, way, hosts);
-        let folder = bench.folder("playbook");
-        fs::write(folder.join("hosts"), aliases.join("\n")).unwrap();
+        let directory = bench.directory("playbook");
+        fs::write(directory.join("hosts"), aliases.join("\n")).unwrap();
         fs::write(
-            folder.join("play.yml"),
+            directory.join("play.yml"),
             "- hosts: all
   gather_facts: false
   tasks:
-  - raw: echo {{ inventory_hostname }} > FOLDER/raw-{{ inventory_hostname }}
+  - raw: echo {{ inventory_hostname }} > DIRECTORY/raw-{{ inventory_hostname }}
   - ping:
     when: inventory_hostname in groups['all'][:4]
 "
-            .replace("FOLDER", &folder.display().to_string()),
+            .replace("DIRECTORY", &directory.display().to_string()),
         )
         .unwrap();
         // ssh's arguments replace Ansible's own, which bring a ControlPath. With "piped", files travel over ssh itself,
@@ -490,36 +490,36 @@ fn a_playbook_runs_on_40_hosts_with_and_without_pipelining() {
             ),
         };
         fs::write(
-            folder.join("ansible.cfg"),
+            directory.join("ansible.cfg"),
             format!(
                 "[defaults]\ninventory = hosts\nforks = 20\ninterpreter_python = /usr/bin/python3\nremote_tmp = {0}/tmp\nlocal_tmp = {0}/local\n[ssh_connection]\npipelining = {pipelining}\n{ssh}",
-                folder.display()
+                directory.display()
             ),
         )
         .unwrap();
-        let log = folder.join("log");
+        let log = directory.join("log");
         let mut playbook = bench.home.command_with_ansible("ansible-playbook");
         playbook
-            .current_dir(&folder)
+            .current_dir(&directory)
             .env("LC_ALL", "C.UTF-8")
-            .env("ANSIBLE_HOME", folder.join("home"))
+            .env("ANSIBLE_HOME", directory.join("home"))
             .env("ANSIBLE_LOG_PATH", &log)
             .arg("play.yml")
             .stdout(std::process::Stdio::null())
-            .stderr(fs::File::create(folder.join("errors")).unwrap());
+            .stderr(fs::File::create(directory.join("errors")).unwrap());
         let mut child = playbook.spawn().unwrap();
         let begun = Instant::now();
         while child.try_wait().unwrap().is_none() {
             assert!(begun.elapsed() < PLAYBOOK_PATIENCE, "the playbook does not end");
             std::thread::park_timeout(Duration::from_millis(20));
         }
-        let said = fs::read_to_string(&log).unwrap() + &fs::read_to_string(folder.join("errors")).unwrap();
+        let said = fs::read_to_string(&log).unwrap() + &fs::read_to_string(directory.join("errors")).unwrap();
         assert!(
             child.wait().unwrap().success(),
             "{way:?}, pipelining {pipelining}: {said}"
         );
         for alias in &aliases {
-            let written = fs::read_to_string(folder.join(format!("raw-{alias}")));
+            let written = fs::read_to_string(directory.join(format!("raw-{alias}")));
             assert_eq!(written.unwrap().trim(), alias);
         }
         // Forty names of one account: they share, over as many connections as MaxSessions makes necessary.

@@ -33,12 +33,12 @@ impl Audited {
         Self { home }
     }
 
-    fn folder(&self) -> PathBuf {
+    fn directory(&self) -> PathBuf {
         self.home.trunkline_dir().join("state/audit")
     }
 
     fn file(&self) -> PathBuf {
-        self.folder().join("audit.jsonl")
+        self.directory().join("audit.jsonl")
     }
 
     fn records(&self) -> Vec<Value> {
@@ -70,8 +70,8 @@ impl Audited {
         });
     }
 
-    /// Has a session with a forwarding (`option`: `-L` or `-R`) from a socket to a port, both of this machine, and sends five
-    /// bytes through it.
+    /// Has a session with a forwarding (`option`: `-L` or `-R`) from a socket to a port, both of this machine, and sends
+    /// five bytes through it.
     fn send_five_bytes(&self, server: &Sshd, option: &str) -> Forwarded {
         let target = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = target.local_addr().unwrap();
@@ -137,11 +137,11 @@ fn a_session_is_recorded_with_who_what_where_and_how_it_ended() {
         !all.contains("input-of-mine") && !all.contains("environment-of-mine"),
         "{all}"
     );
-    for path in [audited.file(), audited.folder().join("head")] {
+    for path in [audited.file(), audited.directory().join("head")] {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
     assert_eq!(
-        fs::metadata(audited.folder()).unwrap().permissions().mode() & 0o777,
+        fs::metadata(audited.directory()).unwrap().permissions().mode() & 0o777,
         0o700
     );
 
@@ -158,7 +158,7 @@ fn a_session_is_recorded_with_who_what_where_and_how_it_ended() {
 fn nothing_is_recorded_unless_that_is_asked_for() {
     let (server, audited) = (server(), Audited::new(""));
     assert_status(&audited.home.on(&server, "true"), 0);
-    assert!(!audited.folder().exists());
+    assert!(!audited.directory().exists());
     let verified = audited.verify(&[]);
     assert_status(&verified, 255);
     let said = text(&verified.stderr);
@@ -293,7 +293,7 @@ fn what_is_changed_or_removed_is_found() {
     let head = words.lines().last().unwrap().split(' ').nth(2).unwrap();
     assert_status(&audited.verify(&["--head", head]), 0);
 
-    let oldest = fs::read_dir(audited.folder())
+    let oldest = fs::read_dir(audited.directory())
         .unwrap()
         .flatten()
         .map(|entry| entry.path());
@@ -318,16 +318,16 @@ fn what_is_changed_or_removed_is_found() {
 
     fs::remove_file(audited.file()).unwrap();
     assert!(text(&audited.verify(&[]).stdout).contains("the end is missing"));
-    fs::remove_file(audited.folder().join("head")).unwrap();
+    fs::remove_file(audited.directory().join("head")).unwrap();
     assert_status(&audited.verify(&[]), 0);
     assert_status(&audited.verify(&["--head", head]), 1);
 }
 
 /// A trail on a full disk, which only the commands of `script` see; `$F` is the server's configuration and `$T` trunkline.
 fn on_a_small_disk(audited: &Audited, server: &trunkline_testkit::Sshd, script: &str) -> Output {
-    fs::create_dir_all(audited.folder()).unwrap();
-    for folder in [audited.home.trunkline_dir().join("state"), audited.folder()] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::create_dir_all(audited.directory()).unwrap();
+    for directory in [audited.home.trunkline_dir().join("state"), audited.directory()] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
     }
     let user = if rustix::process::geteuid().is_root() {
         ""
@@ -338,7 +338,7 @@ fn on_a_small_disk(audited: &Audited, server: &trunkline_testkit::Sshd, script: 
         "exec unshare -m {user} bash -c 'mount -t tmpfs -o size=64k,mode=0700 tmpfs $D || exit 99\n{script}'"
     );
     let mut shell = audited.home.shell(server, &script);
-    finish(shell.env("D", audited.folder()).env("H", server.alias()))
+    finish(shell.env("D", audited.directory()).env("H", server.alias()))
 }
 
 #[test]
@@ -400,8 +400,8 @@ fn on_a_full_disk_commands_run_in_the_mode_on_and_the_records_follow() {
 fn a_daemon_that_cannot_write_a_strict_trail_refuses_everything_until_it_can() {
     let (server, audited) = (server(), Audited::new("audit = \"strict\"\n"));
     fs::create_dir_all(audited.file()).unwrap();
-    for folder in [audited.home.trunkline_dir().join("state"), audited.folder()] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    for directory in [audited.home.trunkline_dir().join("state"), audited.directory()] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
     }
     let refused = audited.home.on(&server, "true");
     assert_status(&refused, 255);
@@ -418,10 +418,10 @@ fn a_daemon_that_cannot_write_a_strict_trail_refuses_everything_until_it_can() {
 #[test]
 fn what_a_stock_ssh_asks_for_is_refused_however_often_it_is_tried() {
     let audited = Audited::new("audit = \"strict\"\nbusy_above = 1_000_000_000_000\n");
-    let (folder, file) = (audited.folder(), audited.file());
+    let (directory, file) = (audited.directory(), audited.file());
     fs::create_dir_all(&file).unwrap();
-    for folder in [audited.home.trunkline_dir().join("state"), folder] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    for directory in [audited.home.trunkline_dir().join("state"), directory] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
     }
     let (ran, server) = (audited.home.path("ran"), server());
     let config = server.ssh_config();

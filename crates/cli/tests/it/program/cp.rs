@@ -28,7 +28,7 @@ fn cp(home: &Home, server: &Sshd) -> Command {
     command
 }
 
-/// Servers whose users' homes are folders of their own, and a configuration with all of them.
+/// Servers whose users' homes are directories of their own, and a configuration with all of them.
 struct Site {
     home: Home,
     _servers: Vec<Sshd>,
@@ -109,13 +109,13 @@ fn a_tree_goes_there_and_comes_back_by_way_of_the_daemon_and_without_it() {
 #[test]
 fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server() {
     let (server, home) = (server(), Home::new());
-    let folder = home.path("folder");
-    fs::create_dir(&folder).unwrap();
-    fs::write(folder.join("f"), "f").unwrap();
+    let directory = home.path("directory");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("f"), "f").unwrap();
     let target = home.path("target");
     let output = finish(
         cp(&home, &server)
-            .current_dir(&folder)
+            .current_dir(&directory)
             .arg("f")
             .arg(at(&server, &target)),
     );
@@ -123,7 +123,7 @@ fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server(
     assert_eq!(fs::read(&target).unwrap(), b"f");
     let output = finish(
         cp(&home, &server)
-            .current_dir(&folder)
+            .current_dir(&directory)
             .arg(format!("{}:.", server.alias()))
             .arg("home"),
     );
@@ -136,21 +136,21 @@ fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server(
 }
 
 #[test]
-fn neither_a_name_nor_the_working_folder_has_to_be_utf8() {
+fn neither_a_name_nor_the_working_directory_has_to_be_utf8() {
     let (server, home) = (server(), Home::new());
     let name = |text: &[u8]| OsStr::from_bytes(text).to_owned();
-    let folder = home.path("").join(name(b"folder\xff"));
+    let directory = home.path("").join(name(b"directory\xff"));
     let odd = name(b"a\xff\nb");
-    fs::create_dir(&folder).unwrap();
-    fs::write(folder.join(&odd), "odd").unwrap();
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join(&odd), "odd").unwrap();
     let mut there = OsString::from(format!("{}:", server.alias()));
-    there.push(folder.join(name(b"there\xfe")));
+    there.push(directory.join(name(b"there\xfe")));
     let back = name(b"back\xfd");
     for (from, to) in [(&odd, &there), (&there, &back)] {
-        let output = finish(cp(&home, &server).current_dir(&folder).arg(from).arg(to));
+        let output = finish(cp(&home, &server).current_dir(&directory).arg(from).arg(to));
         assert_status(&output, 0);
     }
-    assert_eq!(fs::read(folder.join(back)).unwrap(), b"odd");
+    assert_eq!(fs::read(directory.join(back)).unwrap(), b"odd");
 }
 
 #[test]
@@ -370,9 +370,9 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
     }
 }
 
-/// Bytes of what is in a folder, under whatever name.
-fn size(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else {
+/// Bytes of what is in a directory, under whatever name.
+fn size(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else {
         return 0;
     };
     entries
@@ -416,18 +416,18 @@ fn an_upload_whose_daemon_was_killed_is_gone_on_with() {
     killed_and_gone_on(ROUNDS, true, the_daemon);
 }
 
-/// A shell's words that have `program` run where `folder` is a disk of 6 MiB, and leave what is on it in `seen`. The disk is
-/// seen by nobody else and goes with the program. Root needs no namespace of users for it, which containers may lack.
-fn on_a_small_disk(folder: &Path, seen: &Path, program: &str) -> String {
+/// A shell's words that have `program` run where `directory` is a disk of 6 MiB, and leave what is on it in `seen`. The disk
+/// is seen by nobody else and goes with the program. Root needs no namespace of users for it, which containers may lack.
+fn on_a_small_disk(directory: &Path, seen: &Path, program: &str) -> String {
     let user = if rustix::process::geteuid().is_root() {
         ""
     } else {
         "-r"
     };
     format!(
-        "exec unshare -m {user} sh -c 'mount -t tmpfs -o size=6m tmpfs {folder} || exit 99\n\
-         {program}\nstatus=$?; cp -a {folder} {seen}.new; mv {seen}.new {seen}; exit $status'\n",
-        folder = folder.display(),
+        "exec unshare -m {user} sh -c 'mount -t tmpfs -o size=6m tmpfs {directory} || exit 99\n\
+         {program}\nstatus=$?; cp -a {directory} {seen}.new; mv {seen}.new {seen}; exit $status'\n",
+        directory = directory.display(),
         seen = seen.display(),
     )
 }
@@ -462,8 +462,8 @@ fn assert_whole_or_named(source: &Path, target: &Path, output: &Output) {
 fn on_a_full_disk_a_file_is_whole_or_named() {
     let home = Home::new();
     let [source, up, down] = ["source", "up", "down"].map(|name| home.path(name));
-    for folder in [&source, &up, &down] {
-        fs::create_dir(folder).unwrap();
+    for directory in [&source, &up, &down] {
+        fs::create_dir(directory).unwrap();
     }
     fs::write(source.join("large"), noise(12_000_000, 1)).unwrap();
     for n in 0..40 {

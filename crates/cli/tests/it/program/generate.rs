@@ -15,13 +15,13 @@ fn completions_and_man_pages_know_every_command() {
         assert!(asks || text(&output.stdout).contains("explain"), "{shell}");
     }
     assert!(completed(&home, &["expl"])[0].starts_with("explain\tShow "));
-    let folder = home.path("man");
-    assert_status(&finish(home.trunkline().arg("man").arg(&folder)), 0);
+    let directory = home.path("man");
+    assert_status(&finish(home.trunkline().arg("man").arg(&directory)), 0);
     for command in [
         "ssh", "run", "ls", "check", "close", "warm", "explain", "status", "stop", "daemon",
     ] {
         assert!(
-            folder.join(format!("trunkline-{command}.1")).exists(),
+            directory.join(format!("trunkline-{command}.1")).exists(),
             "{command}"
         );
     }
@@ -159,21 +159,21 @@ fn paths_are_completed_where_a_connection_is() {
     let (server, home) = (server(), Home::new());
     let config = server.ssh_config();
     let config = config.to_str().unwrap();
-    let folder = home.path("folder");
-    std::fs::create_dir_all(folder.join("a dir")).unwrap();
+    let directory = home.path("directory");
+    std::fs::create_dir_all(directory.join("a dir")).unwrap();
     for name in ["a\u{1b}[2J", "a$(id)", "b", ".a"] {
-        std::fs::write(folder.join(name), "").unwrap();
+        std::fs::write(directory.join(name), "").unwrap();
     }
-    std::os::unix::fs::symlink("a dir", folder.join("a link")).unwrap();
-    let begun = format!("testbed:{}/a", folder.display());
+    std::os::unix::fs::symlink("a dir", directory.join("a link")).unwrap();
+    let begun = format!("testbed:{}/a", directory.display());
     let paths = || completed(&home, &["cp", "-F", config, &begun]);
     assert_eq!(paths(), Vec::<String>::new());
     assert!(home.daemon().is_none());
     assert_status(&home.on(&server, "true"), 0);
-    let shown = |name: &str| format!("testbed:{}/{name}", folder.display());
+    let shown = |name: &str| format!("testbed:{}/{name}", directory.display());
     assert_eq!(paths(), [shown("a dir/"), shown("a link/"), shown("a$(id)")]);
     // Of many hosts, the first that is connected has them.
-    let on_each = format!(":{}/b", folder.display());
+    let on_each = format!(":{}/b", directory.display());
     for hosts in [&["-H", "testa,testbed"][..], &["--hosts=test*"], &["-wtestbed"]] {
         let words = [&["cp", "-F", config], hosts, &[&on_each]].concat();
         assert_eq!(completed(&home, &words), [on_each.as_str()], "{hosts:?}");
@@ -182,7 +182,7 @@ fn paths_are_completed_where_a_connection_is() {
     let line = format!("trunkline cp -F {config} {begun}");
     let replaced = begun.split_once(':').unwrap().1;
     let output = finish(home.trunkline().args(["complete", "bash", &line, replaced]));
-    let written = |name: &str| format!("{}/{name}\n", folder.display());
+    let written = |name: &str| format!("{}/{name}\n", directory.display());
     let expected = written("a\\ dir/") + &written("a\\ link/") + &written("a\\$\\(id\\)");
     assert_eq!(text(&output.stdout), expected);
     assert_eq!(server.authentications(), 1);
@@ -214,7 +214,7 @@ fn a_daemon_that_hangs_holds_up_no_completion() {
 fn bash_completes_with_the_script_that_is_printed() {
     let (server, home) = (server(), Home::new());
     let config = configuration(&home, &server);
-    let folder = std::path::Path::new(crate::home::program()).parent().unwrap();
+    let directory = std::path::Path::new(crate::home::program()).parent().unwrap();
     let script = "PATH=$BIN:$PATH; source <(trunkline completions bash)
         COMP_LINE=\"trunkline cp -F $CONFIG teste\" COMP_POINT=${#COMP_LINE}
         _trunkline trunkline teste cp 2>/dev/null
@@ -222,7 +222,7 @@ fn bash_completes_with_the_script_that_is_printed() {
     let mut command = home.command("bash");
     command
         .args(["-c", script])
-        .env("BIN", folder)
+        .env("BIN", directory)
         .env("CONFIG", &config);
     let output = finish(&mut command);
     assert_eq!(

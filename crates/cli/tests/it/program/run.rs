@@ -181,7 +181,8 @@ fn inventories_mean_what_they_mean_to_ansible() {
     );
 }
 
-/// A host of which the inventory says what only a playbook or another plugin can use failed, and is not left out of the count.
+/// A host of which the inventory says what only a playbook or another plugin can use failed, and is not left out of the
+/// count.
 #[test]
 fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
     let fleet = Fleet::of(1);
@@ -368,16 +369,16 @@ fn equal_output_is_shown_once() {
 #[test]
 fn output_goes_to_files_too() {
     let fleet = Fleet::of(2);
-    let folder = fleet.home.path("out/put");
-    let options = ["-H", "box[1-2]", "-O", folder.to_str().unwrap()];
+    let directory = fleet.home.path("out/put");
+    let options = ["-H", "box[1-2]", "-O", directory.to_str().unwrap()];
     assert_status(&fleet.run(&options, "echo out; echo err >&2"), 0);
     for host in ["box1", "box2"] {
         assert_eq!(
-            fs::read_to_string(folder.join(format!("{host}.stdout"))).unwrap(),
+            fs::read_to_string(directory.join(format!("{host}.stdout"))).unwrap(),
             "out\n"
         );
         assert_eq!(
-            fs::read_to_string(folder.join(format!("{host}.stderr"))).unwrap(),
+            fs::read_to_string(directory.join(format!("{host}.stderr"))).unwrap(),
             "err\n"
         );
     }

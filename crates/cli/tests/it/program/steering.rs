@@ -140,7 +140,7 @@ fn names_of_files_do_not_steer_the_terminal() {
         describe(&output)
     );
     assert_plain("cp -v", &output.stderr);
-    // Failures name them, too: folders stand where the files should go.
+    // Failures name them, too: directories stand where the files should go.
     for name in fs::read_dir(&there).unwrap().flatten() {
         let blocked = home.path("blocked/there").join(name.file_name());
         fs::create_dir_all(blocked.join("x")).unwrap();

@@ -150,9 +150,9 @@ fn a_configuration_that_cannot_be_read_is_named_with_its_line() {
 fn host_memory_that_cannot_be_kept_costs_nothing_but_speed() {
     let server = server();
     let spoil: [fn(&Home); 3] = [
-        // No folder, but a file.
+        // No directory, but a file.
         |home| fs::write(home.trunkline_dir().join("state"), "in the way").unwrap(),
-        // A folder where nothing can be made, by anybody.
+        // A directory where nothing can be made, by anybody.
         |home| std::os::unix::fs::symlink("/proc/sys", home.trunkline_dir().join("state")).unwrap(),
         // A log on a full disk.
         |home| {
@@ -214,7 +214,7 @@ fn a_place_for_the_sockets_that_cannot_serve_is_named() {
         std::os::unix::fs::MetadataExt::mode(&fs::metadata(&shared).unwrap()) & 0o7777,
         0o1777
     );
-    // Somebody else's. Nobody but root can give a folder away.
+    // Somebody else's. Nobody but root can give a directory away.
     if rustix::process::geteuid().is_root() {
         let theirs = home.path("theirs");
         fs::create_dir(&theirs).unwrap();
@@ -385,8 +385,8 @@ fn root_in_another_users_home_writes_nothing_there_and_says_so() {
     }
     let (server, home) = (server(), Home::new());
     let (jo, own) = (home.path("jo"), home.path("own"));
-    for folder in [&jo, &own] {
-        fs::create_dir(folder).unwrap();
+    for directory in [&jo, &own] {
+        fs::create_dir(directory).unwrap();
     }
     // Where a link of theirs leads, and where nothing is yet.
     std::os::unix::fs::symlink(&own, jo.join(".cache")).unwrap();

@@ -16,8 +16,8 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
         relay.set_rate(direction, Some(500_000));
     }
     let config = server.ssh_config_via("narrow", relay.addr()).unwrap();
-    let folder = home.path("folder");
-    fs::create_dir(&folder).unwrap();
+    let directory = home.path("directory");
+    fs::create_dir(&directory).unwrap();
     let page = home.path("report.html");
     let tune = |arguments: &[&str]| {
         let mut command = home.trunkline();
@@ -38,15 +38,15 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     // The daemon runs, and has an opinion on the host, before there is anything to remember.
     assert!(!explained().contains("tuned"));
 
-    let (page_name, folder_name) = (page.display().to_string(), folder.display().to_string());
+    let (page_name, directory_name) = (page.display().to_string(), directory.display().to_string());
     let options = [
         "--json",
         "--time",
         "8",
         "--size",
         "64M",
-        "--folder",
-        &folder_name,
+        "--directory",
+        &directory_name,
         "--report",
         &page_name,
     ];
@@ -67,7 +67,7 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     assert_eq!(report["choice"]["compression"], true, "{report:#}");
     assert!(report["ciphers"][0]["incompressible"]["down"].as_f64().unwrap() > 0.0);
     assert!(report["link"]["rtt"].as_f64().unwrap() > 0.0);
-    assert!(fs::read_dir(&folder).unwrap().next().is_none());
+    assert!(fs::read_dir(&directory).unwrap().next().is_none());
 
     let page = fs::read_to_string(page).unwrap();
     assert_eq!(page.matches("<svg").count(), 5, "{page}");
@@ -83,7 +83,11 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     let copied = |path: &str| {
         let mut command = home.trunkline();
         command.args(["cp", "--json", "-F"]).arg(&config);
-        let output = finish(command.arg(&source).arg(format!("narrow:{folder_name}/{path}")));
+        let output = finish(
+            command
+                .arg(&source)
+                .arg(format!("narrow:{directory_name}/{path}")),
+        );
         assert_status(&output, 0);
         text(&output.stdout)
     };

@@ -325,16 +325,16 @@ fn ansible_keeps_its_comments_and_its_order() {
 #[test]
 fn ansible_reads_the_file_that_was_set_up() {
     let home = Home::new();
-    let folders = ["own", "shared", "named"].map(|name| home.path(name));
-    for folder in &folders {
-        fs::create_dir(folder).unwrap();
+    let directories = ["own", "shared", "named"].map(|name| home.path(name));
+    for directory in &directories {
+        fs::create_dir(directory).unwrap();
         fs::write(
-            folder.join("ansible.cfg"),
+            directory.join("ansible.cfg"),
             "[ssh_connection]  ; comment\npipelining = true\n",
         )
         .unwrap();
     }
-    let [own, shared, named] = &folders;
+    let [own, shared, named] = &directories;
     fs::set_permissions(shared, fs::Permissions::from_mode(0o777)).unwrap();
     let none = home.path("none");
     for (cwd, variable, wanted) in [

@@ -94,9 +94,9 @@ fn what_stock_ssh_shows_on_a_terminal_is_recorded() {
     let stanza = Stanza::behind([server.host_entry("web")]);
     stanza.home.settings("record_hosts = [\"web\"]\n");
     assert_status(&stanza.run(&["-tt", "web", "echo sho''wn; exit 2"]), 2);
-    let folder = stanza.home.trunkline_dir().join("state/recordings");
+    let directory = stanza.home.trunkline_dir().join("state/recordings");
     let recorded = || {
-        let recording = fs::read_dir(&folder).ok()?.next()?.ok()?;
+        let recording = fs::read_dir(&directory).ok()?.next()?.ok()?;
         fs::read_to_string(recording.path()).ok()
     };
     wait_until("the recording is over", || {

@@ -66,7 +66,7 @@ fn stock_ssh_waits_for_a_daemon_that_is_stuck_and_fails_where_there_is_no_place_
     assert_eq!(server.authentications(), 1, "{}", server.log().text());
     assert_status(&finish(stanza.home.trunkline().args(["stop", "--now"])), 0);
     fs::remove_dir_all(stanza.home.trunkline_dir()).unwrap();
-    fs::write(stanza.home.trunkline_dir(), "not a folder").unwrap();
+    fs::write(stanza.home.trunkline_dir(), "not a directory").unwrap();
     assert_refused(&finish(strictly(&mut stanza.ssh()).args(["web", "true"])), "not");
     assert_eq!(server.authentications(), 1, "{}", server.log().text());
 }

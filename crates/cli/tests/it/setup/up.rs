@@ -38,7 +38,7 @@ fn ssh_does_not_wait_for_a_daemon_that_is_stuck() {
 fn ssh_goes_its_own_way_when_there_is_no_place_for_a_daemon() {
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
-    fs::write(stanza.home.trunkline_dir(), "not a folder").unwrap();
+    fs::write(stanza.home.trunkline_dir(), "not a directory").unwrap();
     stanza.succeed(&["web", "true"]);
 }
 
@@ -46,9 +46,9 @@ fn ssh_goes_its_own_way_when_there_is_no_place_for_a_daemon() {
 fn a_foreign_file_where_the_socket_should_be_is_left_alone() {
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
-    let folder = stanza.home.trunkline_dir().join("mux");
-    fs::create_dir_all(&folder).unwrap();
-    let file = folder.join(format!("{}@web:{}", server.user(), server.port()));
+    let directory = stanza.home.trunkline_dir().join("mux");
+    fs::create_dir_all(&directory).unwrap();
+    let file = directory.join(format!("{}@web:{}", server.user(), server.port()));
     fs::write(&file, "mine").unwrap();
     stanza.succeed(&["web", "true"]);
     assert_eq!(fs::read(&file).unwrap(), b"mine");

@@ -1,6 +1,7 @@
 //! `ansible-inventory`'s answers, remembered: it takes the better part of a second to give one.
 //!
-//! An answer is one file in the caller's cache directory. It holds what [`Inventory`] keeps, and nothing else of the inventory.
+//! An answer is one file in the caller's cache directory. It holds what [`Inventory`] keeps, and nothing else of the
+//! inventory.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -80,12 +81,12 @@ impl Key {
                 return None;
             }
             key.add(source, Part::Source)?;
-            let folder = if about.is_dir() {
+            let directory = if about.is_dir() {
                 Some(source.as_path())
             } else {
                 source.parent()
             };
-            key.add_variables(folder?)?;
+            key.add_variables(directory?)?;
         }
         key.add_variables(&world.cwd)?;
         let home = world.var("HOME").map(|home| Path::new(home).join(".ansible.cfg"));
@@ -102,9 +103,9 @@ impl Key {
         Some(key)
     }
 
-    fn add_variables(&mut self, folder: &Path) -> Option<()> {
-        self.add(&folder.join("group_vars"), Part::Variables)?;
-        self.add(&folder.join("host_vars"), Part::Variables)
+    fn add_variables(&mut self, directory: &Path) -> Option<()> {
+        self.add(&directory.join("group_vars"), Part::Variables)?;
+        self.add(&directory.join("host_vars"), Part::Variables)
     }
 
     /// Adds a file, or all that is in a directory; `None` where something in it has to be asked each time.
@@ -177,9 +178,9 @@ impl Key {
             inventory: &'a Inventory,
         }
         let place = self.place(world).ok_or(io::ErrorKind::NotFound)?;
-        let folder = place.parent().ok_or(io::ErrorKind::NotFound)?;
-        own::make_directory(folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        let directory = place.parent().ok_or(io::ErrorKind::NotFound)?;
+        own::make_directory(directory)?;
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
         serde_json::to_writer(&mut file, &Remembered { key: self, inventory })?;
         file.flush()?;
         file.persist(place)?;
@@ -188,11 +189,11 @@ impl Key {
 
     /// One file for each list of sources: what it says of them is replaced.
     fn place(&self, world: &World) -> Option<PathBuf> {
-        let folder = |name: &str| world.var(name).map(Path::new).filter(|path| path.is_absolute());
-        let cache = folder("TRUNKLINE_DIR")
-            .map(|folder| folder.join("cache"))
-            .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("trunkline")))
-            .or_else(|| Some(folder("HOME")?.join(".cache/trunkline")))?;
+        let directory = |name: &str| world.var(name).map(Path::new).filter(|path| path.is_absolute());
+        let cache = directory("TRUNKLINE_DIR")
+            .map(|directory| directory.join("cache"))
+            .or_else(|| Some(directory("XDG_CACHE_HOME")?.join("trunkline")))
+            .or_else(|| Some(directory("HOME")?.join(".cache/trunkline")))?;
         // Another version of this program may keep other variables.
         let variables: Vec<_> = super::known_variables().collect();
         let name = hash(&(&self.sources, &self.cwd, &self.program, variables));

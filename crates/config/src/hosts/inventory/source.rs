@@ -18,7 +18,7 @@ use crate::ssh_config::World;
 pub(super) fn ansible_inventory(world: &World) -> Option<PathBuf> {
     let path = world.var("PATH")?;
     std::env::split_paths(path)
-        .map(|folder| world.absolute(&folder).join("ansible-inventory"))
+        .map(|directory| world.absolute(&directory).join("ansible-inventory"))
         .find(|program| {
             program
                 .metadata()

@@ -9,30 +9,30 @@ use super::*;
 
 /// A directory of inventory files, with a PATH on which there is what the test puts into `bin`.
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     world: World,
 }
 
 impl Place {
     fn new(files: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let env = [
             (
                 "PATH".into(),
-                format!("{}/bin:/bin:/usr/bin", folder.path().display()).into(),
+                format!("{}/bin:/bin:/usr/bin", directory.path().display()).into(),
             ),
-            ("HOME".into(), folder.path().join("home").into()),
+            ("HOME".into(), directory.path().join("home").into()),
         ];
         let place = Self {
             world: World {
-                cwd: folder.path().into(),
+                cwd: directory.path().into(),
                 umask: 0o22,
                 env: env.into(),
                 vantage: crate::ssh_config::Vantage::default(),
                 limits: crate::ssh_config::Limits::default(),
                 terminal: Default::default(),
             },
-            folder,
+            directory,
         };
         for (name, text) in files {
             place.write(name, text);
@@ -41,7 +41,7 @@ impl Place {
     }
 
     fn write(&self, name: &str, text: &str) {
-        let path = self.folder.path().join(name);
+        let path = self.directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, text).unwrap();
         if text.starts_with("#!") {
@@ -55,7 +55,7 @@ impl Place {
 
     /// Returns the number of times that `ansible-inventory` was run.
     fn runs(&self) -> usize {
-        fs::read_to_string(self.folder.path().join("runs")).map_or(0, |runs| runs.lines().count())
+        fs::read_to_string(self.directory.path().join("runs")).map_or(0, |runs| runs.lines().count())
     }
 }
 
@@ -307,7 +307,7 @@ async fn what_scripts_plugins_and_pipes_say_is_asked_each_time() {
         ANSIBLE,
         ("script", "#!/bin/sh\n"),
         ("cloud.yml", "plugin: amazon.aws.aws_ec2\n"),
-        ("folder/deep/cloud.yml", "plugin: x\n"),
+        ("directory/deep/cloud.yml", "plugin: x\n"),
     ]);
     for name in ["script", "cloud.yml"] {
         let runs = place.runs();
@@ -319,7 +319,7 @@ async fn what_scripts_plugins_and_pipes_say_is_asked_each_time() {
     assert_eq!(
         memory::Key::new(
             Path::new("/bin/sh"),
-            &[place.folder.path().join("folder")],
+            &[place.directory.path().join("directory")],
             &place.world
         ),
         None
@@ -337,7 +337,7 @@ async fn without_ansible_or_a_file_or_an_answer_it_says_so() {
     place
         .world
         .env
-        .insert("PATH".into(), place.folder.path().join("bin").into());
+        .insert("PATH".into(), place.directory.path().join("bin").into());
     let error = place.load("hosts").await.unwrap_err();
     assert!(matches!(error, InventoryError::NoAnsible), "{error}");
     place.write(

@@ -18,10 +18,10 @@ const TYPES: [(&str, &str); 5] = [
 const PASSPHRASE: &str = "correct horse";
 
 /// Runs a program that must succeed and returns what it wrote.
-fn run(program: &str, args: &[&str], folder: &Path) -> String {
+fn run(program: &str, args: &[&str], directory: &Path) -> String {
     let ran = Command::new(program)
         .args(args)
-        .current_dir(folder)
+        .current_dir(directory)
         .stdin(Stdio::null())
         .output();
     let ran = ran.unwrap_or_else(|error| panic!("this test needs {program}: {error}"));
@@ -33,7 +33,7 @@ fn run(program: &str, args: &[&str], folder: &Path) -> String {
     String::from_utf8(ran.stdout).unwrap()
 }
 
-fn generate(folder: &TempDir, kind: (&str, &str), passphrase: &str, more: &[&str]) -> PathBuf {
+fn generate(directory: &TempDir, kind: (&str, &str), passphrase: &str, more: &[&str]) -> PathBuf {
     let args = [
         "-q",
         "-t",
@@ -47,8 +47,8 @@ fn generate(folder: &TempDir, kind: (&str, &str), passphrase: &str, more: &[&str
         "-f",
         "key",
     ];
-    run("ssh-keygen", &[&args[..], more].concat(), folder.path());
-    folder.path().join("key")
+    run("ssh-keygen", &[&args[..], more].concat(), directory.path());
+    directory.path().join("key")
 }
 
 /// `ssh-keygen -y` prints the same public key.
@@ -64,7 +64,7 @@ fn assert_public_half(key: &PrivateKey, path: &Path, passphrase: &str) {
 }
 
 /// Both `ssh-keygen -Y` (PROTOCOL.sshsig) and the protocol crate accept signatures made with the key.
-fn assert_signs(key: &PrivateKey, folder: &TempDir) {
+fn assert_signs(key: &PrivateKey, directory: &TempDir) {
     for algorithm in key.signature_algorithms() {
         let signature = key.sign(algorithm, b"message").unwrap();
         signature::verify(key.public_blob(), algorithm, &signature, b"message").unwrap();
@@ -82,12 +82,12 @@ fn assert_signs(key: &PrivateKey, folder: &TempDir) {
             .finish();
         let armor = STANDARD.encode(body);
         let text = format!("-----BEGIN SSH SIGNATURE-----\n{armor}\n-----END SSH SIGNATURE-----\n");
-        fs::write(folder.path().join("sig"), text).unwrap();
-        fs::write(folder.path().join("message"), "message").unwrap();
+        fs::write(directory.path().join("sig"), text).unwrap();
+        fs::write(directory.path().join("message"), "message").unwrap();
         let checked = Command::new("ssh-keygen")
             .args(["-Y", "check-novalidate", "-n", "file", "-s", "sig"])
-            .current_dir(folder.path())
-            .stdin(fs::File::open(folder.path().join("message")).unwrap())
+            .current_dir(directory.path())
+            .stdin(fs::File::open(directory.path().join("message")).unwrap())
             .output()
             .expect("this test needs ssh-keygen");
         assert!(
@@ -107,8 +107,8 @@ fn every_type_in_every_format_of_ssh_keygen_loads_and_signs() {
                 if (kind.0, format) == ("ed25519", "PKCS8") {
                     continue;
                 }
-                let folder = tempfile::tempdir().unwrap();
-                let path = generate(&folder, kind, passphrase, &["-m", format]);
+                let directory = tempfile::tempdir().unwrap();
+                let path = generate(&directory, kind, passphrase, &["-m", format]);
                 fs::remove_file(with_suffix(&path, ".pub")).unwrap();
                 let file = KeyFile::open(&path).unwrap();
                 assert_eq!(file.is_encrypted(), !passphrase.is_empty(), "{kind:?} {format}");
@@ -127,7 +127,7 @@ fn every_type_in_every_format_of_ssh_keygen_loads_and_signs() {
                 }
                 let key = file.unlock(Some(passphrase), 0).unwrap();
                 assert_public_half(&key, &path, passphrase);
-                assert_signs(&key, &folder);
+                assert_signs(&key, &directory);
             }
         }
     }
@@ -135,8 +135,8 @@ fn every_type_in_every_format_of_ssh_keygen_loads_and_signs() {
 
 #[test]
 fn an_encrypted_openssh_key_shows_its_public_half_without_passphrase() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = generate(&folder, TYPES[0], PASSPHRASE, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = generate(&directory, TYPES[0], PASSPHRASE, &[]);
     let public = PublicKey::parse(&fs::read(with_suffix(&path, ".pub")).unwrap()).unwrap();
     fs::remove_file(with_suffix(&path, ".pub")).unwrap();
     let file = KeyFile::open(&path).unwrap();
@@ -154,14 +154,14 @@ fn every_cipher_of_ssh_keygen_opens_or_says_what_to_do() {
         "chacha20-poly1305@openssh.com",
     ];
     for cipher in ciphers {
-        let folder = tempfile::tempdir().unwrap();
-        let path = generate(&folder, TYPES[0], PASSPHRASE, &["-Z", cipher, "-a", "4"]);
+        let directory = tempfile::tempdir().unwrap();
+        let path = generate(&directory, TYPES[0], PASSPHRASE, &["-Z", cipher, "-a", "4"]);
         PrivateKey::load(&path, Some(PASSPHRASE)).unwrap_or_else(|error| panic!("{cipher}: {error}"));
         let wrong = PrivateKey::load(&path, Some("wrong"));
         assert!(matches!(wrong, Err(KeyError::WrongPassphrase { .. })), "{cipher}");
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = generate(&folder, TYPES[0], PASSPHRASE, &["-Z", "3des-cbc"]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = generate(&directory, TYPES[0], PASSPHRASE, &["-Z", "3des-cbc"]);
     let refused = PrivateKey::load(&path, Some(PASSPHRASE)).unwrap_err().to_string();
     assert!(refused.contains("ssh-keygen -p"), "{refused}");
 }
@@ -170,16 +170,16 @@ fn every_cipher_of_ssh_keygen_opens_or_says_what_to_do() {
 fn numbers_with_leading_zeros_load() {
     // Every fourth key on P-521 has such a number.
     for _ in 0..24 {
-        let folder = tempfile::tempdir().unwrap();
-        let path = generate(&folder, ("ecdsa", "521"), "", &[]);
-        assert_signs(&PrivateKey::load(&path, None).unwrap(), &folder);
+        let directory = tempfile::tempdir().unwrap();
+        let path = generate(&directory, ("ecdsa", "521"), "", &[]);
+        assert_signs(&PrivateKey::load(&path, None).unwrap(), &directory);
     }
 }
 
 #[test]
 fn what_openssl_writes_loads_or_says_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let openssl = |args: &[&str]| run("openssl", args, folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let openssl = |args: &[&str]| run("openssl", args, directory.path());
     openssl(&["genpkey", "-algorithm", "ed25519", "-out", "ed25519"]);
     openssl(&["ecparam", "-name", "secp384r1", "-genkey", "-out", "ec"]);
     openssl(&["genrsa", "-out", "rsa", "2048"]);
@@ -244,22 +244,25 @@ fn what_openssl_writes_loads_or_says_what_to_do() {
         "rsa-des3",
         "p8-des3",
     ] {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let loaded = PrivateKey::load(&path, Some("x"));
         if name.ends_with("des3") {
             let said = loaded.unwrap_err().to_string();
             assert!(said.contains("ssh-keygen -p -f"), "{said}");
         } else {
-            assert_signs(&loaded.unwrap_or_else(|error| panic!("{name}: {error}")), &folder);
+            assert_signs(
+                &loaded.unwrap_or_else(|error| panic!("{name}: {error}")),
+                &directory,
+            );
         }
     }
 }
 
 #[test]
 fn a_key_that_would_take_hours_to_open_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let ed25519 = generate(&folder, TYPES[0], "x", &["-a", "4"]);
+    let directory = tempfile::tempdir().unwrap();
+    let ed25519 = generate(&directory, TYPES[0], "x", &["-a", "4"]);
     // The rounds stand behind the salt, which has 16 bytes.
     let text = fs::read_to_string(&ed25519).unwrap();
     let base64: String = text.lines().filter(|line| !line.starts_with('-')).collect();
@@ -284,8 +287,8 @@ fn a_key_that_would_take_hours_to_open_is_refused_at_once() {
         "{said}"
     );
 
-    let folder = tempfile::tempdir().unwrap();
-    let plain = generate(&folder, TYPES[1], "", &["-m", "PEM"]);
+    let directory = tempfile::tempdir().unwrap();
+    let plain = generate(&directory, TYPES[1], "", &["-m", "PEM"]);
     for (costs, words) in [
         (&["-iter", "10000001"][..], "10000001 iterations of PBKDF2"),
         (
@@ -301,7 +304,7 @@ fn a_key_that_would_take_hours_to_open_is_refused_at_once() {
             "17 times",
         ),
     ] {
-        let path = folder.path().join("p8");
+        let path = directory.path().join("p8");
         let made = Command::new("openssl")
             .args(["pkcs8", "-topk8", "-passout", "pass:x", "-in"])
             .arg(&plain)
@@ -319,8 +322,8 @@ fn a_key_that_would_take_hours_to_open_is_refused_at_once() {
 
 #[test]
 fn a_key_that_others_can_read_is_refused_but_its_public_half_is_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = generate(&folder, TYPES[0], "", &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = generate(&directory, TYPES[0], "", &[]);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let file = KeyFile::open(&path).unwrap();
     assert!(file.public_key().is_some());
@@ -333,8 +336,8 @@ fn a_key_that_others_can_read_is_refused_but_its_public_half_is_not() {
 
 #[test]
 fn a_short_rsa_key_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = generate(&folder, ("rsa", "1024"), "", &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = generate(&directory, ("rsa", "1024"), "", &[]);
     let refused = PrivateKey::load(&path, None);
     assert!(
         matches!(
@@ -347,8 +350,8 @@ fn a_short_rsa_key_is_refused() {
         ),
         "{refused:?}"
     );
-    let folder = tempfile::tempdir().unwrap();
-    let path = generate(&folder, ("rsa", "2048"), "", &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = generate(&directory, ("rsa", "2048"), "", &[]);
     let refused = KeyFile::open(&path).unwrap().unlock(None, 3072);
     assert!(
         matches!(
@@ -365,8 +368,8 @@ fn a_short_rsa_key_is_refused() {
 
 #[test]
 fn a_public_half_of_another_key_is_refused() {
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let path = generate(&folder, TYPES[0], "", &[]);
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = generate(&directory, TYPES[0], "", &[]);
     let other = generate(&other, TYPES[0], "", &[]);
     fs::copy(with_suffix(&other, ".pub"), with_suffix(&path, ".pub")).unwrap();
     assert!(matches!(
@@ -377,8 +380,8 @@ fn a_public_half_of_another_key_is_refused() {
 
 #[test]
 fn a_public_key_file_is_an_identity_that_only_the_agent_can_use() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = generate(&folder, TYPES[0], "", &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = generate(&directory, TYPES[0], "", &[]);
     let public = with_suffix(&path, ".pub");
     assert!(!KeyFile::open(&public).unwrap().has_private_half());
     fs::remove_file(&path).unwrap();
@@ -389,8 +392,8 @@ fn a_public_key_file_is_an_identity_that_only_the_agent_can_use() {
 
 #[test]
 fn the_handle_of_a_security_key_is_left_to_the_agent() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("key");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("key");
     let public = Writer::new()
         .string("sk-ssh-ed25519@openssh.com")
         .string([1; 32])
@@ -434,8 +437,8 @@ fn certificates_are_found_beside_every_type_of_key_and_only_their_own() {
     let stranger = tempfile::tempdir().unwrap();
     let stranger = generate(&stranger, TYPES[0], "", &[]);
     for kind in TYPES {
-        let folder = tempfile::tempdir().unwrap();
-        let path = generate(&folder, kind, "", &[]);
+        let directory = tempfile::tempdir().unwrap();
+        let path = generate(&directory, kind, "", &[]);
         sign(&with_suffix(&path, ".pub"));
         let file = KeyFile::open(&path).unwrap();
         let certificate = file.certificate().unwrap_or_else(|| panic!("{kind:?}"));
@@ -458,8 +461,8 @@ fn certificates_are_found_beside_every_type_of_key_and_only_their_own() {
 fn a_key_in_memory_is_as_good_as_its_file() {
     for kind in TYPES {
         for passphrase in ["", PASSPHRASE] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = generate(&folder, kind, passphrase, &[]);
+            let directory = tempfile::tempdir().unwrap();
+            let path = generate(&directory, kind, passphrase, &[]);
             let content = Zeroizing::new(fs::read(&path).unwrap());
             fs::remove_file(&path).unwrap();
             let key = KeyFile::in_memory("the program's key", content).unwrap();
@@ -484,16 +487,16 @@ fn a_key_in_memory_is_bounded_and_not_shown() {
     let nonsense = KeyFile::in_memory("the program's key", Zeroizing::new(b"nonsense".to_vec()));
     let message = nonsense.map(drop).unwrap_err().to_string();
     assert!(message.starts_with("the program's key"), "{message}");
-    let folder = tempfile::tempdir().unwrap();
-    let content = fs::read(generate(&folder, ("ed25519", "256"), "", &[])).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let content = fs::read(generate(&directory, ("ed25519", "256"), "", &[])).unwrap();
     let key = KeyFile::in_memory("k", Zeroizing::new(content)).unwrap();
     assert!(format!("{key:?}").contains("Content(..)"));
 }
 
 #[test]
 fn a_key_signs_with_no_other_types_algorithm() {
-    let folder = tempfile::tempdir().unwrap();
-    let key = PrivateKey::load(&generate(&folder, ("rsa", "2048"), "", &[]), None).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let key = PrivateKey::load(&generate(&directory, ("rsa", "2048"), "", &[]), None).unwrap();
     assert_eq!(key.signature_algorithms(), ["rsa-sha2-512", "rsa-sha2-256"]);
     for algorithm in ["ssh-rsa", "ssh-ed25519", ""] {
         assert!(matches!(

@@ -6,13 +6,13 @@ use super::*;
 
 /// A directory with a configuration file, and a world that stands in it.
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     world: World,
 }
 
 impl Place {
     fn new(config: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let env = [
             ("PATH", "/usr/bin:/bin"),
             ("SSH_AUTH_SOCK", "/agent"),
@@ -24,21 +24,21 @@ impl Place {
             .collect();
         let place = Self {
             world: World {
-                cwd: folder.path().into(),
+                cwd: directory.path().into(),
                 umask: 0o22,
                 env,
                 vantage: crate::ssh_config::Vantage::default(),
                 limits: crate::ssh_config::Limits::default(),
                 terminal: Default::default(),
             },
-            folder,
+            directory,
         };
         place.write("config", config);
         place
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -127,7 +127,7 @@ async fn only_what_takes_part_in_an_answer_asks_again() {
 }
 
 #[tokio::test]
-async fn a_relative_path_binds_an_answer_to_its_folder() {
+async fn a_relative_path_binds_an_answer_to_its_directory() {
     let mut place = Place::new("Host db\n IdentityFile key\n");
     let resolver = Resolver::new();
     resolver.resolve(&place.request("db")).await.unwrap();
@@ -417,7 +417,7 @@ fn this_program_under_the_name_of_ssh_is_passed_over() {
     let place = Place::new("");
     std::os::unix::fs::symlink(std::env::current_exe().unwrap(), place.path("ssh")).unwrap();
     let mut world = place.world.clone();
-    let path = std::env::join_paths([place.folder.path(), Path::new("/usr/bin")]).unwrap();
+    let path = std::env::join_paths([place.directory.path(), Path::new("/usr/bin")]).unwrap();
     world.env.insert("PATH".into(), path);
     assert_eq!(ssh_program(&world).unwrap(), Path::new("/usr/bin/ssh"));
 }

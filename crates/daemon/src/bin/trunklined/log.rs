@@ -1,7 +1,7 @@
 //! The daemon's log: its standard error, as long as that is the file of its place.
 //!
-//! What is written there may be brought about by a server, as often as it likes: so much is written in a row and then so much a
-//! second, and of what was written no more is kept than two files of a bounded size.
+//! What is written there may be brought about by a server, as often as it likes: so much is written in a row and then so
+//! much a second, and of what was written no more is kept than two files of a bounded size.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -239,17 +239,17 @@ mod tests {
 
     #[test]
     fn the_old_file_is_replaced_by_the_full_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("daemon.log");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("daemon.log");
         for text in ["first", "second"] {
             std::fs::write(&file, text).unwrap();
             put_aside(&file).unwrap();
         }
-        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
         assert_eq!(
             (read("daemon.log"), read("daemon.log.old")),
             (String::new(), "second".into())
         );
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
     }
 }

@@ -75,14 +75,14 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = if args.settings {
         settings::print()
-    } else if let Some(folder) = &args.verify_audit {
-        match verify_audit(folder.as_deref(), &args) {
+    } else if let Some(directory) = &args.verify_audit {
+        match verify_audit(directory.as_deref(), &args) {
             Ok(true) => Ok(()),
             Ok(false) => return ExitCode::FAILURE,
             Err(error) => Err(error),
         }
-    } else if let Some(folder) = &args.show_audit {
-        show_audit(folder.as_deref(), &args)
+    } else if let Some(directory) = &args.show_audit {
+        show_audit(directory.as_deref(), &args)
     } else if args.private {
         private()
     } else {
@@ -104,9 +104,9 @@ fn main() -> ExitCode {
 }
 
 /// Checks an audit trail; whether it is as it was written.
-fn verify_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
-    let folder = trail(folder)?;
-    let (intact, text) = trunkline_daemon::verify_audit(&folder, args.head.as_deref(), args.json)?;
+fn verify_audit(directory: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
+    let directory = trail(directory)?;
+    let (intact, text) = trunkline_daemon::verify_audit(&directory, args.head.as_deref(), args.json)?;
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(intact),
@@ -114,21 +114,21 @@ fn verify_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
 }
 
 /// Where an audit trail is.
-fn trail(folder: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let folder = match folder {
-        Some(folder) => folder.to_owned(),
+fn trail(directory: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let directory = match directory {
+        Some(directory) => directory.to_owned(),
         None => place()?.audit(),
     };
     anyhow::ensure!(
-        folder.exists(),
+        directory.exists(),
         "there is no audit trail in {}; to start one, set `audit = \"on\"` in config.toml",
-        folder.display()
+        directory.display()
     );
-    Ok(folder)
+    Ok(directory)
 }
 
 /// Prints the records of an audit trail.
-fn show_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<()> {
+fn show_audit(directory: Option<&Path>, args: &Args) -> anyhow::Result<()> {
     let filter = trunkline_daemon::AuditFilter {
         host: args.host.clone(),
         since: args
@@ -139,7 +139,7 @@ fn show_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<()> {
         who: args.who.clone(),
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let shown = trunkline_daemon::show_audit(&trail(folder)?, &filter, args.json, &mut out);
+    let shown = trunkline_daemon::show_audit(&trail(directory)?, &filter, args.json, &mut out);
     match shown.and_then(|()| Ok(out.flush()?)) {
         // Nobody reads any more.
         Err(error) if is_broken_pipe(&error) => Ok(()),
@@ -185,7 +185,7 @@ fn daemon(detach: bool) -> anyhow::Result<()> {
 fn serve(detach: bool) -> anyhow::Result<()> {
     let place = place()?;
     let settings = Settings::read(&place.config)?;
-    // No folder of the caller's stays in use. Those of the place are absolute.
+    // No directory of the caller's stays in use. Those of the place are absolute.
     let _ = std::env::set_current_dir("/");
     runtime()?.block_on(async {
         let claim = match Claim::take(&place, activation::socket()?) {
@@ -266,8 +266,8 @@ fn private() -> anyhow::Result<()> {
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    // A session that asks for a forwarding is sixty futures deep. Unoptimised, as tests build them, they took the usual 2 MiB;
-    // what a thread does not use of its stack is not there.
+    // A session that asks for a forwarding is sixty futures deep. Unoptimised, as tests build them, they took the usual 2
+    // MiB; what a thread does not use of its stack is not there.
     builder.thread_stack_size(8 * 1024 * 1024);
     builder.enable_all().build().context("starting the runtime")
 }
@@ -279,7 +279,7 @@ fn place() -> anyhow::Result<Place> {
 /// Where host memory goes. It is a cache: without a place for it, only speed is lost.
 fn memory_place(place: &Place) -> MemoryPlace {
     match place.make_state() {
-        Ok(()) => MemoryPlace::Folder(place.state.clone()),
+        Ok(()) => MemoryPlace::Directory(place.state.clone()),
         Err(error) => {
             tracing::warn!("host memory is not kept: {error}");
             MemoryPlace::Process

@@ -255,8 +255,8 @@ mod tests {
 
     #[test]
     fn a_recording_has_the_form_of_asciicast_3() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.cast");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.cast");
         let mut cast = Cast::new(path.clone(), header());
         cast.add(output(1500, "a\u{1b}[1m\r\n".as_bytes()));
         cast.add(event(1750, Kind::Resize(100, 30)));
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn characters_that_come_in_pieces_are_whole_and_what_is_none_is_replaced() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.cast");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.cast");
         let mut cast = Cast::new(path.clone(), header());
         for byte in "é→".as_bytes() {
             cast.add(output(0, &[*byte]));
@@ -304,10 +304,10 @@ mod tests {
 
     #[test]
     fn nothing_is_written_where_nothing_has_happened() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut cast = Cast::new(folder.path().join("a.cast"), header());
+        let directory = tempfile::tempdir().unwrap();
+        let mut cast = Cast::new(directory.path().join("a.cast"), header());
         cast.flush();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_host_is_called_its_file_is_in_the_folder() {
+    fn whatever_a_host_is_called_its_file_is_in_the_directory() {
         let name = file_name(UNIX_EPOCH, "../é/x", 1);
         assert!(name.starts_with("1970-01-01T00-00-00Z-..___x-"), "{name}");
         assert!(!name.contains('/'));

@@ -32,13 +32,15 @@ pub(crate) struct Args {
     /// Its site: hosts of that site are reached by its nodes only.
     #[arg(long, value_name = "SITE")]
     site: Option<String>,
-    /// Trust these certificate authorities (PEM) as well as the system's, for a NATS certificate of an authority of your own.
+    /// Trust these certificate authorities (PEM) as well as the system's, for a NATS certificate of an authority of your
+    /// own.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Use this ssh_config to reach hosts, instead of the user's and the system's.
     #[arg(long, value_name = "FILE")]
     ssh_config: Option<PathBuf>,
-    /// A public key whose jobs are executed here, on all hosts; may be given several times. Narrower rules stand in fleet.toml.
+    /// A public key whose jobs are executed here, on all hosts; may be given several times. Narrower rules stand in
+    /// fleet.toml.
     #[arg(long, value_name = "KEY")]
     allow: Vec<String>,
 }
@@ -69,7 +71,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         name: name.clone(),
         site: settings.site.clone(),
         at_once: settings.at_once,
-        folder: place.state.clone(),
+        directory: place.state.clone(),
         allow: Arc::new(AllowFile::new(&place, given)),
     };
     let (tell, told) = mpsc::channel(4);

@@ -146,7 +146,7 @@ impl Settings {
             file.display()
         );
         ensure!(settings.at_once > 0, "{}: at_once is at least 1", file.display());
-        let folder = file.parent().unwrap_or(Path::new("/"));
+        let directory = file.parent().unwrap_or(Path::new("/"));
         let paths = [
             &mut settings.nkey,
             &mut settings.credentials,
@@ -154,7 +154,7 @@ impl Settings {
             &mut settings.ssh_config,
         ];
         for path in paths.into_iter().flatten() {
-            *path = folder.join(&*path);
+            *path = directory.join(&*path);
         }
         Ok(Some(settings))
     }
@@ -244,8 +244,8 @@ impl Settings {
 
 fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
     let writing = || format!("writing {}", file.display());
-    if let Some(folder) = file.parent() {
-        own::make_directory(folder).with_context(writing)?;
+    if let Some(directory) = file.parent() {
+        own::make_directory(directory).with_context(writing)?;
     }
     let opened = OpenOptions::new()
         .write(true)

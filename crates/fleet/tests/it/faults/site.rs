@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use trunkline_fleet::bucket::{Access, Bucket, Charter};
 use trunkline_fleet::state::Terms;
-use trunkline_testkit::{LightServer, Relay, folder};
+use trunkline_testkit::{LightServer, Relay, directory};
 
 use crate::log::{last_words, log_at};
 use crate::nats::{Nats, charter, made};
@@ -62,7 +62,7 @@ impl Site {
 /// A node: `trunkline-fleet join`, and the daemon that it starts.
 pub(crate) struct Node {
     pub(super) name: String,
-    folder: TempDir,
+    directory: TempDir,
     /// Its paths to the servers.
     relays: Vec<Relay>,
     process: Option<Child>,
@@ -71,7 +71,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(number: usize, servers: &[Nats], submitter: &KeyPair, ssh_config: &Path) -> Self {
         let name = format!("n{number}");
-        let folder = folder().unwrap();
+        let directory = directory().unwrap();
         let relay = |server: &Nats| Relay::to(([127, 0, 0, 1], server.port()).into()).unwrap();
         let relays: Vec<Relay> = servers.iter().map(relay).collect();
         let urls = relays
@@ -83,10 +83,10 @@ impl Node {
             urls.collect::<Vec<_>>().join(","),
             submitter.public_key()
         );
-        fs::write(folder.path().join("fleet.toml"), text).unwrap();
+        fs::write(directory.path().join("fleet.toml"), text).unwrap();
         Self {
             name,
-            folder,
+            directory,
             relays,
             process: None,
         }
@@ -98,7 +98,7 @@ impl Node {
 
     /// In a mount namespace of its own, where its state is on a disk of 2 MiB.
     pub(crate) fn start_on_a_small_disk(&mut self) {
-        let state = self.folder.path().join("state");
+        let state = self.directory.path().join("state");
         fs::create_dir(&state).unwrap();
         let mut unshare = Command::new("unshare");
         unshare
@@ -119,7 +119,7 @@ impl Node {
         if !is_root() {
             enter.args(["-U", "--preserve-credentials"]);
         }
-        let filler = self.folder.path().join("state/filler");
+        let filler = self.directory.path().join("state/filler");
         // That it ends for want of room is the point.
         let filled = enter
             .args(["sh", "-c", "cat /dev/zero >\"$0\" 2>/dev/null; test -s \"$0\""])
@@ -131,11 +131,11 @@ impl Node {
 
     pub(crate) fn start_as(&mut self, command: &mut Command) {
         let process = command
-            .env("TRUNKLINE_DIR", self.folder.path())
+            .env("TRUNKLINE_DIR", self.directory.path())
             .env_remove("SSH_AUTH_SOCK")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log_at(&self.folder.path().join("node.log")))
+            .stderr(log_at(&self.directory.path().join("node.log")))
             .spawn()
             .unwrap();
         self.process = Some(process);
@@ -178,7 +178,7 @@ impl Node {
     }
 
     fn signal_daemon(&self, signal: Signal) {
-        for pid in daemons_of(self.folder.path()) {
+        for pid in daemons_of(self.directory.path()) {
             let _ = kill_process(pid, signal);
         }
     }
@@ -210,7 +210,7 @@ impl Node {
             .as_ref()
             .and_then(|node| Pid::from_raw(node.id().cast_signed()));
         let pid = match name {
-            "trunklined" => daemons_of(self.folder.path()).first().copied(),
+            "trunklined" => daemons_of(self.directory.path()).first().copied(),
             _ => node,
         };
         let path = format!("/proc/{}/maps", pid.unwrap().as_raw_nonzero());
@@ -219,7 +219,7 @@ impl Node {
 
     /// The end of what it has said.
     pub(crate) fn log(&self) -> String {
-        last_words(&self.name, &self.folder.path().join("node.log"))
+        last_words(&self.name, &self.directory.path().join("node.log"))
     }
 }
 
@@ -227,8 +227,8 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.kill(true);
         // A daemon that was being started when it was looked for.
-        while self.folder.path().join("control.sock").exists() {
-            let daemons = daemons_of(self.folder.path());
+        while self.directory.path().join("control.sock").exists() {
+            let daemons = daemons_of(self.directory.path());
             if daemons.is_empty() {
                 break;
             }
@@ -245,8 +245,8 @@ fn is_root() -> bool {
 }
 
 /// The daemons that were started with this directory.
-fn daemons_of(folder: &Path) -> Vec<Pid> {
-    let wanted = format!("TRUNKLINE_DIR={}", folder.display());
+fn daemons_of(directory: &Path) -> Vec<Pid> {
+    let wanted = format!("TRUNKLINE_DIR={}", directory.display());
     let entries = fs::read_dir("/proc").unwrap();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let is_daemon = |pid: &i32| {

@@ -98,18 +98,18 @@ class _OfOriginal(importlib.abc.MetaPathFinder):
     """Finds the modules of the original. Its package has an empty path, or others would find them too."""
 
     def __init__(self) -> None:
-        self._folders: list[str] | None = None
+        self._directories: list[str] | None = None
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != _NAME and not fullname.startswith(f"{_NAME}."):
             return None
-        found = PathFinder.find_spec("paramiko" + fullname[len(_NAME) :], None if fullname == _NAME else self._folders)
+        found = PathFinder.find_spec("paramiko" + fullname[len(_NAME) :], None if fullname == _NAME else self._directories)
         if found is None or found.origin is None or not isinstance(found.loader, SourceFileLoader):
             return None
         if fullname == _NAME:
-            self._folders = list(found.submodule_search_locations or ())
+            self._directories = list(found.submodule_search_locations or ())
         return ModuleSpec(fullname, _Loader(fullname, found.origin), origin=found.origin, is_package=fullname == _NAME)
 
 

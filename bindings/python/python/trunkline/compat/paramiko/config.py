@@ -214,8 +214,8 @@ def _conditions(text: str) -> list[dict[str, Any]]:
 
 def _included(value: str) -> list[str]:
     """The files of an Include line: below ~/.ssh where they are not absolute."""
-    folder = os.path.expanduser("~/.ssh")
-    patterns = (os.path.join(folder, os.path.expanduser(word)) for word in _words(value))
+    directory = os.path.expanduser("~/.ssh")
+    patterns = (os.path.join(directory, os.path.expanduser(word)) for word in _words(value))
     return [path for pattern in patterns for path in sorted(glob.glob(pattern)) if os.path.isfile(path)]
 
 

@@ -193,8 +193,8 @@ class PKey:
     @classmethod
     def _generated(cls, bits: int | None) -> Self:
         """A new key, made by ssh-keygen."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "key")
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "key")
             size = [] if bits is None else ["-b", str(bits)]
             comment = f"{getpass.getuser()}@{os.uname().nodename}"
             done = subprocess.run(
@@ -466,8 +466,8 @@ case $1 in *[Oo]ld*) printf '%s\\n' "$TRUNKLINE_OLD" ;; *) printf '%s\\n' "$TRUN
 
 def _public_half(content: bytes) -> str:
     """The public half of a private key's file without a passphrase, as a line."""
-    with tempfile.TemporaryDirectory() as folder:
-        key = Path(folder, "key")
+    with tempfile.TemporaryDirectory() as directory:
+        key = Path(directory, "key")
         with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
         done = subprocess.run(["ssh-keygen", "-y", "-P", "", "-f", key], stdin=subprocess.DEVNULL, capture_output=True)
@@ -480,8 +480,8 @@ def _with_passphrase(content: bytes, old: str | None, new: str | None, even_if_s
     """A private key's file with another passphrase."""
     if (old or "") == (new or "") and not even_if_same:
         return content
-    with tempfile.TemporaryDirectory() as folder:
-        key, askpass = Path(folder, "key"), Path(folder, "askpass")
+    with tempfile.TemporaryDirectory() as directory:
+        key, askpass = Path(directory, "key"), Path(directory, "askpass")
         for path, written, mode in ((key, content, 0o600), (askpass, _ASKPASS.encode(), 0o700)):
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(written)

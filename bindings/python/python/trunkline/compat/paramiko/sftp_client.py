@@ -108,11 +108,11 @@ class SFTPClient:
     def listdir_attr(self, path: str = ".") -> list[SFTPAttributes]:
         """The names in a directory, with what the server tells of each."""
         listed = []
-        folder = self._path(path)
-        if not folder:
+        directory = self._path(path)
+        if not directory:
             # The engine would list the user's home: the server says what is wrong.
             self.stat(path)
-        for name, about, longname in self.asked(self.native.names(folder, False)):
+        for name, about, longname in self.asked(self.native.names(directory, False)):
             attributes = SFTPAttributes.from_stat(told(about), text(name))
             attributes.longname = text(longname)
             listed.append(attributes)

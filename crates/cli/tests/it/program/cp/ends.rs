@@ -83,21 +83,21 @@ fn an_interrupted_copy_leaves_nothing_that_nobody_would_continue() {
     let (server, home) = (server(), Home::new());
     let (large, down, up) = (home.path("large"), home.path("down"), home.path("up"));
     fs::write(&large, noise(40_000_000, 1)).unwrap();
-    for folder in [&down, &up] {
-        fs::create_dir(folder).unwrap();
+    for directory in [&down, &up] {
+        fs::create_dir(directory).unwrap();
     }
-    let names = |folder| fs::read_dir(folder).unwrap().count();
+    let names = |directory| fs::read_dir(directory).unwrap().count();
     let there = at(&server, &large);
-    for (source, target, folder) in [
+    for (source, target, directory) in [
         (&*large.to_string_lossy(), at(&server, &up), &up),
         (&there, down.display().to_string(), &down),
     ] {
         let mut command = cp(&home, &server);
         command.args(["-q", "--no-partial", "--bwlimit", "1M", source, &target]);
         let mut running = command.spawn().unwrap();
-        wait_until("something is there", || names(folder) == 1);
+        wait_until("something is there", || names(directory) == 1);
         kill_process(Pid::from_child(&running), Signal::INT).unwrap();
         assert_eq!(end_of(&mut running, "cp").signal(), Some(2));
-        wait_until("nothing is there", || names(folder) == 0);
+        wait_until("nothing is there", || names(directory) == 0);
     }
 }

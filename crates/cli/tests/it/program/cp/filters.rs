@@ -38,13 +38,13 @@ fn plant(root: &Path) {
 /// The paths of all that is in a directory.
 fn see(root: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
             found.insert(path.strip_prefix(root).unwrap().display().to_string());
             if path.is_dir() && !path.is_symlink() {
-                folders.push(path);
+                directories.push(path);
             }
         }
     }
@@ -84,8 +84,8 @@ fn the_same_patterns_leave_out_what_rsync_leaves_out() {
     plant(&source);
     for (nth, rules) in RULES.iter().enumerate() {
         let [ours, back, rsyncs] = ["ours", "back", "rsyncs"].map(|name| home.path(&format!("{name}{nth}")));
-        for folder in [&ours, &back, &rsyncs] {
-            fs::create_dir(folder).unwrap();
+        for directory in [&ours, &back, &rsyncs] {
+            fs::create_dir(directory).unwrap();
         }
         let mut rsync = home.command("rsync");
         rsync

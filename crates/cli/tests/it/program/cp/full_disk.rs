@@ -14,7 +14,7 @@ use crate::home::{assert_status, describe, finish, finish_with, text};
 
 /// A disk of 20 MiB in a mount namespace of its own, which a process holds as long as it has input.
 struct Disk {
-    folder: TempDir,
+    directory: TempDir,
     holder: Child,
 }
 
@@ -22,14 +22,14 @@ const MIB: usize = 1024 * 1024;
 
 impl Disk {
     fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("disk-").tempdir().unwrap();
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let directory = tempfile::Builder::new().prefix("disk-").tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
         let script = "mount -t tmpfs -o size=20m,mode=1777 tmpfs \"$1\" && echo ready && exec cat";
         let mut holder = Command::new("unshare");
         holder.arg("-m").args((!is_root()).then_some("-r"));
         let mut holder = holder
             .args(["sh", "-c", script, "sh"])
-            .arg(folder.path())
+            .arg(directory.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -39,7 +39,7 @@ impl Disk {
             .read_line(&mut line)
             .unwrap();
         assert_eq!(line, "ready\n");
-        Self { folder, holder }
+        Self { directory, holder }
     }
 
     /// Returns the prefix that runs a command where the disk is.
@@ -54,7 +54,7 @@ impl Disk {
 
     /// A path on it, as it is there.
     fn there(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// The same, as it is reached from outside.
@@ -87,8 +87,8 @@ fn give(path: &Path) {
 }
 
 /// Returns the names in a directory, but for the test's own `filler`.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.collect();
     names.sort();
@@ -106,14 +106,14 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                 let source = place.home.path("source");
                 fs::write(&source, noise(length, 1)).unwrap();
                 give(&source);
-                let folder = disk.here("folder");
-                fs::create_dir(&folder).unwrap();
+                let directory = disk.here("directory");
+                fs::create_dir(&directory).unwrap();
                 let old = b"what was there".repeat(1000);
-                fs::write(folder.join("target"), &old).unwrap();
-                give(&folder.join("target"));
-                give(&folder);
+                fs::write(directory.join("target"), &old).unwrap();
+                give(&directory.join("target"));
+                give(&directory);
                 if in_place {
-                    fs::set_permissions(&folder, Permissions::from_mode(0o555)).unwrap();
+                    fs::set_permissions(&directory, Permissions::from_mode(0o555)).unwrap();
                 }
                 // What is there takes some room, too.
                 let filled = fs::write(disk.here("filler"), vec![1; 20 * MIB - room]);
@@ -122,13 +122,13 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                     let mut command = cp(direction, &place, &disk);
                     command
                         .arg("--json")
-                        .args(ends(direction, &source, &disk.there("folder/target")));
+                        .args(ends(direction, &source, &disk.there("directory/target")));
                     finish(&mut command)
                 };
                 let output = copy();
                 assert_status(&output, 1);
                 let said = text(&output.stdout);
-                let named = disk.there("folder/target").display().to_string();
+                let named = disk.there("directory/target").display().to_string();
                 assert!(
                     said.to_lowercase().contains("no space left"),
                     "{case}: {}",
@@ -140,18 +140,21 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                 let counts = ["copied", "bytes", "resumed_bytes", "failed"].map(|of| summary[of].as_u64());
                 assert_eq!(counts, [Some(0), Some(0), Some(0), Some(1)], "{case}: {said}");
                 // It is seen beforehand also where the old file would be written to.
-                assert!(fs::read(folder.join("target")).unwrap() == old, "{case}: {said}");
+                assert!(
+                    fs::read(directory.join("target")).unwrap() == old,
+                    "{case}: {said}"
+                );
                 let kept = length > 8 * MIB && room > 0 && !in_place;
-                let left = names(&folder);
+                let left = names(&directory);
                 assert_eq!(left.len(), 1 + usize::from(kept), "{case}: {left:?} {said}");
                 fs::remove_file(disk.here("filler")).unwrap();
                 let again = copy();
                 assert_status(&again, 0);
                 assert!(
-                    fs::read(folder.join("target")).unwrap() == noise(length, 1),
+                    fs::read(directory.join("target")).unwrap() == noise(length, 1),
                     "{case}"
                 );
-                assert_eq!(names(&folder), ["target"], "{case}");
+                assert_eq!(names(&directory), ["target"], "{case}");
                 let said = text(&again.stdout);
                 let summary: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
                 assert_eq!(
@@ -159,7 +162,7 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                     kept,
                     "{case}: {said}"
                 );
-                fs::remove_dir_all(&folder).unwrap();
+                fs::remove_dir_all(&directory).unwrap();
             }
         }
     }
@@ -184,12 +187,12 @@ fn a_tree_that_does_not_fit_is_one_line_and_ends_the_copy() {
     let disk = Disk::new();
     let place = Place::new(User::Own, &disk.enter());
     let source = place.home.path("source");
-    let (folders, files) = (4, 500);
-    for folder in 0..folders {
-        let folder = source.join(folder.to_string());
-        fs::create_dir_all(&folder).unwrap();
+    let (directories, files) = (4, 500);
+    for directory in 0..directories {
+        let directory = source.join(directory.to_string());
+        fs::create_dir_all(&directory).unwrap();
         for file in 0..files {
-            fs::write(folder.join(file.to_string()), noise(16 * 1024, file)).unwrap();
+            fs::write(directory.join(file.to_string()), noise(16 * 1024, file)).unwrap();
         }
     }
     for direction in [Direction::Up, Direction::Down, Direction::Between] {
@@ -213,22 +216,22 @@ fn a_tree_that_does_not_fit_is_one_line_and_ends_the_copy() {
         assert!(line.contains(&rest), "{direction:?}: {line}");
         let target = disk.here("target");
         let mut whole = 0;
-        for folder in 0..folders {
-            let folder = target.join(folder.to_string());
-            for name in names(&folder) {
+        for directory in 0..directories {
+            let directory = target.join(directory.to_string());
+            for name in names(&directory) {
                 // The name of a partial file does not parse as a number.
                 let seed = name.parse().unwrap();
                 assert!(
-                    fs::read(folder.join(&name)).unwrap() == noise(16 * 1024, seed),
+                    fs::read(directory.join(&name)).unwrap() == noise(16 * 1024, seed),
                     "{direction:?}: {name}"
                 );
                 whole += 1;
             }
         }
         // The directories are counted, too.
-        let counted = format!("{} copied, ", whole + folders + 1);
+        let counted = format!("{} copied, ", whole + directories + 1);
         assert!(said.contains(&counted), "{direction:?}: {whole}: {said}");
-        assert!(whole < folders * files, "{direction:?}");
+        assert!(whole < directories * files, "{direction:?}");
         fs::remove_dir_all(target).unwrap();
     }
 }
@@ -247,7 +250,7 @@ fn a_read_only_file_system_is_one_line() {
     let remount = format!(
         "{} mount -o remount,ro {}",
         disk.enter(),
-        disk.folder.path().display()
+        disk.directory.path().display()
     );
     let status = Command::new("sh").args(["-c", &remount]).status().unwrap();
     assert!(status.success(), "{remount}");
@@ -255,12 +258,12 @@ fn a_read_only_file_system_is_one_line() {
         let mut copy = cp(direction, &place, &disk);
         let output = finish(
             copy.arg("-r")
-                .args(ends(direction, &source.join("."), disk.folder.path())),
+                .args(ends(direction, &source.join("."), disk.directory.path())),
         );
         assert_status(&output, 1);
         let said = text(&output.stderr);
-        let folder = disk.folder.path().display();
-        let line = format!("{folder} is on a read-only file system. The copy stopped here");
+        let directory = disk.directory.path().display();
+        let line = format!("{directory} is on a read-only file system. The copy stopped here");
         assert!(
             matches!(complaints(&said)[..], [only] if only.ends_with(&line)),
             "{direction:?}: {said}"
@@ -279,14 +282,14 @@ fn a_file_that_fails_while_it_is_written_in_place_is_said_to_be_incomplete() {
     for direction in [Direction::Up, Direction::Down, Direction::Between] {
         for in_place in [false, true] {
             let case = format!("{direction:?} in place: {in_place}");
-            let folder = place.home.path(&format!("folder-{direction:?}-{in_place}"));
-            fs::create_dir(&folder).unwrap();
-            let target = folder.join("target");
+            let directory = place.home.path(&format!("directory-{direction:?}-{in_place}"));
+            fs::create_dir(&directory).unwrap();
+            let target = directory.join("target");
             fs::write(&target, "what was there").unwrap();
             give(&target);
-            give(&folder);
+            give(&directory);
             if in_place {
-                fs::set_permissions(&folder, Permissions::from_mode(0o555)).unwrap();
+                fs::set_permissions(&directory, Permissions::from_mode(0o555)).unwrap();
             }
             let mut copy = match direction {
                 Direction::Down => place.within(little),
@@ -311,11 +314,11 @@ fn a_pipe_that_does_not_fit_is_named_without_a_size() {
     let [_, remote] = ends(Direction::Up, Path::new("-"), &target);
     let output = finish_with(place.cp().args(["-", &remote]), &noise(24 * MIB, 1));
     assert_status(&output, 1);
-    let folder = disk.folder.path().display();
+    let directory = disk.directory.path().display();
     let said = text(&output.stderr);
     assert!(
         said.contains(&format!(
-            "no space left in two:{folder} for all.tar. Any existing"
+            "no space left in two:{directory} for all.tar. Any existing"
         )),
         "{said}"
     );

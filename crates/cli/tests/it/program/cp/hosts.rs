@@ -6,7 +6,7 @@ use super::Site;
 use crate::home::{assert_status, describe, finish, text};
 
 #[test]
-fn files_of_many_hosts_come_into_folders_of_their_own() {
+fn files_of_many_hosts_come_into_directories_of_their_own() {
     let site = Site::new(&["web1", "web2"]);
     for host in ["web1", "web2"] {
         fs::write(site.home.path(host).join("app.log"), host).unwrap();

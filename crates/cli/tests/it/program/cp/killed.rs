@@ -10,8 +10,10 @@ use super::{at, cp};
 use crate::home::{Home, assert_status, describe, end_of, finish, server, text, wait_until};
 
 /// The partial files in a directory.
-fn parts(folder: &Path) -> usize {
-    let Ok(names) = fs::read_dir(folder) else { return 0 };
+fn parts(directory: &Path) -> usize {
+    let Ok(names) = fs::read_dir(directory) else {
+        return 0;
+    };
     let names = names.map(|name| name.unwrap().file_name());
     names
         .filter(|name| name.as_encoded_bytes().ends_with(b".part"))

@@ -143,11 +143,11 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
 }
 
 /// Interrupts a copy when a whole block of its file has come, which is what the next one does not send again.
-fn interrupt_when_begun(copy: &Child, folder: &Path) {
+fn interrupt_when_begun(copy: &Child, directory: &Path) {
     const BLOCK: usize = 8 << 20;
     let source = noise(30_000_000, 1);
     wait_until("a block has come", || {
-        let names = fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = fs::read_dir(directory).into_iter().flatten().flatten();
         names.into_iter().any(|entry| {
             let is_part = entry.file_name().to_string_lossy().ends_with(".part");
             is_part && fs::read(entry.path()).is_ok_and(|part| part.starts_with(&source[..BLOCK]))

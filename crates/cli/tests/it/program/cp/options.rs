@@ -17,8 +17,8 @@ fn what_a_copy_replaces_stays_where_the_user_wants_it() {
         (&["--backup-dir", "kept", "--suffix", ".1"], "target/kept/f.1"),
     ] {
         for up in [true, false] {
-            for folder in [&source, &target] {
-                fs::create_dir(folder).unwrap();
+            for directory in [&source, &target] {
+                fs::create_dir(directory).unwrap();
             }
             fs::write(source.join("f"), "newer").unwrap();
             fs::write(target.join("f"), "old").unwrap();
@@ -35,8 +35,8 @@ fn what_a_copy_replaces_stays_where_the_user_wants_it() {
             assert_status(&output, 0);
             assert_eq!(fs::read(target.join("f")).unwrap(), b"newer", "{words:?} {up}");
             assert_eq!(fs::read(home.path(kept)).unwrap(), b"old", "{words:?} {up}");
-            for folder in [&source, &target] {
-                fs::remove_dir_all(folder).unwrap();
+            for directory in [&source, &target] {
+                fs::remove_dir_all(directory).unwrap();
             }
             let _ = fs::remove_dir_all(home.path("kept"));
         }

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::Site;
 use crate::home::{assert_status, finish, text};
 
-/// The names that a command has brought to a folder of its own, and whether all went well.
+/// The names that a command has brought to a directory of its own, and whether all went well.
 fn brought(site: &Site, mut command: Command, source: &str) -> (Vec<String>, bool) {
     let into = site.home.path("into");
     let _ = fs::remove_dir_all(&into);
@@ -24,9 +24,9 @@ fn brought(site: &Site, mut command: Command, source: &str) -> (Vec<String>, boo
 fn patterns_find_what_scp_finds() {
     let site = Site::new(&["web1"]);
     let place = site.home.path("web1");
-    for folder in ["s1", "s2"] {
-        fs::create_dir(place.join(folder)).unwrap();
-        fs::write(place.join(folder).join(format!("f{folder}")), "").unwrap();
+    for directory in ["s1", "s2"] {
+        fs::create_dir(place.join(directory)).unwrap();
+        fs::write(place.join(directory).join(format!("f{directory}")), "").unwrap();
     }
     let files = [
         "*.gz",

@@ -77,7 +77,7 @@ impl Place {
         place
     }
 
-    /// Makes what the other user needs that user's: the home, the keys, and a program that is not below a closed folder.
+    /// Makes what the other user needs that user's: the home, the keys, and a program that is not below a closed directory.
     fn hand_over(&mut self, config: &mut String) {
         let home = self.home.path("");
         fs::set_permissions(&home, Permissions::from_mode(0o755)).unwrap();
@@ -193,23 +193,23 @@ const KINDS: &[&str] = &[
     "link to a file",
     "link to a link",
     "link to nothing",
-    "link into a missing folder",
+    "link into a missing directory",
     "link to itself",
-    "link to a folder",
-    "link in a folder",
-    "folder",
-    "folder in the file's place",
-    "file in the folder's place",
+    "link to a directory",
+    "link in a directory",
+    "directory",
+    "directory in the file's place",
+    "file in the directory's place",
     "name of 255 bytes",
-    "sticky folder",
-    "closed folder",
-    "folder of a group",
+    "sticky directory",
+    "closed directory",
+    "directory of a group",
     "FIFO",
 ];
 const KINDS_OF_ROOT: &[&str] = &[
     "another's file",
     "another's writable file",
-    "another's file in a sticky folder",
+    "another's file in a sticky directory",
     "device",
     "set-user-ID program",
     "set-group-ID program",
@@ -226,12 +226,12 @@ fn set_time(path: &Path, seconds: u64) {
 }
 
 /// Makes what is to be met; the target's name.
-fn prepare(place: &Place, folder: &Path, kind: &str) -> PathBuf {
-    fs::create_dir_all(folder).unwrap();
-    place.own(folder);
-    let target = folder.join("target");
+fn prepare(place: &Place, directory: &Path, kind: &str) -> PathBuf {
+    fs::create_dir_all(directory).unwrap();
+    place.own(directory);
+    let target = directory.join("target");
     let file = |name: &str, mode| {
-        let path = folder.join(name);
+        let path = directory.join(name);
         fs::write(&path, "what was there, and longer").unwrap();
         place.own(&path);
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
@@ -239,16 +239,16 @@ fn prepare(place: &Place, folder: &Path, kind: &str) -> PathBuf {
         path
     };
     let inner = |name: &str, mode| {
-        let path = folder.join(name);
+        let path = directory.join(name);
         fs::create_dir(&path).unwrap();
         place.own(&path);
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         path
     };
-    let link = |to: &str, name: &str| symlink(to, folder.join(name)).unwrap();
+    let link = |to: &str, name: &str| symlink(to, directory.join(name)).unwrap();
     match kind {
         "nothing" => {}
-        "file" | "file in the folder's place" => drop(file("target", 0o640)),
+        "file" | "file in the directory's place" => drop(file("target", 0o640)),
         "read-only file" => drop(file("target", 0o444)),
         "program" => drop(file("target", 0o755)),
         "link to a file" => {
@@ -258,36 +258,36 @@ fn prepare(place: &Place, folder: &Path, kind: &str) -> PathBuf {
         "link to a link" => {
             file("real", 0o600);
             link("real", "middle");
-            link(&folder.join("middle").display().to_string(), "target");
+            link(&directory.join("middle").display().to_string(), "target");
         }
         "link to nothing" => link("real", "target"),
-        "link into a missing folder" => link("missing/real", "target"),
+        "link into a missing directory" => link("missing/real", "target"),
         "link to itself" => link("target", "target"),
-        "link to a folder" => {
+        "link to a directory" => {
             inner("real", 0o755);
             link("real", "target");
         }
-        "link in a folder" => {
+        "link in a directory" => {
             inner("target", 0o755);
             file("real", 0o600);
             link("../real", "target/source");
         }
-        "folder" => drop(inner("target", 0o755)),
-        "folder in the file's place" => {
+        "directory" => drop(inner("target", 0o755)),
+        "directory in the file's place" => {
             inner("target", 0o755);
             inner("target/source", 0o755);
         }
-        "name of 255 bytes" => return folder.join("n".repeat(255)),
-        "sticky folder" => {
+        "name of 255 bytes" => return directory.join("n".repeat(255)),
+        "sticky directory" => {
             inner("target", 0o1777);
             file("target/source", 0o644);
         }
-        "closed folder" => {
+        "closed directory" => {
             inner("target", 0o755);
             file("target/source", 0o644);
             fs::set_permissions(&target, Permissions::from_mode(0o555)).unwrap();
         }
-        "folder of a group" => {
+        "directory of a group" => {
             inner("target", 0o2775);
             file("target/source", 0o664);
         }
@@ -297,9 +297,9 @@ fn prepare(place: &Place, folder: &Path, kind: &str) -> PathBuf {
         }
         "another's file" => chown(file("target", 0o644), Some(STRANGER), Some(STRANGER)).unwrap(),
         "another's writable file" => chown(file("target", 0o666), Some(STRANGER), Some(STRANGER)).unwrap(),
-        "another's file in a sticky folder" => {
-            let folder = inner("target", 0o1777);
-            chown(folder, Some(0), Some(0)).unwrap();
+        "another's file in a sticky directory" => {
+            let directory = inner("target", 0o1777);
+            chown(directory, Some(0), Some(0)).unwrap();
             chown(file("target/source", 0o666), Some(STRANGER), Some(STRANGER)).unwrap();
         }
         "device" => {
@@ -338,7 +338,7 @@ fn see(root: &Path, at: &Path, seen: &mut BTreeMap<PathBuf, Seen>) {
         let kind = found.file_type();
         let content = if kind.is_symlink() {
             let to = fs::read_link(&path).unwrap();
-            // Whoever it is whose folder it is.
+            // Whoever it is whose directory it is.
             to.file_name().unwrap().as_encoded_bytes().to_vec()
         } else if kind.is_file() {
             fs::read(&path).unwrap()
@@ -369,7 +369,7 @@ struct Outcome {
     read: Option<Vec<u8>>,
 }
 
-fn outcome(folder: &Path, target: &Path, mut copy: impl FnMut() -> Output) -> (Outcome, Output) {
+fn outcome(directory: &Path, target: &Path, mut copy: impl FnMut() -> Output) -> (Outcome, Output) {
     let is_fifo = target.metadata().is_ok_and(|found| found.file_type().is_fifo());
     let (output, read) = if is_fifo {
         let path = target.to_owned();
@@ -390,7 +390,7 @@ fn outcome(folder: &Path, target: &Path, mut copy: impl FnMut() -> Output) -> (O
         (copy(), None)
     };
     let mut seen = BTreeMap::new();
-    see(folder, folder, &mut seen);
+    see(directory, directory, &mut seen);
     let success = output.status.success();
     (Outcome { success, seen, read }, output)
 }
@@ -402,9 +402,9 @@ fn compare(user: User) {
     fs::create_dir(&work).unwrap();
     place.own(&work);
     let sources = [false, true].map(|large| {
-        let folder = work.join(format!("large-{large}"));
-        fs::create_dir(&folder).unwrap();
-        let source = folder.join("source");
+        let directory = work.join(format!("large-{large}"));
+        fs::create_dir(&directory).unwrap();
+        let source = directory.join("source");
         let length = if large { 2_500_000 } else { 11 };
         fs::write(&source, "new content".repeat(length / 11 + 1)).unwrap();
         fs::set_permissions(&source, Permissions::from_mode(0o751)).unwrap();
@@ -428,19 +428,19 @@ fn compare(user: User) {
                 }
                 let case = format!("{kind}, {direction:?}, large: {large}, -p: {preserve}");
                 let source = match *kind {
-                    "file in the folder's place" => &tree,
+                    "file in the directory's place" => &tree,
                     _ => &sources[usize::from(large)],
                 };
-                let folder = |who: &str| work.join(&case).join(who);
+                let directory = |who: &str| work.join(&case).join(who);
                 // scp waits forever on a FIFO.
                 let scp_or_cp = if *kind == "FIFO" { "cp" } else { "scp" };
                 let [ours, cp, scp] = ["trunkline", "cp", scp_or_cp].map(|who| {
-                    let folder = folder(who);
-                    let _ = fs::remove_dir_all(&folder);
-                    fs::create_dir_all(folder.parent().unwrap()).unwrap();
-                    let target = prepare(&place, &folder, kind);
+                    let directory = directory(who);
+                    let _ = fs::remove_dir_all(&directory);
+                    fs::create_dir_all(directory.parent().unwrap()).unwrap();
+                    let target = prepare(&place, &directory, kind);
                     let options = if preserve { "-rp" } else { "-r" };
-                    outcome(&folder, &target, || {
+                    outcome(&directory, &target, || {
                         let mut command = match who {
                             "trunkline" => place.cp(),
                             "scp" => place.scp(),
@@ -466,7 +466,7 @@ fn compare(user: User) {
                     );
                 }
                 if !ours.0.success {
-                    let names = folder("trunkline").display().to_string();
+                    let names = directory("trunkline").display().to_string();
                     assert!(
                         text(&ours.1.stderr).contains(&names),
                         "{case}: {}",

@@ -27,25 +27,25 @@ fn daemon(home: &Home) -> String {
     home.daemon().unwrap().as_raw_nonzero().to_string()
 }
 
-/// A caller's world that must not become the daemon's: an open lock, a mask, ignored signals, a folder, a preference when
+/// A caller's world that must not become the daemon's: an open lock, a mask, ignored signals, a directory, a preference when
 /// memory runs out.
 const FIRST: &str = r#"
     exec 7>"$LOCK"; flock 7
     exec 300<"$LOCK"
     umask 0
     trap '' INT QUIT HUP USR1
-    cd "$FOLDER"
+    cd "$DIRECTORY"
     echo 300 > /proc/self/oom_score_adj
     exec "$T" ssh -F "$F" "$@"
 "#;
 
 fn first(home: &Home, server: &Sshd, arguments: &[&str]) {
-    let folder = home.path("folder");
-    fs::create_dir_all(&folder).unwrap();
+    let directory = home.path("directory");
+    fs::create_dir_all(&directory).unwrap();
     let mut shell = home.shell(server, FIRST);
     shell
         .env("LOCK", home.path("lock"))
-        .env("FOLDER", folder)
+        .env("DIRECTORY", directory)
         .arg("sh")
         .args(arguments);
     assert_status(&finish(&mut shell), 0);
@@ -120,10 +120,10 @@ fn what_the_daemon_runs_has_its_own_callers_world_and_three_descriptors() {
     fs::create_dir(&elsewhere).unwrap();
     let mut second = home.shell(
         &server,
-        "umask 0027; cd \"$FOLDER\"; ulimit -S -n 99; ulimit -S -c 0; exec \"$T\" ssh -F \"$CONFIG\" \"$@\"",
+        "umask 0027; cd \"$DIRECTORY\"; ulimit -S -n 99; ulimit -S -c 0; exec \"$T\" ssh -F \"$CONFIG\" \"$@\"",
     );
     second
-        .env("FOLDER", &elsewhere)
+        .env("DIRECTORY", &elsewhere)
         .env("CONFIG", &config)
         .args(["sh", server.alias(), "true"]);
     let output = finish(&mut second);
@@ -196,8 +196,8 @@ fn the_log_is_put_aside_when_it_is_full() {
     let log = home.trunkline_dir().join("state/daemon.log");
     let old = log.with_extension("log.old");
     fs::create_dir_all(log.parent().unwrap()).unwrap();
-    for folder in [home.trunkline_dir(), home.trunkline_dir().join("state")] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    for directory in [home.trunkline_dir(), home.trunkline_dir().join("state")] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
     }
     let full = "x".repeat(4 * 1024 * 1024);
     fs::write(&log, &full).unwrap();
@@ -326,7 +326,7 @@ fn what_a_command_runs_without_a_daemon_has_none_of_its_callers_descriptors() {
 }
 
 #[test]
-fn a_working_folder_that_is_gone_or_closed_keeps_nobody_from_connecting() {
+fn a_working_directory_that_is_gone_or_closed_keeps_nobody_from_connecting() {
     let (server, home) = (server(), Home::new());
     for daemon in ["", "--no-daemon"] {
         let gone = home.path("gone");

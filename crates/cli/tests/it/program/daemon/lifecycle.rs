@@ -112,7 +112,7 @@ fn a_daemon_whose_sockets_file_was_removed_listens_again() {
     assert_eq!(server.authentications(), 1);
 }
 
-/// A log-out removes the folder under a daemon that goes on.
+/// A log-out removes the directory under a daemon that goes on.
 #[test]
 fn a_daemon_that_has_lost_its_place_ends_and_leaves_the_next_one_its_sockets() {
     let (server, home) = (server(), Home::new());
@@ -448,9 +448,9 @@ fn commands_leave_no_descriptor_behind() {
 
 /// Returns the listener of a service manager for the daemon of a home.
 fn listen_for(home: &Home) -> UnixListener {
-    let folder = home.trunkline_dir();
-    fs::create_dir_all(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let directory = home.trunkline_dir();
+    fs::create_dir_all(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
     UnixListener::bind(home.socket()).unwrap()
 }
 

@@ -8,8 +8,8 @@ use crate::home::{assert_status, describe, finish_with, text};
 #[test]
 fn the_command_has_the_hosts_name_and_number_in_it() {
     let fleet = Fleet::of(3);
-    let folder = fleet.home.path("logs/{host}/{n}");
-    let options = ["-H", "box[1-3]", "-O", folder.to_str().unwrap(), "--json"];
+    let directory = fleet.home.path("logs/{host}/{n}");
+    let options = ["-H", "box[1-3]", "-O", directory.to_str().unwrap(), "--json"];
     let output = fleet.run(&options, "n=shell; echo {host} {n} ${n}");
     assert_status(&output, 0);
     assert_eq!(outputs(&output)["box2"], "box2 2 shell\n");
@@ -39,7 +39,7 @@ fn a_script_runs_by_its_first_line_and_leaves_nothing_behind() {
         "#!/usr/bin/env python3\nimport os, sys\nprint(sys.argv[1:], os.listdir(os.environ['TMPDIR']), sys.stdin.read())\n",
     );
     let variable = format!("TMPDIR={}", temporary.display());
-    // On one host: both would look into the same folder.
+    // On one host: both would look into the same directory.
     let mut run = fleet.command(&["-H", "box1", "--json", "--env", &variable, "--script"]);
     run.arg(&script).args(["it's", "{host}", "--json"]);
     let output = finish_with(&mut run, b"the input");

@@ -34,20 +34,20 @@ fn an_error_of_this_machine_is_told_once() {
 #[test]
 fn a_host_whose_output_cannot_be_written_fails_alone() {
     let fleet = Fleet::of(3);
-    let folder = fleet.home.path("output");
+    let directory = fleet.home.path("output");
     // In the places of two files.
     for name in ["box1.stdout", "box2.stdout"] {
-        fs::create_dir_all(folder.join(name)).unwrap();
+        fs::create_dir_all(directory.join(name)).unwrap();
     }
-    let options = ["-H", "box[1-3]", "-j", "1", "-O", folder.to_str().unwrap()];
+    let options = ["-H", "box[1-3]", "-j", "1", "-O", directory.to_str().unwrap()];
     let output = fleet.run(&options, "echo ran; exec [ {n} != 2 ]");
     assert_status(&output, 1);
     assert_eq!(text(&output.stdout), "box1: ran\nbox2: ran\nbox3: ran\n");
-    assert_eq!(fs::read(folder.join("box3.stdout")).unwrap(), b"ran\n");
+    assert_eq!(fs::read(directory.join("box3.stdout")).unwrap(), b"ran\n");
     let said = text(&output.stderr);
     assert!(said.contains("1 succeeded, 2 failed"), "{said}");
     for (name, end) in [("box1", ""), ("box2", "; the command: exit status 1")] {
-        let error = format!("cannot write {}/{name}.stdout: ", folder.display());
+        let error = format!("cannot write {}/{name}.stdout: ", directory.display());
         let row = said.lines().find(|line| line.contains(&error));
         assert!(
             row.is_some_and(|row| row.contains("finished")

@@ -37,12 +37,12 @@ echo "sudo: 3 incorrect password attempts" >&2
 exit 1
 "#;
 
-/// A fleet whose hosts have this sudo, and its folder.
+/// A fleet whose hosts have this sudo, and its directory.
 fn fleet(hosts: u8) -> (Fleet, PathBuf) {
     let home = Home::new();
     let sudo = home.script("bin/sudo", SUDO);
-    let folder = sudo.parent().unwrap().to_owned();
-    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let directory = sudo.parent().unwrap().to_owned();
+    let path = format!("{}:/usr/bin:/bin", directory.display());
     let builder = Sshd::builder().any_loopback_address();
     let builder = builder.config(&format!("SetEnv SHLVL=1 PATH={path}"));
     let server = builder.start().unwrap();
@@ -52,7 +52,7 @@ fn fleet(hosts: u8) -> (Fleet, PathBuf) {
         server.host_entry(&format!("box{n}")).at(addr)
     });
     write_ssh_config(&config, entries).unwrap();
-    (Fleet { server, home, config }, folder)
+    (Fleet { server, home, config }, directory)
 }
 
 /// The run, on a terminal, with a file as its input.
@@ -71,7 +71,7 @@ fn on_terminal(fleet: &Fleet, arguments: &str) -> Terminal {
 
 #[test]
 fn the_password_is_asked_for_once_and_input_goes_to_the_command() {
-    let (fleet, folder) = fleet(3);
+    let (fleet, directory) = fleet(3);
     let mut terminal = on_terminal(&fleet, "-H box[1-3] --become=deploy 'echo $SUDO_USER: $(cat)'");
     terminal.expect("password for sudo: ");
     terminal.send("right\r");
@@ -86,7 +86,7 @@ fn the_password_is_asked_for_once_and_input_goes_to_the_command() {
         "{shown}"
     );
     // It is on no command line, and no two hosts' questions are alike.
-    let arguments = fs::read_to_string(folder.join("arguments")).unwrap();
+    let arguments = fs::read_to_string(directory.join("arguments")).unwrap();
     assert!(!arguments.contains("right"), "{arguments}");
     let mut questions: Vec<&str> = arguments
         .split("[sudo ")
@@ -100,7 +100,7 @@ fn the_password_is_asked_for_once_and_input_goes_to_the_command() {
 
 #[test]
 fn a_wrong_password_is_tried_on_one_host_only() {
-    let (fleet, folder) = fleet(2);
+    let (fleet, directory) = fleet(2);
     let mut terminal = on_terminal(&fleet, "-H box[1-2] --become 'echo ran {n}'");
     terminal.expect("password for sudo: ");
     terminal.send("typo\r");
@@ -109,7 +109,7 @@ fn a_wrong_password_is_tried_on_one_host_only() {
     terminal.expect("2 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
     assert_eq!(
-        fs::read_to_string(folder.join("refused"))
+        fs::read_to_string(directory.join("refused"))
             .unwrap()
             .lines()
             .count(),
@@ -131,8 +131,8 @@ fn a_host_with_another_password_is_asked_for_alone() {
 
 #[test]
 fn hosts_with_passwords_of_their_own_are_asked_for_in_the_order_of_the_list() {
-    let (fleet, folder) = fleet(6);
-    let sudo = folder.join("sudo");
+    let (fleet, directory) = fleet(6);
+    let sudo = directory.join("sudo");
     // Each host has its own, and the first of the list is the last to ask.
     let script = SUDO
         .replace(
@@ -159,7 +159,7 @@ fn hosts_with_passwords_of_their_own_are_asked_for_in_the_order_of_the_list() {
 
 #[test]
 fn ctrl_c_at_the_question_starts_nothing_and_says_so() {
-    let (fleet, folder) = fleet(2);
+    let (fleet, directory) = fleet(2);
     let mut terminal = on_terminal(&fleet, "-H box[1-2] --become 'echo ran {n}'");
     terminal.expect("password for sudo: ");
     terminal.send("\x03");
@@ -170,7 +170,7 @@ fn ctrl_c_at_the_question_starts_nothing_and_says_so() {
         shown.contains("2 not started") && !shown.contains("box1!") && !shown.contains("nobody gave one"),
         "{shown}"
     );
-    assert!(!folder.join("refused").exists());
+    assert!(!directory.join("refused").exists());
 }
 
 #[test]

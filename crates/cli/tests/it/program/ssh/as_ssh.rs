@@ -1,4 +1,5 @@
-//! The same command line for ssh(1) and for `trunkline ssh`, against the same server: what it says, prints and leaves behind.
+//! The same command line for ssh(1) and for `trunkline ssh`, against the same server: what it says, prints and leaves
+//! behind.
 
 mod lines;
 mod names;
@@ -47,10 +48,10 @@ fn agree(home: &Home, config: &Path, arguments: &[&str]) {
     }
 }
 
-/// Standard error, without what differs between one run of ssh and the next, or one version and another. It ends the lines of
-/// its log with a carriage return, whatever they go to (log.c). Of the two lines about a server that closes before it has said
-/// who it is, 10.0 has the second one only. Where a proxy command has ended before ssh has said who *it* is, ssh tells of its own
-/// broken pipe, not of the end.
+/// Standard error, without what differs between one run of ssh and the next, or one version and another. It ends the lines
+/// of its log with a carriage return, whatever they go to (log.c). Of the two lines about a server that closes before it has
+/// said who it is, 10.0 has the second one only. Where a proxy command has ended before ssh has said who *it* is, ssh tells
+/// of its own broken pipe, not of the end.
 fn messages(output: &Output) -> String {
     text(&output.stderr)
         .replace('\r', "")
@@ -190,7 +191,7 @@ fn log_level_debug_in_a_file_is_a_log() {
 }
 
 #[test]
-fn local_command_runs_for_each_command_in_the_callers_shell_and_folder() {
+fn local_command_runs_for_each_command_in_the_callers_shell_and_directory() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
     let config = server.ssh_config();
     let local = "LocalCommand=echo %n %r $0; pwd; cat; echo complaint >&2; exit 9";
@@ -435,12 +436,12 @@ fn a_session_on_a_terminal_ends_with_the_line_of_ssh() {
 #[test]
 fn keys_in_every_form_lead_in_as_with_ssh() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    let folder = home.path("keys");
-    fs::create_dir(&folder).unwrap();
+    let directory = home.path("keys");
+    fs::create_dir(&directory).unwrap();
     let keygen = |arguments: &[&str]| {
         let made = finish(
             home.command("ssh-keygen")
-                .current_dir(&folder)
+                .current_dir(&directory)
                 .arg("-q")
                 .args(arguments),
         );
@@ -453,8 +454,12 @@ fn keys_in_every_form_lead_in_as_with_ssh() {
     keygen(&["-t", "ed25519", "-N", "", "-f", "certified"]);
     keygen(&["-t", "ed25519", "-N", "", "-f", "ca"]);
     keygen(&["-s", "ca", "-I", "id", "-n", server.user(), "certified.pub"]);
-    fs::rename(folder.join("certified-cert.pub"), folder.join("certified.pub")).unwrap();
-    let line = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    fs::rename(
+        directory.join("certified-cert.pub"),
+        directory.join("certified.pub"),
+    )
+    .unwrap();
+    let line = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
     let authorized = format!(
         "{}{}cert-authority {}",
         line("pem.pub"),
@@ -463,7 +468,7 @@ fn keys_in_every_form_lead_in_as_with_ssh() {
     );
     fs::write(server.dir().join("authorized_keys"), authorized).unwrap();
     for name in ["pem.pub", "pkcs8.pub"] {
-        fs::remove_file(folder.join(name)).unwrap();
+        fs::remove_file(directory.join(name)).unwrap();
     }
     let knows = home.script("knows", "#!/bin/sh\necho \"$1\" >&2\necho sesame\n");
     let guesses = home.script("guesses", "#!/bin/sh\necho open\n");
@@ -475,7 +480,7 @@ fn keys_in_every_form_lead_in_as_with_ssh() {
     ] {
         let config = home.path(&format!("config-{key}-{status}"));
         let mut entry = server.host_entry("box");
-        entry.identities = vec![folder.join(key)];
+        entry.identities = vec![directory.join(key)];
         entry.may_ask = true;
         write_ssh_config(&config, [entry]).unwrap();
         let run = |mut command: Command| {

@@ -82,7 +82,7 @@ fn a_session_that_cannot_be_recorded_runs_all_the_same() {
     let state = home.trunkline_dir().join("state");
     fs::create_dir_all(&state).unwrap();
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
-    fs::write(state.join("recordings"), "not a folder").unwrap();
+    fs::write(state.join("recordings"), "not a directory").unwrap();
     let output = finish(home.ssh(&server).args(["-tt", server.alias(), "echo here"]));
     assert_status(&output, 0);
     assert!(text(&output.stdout).contains("here"), "{}", describe(&output));

@@ -91,14 +91,14 @@ fn a_proxy_command_that_goes_by_the_environment_reaches_who_ssh_reaches() {
 }
 
 #[test]
-fn a_proxy_command_that_goes_by_the_folder_or_the_shell_reaches_who_ssh_reaches() {
+fn a_proxy_command_that_goes_by_the_directory_or_the_shell_reaches_who_ssh_reaches() {
     let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("$(cat port)")));
     for (name, server) in [("a", 0), ("b", 1)] {
-        let folder = two.home.path(name);
-        fs::create_dir(&folder).unwrap();
-        fs::write(folder.join("port"), two.port(server)).unwrap();
+        let directory = two.home.path(name);
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("port"), two.port(server)).unwrap();
         let reached = two.reached(|command| {
-            command.current_dir(&folder);
+            command.current_dir(&directory);
         });
         assert_eq!(reached, [two.port(server), two.port(server)]);
     }
@@ -200,7 +200,7 @@ fn explain_shows_a_digest_of_the_environment_and_no_value() {
     assert_ne!(one, other);
 }
 
-/// A shell in a namespace of its own, in which `$T` is the program, `$C` the configuration, `$D` the home's folder
+/// A shell in a namespace of its own, in which `$T` is the program, `$C` the configuration, `$D` the home's directory
 /// and `$W` a command that says which server runs it.
 fn elsewhere(two: &Two, namespace: &str, script: &str) -> Command {
     let mut command = two.home.command("unshare");

@@ -105,17 +105,17 @@ impl HostPosition {
 impl Positions {
     /// Those that were kept, or the beginning.
     pub(super) fn open(place: &Place, stream: &StreamId, to: &str) -> anyhow::Result<Self> {
-        let folder = place.state.join("streams");
-        own::make_directory(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let directory = place.state.join("streams");
+        own::make_directory(&directory).with_context(|| format!("making {}", directory.display()))?;
         let mut hash = DefaultHasher::new();
         to.hash(&mut hash);
-        let file = folder.join(format!("{stream}-{:016x}.json", hash.finish()));
+        let file = directory.join(format!("{stream}-{:016x}.json", hash.finish()));
         let lock = OpenOptions::new()
             .create(true)
             .append(true)
             .mode(0o600)
             .open(file.with_extension("lock"))
-            .with_context(|| format!("writing to {}", folder.display()))?;
+            .with_context(|| format!("writing to {}", directory.display()))?;
         ensure!(
             flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
             "stream {stream} is followed into {to} already"
@@ -227,11 +227,11 @@ mod tests {
 
     #[test]
     fn a_position_is_kept_and_whoever_was_killed_is_not_sure() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let place = Place {
-            runtime: folder.path().into(),
-            state: folder.path().join("state"),
-            config: folder.path().join("config.toml"),
+            runtime: directory.path().into(),
+            state: directory.path().join("state"),
+            config: directory.path().join("config.toml"),
         };
         let stream = StreamId("s".into());
         let open = || Positions::open(&place, &stream, "file:/x/{host}");

@@ -1,5 +1,5 @@
-//! Command lines of ssh(1), a table of them: status, standard output and standard error are word by word those of the ssh that
-//! is installed. What differs on purpose is in a table of its own, with the guide's words for it.
+//! Command lines of ssh(1), a table of them: status, standard output and standard error are word by word those of the ssh
+//! that is installed. What differs on purpose is in a table of its own, with the guide's words for it.
 
 use std::fs;
 use std::iter;
@@ -43,7 +43,7 @@ const LINES: &str = "\
 |ssh:/BOX true|SSH://BOX echo|sftp://BOX true|ssh://BOX?x true|ssh://BOX#x true|nosuch.invalid true|a.b..c true|-box true\
 |-oProxyCommand=false true|'a b' true|'a;b' true|'$(x)' true|`x` true|*.x true|'me$x@BOX' true|-l '' BOX true\
 |-l 'a b' BOX true|-l '-x' BOX true|-l 'a;b' BOX true|-p '' BOX true|-p 22x BOX true|-p -1 BOX true\
-|-i DIR/none BOX echo|-i DIR/none -i DIR/neither BOX echo|-i '' BOX echo|-i none BOX echo|-i DIR/folder BOX echo\
+|-i DIR/none BOX echo|-i DIR/none -i DIR/neither BOX echo|-i '' BOX echo|-i none BOX echo|-i DIR/directory BOX echo\
 |-i ~/nosuch BOX echo|-i ~nosuchuser/id BOX echo|-i %d/nosuch BOX echo|-i %q BOX echo|-i '$NOPE/x' BOX echo|-i '${NOPE}/x' BOX echo\
 |-i DIR/none -o BatchMode=yes -l nobody BOX echo|-q -i DIR/none BOX echo|-o IdentityFile=DIR/none BOX echo\
 |-o IdentityFile=DIR/none -o IdentityFile=DIR/neither BOX echo|-q -o IdentityFile=DIR/none BOX echo\
@@ -122,7 +122,7 @@ impl Table {
         fs::write(home.path("taken"), "").unwrap();
         fs::DirBuilder::new()
             .mode(0o700)
-            .create(home.path("folder"))
+            .create(home.path("directory"))
             .unwrap();
         fs::write(home.path("open"), "no key\n").unwrap();
         // Of one moment: nobody else is given it while the other is held.
@@ -201,8 +201,8 @@ fn command_lines_are_answered_as_by_ssh() {
         }
     };
     // Two that the system's ssh carries out would meet at its control socket, which it tells of; two that have the server
-    // listen on one port, on their connection, where the second is told of the first; and of two with one identity file, only
-    // the one that opens their connection is told that the file is not there.
+    // listen on one port, on their connection, where the second is told of the first; and of two with one identity file,
+    // only the one that opens their connection is told that the file is not there.
     let (alone, others): (Vec<_>, Vec<_>) = LINES.split('|').partition(|line| {
         ["-X", "-Y", "-K", "-I", "-R", "IdentityFile="]
             .iter()

@@ -100,7 +100,7 @@ fn mistakes_are_told_in_ssh_s_words() {
     let bad = bad.display().to_string();
     let rows: &[&[&str]] = &[
         &["-W", "nonsense", box_],
-        &["-E", "/no/such/folder/log", box_, "true"],
+        &["-E", "/no/such/directory/log", box_, "true"],
         &["-F", &bad, box_, "true"],
         &["-o", "RemoteCommand=true", box_, "true"],
         &["-o", "HostKeyAlgorithms=ecdsa-sha2-nistp256", box_, "true"],

@@ -829,8 +829,8 @@ class Connection(ConnectionBase):
     def _log_in_by_token(self, pin: str) -> None:
         """Has the system's ssh log in, unless it is, and stay: the daemon, which cannot ask it, finds it there. The PIN is
         given when ssh asks for it, once, and by a pipe. ssh says why it is not let in."""
-        with tempfile.TemporaryDirectory() as folder:
-            pipe, ask = Path(folder, "pin"), Path(folder, "ask")
+        with tempfile.TemporaryDirectory() as directory:
+            pipe, ask = Path(directory, "pin"), Path(directory, "ask")
             os.mkfifo(pipe, 0o600)
             word = shlex.quote(str(pipe))
             ask.write_text(f'#!/bin/sh\ncase $1 in "Enter PIN for "*) cat {word} && rm {word} ;; *) exit 1 ;; esac\n')
@@ -866,12 +866,12 @@ class Connection(ConnectionBase):
             passphrase=self.get_option("private_key_passphrase"),
             lifetime=getattr(constants, "SSH_AGENT_KEY_LIFETIME", None),
         )
-        folder = Path(constants.ANSIBLE_HOME, "trunkline")
-        file = folder / f"{hashlib.sha256(line.encode()).hexdigest()}.pub"
+        directory = Path(constants.ANSIBLE_HOME, "trunkline")
+        file = directory / f"{hashlib.sha256(line.encode()).hexdigest()}.pub"
         if not file.exists():
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Other workers may read it at any moment.
-            new = folder / f"{file.name}.{os.getpid()}"
+            new = directory / f"{file.name}.{os.getpid()}"
             new.write_text(f"{line}\n")
             new.rename(file)
         return file

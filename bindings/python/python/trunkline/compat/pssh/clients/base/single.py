@@ -222,7 +222,7 @@ class BaseSSHClient:
         return self._output(channel, encoding, read_timeout, line)
 
     def copied(
-        self, source: str, target: str, recurse: bool, upload: bool, makes_folders: bool = True, sends_mode: bool = False
+        self, source: str, target: str, recurse: bool, upload: bool, makes_directories: bool = True, sends_mode: bool = False
     ) -> Steps[None]:
         """Copies a file or a tree; directories that it goes to are made. A file that is there gets the source's mode if it
         ``sends_mode``."""
@@ -233,16 +233,16 @@ class BaseSSHClient:
             sftp = yield from self._files(host)
             if upload:
                 sources = [os.path.join(source, name) for name in os.listdir(source)] if os.path.isdir(source) else [source]
-                if makes_folders:
-                    yield from self._folder_made(sftp, target if os.path.isdir(source) else posixpath.dirname(target))
+                if makes_directories:
+                    yield from self._directory_made(sftp, target if os.path.isdir(source) else posixpath.dirname(target))
             else:
                 about = yield sftp.stat(remote(source), True)
-                is_folder = (about[3] or 0) & 0o170000 == 0o040000
-                if is_folder and not recurse:
+                is_directory = (about[3] or 0) & 0o170000 == 0o040000
+                if is_directory and not recurse:
                     raise ValueError("Recurse must be true if remote_file is a directory.")
                 sources = [source]
-                os.makedirs(target if is_folder else os.path.dirname(os.path.abspath(target)), exist_ok=True)
-                if is_folder:
+                os.makedirs(target if is_directory else os.path.dirname(os.path.abspath(target)), exist_ok=True)
+                if is_directory:
                     names = yield sftp.names(remote(source), False)
                     sources = [posixpath.join(source, os.fsdecode(name)) for name, _, _ in names]
             if sources:
@@ -300,12 +300,12 @@ class BaseSSHClient:
             return SFTPError(error)
         return SFTPIOError("Remote file or directory %s on host %s does not exist", source, self.host)
 
-    def _folder_made(self, sftp: _native.Sftp, folder: str) -> Steps[None]:
+    def _directory_made(self, sftp: _native.Sftp, directory: str) -> Steps[None]:
         try:
-            yield from _made(sftp, folder)
+            yield from _made(sftp, directory)
         except _errors.FileError as error:
             text = "Error occured creating directory %s on host %s - %s"
-            raise SFTPIOError(text, folder, self.host, error) from error
+            raise SFTPIOError(text, directory, self.host, error) from error
 
     def _files(self, host: _native.PrivateHost) -> Steps[_native.Sftp]:
         if self._sftp is None:
@@ -467,7 +467,7 @@ class BaseSSHClient:
         def made() -> Steps[None]:
             host = yield from self.connected()
             sftp = yield from self._files(host)
-            yield from self._folder_made(sftp, directory)
+            yield from self._directory_made(sftp, directory)
 
         self._now(made())
 
@@ -821,16 +821,16 @@ def _is_here(path: str, source: str, target: str, upload: bool) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def _made(sftp: _native.Sftp, folder: str) -> Steps[None]:
+def _made(sftp: _native.Sftp, directory: str) -> Steps[None]:
     """Makes a directory and those above it."""
-    if folder in ("", "/"):
+    if directory in ("", "/"):
         return
     try:
-        yield sftp.stat(remote(folder), True)
+        yield sftp.stat(remote(directory), True)
     except _errors.NoSuchFileError:
-        yield from _made(sftp, posixpath.dirname(folder))
+        yield from _made(sftp, posixpath.dirname(directory))
         try:
-            yield sftp.mkdir(remote(folder), None)
+            yield sftp.mkdir(remote(directory), None)
         except _errors.FileError:
             # Another job may have made it meanwhile: if not, what is copied into it says so.
-            yield sftp.stat(remote(folder), True)
+            yield sftp.stat(remote(directory), True)

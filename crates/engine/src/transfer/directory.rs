@@ -1,4 +1,4 @@
-//! [`Folder`]: the local folder that a copy writes into, and nowhere else.
+//! [`LocalDirectory`]: the local directory that a copy writes into, and nowhere else.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,12 +25,12 @@ use super::item::{INCOMPLETE, Kind, rewritten};
 use super::part::{self, Own};
 use crate::sftp::Owner;
 
-/// A local folder. Every name is opened relative to the folder that holds it, one part at a time, and no link on the way
-/// is followed: what a server calls its files, or plants while it is read, stays inside.
-pub(super) struct Folder {
+/// A local directory. Every name is opened relative to the directory that holds it, one part at a time, and no link on the
+/// way is followed: what a server calls its files, or plants while it is read, stays inside.
+pub(super) struct LocalDirectory {
     path: PathBuf,
     root: Arc<OwnedFd>,
-    /// Folders that were opened last. Guards the table for as long as a look-up takes.
+    /// Directories that were opened last. Guards the table for as long as a look-up takes.
     open: Mutex<LruCache<Vec<u8>, Arc<OwnedFd>>>,
     backups: Option<Backups>,
 }
@@ -42,10 +42,10 @@ pub(super) const BACKUPS_MODE: u32 = 0o700;
 struct Backups {
     settings: Backup,
     /// The directory for it, opened when it is needed. Guards it until it is made.
-    directory: Mutex<Option<Arc<Folder>>>,
+    directory: Mutex<Option<Arc<LocalDirectory>>>,
 }
 
-/// Folders kept open: enough for the files under way at once in a tree that is walked depth first.
+/// Directories kept open: enough for the files under way at once in a tree that is walked depth first.
 const KEPT_OPEN: std::num::NonZeroUsize = std::num::NonZeroUsize::new(64).expect("64 is not zero");
 
 /// What a file or directory is to look like.
@@ -62,7 +62,7 @@ pub(super) struct Looks {
     pub(super) keeps_ids: bool,
 }
 
-/// A name in a folder.
+/// A name in a directory.
 fn checked(name: &[u8]) -> io::Result<&OsStr> {
     if matches!(name, b"" | b"." | b"..") || name.contains(&0) {
         return Err(io::Error::new(
@@ -73,8 +73,8 @@ fn checked(name: &[u8]) -> io::Result<&OsStr> {
     Ok(OsStr::from_bytes(name))
 }
 
-impl Folder {
-    /// A folder that the user named, through links if that is what it is.
+impl LocalDirectory {
+    /// A directory that the user named, through links if that is what it is.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
@@ -109,10 +109,10 @@ impl Folder {
             let parent = parent.clone();
             return Ok(Some(KeptName { parent, name }));
         };
-        let folder = {
+        let directory = {
             let mut open = backups.directory.lock().unwrap_or_else(PoisonError::into_inner);
             match &*open {
-                Some(folder) => folder.clone(),
+                Some(directory) => directory.clone(),
                 None => {
                     let path = self.path.join(OsStr::from_bytes(directory));
                     make_directories(&path, BACKUPS_MODE)?;
@@ -122,14 +122,14 @@ impl Folder {
         };
         let kept = backups.settings.path(path);
         for (at, _) in kept.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            folder.make_directory(&kept[..at], BACKUPS_MODE)?;
+            directory.make_directory(&kept[..at], BACKUPS_MODE)?;
         }
-        let (parent, name) = folder.parent(&kept)?;
+        let (parent, name) = directory.parent(&kept)?;
         let name = name.to_owned();
         Ok(Some(KeptName { parent, name }))
     }
 
-    fn open_folders(&self) -> MutexGuard<'_, LruCache<Vec<u8>, Arc<OwnedFd>>> {
+    fn open_directories(&self) -> MutexGuard<'_, LruCache<Vec<u8>, Arc<OwnedFd>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +141,7 @@ impl Folder {
         self.path.join(OsStr::from_bytes(path))
     }
 
-    /// The folder that holds a name, and the name's last part.
+    /// The directory that holds a name, and the name's last part.
     fn parent<'a>(&self, path: &'a [u8]) -> io::Result<(Arc<OwnedFd>, &'a OsStr)> {
         let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => (self.directory(&path[..at])?, &path[at + 1..]),
@@ -166,7 +166,7 @@ impl Folder {
                 Err(Errno::INVAL | Errno::NOENT) => return Ok((parent, name)),
                 Err(error) => return Err(error.into()),
             };
-            let (folder, last) = match target.iter().rposition(|byte| *byte == b'/') {
+            let (directory, last) = match target.iter().rposition(|byte| *byte == b'/') {
                 Some(at) => (&target[..=at], &target[at + 1..]),
                 None => (&b"."[..], &target[..]),
             };
@@ -174,7 +174,7 @@ impl Folder {
                 return Err(Errno::ISDIR.into());
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            parent = Arc::new(rustix::fs::openat(&*parent, folder, flags, Mode::empty())?);
+            parent = Arc::new(rustix::fs::openat(&*parent, directory, flags, Mode::empty())?);
             name = OsStr::from_bytes(last).to_owned();
         }
         Err(Errno::LOOP.into())
@@ -190,14 +190,14 @@ impl Folder {
             end = slash.map_or(path.len(), |at| begin + at);
             let name = checked(&path[begin..end])?;
             found = Arc::new(rustix::fs::openat(&*found, name, flags, Mode::empty())?);
-            self.open_folders().put(path[..end].to_vec(), found.clone());
+            self.open_directories().put(path[..end].to_vec(), found.clone());
         }
         Ok(found)
     }
 
     /// The last directory on a path that is open, and where its own path ends.
     fn nearest(&self, path: &[u8]) -> (Arc<OwnedFd>, usize) {
-        let mut open = self.open_folders();
+        let mut open = self.open_directories();
         let slashes = (0..path.len()).rev().filter(|at| path[*at] == b'/');
         for end in std::iter::once(path.len()).chain(slashes) {
             if let Some(found) = open.get(&path[..end]) {
@@ -234,7 +234,7 @@ impl Folder {
                     Some(Gid::from_raw(owner.gid)),
                 )?;
             }
-            // What it has of the folder that it is in: a shared folder's group is for what is in it, too.
+            // What it has of the directory that it is in: a shared directory's group is for what is in it, too.
             let inherited = match looks.keeps_ids {
                 true => 0,
                 false => rustix::fs::fstat(&directory)?.st_mode & 0o2000,
@@ -371,8 +371,8 @@ impl Folder {
     }
 
     /// Begins a file of so many bytes. It is written under a name of its `own` beside the last one, `kept` if an earlier
-    /// attempt may have left something there to resume from, or in its place where it has other names or cannot be replaced as it is.
-    /// `named`: the user gave the name, which may be a link.
+    /// attempt may have left something there to resume from, or in its place where it has other names or cannot be replaced
+    /// as it is. `named`: the user gave the name, which may be a link.
     pub(super) fn begin(
         &self,
         path: &[u8],
@@ -424,7 +424,7 @@ impl Folder {
                 adopted,
                 touched: AtomicBool::new(false),
             }),
-            // A folder that takes no new name, and a file in it that may be written.
+            // A directory that takes no new name, and a file in it that may be written.
             // Its backup would be the same file.
             (Err(error), Some(existing)) if cannot_create(&error) && backup.is_none() => {
                 existing.reserve(size)?;
@@ -818,8 +818,8 @@ impl PartFile {
         }
         if sync {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let folder = rustix::fs::openat(&*self.parent, ".", flags, Mode::empty())?;
-            rustix::fs::fsync(folder)?;
+            let directory = rustix::fs::openat(&*self.parent, ".", flags, Mode::empty())?;
+            rustix::fs::fsync(directory)?;
         }
         Ok(())
     }
@@ -922,11 +922,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_and_no_link_leads_out_of_the_folder() {
+    fn no_name_and_no_link_leads_out_of_the_directory() {
         let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("file"), inside.path().join("part")).unwrap();
-        let folder = Folder::open(inside.path()).unwrap();
+        let directory = LocalDirectory::open(inside.path()).unwrap();
         for name in [
             &b".."[..],
             b"../x",
@@ -937,15 +937,15 @@ mod tests {
             b"link/x",
             b"x\0y",
         ] {
-            assert!(folder.begin(name, None, None, false, 0).is_err(), "{name:?}");
-            assert!(folder.make_directory(name, 0o755).is_err(), "{name:?}");
+            assert!(directory.begin(name, None, None, false, 0).is_err(), "{name:?}");
+            assert!(directory.make_directory(name, 0o755).is_err(), "{name:?}");
             assert!(
-                folder.make_link(b"t", name, None, Looks::default()).is_err(),
+                directory.make_link(b"t", name, None, Looks::default()).is_err(),
                 "{name:?}"
             );
         }
         assert!(
-            folder.make_directory(b"link", 0o755).is_err(),
+            directory.make_directory(b"link", 0o755).is_err(),
             "a link is not a directory"
         );
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
@@ -954,10 +954,10 @@ mod tests {
     #[test]
     fn a_part_has_no_name_until_it_is_whole_and_none_is_left_behind() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path()).unwrap();
-        drop(folder.begin(b"f", None, None, false, 0).unwrap());
+        let directory = LocalDirectory::open(place.path()).unwrap();
+        drop(directory.begin(b"f", None, None, false, 0).unwrap());
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
-        let part = folder.begin(b"f", None, None, false, 0).unwrap();
+        let part = directory.begin(b"f", None, None, false, 0).unwrap();
         part.write(2, &[Bytes::from_static(b"cd"), Bytes::from_static(b"efgh")])
             .unwrap();
         part.clear(4, 2).unwrap();
@@ -970,14 +970,14 @@ mod tests {
         part.install(7, looks, true).unwrap();
         assert_eq!(std::fs::read(place.path().join("f")).unwrap(), b"\0\0cd\0\0g");
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
-        assert_eq!(folder.look(b"f", false).unwrap().unwrap().modified, Some(7));
+        assert_eq!(directory.look(b"f", false).unwrap().unwrap().modified, Some(7));
     }
 
     #[test]
     fn more_slices_than_one_call_takes_are_written_in_order() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path()).unwrap();
-        let part = folder.begin(b"f", None, None, false, 0).unwrap();
+        let directory = LocalDirectory::open(place.path()).unwrap();
+        let part = directory.begin(b"f", None, None, false, 0).unwrap();
         let chunks: Vec<Bytes> = (0..3000u32)
             .map(|n| Bytes::copy_from_slice(&n.to_le_bytes()))
             .collect();
