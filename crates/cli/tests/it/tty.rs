@@ -24,6 +24,9 @@ pub(crate) struct Terminal {
     seen: usize,
 }
 
+/// A string to a terminal that does nothing (ECMA-48, APC).
+const END: &[u8] = b"\x1b_end\x1b\\";
+
 #[derive(Default)]
 struct Screen {
     text: Mutex<Vec<u8>>,
@@ -125,9 +128,24 @@ impl Terminal {
         rustix::process::Pid::from_child(&self.child)
     }
 
-    /// Waits for the program's end.
+    /// Waits for the program's end, and until all that it wrote is shown.
     pub(crate) fn end(&mut self) -> ExitStatus {
-        end_of(&mut self.child, "the program on the terminal")
+        let status = end_of(&mut self.child, "the program on the terminal");
+        // What comes last through the terminal comes after everything else.
+        rustix::io::write(&self.slave, END).unwrap();
+        let mut text = lock(&self.screen.text);
+        while !text.ends_with(END) {
+            let (shown, waited) = self
+                .screen
+                .grown
+                .wait_timeout(text, PATIENCE)
+                .unwrap_or_else(PoisonError::into_inner);
+            text = shown;
+            assert!(!waited.timed_out(), "the terminal's output does not end");
+        }
+        let length = text.len() - END.len();
+        text.truncate(length);
+        status
     }
 }
 

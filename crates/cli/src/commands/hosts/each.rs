@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::ensure;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use trunkline_control::protocol::{Failure, HostRequest, Reply, Request};
 use trunkline_request::World;
 use trunkline_request::destination::Destination;
@@ -101,8 +101,8 @@ impl Hosts {
         }
     }
 
-    /// Does something for each of them, with `at_once` of them at the same time, and prints what it returns as it comes. What went wrong is told with
-    /// the host's name, and again in a table in the end, where hosts that failed alike share a row.
+    /// Does something for each of them, with `at_once` of them at the same time, and prints what it returns as it comes. What
+    /// went wrong is told with the host's name, and again in a table in the end, where hosts that failed alike share a row.
     pub(crate) async fn each(
         &self,
         backend: &Backend,
@@ -136,23 +136,26 @@ impl Hosts {
             results.push(result);
         }
         let (work, progress) = (&work, &progress);
+        // Each tells its own end, while the others go on: one of them may have a question on the screen.
         let mut answers = futures_util::stream::iter(self.targets.iter().enumerate())
             .map(async |(place, target)| {
                 progress.started(&target.name);
-                let asked = (Instant::now(), SystemTime::now());
-                (place, target, asked, work(place, target).await)
+                let (asked, started) = (Instant::now(), SystemTime::now());
+                let answer = work(place, target).await;
+                let mut result = result(target, place + 1, answer.as_ref().err());
+                (result.elapsed, result.started) = (asked.elapsed(), started);
+                if let Ok(text) = answer {
+                    let _quiet = questions.quiet().await;
+                    progress.write(&mut std::io::stdout(), text.as_bytes())?;
+                }
+                self.tell(&result, progress, backend).await;
+                anyhow::Ok(result)
             })
             .buffer_unordered(at_once.min(AT_ONCE));
-        while let Some((place, target, (asked, started), answer)) = answers.next().await {
-            let mut result = result(target, place + 1, answer.as_ref().err());
-            (result.elapsed, result.started) = (asked.elapsed(), started);
-            if let Ok(text) = answer {
-                let _quiet = questions.quiet().await;
-                progress.write(&mut std::io::stdout(), text.as_bytes())?;
-            }
-            self.tell(&result, progress, backend).await;
+        while let Some(result) = answers.try_next().await? {
             results.push(result);
         }
+        drop(answers);
         progress.clear();
         self.sum_up(&results, begun, backend).await
     }

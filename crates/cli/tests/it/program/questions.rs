@@ -106,6 +106,35 @@ fn each_password_reaches_the_host_that_was_on_the_screen() {
 }
 
 #[test]
+fn a_host_that_connects_while_another_ones_question_is_shown_holds_up_nothing() {
+    let home = Home::new();
+    let (config, question) = (home.path("config"), home.path("question"));
+    let asking = sshd().client_keys([]).password("one").start().unwrap();
+    let ready = sshd().start().unwrap();
+    // It is reached once the other one's question is on the screen.
+    let late = format!(
+        "ProxyCommand bash -c 'until [ -e {} ]; do sleep 0.1; done; exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'",
+        question.display()
+    );
+    let entries = [asking.host_entry("host1"), ready.host_entry("host2").with(&late)];
+    write_ssh_config(&config, entries).unwrap();
+    let mut terminal = Terminal::start(&command(&home, &config, &["warm", "host1", "host2"]));
+    terminal.expect("@host1) Password: ");
+    std::fs::write(&question, "").unwrap();
+    wait_until("the other one is connected", || {
+        let hosts = text(&finish(home.trunkline().args(["ls", "--json"])).stdout);
+        hosts.contains("\"host2\"") && ready.authentications() == 1
+    });
+    // By then whoever warms it has been told, too.
+    assert_status(&finish(home.trunkline().args(["check", "-F"]).arg(&config).arg("host2")), 0);
+    terminal.send("one\n");
+    assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+    for host in ["host1: connected", "host2: connected"] {
+        assert!(terminal.shown().contains(host), "{}", terminal.shown());
+    }
+}
+
+#[test]
 fn questions_come_in_the_order_of_the_list() {
     let (_servers, home, config) = servers(&["one", "two", "three"], &[]);
     let (file, copy) = (home.path("file"), home.path("copy-{host}"));
