@@ -11,7 +11,7 @@ mod terminal;
 mod turn;
 
 pub use askpass::{Askpass, Require};
-pub use terminal::Terminal;
+pub use terminal::{Terminal, is_in_foreground};
 pub use trunkline_request::PromptKind;
 pub use turn::{Place, Turn};
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use console::{Term, measure_text_width, truncate_str};
 use indicatif::{ProgressDrawTarget, TermLike};
+use trunkline_local::prompt::is_in_foreground;
 
 /// Columns that a line leaves free: what a terminal shows of Ctrl-C, and one for the cursor.
 const FREE: u16 = 3;
@@ -66,10 +67,9 @@ struct Narrowed(Term);
 
 impl Narrowed {
     fn draw(&self, write: impl FnOnce(&Term) -> io::Result<()>) -> io::Result<()> {
-        let front = rustix::termios::tcgetpgrp(io::stderr());
-        match front.is_ok_and(|front| front != rustix::process::getpgrp()) {
-            true => Ok(()),
-            false => write(&self.0),
+        match is_in_foreground(io::stderr()) {
+            true => write(&self.0),
+            false => Ok(()),
         }
     }
 }

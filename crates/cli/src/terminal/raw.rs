@@ -2,10 +2,8 @@
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::getpgrp;
 use rustix::termios::{
-    InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp,
-    tcsetattr,
+    InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
@@ -16,6 +14,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use trunkline_control::terminal::modes::IUCLC;
+use trunkline_local::prompt::is_in_foreground;
 
 /// A terminal in raw mode for as long as this lives.
 ///
@@ -190,7 +189,9 @@ impl Terminal {
     /// foreground, which sends SIGCONT.
     fn enter(&self, state: &mut State) {
         // TCSADRAIN as in OpenSSH's enter_raw_mode(): what was typed ahead is kept.
-        if self.in_foreground() && tcsetattr(&self.fd, OptionalActions::Drain, &locked(&self.raw)).is_ok() {
+        if is_in_foreground(&self.fd)
+            && tcsetattr(&self.fd, OptionalActions::Drain, &locked(&self.raw)).is_ok()
+        {
             state.entered = true;
         }
     }
@@ -198,7 +199,7 @@ impl Terminal {
     fn leave(&self, state: &mut State, when: OptionalActions) {
         // A terminal that is gone (EIO after a hang-up) has no modes to restore, and one that belongs to
         // another job now has had them restored by the shell.
-        if std::mem::take(&mut state.entered) && self.in_foreground() {
+        if std::mem::take(&mut state.entered) && is_in_foreground(&self.fd) {
             if state.foreign
                 && let Ok(now) = tcgetattr(&self.fd)
             {
@@ -206,12 +207,6 @@ impl Terminal {
             }
             _ = tcsetattr(&self.fd, when, &self.saved);
         }
-    }
-
-    /// In the background, changing the modes would stop the process (SIGTTOU). A terminal that does not
-    /// control the process has no such rule.
-    fn in_foreground(&self) -> bool {
-        tcgetpgrp(&self.fd).map_or(true, |foreground| foreground == getpgrp())
     }
 }
 

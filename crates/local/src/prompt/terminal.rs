@@ -10,7 +10,7 @@ use rustix::termios::{
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Terminal {
             }
             let lock = lock.as_deref().and_then(|path| open(path, false).ok());
             let turn = Turn::take(place.clone(), lock).await;
-            if in_background(&device) {
+            if !is_in_foreground(&device) {
                 continue;
             }
             let guard = self.guard.as_ref().map(|guard| guard(device.as_fd()));
@@ -210,19 +210,20 @@ const STOPS: usize = 20;
 /// Stops the process for as long as it is in the background. `false` where it cannot be stopped: nobody looks after it.
 async fn to_foreground(device: &AsyncFd<File>) -> bool {
     for _ in 0..STOPS {
-        if !in_background(device) {
+        if is_in_foreground(device) {
             return true;
         }
         let _ = rustix::process::kill_process_group(getpgrp(), Signal::TTOU);
         // The signal may take effect in another thread.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    !in_background(device)
+    is_in_foreground(device)
 }
 
-/// A terminal that does not control the process has no background.
-fn in_background(device: &AsyncFd<File>) -> bool {
-    tcgetpgrp(device).is_ok_and(|foreground| foreground != getpgrp())
+/// Returns whether this process may draw on a terminal and change its modes: in the background that would spoil another
+/// program's screen, or stop it (SIGTTOU). A terminal that does not control the process has no background.
+pub fn is_in_foreground(terminal: impl AsFd) -> bool {
+    tcgetpgrp(terminal).map_or(true, |foreground| foreground == getpgrp())
 }
 
 impl Prompter for Terminal {

@@ -126,7 +126,10 @@ fn a_host_that_connects_while_another_ones_question_is_shown_holds_up_nothing() 
         hosts.contains("\"host2\"") && ready.authentications() == 1
     });
     // By then whoever warms it has been told, too.
-    assert_status(&finish(home.trunkline().args(["check", "-F"]).arg(&config).arg("host2")), 0);
+    assert_status(
+        &finish(home.trunkline().args(["check", "-F"]).arg(&config).arg("host2")),
+        0,
+    );
     terminal.send("one\n");
     assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
     for host in ["host1: connected", "host2: connected"] {
