@@ -24,8 +24,8 @@ async def main(bed: Bed) -> None:
         path = bed.files / "made"
         made = await session.call_tool("run", {"hosts": ["box1"], "command": f"touch {path}"})
         assert not made.isError and path.exists() and len(asked) == 1, made
-        # A thousand calls at once: each has an answer, and what is too much says that nothing was begun.
-        calls = [session.call_tool("run", {"hosts": ["box1"], "command": "true"}) for _ in range(1000)]
+        # Ten thousand calls at once: each has an answer, and what is too much says that nothing was begun.
+        calls = [session.call_tool("run", {"hosts": ["box1"], "command": "true"}) for _ in range(10_000)]
         answers = await asyncio.gather(*calls)
         for answer in answers:
             assert not answer.isError or "did not start" in answer.content[0].text, answer
