@@ -142,13 +142,26 @@ impl Checks {
         }
     }
 
-    fn begin(&mut self) {
+    /// Begins to compare those that wait; `false` where none does.
+    pub(super) fn begin(&mut self) -> bool {
         let checks = std::mem::take(&mut self.waiting);
         self.bytes = 0;
-        if !checks.is_empty() {
-            let (progress, from, to) = (self.progress.clone(), self.from.clone(), self.to.clone());
-            self.running.spawn(compare(progress, from, to, checks));
+        if checks.is_empty() {
+            return false;
         }
+        let (progress, from, to) = (self.progress.clone(), self.from.clone(), self.to.clone());
+        self.running.spawn(compare(progress, from, to, checks));
+        true
+    }
+
+    /// Returns whether as many are under way as are worth it.
+    pub(super) fn are_many(&self) -> bool {
+        self.running.len() >= AT_ONCE
+    }
+
+    /// The next that were compared; `None` where none are under way. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<Result<Vec<Compared>, Error>> {
+        Some(ended(self.running.join_next().await?))
     }
 
     /// Those that were compared meanwhile; waits where many are under way.

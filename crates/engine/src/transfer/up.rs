@@ -95,7 +95,7 @@ const BATCH: usize = 4096;
 const PREPARED: usize = 1024;
 /// Requests for single names in flight.
 const AT_ONCE: usize = 256;
-/// Directories that are listed at once: each is open on the server meanwhile, which has a thousand handles for all.
+/// Directories that are looked at or listed at once: each is open on the server meanwhile, which has a thousand handles for all.
 const LISTINGS: usize = 256;
 
 impl<'a> Up<'a> {
@@ -176,44 +176,36 @@ impl<'a> Up<'a> {
         // Beside the looks, which come directory by directory: what has to be asked for would else be one at a time.
         let mut preparing = FuturesUnordered::new();
         let mut more = true;
+        // Whatever waits for a turn or for those who copy waits in `preparing`: who has a turn goes on only while that is polled.
         loop {
             tokio::select! {
-                batch = looks.next(), if more && preparing.len() < PREPARED => {
+                batch = looks.next(), if more && preparing.len() < PREPARED && !checks.are_many() => {
                     let Some(batch) = batch else {
                         more = false;
                         continue;
                     };
                     let (found, others) = self.enter(batch).await?;
                     made.extend(found);
-                    preparing.extend(others.into_iter().map(|mut item| async {
-                        let result = self.prepare(&mut item).await;
-                        (item, result)
-                    }));
+                    preparing.extend(others.into_iter().map(|item| self.take(Step::Look(item), queues.as_ref())));
                 }
-                Some((item, result)) = preparing.next() => {
-                    match result {
-                        Ok(Prepared::Copy) => {
-                            if !self.hand_on(item, queues.as_ref()).await {
-                                return Ok(made);
-                            }
-                        }
-                        Ok(Prepared::Compare(looks)) => {
-                            let path = self.final_path(&item);
-                            checks.add(item, path, looks);
-                        }
-                        Ok(Prepared::Done) => {}
-                        Err(error) => self.job.go_on_after(item.target, error)?,
+                Some(taken) = preparing.next() => match taken? {
+                    Taken::Compare(item, looks) => {
+                        let path = self.final_path(&item);
+                        checks.add(item, path, looks);
                     }
-                    let compared = checks.take().await?;
-                    if !self.hand_on_compared(compared, queues.as_ref()).await? {
-                        return Ok(made);
+                    Taken::Done => {}
+                    Taken::NobodyCopies => return Ok(made),
+                },
+                Some(compared) = checks.next() => {
+                    preparing.extend(compared?.into_iter().map(|file| self.take(Step::Settle(file), queues.as_ref())));
+                }
+                else => {
+                    if !checks.begin() {
+                        break;
                     }
                 }
-                else => break,
             }
         }
-        let compared = checks.finish().await?;
-        self.hand_on_compared(compared, queues.as_ref()).await?;
         self.job.plenty.end();
         Ok(made)
     }
@@ -247,27 +239,6 @@ impl<'a> Up<'a> {
         queue.send(item).await.is_ok()
     }
 
-    /// The same for files whose content was compared.
-    async fn hand_on_compared(
-        &self,
-        compared: Vec<Compared>,
-        queues: Option<&[mpsc::Sender<Item>; 2]>,
-    ) -> Result<bool, Error> {
-        for Compared { mut item, looks } in compared {
-            if let Some(looks) = looks {
-                self.stays(&item, looks).await?;
-                continue;
-            }
-            item.changes |= Changes::CONTENT;
-            if let Err(error) = self.replace(&mut item).await {
-                self.job.go_on_after(item.target, error)?;
-            } else if !self.hand_on(item, queues).await {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// What the target has is the source's; sets of its time and permissions what is not.
     async fn stays(&self, item: &Item, changes: Changes) -> Result<(), Error> {
         if !changes.is_empty() && !self.job.options.dry_run {
@@ -294,11 +265,11 @@ impl<'a> Up<'a> {
     /// What a directory's name has at the target, and, where names are compared, what is in it.
     async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
         let path = self.path(target);
+        // Never closed. Turns of their own: who prepares names does not go on with these meanwhile.
+        let _turn = self.listing.acquire().await.ok();
         if !self.job.options.looks_first() {
             return self.look(&path).await;
         }
-        // Never closed.
-        let _turn = self.listing.acquire().await.ok();
         let (found, listing) = tokio::join!(
             self.look_below(target, &path),
             there::listing(self.sessions, &self.job.names, &path)
@@ -489,12 +460,16 @@ impl<'a> Up<'a> {
             let path = path.clone();
             async move { sftp.lstat(path).await }
         };
-        let _turn = self.turn().await;
         match self.sessions.with(lstat).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.is_no_such_file() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    async fn look_in_turn(&self, path: &Bytes) -> Look {
+        let _turn = self.turn().await;
+        self.look(path).await
     }
 
     /// A turn to ask something of a single name; nothing else that takes turns is awaited meanwhile.
@@ -508,6 +483,43 @@ impl<'a> Up<'a> {
         format!("{}:{}", self.sessions.first().host(), shown(path))
     }
 
+    /// Takes a step, and hands a file on that is to be copied.
+    async fn take(&self, step: Step, queues: Option<&[mpsc::Sender<Item>; 2]>) -> Result<Taken, Error> {
+        let (item, prepared) = match step {
+            Step::Look(mut item) => {
+                let prepared = self.prepare(&mut item).await;
+                (item, prepared)
+            }
+            Step::Settle(Compared { mut item, looks }) => {
+                let prepared = self.settle(&mut item, looks).await;
+                (item, prepared)
+            }
+        };
+        Ok(match prepared {
+            Ok(Prepared::Copy) => match self.hand_on(item, queues).await {
+                true => Taken::Done,
+                false => Taken::NobodyCopies,
+            },
+            Ok(Prepared::Compare(looks)) => Taken::Compare(item, looks),
+            Ok(Prepared::Done) => Taken::Done,
+            Err(error) => {
+                self.job.go_on_after(item.target, error)?;
+                Taken::Done
+            }
+        })
+    }
+
+    /// What is to become of a file whose content was compared.
+    async fn settle(&self, item: &mut Item, looks: Option<Changes>) -> Result<Prepared, Error> {
+        if let Some(looks) = looks {
+            self.stays(item, looks).await?;
+            return Ok(Prepared::Done);
+        }
+        item.changes |= Changes::CONTENT;
+        self.replace(item).await?;
+        Ok(Prepared::Copy)
+    }
+
     /// Copies a link; what is to become of a file, which learns what it meets.
     async fn prepare(&self, item: &mut Item) -> Result<Prepared, Error> {
         let job = self.job;
@@ -519,7 +531,10 @@ impl<'a> Up<'a> {
         // In a directory that this copy made there is nothing but what it put there.
         let mut found = match origin {
             Origin::Made => None,
-            Origin::Found => self.look_below(&item.target, &path).await?,
+            Origin::Found => {
+                let _turn = self.turn().await;
+                self.look_below(&item.target, &path).await?
+            }
         };
         if found.is_some() && job.options.ignore_existing {
             job.progress.skipped(item);
@@ -533,7 +548,7 @@ impl<'a> Up<'a> {
                 job.progress.would_copy(item.clone());
                 return Ok(Prepared::Done);
             }
-            found = self.look(&path).await?;
+            found = self.look_in_turn(&path).await?;
         }
         if item.kind == Kind::Link {
             self.link(item, found.as_ref()).await?;
@@ -669,7 +684,7 @@ impl<'a> Up<'a> {
                 true => target,
                 false => path::in_root(&path::directory_and_name(&path).0, &target),
             };
-            found = self.look(&path).await?;
+            found = self.look_in_turn(&path).await?;
         }
         let status = Status {
             code: sftp::StatusCode::FAILURE,
@@ -1372,7 +1387,7 @@ impl<'a> Up<'a> {
         let directory = path::directory_and_name(part).0;
         let left = async {
             match kept {
-                true => self.look(part).await,
+                true => self.look_in_turn(part).await,
                 false => Ok(None),
             }
         };
@@ -1580,6 +1595,21 @@ enum Ended {
 
 /// What a directory's name has at the target, or why that is not known.
 type Look = Result<Option<FileAttributes>, Error>;
+
+/// A step that is taken beside others.
+enum Step {
+    /// A name is looked at.
+    Look(Item),
+    /// A file's content was compared.
+    Settle(Compared),
+}
+
+enum Taken {
+    /// The file's content decides; where it is the same, this is set.
+    Compare(Item, Changes),
+    Done,
+    NobodyCopies,
+}
 
 /// What is to become of a name.
 enum Prepared {

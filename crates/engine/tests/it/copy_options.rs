@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use trunkline::Host;
-use trunkline::transfer::{Backup, CopyOptions, Location, ModeChange};
+use trunkline::transfer::{Backup, Comparison, CopyOptions, Location, ModeChange};
 use trunkline_testkit::{Relay, Sshd, noise};
 
 use crate::site::Site;
@@ -76,6 +76,34 @@ impl Ends {
 
     fn hosts(&self) -> [&Host; 2] {
         [&self.sites[0], &self.sites[1]]
+    }
+}
+
+#[tokio::test]
+async fn thousands_of_which_some_differ_in_length_and_some_in_time_do_not_wait_for_each_other() {
+    let ends = Ends::new().await;
+    let hosts = ends.hosts();
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    for n in 0..3000 {
+        std::fs::write(source.join(n.to_string()), "content").unwrap();
+    }
+    for way in WAYS {
+        let target = place.path().join(format!("{way:?}"));
+        std::fs::create_dir(&target).unwrap();
+        for n in 0..3000 {
+            let (same, path) = (n % 2 == 0, target.join(n.to_string()));
+            std::fs::write(&path, if same { "content" } else { "longer content" }).unwrap();
+            set_old(&path);
+        }
+        let mut options = mirror();
+        options.compare = Comparison::Content;
+        let (from, to) = way.ends(hosts, &source, &target);
+        tokio::time::timeout(Duration::from_secs(60), copied(&from, &to, &options))
+            .await
+            .expect("the copy hangs");
+        assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
     }
 }
 
