@@ -44,6 +44,7 @@ mod hard_links;
 mod item;
 mod job;
 mod list;
+mod owners;
 mod parallel;
 mod part;
 mod path;
@@ -79,6 +80,7 @@ pub use trunkline_request::mode::{ModeChange, ModeError};
 
 use crate::error::Error;
 use job::Job;
+use owners::Owners;
 pub(crate) use parallel::usual_streams;
 use path::{directory_and_name, shown};
 pub use place::Location;
@@ -134,13 +136,15 @@ pub async fn copy_at(
     }
     let to = progress.connect(target).await?;
     hard_links::check(options.hard_links, &to, sources).await?;
-    to.check_owners(options).await?;
+    if options.numeric_ids {
+        to.keeps_owners(options).await?;
+    }
     to.check_backups(options).await?;
     let target = &to.expanded(target).await?;
     if let Place::Server(sessions) = &to {
         sessions.send();
     }
-    let job = Arc::new(Job::new(options, progress, rate)?);
+    let mut job = Job::new(options, progress, rate)?;
     // The listing takes as many round trips as the rest.
     let ends = async {
         let top = target::find(&job, &to, target, sources).await?;
@@ -150,11 +154,14 @@ pub async fn copy_at(
         }
         Ok((top, groups))
     };
-    let ((top, groups), (), listing) = tokio::try_join!(
+    let ((top, groups), (), listing, owners) = tokio::try_join!(
         ends,
         target::open_ahead(&job, &to, target, sources),
-        target::list_ahead(&job, &to, target, sources)
+        target::list_ahead(&job, &to, target, sources),
+        to.keeps_owners(options)
     )?;
+    job.options.owners = owners;
+    let job = Arc::new(job);
     if let (None, Some(listing)) = (&top.name, listing) {
         job.there.add(&Bytes::new(), listing);
     }
@@ -201,9 +208,10 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
         }
         let (items, found) = mpsc::channel(QUEUE);
         let (found, pacing) = job.verification.pace(found);
+        let owners = Arc::new(Owners::between(&group.place, to, options));
         // On the heap: the future of a copy holds those of all that it is made of, and would be moved with them.
         let names = Box::pin(async {
-            list::names(job, &group.place, &group.paths, to, top, items).await?;
+            list::names(job, (&group.place, &owners), &group.paths, to, top, items).await?;
             progress.counted.store(nth + 1 == last, Ordering::Relaxed);
             Ok(())
         });

@@ -24,7 +24,11 @@ pub struct CopyOptions {
     pub recursive: bool,
     /// Keep modification times and permissions; set-user-ID and set-group-ID are for an owner, who is not kept.
     pub preserve: bool,
-    /// Keep owners and groups, too, by their numbers, and what is set for them; the target's side has to be root.
+    /// Keep owners and groups, too, and what is set for them, if the target's side is root: by their names, or by their
+    /// numbers where an end has no such name.
+    #[serde(default)]
+    pub owners: bool,
+    /// Keep them by their numbers alone; the target's side has to be root.
     #[serde(default)]
     pub numeric_ids: bool,
     /// Changes to the source's permissions before they apply.
@@ -78,6 +82,7 @@ impl Default for CopyOptions {
         Self {
             recursive: false,
             preserve: false,
+            owners: false,
             numeric_ids: false,
             chmod: Vec::new(),
             hard_links: false,
@@ -111,7 +116,7 @@ impl CopyOptions {
 
     /// The permissions that are kept where permissions are.
     pub fn kept_bits(&self) -> u32 {
-        let sets_ids = self.numeric_ids || self.chmod.iter().any(ModeChange::sets_ids);
+        let sets_ids = self.owners || self.chmod.iter().any(ModeChange::sets_ids);
         if sets_ids { 0o7777 } else { 0o1777 }
     }
 }

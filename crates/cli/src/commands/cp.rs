@@ -30,12 +30,17 @@ use trunkline_text::Printable;
 use crate::backend::{Backend, Daemon, runtime};
 use crate::commands::run::{ManyHosts, warn_of};
 use crate::questions::Conversation;
-use crate::ssh_options::HostOptions;
+use crate::ssh_options::{HOSTS, HostOptions};
 use crate::terminal::can_be_drawn_on;
 use crate::terminal::interrupts::{Interrupts, status_of};
 use filters::FilterArgs;
 use paths::{STDOUT, open_passed};
 use view::{Shows, View};
+
+/// Headings of `--help`.
+const COPYING: &str = "Copying";
+const CHOOSING: &str = "Choosing files";
+const REPLACED: &str = "Deleted and replaced files";
 
 /// Arguments of `trunkline cp`.
 #[derive(Debug, clap::Args)]
@@ -48,126 +53,128 @@ use view::{Shows, View};
 )]
 pub(crate) struct Args {
     /// Copy directories and everything in them; symbolic links in them are copied as links.
-    #[arg(short, long, group = "directories")]
+    #[arg(help_heading = COPYING, short, long, group = "directories")]
     recursive: bool,
-    /// Copy directories as they are: -r and -p, and skip files that the target has with the same size and time, as rsync
-    /// does. A source that ends in a slash stands for what is in it.
-    #[arg(short, long, group = "directories")]
+    /// Copy directories as they are: -r and -p, owners and groups if you are root at the target, and skip files that the
+    /// target has with the same size and time, as rsync does. A source that ends in a slash stands for what is in it.
+    #[arg(help_heading = COPYING, short, long, group = "directories")]
     archive: bool,
     /// Keep times and permissions, as scp does.
-    #[arg(short, long)]
+    #[arg(help_heading = COPYING, short, long)]
     preserve: bool,
-    /// With -a: keep owners and groups, too, by their numbers, with set-user-ID and set-group-ID. On the target's side you
-    /// have to be root.
-    #[arg(long, requires = "archive")]
+    /// With -a: keep owners and groups by their numbers, not by their names. On the target's side you have to be root.
+    #[arg(help_heading = COPYING, long, requires = "archive")]
     numeric_ids: bool,
+    /// With -a, as root on the target's side: do not keep owners and groups.
+    #[arg(help_heading = COPYING, long, requires = "archive", conflicts_with = "numeric_ids")]
+    no_owner: bool,
     /// Change permissions before they count, as rsync does: Dg+s,ug+w,o-rwx,F644. D is for directories, F for files.
-    #[arg(long, value_name = "CHANGES")]
+    #[arg(help_heading = COPYING, long, value_name = "CHANGES")]
     chmod: Option<String>,
     /// Names of one file become names of one file at the target; from this machine to a server. (-H is for hosts.)
-    #[arg(long, requires = "directories")]
+    #[arg(help_heading = COPYING, long, requires = "directories")]
     hard_links: bool,
     /// Skip files that exist on the target with the same time or a later one; with -a or --delete, those with a later one.
-    #[arg(short, long)]
+    #[arg(help_heading = CHOOSING, short, long)]
     update: bool,
     /// Skip files that exist on the target with the same content, whatever their times; both ends hash those of the same
     /// size.
-    #[arg(long)]
+    #[arg(help_heading = CHOOSING, long)]
     checksum: bool,
     /// Skip files that exist on the target with the same size.
-    #[arg(long, conflicts_with = "checksum")]
+    #[arg(help_heading = CHOOSING, long, conflicts_with = "checksum")]
     size_only: bool,
     /// Copy files that exist on the target with the same size and time, too.
-    #[arg(short = 'I', long, conflicts_with_all = ["checksum", "size_only"])]
+    #[arg(help_heading = CHOOSING, short = 'I', long, conflicts_with_all = ["checksum", "size_only"])]
     ignore_times: bool,
     /// Keep partial large files when a copy is interrupted, and resume from what both ends' hashes show to be right. This
     /// is the default.
-    #[arg(long, overrides_with = "no_partial")]
+    #[arg(help_heading = COPYING, long, overrides_with = "no_partial")]
     partial: bool,
     /// Do not keep partial files.
-    #[arg(long)]
+    #[arg(help_heading = COPYING, long)]
     no_partial: bool,
     /// Skip files that exist on the target, whatever is in them.
-    #[arg(long)]
+    #[arg(help_heading = CHOOSING, long)]
     ignore_existing: bool,
     #[command(flatten)]
     filters: FilterArgs,
     /// Copy only what this file lists: paths below the source directory, one a line; `-` is standard input. They keep their
     /// directories.
-    #[arg(long, value_name = "FILE", requires = "directories")]
+    #[arg(help_heading = CHOOSING, long, value_name = "FILE", requires = "directories")]
     files_from: Option<PathBuf>,
     /// The names of --files-from end in NUL bytes.
-    #[arg(short = '0', long, requires = "files_from")]
+    #[arg(help_heading = CHOOSING, short = '0', long, requires = "files_from")]
     from0: bool,
     /// Skip files that are smaller; K, M and G are powers of 1,024.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(help_heading = CHOOSING, long, value_name = "SIZE", value_parser = size)]
     min_size: Option<u64>,
     /// Skip files that are larger.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(help_heading = CHOOSING, long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
     /// Skip symbolic links that lead out of the tree.
-    #[arg(long)]
+    #[arg(help_heading = CHOOSING, long)]
     safe_links: bool,
     /// Delete files in copied directories that the source does not have, and skip files with the same size and time, as
     /// -a does. Nothing is deleted unless everything was copied.
-    #[arg(long, requires = "directories")]
+    #[arg(help_heading = REPLACED, long, requires = "directories")]
     delete: bool,
     /// Keep what is replaced or deleted, with ~ behind its name.
-    #[arg(long)]
+    #[arg(help_heading = REPLACED, long)]
     backup: bool,
     /// Keep what is replaced or deleted in this directory, under its own name; a relative path begins at the target.
-    #[arg(long, value_name = "DIR")]
+    #[arg(help_heading = REPLACED, long, value_name = "DIR")]
     backup_dir: Option<PathBuf>,
     /// What --backup puts behind names; nothing where there is a --backup-dir.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(help_heading = REPLACED, long, value_name = "TEXT")]
     suffix: Option<OsString>,
     /// Create the target's directory and those above it.
-    #[arg(long)]
+    #[arg(help_heading = COPYING, long)]
     mkdir: bool,
     /// Compress, as -o Compression=yes does.
-    #[arg(short = 'C')]
+    #[arg(help_heading = COPYING, short = 'C')]
     compress: bool,
     /// Limit the rate, in bytes a second, of all hosts together; K, M and G are powers of 1,024.
-    #[arg(long, value_name = "RATE", value_parser = size)]
+    #[arg(help_heading = COPYING, long, value_name = "RATE", value_parser = size)]
     bwlimit: Option<u64>,
     /// Write each file to the target's disk (fsync) before renaming it into place.
-    #[arg(long)]
+    #[arg(help_heading = COPYING, long)]
     fsync: bool,
     /// When everything is copied, hash every copied file on both ends and compare. Needs a shell on the server.
-    #[arg(long)]
+    #[arg(help_heading = COPYING, long)]
     verify: bool,
     /// Compare source and target by hashes, or with --size-only by sizes, and change nothing: the exit status is 1 where
     /// anything differs.
-    #[arg(long, conflicts_with_all = ["dry_run", "update", "ignore_existing", "ignore_times", "delete"])]
+    #[arg(help_heading = COPYING, long, conflicts_with_all = ["dry_run", "update", "ignore_existing", "ignore_times", "delete"])]
     check: bool,
     /// Show what would be copied and deleted, why, and how much, without doing it.
-    #[arg(short = 'n', long)]
+    #[arg(help_heading = COPYING, short = 'n', long)]
     dry_run: bool,
     /// Name everything that changes, and why: new, size, time, mode, owner, link, content.
-    #[arg(long, visible_alias = "itemize-changes")]
+    #[arg(help_heading = "Output", long, visible_alias = "itemize-changes")]
     itemize: bool,
     /// End with a table of what was found, copied and deleted.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     stats: bool,
     /// Name everything that is copied or skipped.
-    #[arg(short, long)]
+    #[arg(help_heading = "Output", short, long)]
     verbose: bool,
     /// Show errors and nothing else.
-    #[arg(short, long, conflicts_with_all = ["verbose", "progress"])]
+    #[arg(help_heading = "Output", short, long, conflicts_with_all = ["verbose", "progress"])]
     quiet: bool,
     /// Show progress even if standard error is not a terminal, as one line a second.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     progress: bool,
     /// Print one JSON object for each name, and a summary at the end.
-    #[arg(long, conflicts_with = "progress")]
+    #[arg(help_heading = "Output", long, conflicts_with = "progress")]
     json: bool,
     /// The most sessions for a large file. By default, as many as the distance makes worthwhile.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(help_heading = COPYING, long, value_name = "NUMBER")]
     streams: Option<usize>,
     #[command(flatten)]
     many: ManyHosts,
     /// Hosts to copy to or from at the same time.
-    #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(help_heading = HOSTS, short, long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
     #[command(flatten)]
     ssh: HostOptions,
@@ -298,6 +305,7 @@ impl Args {
         let mut options = CopyOptions::default();
         options.recursive = self.recursive || self.archive || self.check;
         options.preserve = self.preserve || self.archive;
+        options.owners = self.archive && !self.no_owner;
         options.numeric_ids = self.numeric_ids;
         if let Some(changes) = &self.chmod {
             options.chmod = ModeChange::read(changes, world.umask)?;

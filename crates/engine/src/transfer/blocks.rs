@@ -244,7 +244,7 @@ async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option
 }
 
 /// What a script prints on a server, beside what a login script may say; `None` where it fails, or prints more.
-async fn shell(host: &Host, script: Bytes, most: usize) -> Option<Vec<u8>> {
+pub(super) async fn shell(host: &Host, script: Bytes, most: usize) -> Option<Vec<u8>> {
     // The script comes as input, so that only a POSIX shell ever reads it, whatever the user's login shell is.
     let session = host.start(&Command::exec("exec sh")).await.ok()?;
     let output = session
@@ -254,7 +254,7 @@ async fn shell(host: &Host, script: Bytes, most: usize) -> Option<Vec<u8>> {
     if !output.status.success() {
         let words = shown(&output.stderr);
         tracing::debug!(
-            "no hashes from {}: {}",
+            "a script failed on {}: {}",
             host.config().original_host,
             words.trim_end()
         );

@@ -124,7 +124,7 @@ fn looks(options: &CopyOptions, item: &Item, there: &Beside) -> Changes {
     if item.kind != Kind::Link && differ(kept(item.mode), kept(there.mode)) {
         changes |= Changes::MODE;
     }
-    if options.numeric_ids && item.owner.is_some() && there.owner.is_some() && item.owner != there.owner {
+    if options.owners && item.owner.is_some() && there.owner.is_some() && item.owner != there.owner {
         changes |= Changes::OWNER;
     }
     changes
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn owners_and_what_is_set_for_them_count_where_they_are_kept() {
-        let kept = |options: &mut CopyOptions| options.numeric_ids = true;
+        let kept = |options: &mut CopyOptions| options.owners = true;
         let changed = Changes::OWNER | Changes::MODE;
         assert_eq!(
             said(kept, &there(Kind::File, 5, 100, 0o644)),

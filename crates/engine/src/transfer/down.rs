@@ -391,7 +391,7 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>, owner: Option<
     Looks {
         mode: Some(job.local_mode(mode, 0o666)),
         times: times.filter(|_| job.options.preserve),
-        owner: owner.filter(|_| job.options.numeric_ids),
+        owner: owner.filter(|_| job.options.owners),
         preserve: job.options.preserve,
         keeps_ids: job.options.kept_bits() != 0o1777,
     }
@@ -720,8 +720,7 @@ impl Writing {
                     .permissions
                     .map(|mode| self.job.mode(mode.bits(), Kind::File));
                 let times = attributes.times.map(|times| (times.accessed, times.modified));
-                let owner = attributes.owner.or(item.owner);
-                let looks = looks(&self.job, mode.or(item.mode), times.or(item.times), owner);
+                let looks = looks(&self.job, mode.or(item.mode), times.or(item.times), item.owner);
                 match writer.install(length, looks, self.job.options.sync) {
                     Ok(()) => self
                         .job

@@ -42,7 +42,7 @@ fn here(job: &Job, root: &std::path::Path, directories: Vec<Item>) -> Result<(),
         let looks = Looks {
             mode: Some(job.local_mode(item.mode, 0o777)),
             times: item.times.filter(|_| job.options.preserve),
-            owner: item.owner.filter(|_| job.options.numeric_ids),
+            owner: item.owner.filter(|_| job.options.owners),
             preserve: job.options.preserve,
             keeps_ids: job.options.kept_bits() != 0o1777,
         };
@@ -65,7 +65,7 @@ async fn there(job: &Job, sessions: &Sessions, root: &Bytes, directories: Vec<It
                 path::in_root(root, &item.target)
             };
             let looks = FileAttributes {
-                owner: item.owner.filter(|_| job.options.numeric_ids),
+                owner: item.owner.filter(|_| job.options.owners),
                 ..up::looks(job, &item)
             };
             let result = up::set_looks(sessions, &path, &looks, is_root).await;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rustix::io::Errno;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use trunkline_request::copy::{Changes, CopyEvent};
 use trunkline_sftp::transfer::LeftOut;
@@ -16,6 +17,7 @@ use super::blocking::blocking;
 use super::compare::{Verdict, verdict};
 use super::item::{Item, Kind, There};
 use super::job::Job;
+use super::owners::Owners;
 use super::path::{Expanded, directory_and_name, is_pattern, join, os, shown};
 use super::pattern::{Names, Part, matches_itself};
 use super::place::Place;
@@ -30,7 +32,7 @@ use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 /// Finds everything below `paths`, tells the job's progress of it, and hands it on: a directory before what is in it.
 pub(super) async fn names(
     job: &Arc<Job>,
-    place: &Place,
+    (place, owners): (&Place, &Arc<Owners>),
     sources: &[Source],
     to: &Place,
     top: &Top,
@@ -38,8 +40,10 @@ pub(super) async fn names(
 ) -> Result<(), Error> {
     for source in sources {
         match place {
-            Place::Local => local(job, source, top, &items).await,
-            Place::Server(sessions) => remote(job, sessions, &source.path, to, top, &items).await?,
+            Place::Local => local(job, owners, source, top, &items).await?,
+            Place::Server(sessions) => {
+                remote(job, (sessions, owners), &source.path, to, top, &items).await?;
+            }
         }
     }
     Ok(())
@@ -75,41 +79,66 @@ pub(super) fn target(source: &[u8], top: &Top) -> Bytes {
 
 // This machine.
 
-async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<Item>) {
+async fn local(
+    job: &Arc<Job>,
+    owners: &Arc<Owners>,
+    source: &Source,
+    top: &Top,
+    items: &mpsc::Sender<Item>,
+) -> Result<(), Error> {
     let (job, target, items, top) = (job.clone(), target(&source.path, top), items.clone(), top.clone());
+    let owners = (owners.clone(), Handle::current());
     let (path, stream) = (source.path.clone(), source.stream.clone());
     blocking(move || {
         let nth = job.tree.source();
         if let Some(stream) = stream {
             let item = stream_item(path, target, stream);
             let _ = send(&job, &top, &items, nth, b"", item);
-            return;
+            return Ok(());
         }
         let root = Path::new(os(&path));
         let found = match std::fs::metadata(root) {
             Ok(found) => found,
-            Err(error) => return job.failed(path.clone(), Reason::local(&path, &error)),
+            Err(error) => {
+                job.failed(path.clone(), Reason::local(&path, &error));
+                return Ok(());
+            }
         };
         if let Some(stream) = Stream::of_special(root, &found) {
             let item = stream_item(path, target, stream);
             let _ = send(&job, &top, &items, nth, b"", item);
-            return;
+            return Ok(());
         }
         let mut item = local_item(&job, path.clone(), target, &found);
         item.named = true;
         if item.kind == Kind::Directory && !job.options.recursive {
             let reason = is_directory(shown(&path));
-            return job.failed(path, reason);
+            job.failed(path, reason);
+            return Ok(());
         }
         if is_left_out(&job, &item) {
-            return;
+            return Ok(());
         }
         let below = item.target.clone();
+        give(&owners, &mut item)?;
         if send(&job, &top, &items, nth, b"", item).is_ok() && found.is_dir() {
-            let _ = local_directory(&job, &top, nth, &path, &below, &items);
+            return local_directory(&job, &owners, &top, nth, (&path, &below), &items);
         }
+        Ok(())
     })
-    .await;
+    .await
+}
+
+/// Gives an item found here the target's numbers of its owner.
+fn give((owners, runtime): &(Arc<Owners>, Handle), item: &mut Item) -> Result<(), Error> {
+    if let Some(owner) = item.owner {
+        let known = owners.known(owner);
+        item.owner = Some(match known {
+            Some(known) => known,
+            None => runtime.block_on(owners.at_target(owner))?,
+        });
+    }
+    Ok(())
 }
 
 fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
@@ -136,12 +165,12 @@ struct Over;
 /// What is in a directory and below: each directory before what is in it.
 fn local_directory(
     job: &Job,
+    owners: &(Arc<Owners>, Handle),
     top: &Top,
     nth: u32,
-    path: &Bytes,
-    target: &Bytes,
+    (path, target): (&Bytes, &Bytes),
     items: &mpsc::Sender<Item>,
-) -> Result<(), Over> {
+) -> Result<(), Error> {
     struct Directory {
         path: Bytes,
         target: Bytes,
@@ -191,8 +220,11 @@ fn local_directory(
             if job.filters.leave_out(&found_at.below, found.is_dir()) {
                 continue;
             }
-            let item = local_item(job, found_at.path.clone(), found_at.target.clone(), &found);
-            send(job, top, items, nth, &found_at.below, item)?;
+            let mut item = local_item(job, found_at.path.clone(), found_at.target.clone(), &found);
+            give(owners, &mut item)?;
+            if send(job, top, items, nth, &found_at.below, item).is_err() {
+                return Ok(());
+            }
             if found.is_dir() {
                 waiting.push(found_at);
             }
@@ -332,7 +364,7 @@ fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item, top: &Top) -> bool 
 
 async fn remote(
     job: &Job,
-    sessions: &Arc<Sessions>,
+    (sessions, owners): (&Arc<Sessions>, &Owners),
     path: &Bytes,
     to: &Place,
     top: &Top,
@@ -342,6 +374,7 @@ async fn remote(
     let from = From {
         job,
         sessions,
+        owners,
         to,
         top,
         items,
@@ -435,6 +468,7 @@ impl Sources {
 struct From<'a> {
     job: &'a Job,
     sessions: &'a Arc<Sessions>,
+    owners: &'a Owners,
     to: &'a Place,
     top: &'a Top,
     items: &'a mpsc::Sender<Item>,
@@ -452,6 +486,7 @@ impl From<'_> {
         let Self {
             job,
             sessions,
+            owners,
             to,
             top,
             items,
@@ -481,6 +516,7 @@ impl From<'_> {
                 return Ok(());
             }
         }
+        item.owner = at_target(owners, item.owner).await?;
         if is_copied(job, nth, b"", &item, top) && items.send(item).await.is_err() || kind != Kind::Directory
         {
             return Ok(());
@@ -488,6 +524,7 @@ impl From<'_> {
         // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
         let walk = Walk {
             job,
+            owners,
             path: &path,
             below: &below,
             top,
@@ -502,6 +539,7 @@ impl From<'_> {
 /// is not told again.
 struct Walk<'a> {
     job: &'a Job,
+    owners: &'a Owners,
     path: &'a Bytes,
     below: &'a Bytes,
     top: &'a Top,
@@ -524,12 +562,13 @@ impl Walk<'_> {
             };
             let is_kept = self.job.deletion.is_wanted();
             self.job.names.hold(if is_kept { entry.path.len() } else { 0 })?;
-            let item = remote_item(
+            let mut item = remote_item(
                 self.job,
                 join(self.path, &entry.path),
                 join(self.below, &entry.path),
                 &entry.attributes,
             );
+            item.owner = at_target(self.owners, item.owner).await?;
             if !is_copied(self.job, self.nth, &entry.path, &item, self.top) {
                 continue;
             }
@@ -539,6 +578,14 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// The target's numbers of what a server says whose it is.
+async fn at_target(owners: &Owners, owner: Option<Owner>) -> Result<Option<Owner>, Error> {
+    Ok(match owner {
+        Some(owner) => Some(owners.at_target(owner).await?),
+        None => None,
+    })
 }
 
 fn remote_item(job: &Job, source: Bytes, target: Bytes, found: &FileAttributes) -> Item {

@@ -106,10 +106,11 @@ impl Place {
         }
     }
 
-    /// Refuses to keep owners where only root could.
-    pub(super) async fn check_owners(&self, options: &CopyOptions) -> Result<(), Error> {
-        if !options.numeric_ids || self.is_root().await? {
-            return Ok(());
+    /// Returns whether owners are kept, which only root can. By number that is insisted on.
+    pub(super) async fn keeps_owners(&self, options: &CopyOptions) -> Result<bool, Error> {
+        let is_root = (options.owners || options.numeric_ids) && self.is_root().await?;
+        if is_root || !options.numeric_ids {
+            return Ok(is_root);
         }
         Err(Error::Invalid(format!(
             "only root can keep owners and groups, and {} is another user: log in as root, or copy without --numeric-ids",

@@ -753,7 +753,7 @@ impl<'a> Up<'a> {
         }
         let looks = FileAttributes {
             times: item.times.filter(|_| self.job.options.preserve).map(times),
-            owner: item.owner.filter(|_| self.job.options.numeric_ids),
+            owner: item.owner.filter(|_| self.job.options.owners),
             ..FileAttributes::default()
         };
         let (path, target, is_there, looks) = (&path, &target, found.is_some(), &looks);
@@ -1182,7 +1182,7 @@ impl<'a> Up<'a> {
     /// # Errors
     /// It fails.
     fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Result<Option<Status>, Reason> {
-        let needs_owner = refused == Refused::Owner && self.job.options.numeric_ids;
+        let needs_owner = refused == Refused::Owner && self.job.options.owners;
         if item.there.in_place || needs_owner {
             return Err(self.refused(item, status.clone()));
         }
@@ -1353,7 +1353,7 @@ impl<'a> Up<'a> {
 
     /// Whose a file is to be.
     fn owner(&self, item: &Item) -> Option<Owner> {
-        let own = item.owner.filter(|_| self.job.options.numeric_ids);
+        let own = item.owner.filter(|_| self.job.options.owners);
         own.or(item.there.existing.and_then(|existing| existing.owner))
     }
 

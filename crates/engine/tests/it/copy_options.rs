@@ -48,14 +48,15 @@ fn mode(path: &Path) -> u32 {
 }
 
 fn as_rsync(words: &[&str], source: &Path, target: &Path) {
-    let mut content = source.as_os_str().to_owned();
-    content.push("/");
+    as_rsync_with(
+        words,
+        &[format!("{}/", source.display()), target.display().to_string()],
+    );
+}
+
+fn as_rsync_with(words: &[&str], ends: &[String; 2]) {
     let mut rsync = std::process::Command::new("rsync");
-    let ran = rsync
-        .args(words)
-        .args([&content, target.as_os_str()])
-        .output()
-        .unwrap();
+    let ran = rsync.args(words).args(ends).output().unwrap();
     assert!(ran.status.success(), "{ran:?}");
 }
 
@@ -195,6 +196,140 @@ async fn root_keeps_owners_and_what_is_set_for_them_and_nobody_else_tries() {
             "{way:?}"
         );
         assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
+    }
+}
+
+/// Shows a server's SFTP users and groups in which `games` has another number, or is missing.
+fn other_accounts(place: &Path, numbers: Option<[u32; 2]>) -> String {
+    let mounts = ["passwd", "group"].iter().enumerate().map(|(nth, file)| {
+        let text = std::fs::read_to_string(format!("/etc/{file}")).unwrap();
+        let others = text.lines().filter(|line| !line.starts_with("games:"));
+        let mut lines: Vec<_> = others.map(str::to_owned).collect();
+        lines.extend(numbers.map(|numbers| format!("games:x:{}:60:::", numbers[nth])));
+        let other = place.join(format!("{file}-{}", numbers.is_some()));
+        std::fs::write(&other, lines.join("\n") + "\n").unwrap();
+        format!("mount --bind {} /etc/{file} && ", other.display())
+    });
+    mounts.collect()
+}
+
+/// Runs a command where those are the users and groups.
+fn among(accounts: &str, place: &Path, name: &str, command: &str) -> String {
+    let script = place.join(name);
+    std::fs::write(&script, format!("#!/bin/sh\n{accounts}exec {command}\n")).unwrap();
+    set_mode(&script, 0o755);
+    format!("/usr/bin/env unshare -m {}", script.display())
+}
+
+/// As rsync -a --delete by root.
+fn with_owners() -> CopyOptions {
+    let mut options = mirror();
+    options.owners = true;
+    options
+}
+
+/// Whose each name below a directory is.
+fn owners(root: &Path) -> Vec<String> {
+    let shown = |name: &str| {
+        let found = root.join(name).symlink_metadata().unwrap();
+        format!("{name} {}:{} {:o}", found.uid(), found.gid(), found.mode())
+    };
+    ["", "d", "d/small", "d/large", "d/link", "d/unknown", "d/root"]
+        .map(shown)
+        .into()
+}
+
+#[tokio::test]
+async fn root_keeps_owners_by_name_as_rsync_does_and_others_keep_none() {
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("source");
+    std::fs::create_dir_all(source.join("d")).unwrap();
+    for (name, size) in [("small", 1), ("large", 3_000_000), ("unknown", 2), ("root", 3)] {
+        std::fs::write(source.join("d").join(name), noise(size, 1)).unwrap();
+    }
+    symlink("small", source.join("d/link")).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        let ends = Ends::new().await;
+        for way in WAYS {
+            let target = place.path().join(format!("{way:?}"));
+            std::fs::create_dir(&target).unwrap();
+            let (from, to) = way.ends(ends.hosts(), &source, &target);
+            let options = with_owners();
+            copied(&from, &to, &options).await;
+            assert_eq!(rsync_would_change(&source, &target), "", "{way:?}");
+        }
+        return;
+    }
+    let accounts = other_accounts(place.path(), Some([12_401, 12_402]));
+    let without = other_accounts(place.path(), None);
+    let there_it_is = among(
+        &accounts,
+        place.path(),
+        "rsync",
+        "sh -c 'shift; exec \"$@\"' sh \"$@\"",
+    );
+    let server = |accounts, name| {
+        let sftp = among(accounts, place.path(), name, "/usr/lib/openssh/sftp-server");
+        let subsystem = format!("Subsystem sftp {sftp}");
+        Sshd::builder().config(&subsystem).start().unwrap()
+    };
+    let servers = [
+        server(&accounts, "sftp"),
+        server(&without, "bare-sftp"),
+        Sshd::start_default().unwrap(),
+    ];
+    let other = Site::of(&servers[0]).await;
+    // Its shell knows more accounts than its files, as with a directory service.
+    let bare = Site::of(&servers[1]).await;
+    let plain = Site::of(&servers[2]).await;
+    let [other, bare, plain]: [&Host; 3] = [&other, &bare, &plain];
+    let games = nix::unistd::User::from_name("games")
+        .unwrap()
+        .unwrap()
+        .uid
+        .as_raw();
+    for (way, hosts, own) in [
+        (Way::Up, [plain, other], games),
+        (Way::Down, [other, plain], 12_401),
+        (Way::Between, [plain, other], games),
+        (Way::Between, [other, plain], 12_401),
+        (Way::Between, [other, bare], 12_401),
+    ] {
+        let group = if own == 12_401 { 12_402 } else { 60 };
+        let give = |name: &str, uid, gid| {
+            std::os::unix::fs::lchown(source.join(name), Some(uid), Some(gid)).unwrap();
+        };
+        give("", own, 0);
+        give("d", 0, group);
+        give("d/small", own, group);
+        give("d/large", own, 1);
+        give("d/link", own, group);
+        give("d/unknown", 54_321, 54_322);
+        give("d/root", 0, 0);
+        set_mode(&source.join("d/small"), 0o4755);
+        set_mode(&source.join("d"), 0o2750);
+        let at_other = own != games;
+        let (ours, theirs) = (place.path().join("ours"), place.path().join("theirs"));
+        std::fs::create_dir(&ours).unwrap();
+        let (from, to) = way.ends(hosts, &source, &ours);
+        let options = with_owners();
+        copied(&from, &to, &options).await;
+        let (there, here) = (
+            format!("x:{}/", source.display()),
+            format!("{}/", source.display()),
+        );
+        let words = match at_other {
+            true => [there, theirs.display().to_string()],
+            false => [here, format!("x:{}", theirs.display())],
+        };
+        as_rsync_with(&["-a", "-e", &there_it_is], &words);
+        assert_eq!(owners(&ours), owners(&theirs), "{way:?}");
+        let games_there = if at_other { games } else { 12_401 };
+        assert_eq!(ours.join("d/small").metadata().unwrap().uid(), games_there);
+        assert_eq!(changes(&from, &to, &options).await, [], "{way:?}");
+        for made in [ours, theirs] {
+            std::fs::remove_dir_all(made).unwrap();
+        }
     }
 }
 

@@ -51,6 +51,7 @@ impl clap::Args for FilterArgs {
     fn augment_args(command: Command) -> Command {
         let option = |name: &'static str, value: &'static str, help: &'static str| {
             clap::Arg::new(name)
+                .help_heading(super::CHOOSING)
                 .long(name)
                 .value_name(value)
                 .value_parser(clap::value_parser!(OsString))
