@@ -548,7 +548,7 @@ impl Tuning<'_> {
         }
         let host = self.host(None)?;
         let there = match host.start(&Command::exec("command -v rsync")).await {
-            Ok(looking) => looking.output_within(None, 64 * 1024).await,
+            Ok(looking) => looking.output_within(None, 64 * 1024, |_| ()).await,
             Err(error) => Err(error),
         };
         if !there.is_ok_and(|output| output.is_some_and(|output| output.status.success())) {

@@ -376,6 +376,9 @@ pub enum Waiting {
     Checking {
         /// Its length.
         bytes: u64,
+        /// The bytes of it that are hashed.
+        #[serde(default)]
+        done: u64,
     },
 }
 

@@ -378,12 +378,15 @@ struct Attempt {
 
 impl Attempt {
     const MAX: u32 = 4;
+    /// With a server that says that too many log in at once: about half a minute. Of a hundred names that lead to one sshd
+    /// with MaxStartups 4:60:12, four attempts left two without a connection.
+    const MAX_BUSY: u32 = 10;
     const PAUSES: Backoff = Backoff::new(Duration::from_millis(400), Duration::from_secs(4));
 
     /// Whether and when to try again after a server has hung up before it said who it is: nothing was asked of it.
     ///
     /// With words in front ("Exceeded MaxStartups", "Not allowed at this time") it is busy or angry: the next attempt
-    /// waits, longer each time, and differently long for each of many. Without, it may be one that cannot bear a
+    /// waits, longer each time, and differently long for each of many, which would come together again. Without, it may be one that cannot bear a
     /// KEXINIT before its own identification is read.
     fn after(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
         let error = match error {
@@ -397,7 +400,11 @@ impl Attempt {
                 ..
             }
         );
-        if !hung_up || self.number >= Self::MAX || greeting.contains("Not allowed at this time") {
+        let most = match greeting.contains("MaxStartups") {
+            true => Self::MAX_BUSY,
+            false => Self::MAX,
+        };
+        if !hung_up || self.number >= most || greeting.contains("Not allowed at this time") {
             return None;
         }
         let number = self.number + 1;
@@ -412,8 +419,9 @@ impl Attempt {
         }
         let spread = SystemTime::now()
             .duration_since(UNIX_EPOCH)
-            .map_or(0, |now| now.subsec_nanos() % 256);
-        let delay = Self::PAUSES.after(self.number) + Duration::from_millis(u64::from(spread));
+            .map_or(0, |now| now.subsec_nanos() % 512);
+        let pause = Self::PAUSES.after(self.number);
+        let delay = pause + pause * spread / 1024;
         Some((Self { number, ..self }, delay))
     }
 }
@@ -1140,4 +1148,36 @@ fn first_packet(config: &mut Config, facts: &HostFacts) -> Result<(), Error> {
         config.prepared = Some(ephemeral);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_busy_is_tried_for_half_a_minute_and_an_angry_one_once() {
+        let error = Error::ClosedByPeer {
+            host: "web1".into(),
+            during: Some(LogInStage::Identification),
+            reset: false,
+        };
+        for (greeting, attempts, seconds) in [
+            ("Exceeded MaxStartups", 10, 26.0..39.0),
+            ("out of memory", 4, 2.8..4.2),
+            ("", 4, 2.4..3.6),
+            ("Not allowed at this time", 1, 0.0..1.0),
+        ] {
+            let mut attempt = Attempt {
+                number: 1,
+                early_kexinit: true,
+            };
+            let mut waited = Duration::ZERO;
+            while let Some((next, pause)) = attempt.after(&error, greeting) {
+                attempt = next;
+                waited += pause;
+            }
+            assert_eq!(attempt.number, attempts, "{greeting}");
+            assert!(seconds.contains(&waited.as_secs_f64()), "{greeting}: {waited:?}");
+        }
+    }
 }

@@ -261,15 +261,17 @@ impl Session {
     /// # Errors
     /// As [`Self::wait`].
     pub async fn output(self, input: Option<Bytes>) -> Result<Output, Error> {
-        let output = self.output_within(input, usize::MAX).await?;
+        let output = self.output_within(input, usize::MAX, |_| ()).await?;
         output.ok_or(Error::Bug("output without a limit was over it"))
     }
 
-    /// The same for a command whose streams are of so many bytes at most; `None` as soon as one has more.
+    /// The same for a command whose streams are of so many bytes at most; `None` as soon as one has more. `seen` is told of
+    /// its output as it comes.
     pub(crate) async fn output_within(
         self,
         input: Option<Bytes>,
         most: usize,
+        seen: impl FnMut(&[u8]),
     ) -> Result<Option<Output>, Error> {
         let Self {
             mut stdin,
@@ -287,8 +289,8 @@ impl Session {
         let ended = async { Ok(end.wait().await) };
         let collected = tokio::try_join!(
             feed,
-            collect(&mut stdout, most),
-            collect(&mut stderr, most),
+            collect(&mut stdout, most, seen),
+            collect(&mut stderr, most, |_| ()),
             ended
         );
         let Ok((_stdin, stdout, stderr, status)) = collected else {
@@ -441,12 +443,17 @@ impl SessionEnd {
 /// More output than was allowed.
 struct TooMuch;
 
-async fn collect(reader: &mut ChannelReader, most: usize) -> Result<Vec<u8>, TooMuch> {
+async fn collect(
+    reader: &mut ChannelReader,
+    most: usize,
+    mut seen: impl FnMut(&[u8]),
+) -> Result<Vec<u8>, TooMuch> {
     let mut all = Vec::new();
     while let Some(chunk) = reader.chunk().await {
         if chunk.len() > most - all.len() {
             return Err(TooMuch);
         }
+        seen(&chunk);
         all.extend_from_slice(&chunk);
     }
     Ok(all)

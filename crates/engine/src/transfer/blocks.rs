@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use trunkline_request::shell::quoted;
 
 use super::blocking::blocking;
 use super::path::{self, directory_and_name, shown};
+use super::progress::Checking;
 use super::sessions::Sessions;
 use crate::connection::session::Command;
 use crate::engine::Host;
@@ -37,11 +39,12 @@ pub(super) enum End<'a> {
 impl End<'_> {
     /// Hashes of so many blocks; `None` on a server that makes none, or where `own` is asked for and the file is not
     /// the user's alone.
-    async fn hashes(&self, count: u64, own: bool) -> Result<Option<Hashes>, Error> {
+    async fn hashes(&self, count: u64, own: bool, checking: &Arc<Checking>) -> Result<Option<Hashes>, Error> {
         match self {
             Self::Local(file) => {
-                let local = file.try_clone();
-                let hashes = blocking(move || local_hashes(&local?, count)).await;
+                let (local, checking) = (file.try_clone(), checking.clone());
+                let hashes =
+                    blocking(move || local_hashes(&local?, count, |bytes| checking.hashed(bytes))).await;
                 hashes
                     .map(Some)
                     .map_err(|error| Error::local("reading a file to compare it", error))
@@ -57,7 +60,7 @@ impl End<'_> {
                 };
                 let _turn = sessions.hashing().await;
                 let files = [(path, count)];
-                let hashes = remote_hashes(&host, &files, own).await;
+                let hashes = remote_hashes(&host, &files, own, checking).await;
                 Ok(hashes.and_then(|mut files| files.pop()))
             }
         }
@@ -69,11 +72,14 @@ impl End<'_> {
 async fn matching(
     one: &End<'_>,
     two: &End<'_>,
-    size: u64,
-    own: bool,
+    (size, own): (u64, bool),
+    checking: &Arc<Checking>,
 ) -> Result<Option<Vec<Range<u64>>>, Error> {
     let count = size.div_ceil(BLOCK);
-    let (ours, theirs) = tokio::join!(one.hashes(count, false), two.hashes(count, own));
+    let (ours, theirs) = tokio::join!(
+        one.hashes(count, false, checking),
+        two.hashes(count, own, checking)
+    );
     let (Some(ours), Some(theirs)) = (ours?, theirs?) else {
         return Ok(None);
     };
@@ -94,16 +100,17 @@ async fn matching(
     Ok(Some(ranges))
 }
 
-/// The ranges in which a local file that is being made and one on the server are the same.
+/// The ranges in which the first `size` bytes of a local file that is being made and one on the server are the same.
 pub(super) async fn same(
     sessions: &Sessions,
     remote: &Bytes,
-    local: File,
-    size: u64,
+    (local, size): (File, u64),
+    checking: &Arc<Checking>,
 ) -> Result<Vec<Range<u64>>, Error> {
-    let there = local.metadata().map_or(0, |found| found.len()).min(size);
     let (local, remote) = (End::Local(local), End::Server(sessions, remote));
-    Ok(matching(&local, &remote, there, false).await?.unwrap_or_default())
+    Ok(matching(&local, &remote, (size, false), checking)
+        .await?
+        .unwrap_or_default())
 }
 
 /// The ranges in which a source and what an earlier attempt has left on a server are the same; `None` where that is not a
@@ -111,13 +118,13 @@ pub(super) async fn same(
 pub(super) async fn same_as_own(
     source: &End<'_>,
     sessions: &Sessions,
-    part: &Bytes,
-    size: u64,
+    (part, size): (&Bytes, u64),
+    checking: &Arc<Checking>,
 ) -> Result<Option<Vec<Range<u64>>>, Error> {
-    matching(source, &End::Server(sessions, part), size, true).await
+    matching(source, &End::Server(sessions, part), (size, true), checking).await
 }
 
-fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
+fn local_hashes(file: &File, count: u64, hashed: impl Fn(u64)) -> std::io::Result<Hashes> {
     let mut buffer = vec![0; 256 * 1024];
     (0..count)
         .map(|at| {
@@ -131,6 +138,7 @@ fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
                     0 => break,
                     read => {
                         context.update(&buffer[..read]);
+                        hashed(read as u64);
                         offset += read as u64;
                     }
                 }
@@ -172,7 +180,7 @@ pub(super) async fn whole_there(
         .collect();
     let _turn = sessions.hashing().await;
     let most = paths.iter().map(|path| path.len() + 80).sum();
-    let output = shell(&host, script_of_whole(&paths), most).await;
+    let output = shell(&host, script_of_whole(&paths), most, |_| ()).await;
     Ok(output.map(|output| parse_whole(&output, &paths)))
 }
 
@@ -235,20 +243,33 @@ fn parse_whole(output: &[u8], paths: &[Bytes]) -> Vec<Option<Hash>> {
 }
 
 /// Hashes of so many blocks of each file on a server; `None` where it cannot make them.
-async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option<Vec<Hashes>> {
+async fn remote_hashes(
+    host: &Host,
+    files: &[(Bytes, u64)],
+    own: bool,
+    checking: &Checking,
+) -> Option<Vec<Hashes>> {
     let count: u64 = files.iter().map(|(_, count)| count + 1).sum();
     // What sha256 programs print is within 80 bytes.
     let most = usize::try_from(count).ok()?.saturating_mul(80);
-    let output = shell(host, script(files, own), most).await?;
+    let lines = |output: &[u8]| output.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let seen = |output: &[u8]| checking.hashed(lines(output) * BLOCK);
+    let output = shell(host, script(files, own), most, seen).await?;
     Some(parse(&output))
 }
 
-/// What a script prints on a server, beside what a login script may say; `None` where it fails, or prints more.
-pub(super) async fn shell(host: &Host, script: Bytes, most: usize) -> Option<Vec<u8>> {
+/// What a script prints on a server, beside what a login script may say; `None` where it fails, or prints more. `seen` is told
+/// of it as it comes.
+pub(super) async fn shell(
+    host: &Host,
+    script: Bytes,
+    most: usize,
+    seen: impl FnMut(&[u8]),
+) -> Option<Vec<u8>> {
     // The script comes as input, so that only a POSIX shell ever reads it, whatever the user's login shell is.
     let session = host.start(&Command::exec("exec sh")).await.ok()?;
     let output = session
-        .output_within(Some(script), most.saturating_add(64 * 1024))
+        .output_within(Some(script), most.saturating_add(64 * 1024), seen)
         .await
         .ok()??;
     if !output.status.success() {
@@ -394,7 +415,7 @@ mod tests {
         let output = shell.wait_with_output().unwrap();
         drop(input);
         assert!(output.status.success());
-        let ours = local_hashes(&File::open(&path).unwrap(), 3).unwrap();
+        let ours = local_hashes(&File::open(&path).unwrap(), 3, |_| ()).unwrap();
         assert_eq!(parse(&output.stdout), [ours.clone(), ours[..1].to_vec()]);
     }
 }

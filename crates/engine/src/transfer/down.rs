@@ -283,8 +283,9 @@ impl Down {
         options.memory = self.job.memory();
         options.sparse = true;
         if part.is_adopted() && earlier.metadata().is_ok_and(|found| found.len() > 0) {
-            let _checked = self.job.progress.checks(item.size);
-            options.done = blocks::same(&self.sessions, &item.source, earlier, item.size).await?;
+            let there = earlier.metadata().map_or(0, |found| found.len()).min(item.size);
+            let checking = self.job.progress.checks(there);
+            options.done = blocks::same(&self.sessions, &item.source, (earlier, there), &checking).await?;
             let resumed = options.done.iter().map(|range| range.end - range.start).sum();
             self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
             self.job.progress.moved(resumed);

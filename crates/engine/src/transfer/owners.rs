@@ -198,7 +198,7 @@ async fn number_there(sessions: &Sessions, database: Database, name: &str) -> Op
     script.extend(quoted(name.as_bytes()));
     script.push(b'\n');
     let _turn = sessions.hashing().await;
-    let output = blocks::shell(&host, script.into(), LONGEST_LINE).await?;
+    let output = blocks::shell(&host, script.into(), LONGEST_LINE, |_| ()).await?;
     Lines::parse(&output).numbers.get(name).copied()
 }
 

@@ -36,6 +36,8 @@ pub struct Progress {
     /// The host that is being connected to, and the length of what is being checked.
     connecting: Mutex<Option<String>>,
     checking: AtomicU64,
+    /// What of it is hashed, on both ends together.
+    hashed: AtomicU64,
     /// Guards the list for as long as it takes to add to it.
     sessions: Mutex<Vec<Weak<Sessions>>>,
     /// It was said that a server makes no hashes.
@@ -89,16 +91,19 @@ impl Progress {
             return Some(waiting);
         }
         let bytes = self.checking.load(Ordering::Relaxed);
-        (bytes > 0).then_some(Waiting::Checking { bytes })
+        // Both ends hash.
+        let done = (self.hashed.load(Ordering::Relaxed) / 2).min(bytes);
+        (bytes > 0).then_some(Waiting::Checking { bytes, done })
     }
 
     /// Shows what an earlier copy left as being checked until the answer is dropped.
-    pub(super) fn checks(&self, bytes: u64) -> impl Drop {
+    pub(super) fn checks(self: &Arc<Self>, bytes: u64) -> Arc<Checking> {
         self.checking.fetch_add(bytes, Ordering::Relaxed);
-        Checking {
-            progress: self,
+        Arc::new(Checking {
+            progress: self.clone(),
             bytes,
-        }
+            hashed: AtomicU64::new(0),
+        })
     }
 
     /// A place for one end of the copy, shown as being connected to meanwhile.
@@ -247,13 +252,45 @@ impl Progress {
 }
 
 /// What is being checked, until this is dropped.
-struct Checking<'a> {
-    progress: &'a Progress,
+pub(super) struct Checking {
+    progress: Arc<Progress>,
     bytes: u64,
+    hashed: AtomicU64,
 }
 
-impl Drop for Checking<'_> {
+impl Checking {
+    /// One of the ends has hashed so many bytes more.
+    pub(super) fn hashed(&self, bytes: u64) {
+        self.hashed.fetch_add(bytes, Ordering::Relaxed);
+        self.progress.hashed.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Checking {
     fn drop(&mut self) {
+        let hashed = self.hashed.load(Ordering::Relaxed);
+        self.progress.hashed.fetch_sub(hashed, Ordering::Relaxed);
         self.progress.checking.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_checked_is_counted_until_it_is_over() {
+        let progress = Arc::new(Progress::default());
+        let first = progress.checks(100);
+        first.hashed(60);
+        let second = progress.checks(200);
+        // A server's blocks may be longer than what is left of the file.
+        second.hashed(1000);
+        let waiting = |bytes, done| Some(Waiting::Checking { bytes, done });
+        assert_eq!(progress.snapshot().waiting, waiting(300, 300));
+        drop(second);
+        assert_eq!(progress.snapshot().waiting, waiting(100, 30));
+        drop(first);
+        assert_eq!(progress.snapshot().waiting, None);
     }
 }

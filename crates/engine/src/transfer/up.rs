@@ -1443,7 +1443,7 @@ impl<'a> Up<'a> {
         part: &Bytes,
         source: &Source,
     ) -> Result<Option<Vec<Range<u64>>>, Error> {
-        let _checked = self.job.progress.checks(item.size);
+        let checking = self.job.progress.checks(item.size);
         let end = match (source, self.from) {
             (Source::Local(file), _) => {
                 let file = file
@@ -1454,7 +1454,7 @@ impl<'a> Up<'a> {
             (Source::Server(_), Place::Server(sessions)) => blocks::End::Server(sessions, &item.source),
             _ => return Ok(None),
         };
-        blocks::same_as_own(&end, self.sessions, part, item.size).await
+        blocks::same_as_own(&end, self.sessions, (part, item.size), &checking).await
     }
 }
 

@@ -122,9 +122,9 @@ fn busy(line: &'static [u8]) -> RawServer {
 
 #[tokio::test]
 async fn a_server_that_has_no_time_is_a_network_failure_that_may_pass() {
-    // sshd.c's words for MaxStartups and PerSourcePenalties. Whoever is punished is not to try again at once.
+    // sshd.c's words for PerSourcePenalties: whoever is punished is not to try again at once.
     let table = [
-        (&b"Exceeded MaxStartups\r\n"[..], "Exceeded MaxStartups", 4),
+        (&b"Too many users\r\n"[..], "Too many users", 4),
         (b"Not allowed at this time\r\n", "Not allowed at this time", 1),
     ];
     for (line, words, attempts) in table {

@@ -18,7 +18,7 @@ use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, Host, Interaction, Settings};
 use trunkline_testkit::{Dropbear, Relay, Sshd, noise};
 
-use crate::site::{Site, engine, request};
+use crate::site::{Site, engine, host_with, request};
 
 pub(crate) fn there(host: &Host, path: &Path) -> Location {
     Location::Host(host.clone(), Bytes::copy_from_slice(path.as_os_str().as_bytes()))
@@ -1949,10 +1949,22 @@ async fn in_the_middle(
     streams: usize,
     disturb: impl AsyncFnOnce(Relay, &Sshd, &Progress),
 ) -> Result<(), String> {
+    in_the_middle_with(&[], way, streams, disturb).await
+}
+
+/// The same, with options of ssh for the host beyond the relay.
+async fn in_the_middle_with(
+    ssh_options: &[&str],
+    way: Way,
+    streams: usize,
+    disturb: impl AsyncFnOnce(Relay, &Sshd, &Progress),
+) -> Result<(), String> {
     let (sshd, other) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let (host, other) = (Site::at(&config, "through").await, Site::of(&other).await);
+    let engine = engine();
+    let host = host_with(&engine, &config, "through", ssh_options).await;
+    let other = Site::of(&other).await;
     let place = tempfile::tempdir().unwrap();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(12_000_000, 9)).unwrap();
@@ -2055,8 +2067,21 @@ async fn whatever_the_way_a_break_in_the_middle_is_survived() {
             relay.close();
             std::future::pending::<()>().await;
         });
-        let ended = tokio::join!(reset, refused, closed);
-        assert_eq!(ended, (Ok(()), Ok(()), Ok(())), "{way:?} over {streams}");
+        let timed_out = in_the_middle_with(
+            &["ConnectTimeout=1"],
+            way,
+            streams,
+            async |relay: Relay, _: &Sshd, _: &Progress| {
+                relay.stall();
+                relay.reset();
+                // One attempt at a time: the next is accepted and never answered, and another one follows when its time is up.
+                relay.wait_for_connections(relay.connections() + 2).await.unwrap();
+                relay.resume();
+                std::future::pending::<()>().await;
+            },
+        );
+        let ended = tokio::join!(reset, refused, closed, timed_out);
+        assert_eq!(ended, (Ok(()), Ok(()), Ok(()), Ok(())), "{way:?} over {streams}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{BinaryBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
 use trunkline_request::copy::Waiting;
 use trunkline_text::{Printable, counted};
@@ -134,14 +134,16 @@ impl View {
             all(|copy| copy.files + copy.adjusted + copy.skipped),
             all(|copy| copy.total_files),
         );
-        let names = format!("{done}/{found}{more}{failed}");
+        // What is found up to date was never to be moved: a bar would tell of bytes that nobody waits for.
+        let checks = self.shows.compares && bytes == 0;
+        let names = names_done(checks, done, found, more) + &failed;
         if !self.shows.lines {
             let resumed = all(|copy| copy.resumed).min(bytes);
             self.resumed.store(resumed, Ordering::Relaxed);
             self.bar.set_length(total.saturating_sub(resumed).max(1));
             self.bar.set_position(bytes - resumed);
             // Before anything is known there is nothing that a bar could show.
-            let has_bar = total > 0 && waiting.is_none();
+            let has_bar = total > 0 && waiting.is_none() && !checks;
             if has_bar != std::mem::replace(&mut copies.has_bar, has_bar) {
                 self.bar.set_style(style(has_bar, &self.resumed));
             }
@@ -155,7 +157,9 @@ impl View {
             copies.written = Some(Instant::now());
             match waiting {
                 Some(waiting) => eprintln!("{waiting}"),
-                None if total > 0 => eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total)),
+                None if total > 0 && !checks => {
+                    eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total))
+                }
                 None => eprintln!("{names}"),
             }
         }
@@ -442,6 +446,18 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, shows: Shows
     text
 }
 
+/// Returns how many names are done, of those that were found.
+fn names_done(checks: bool, done: u64, found: u64, more: &str) -> String {
+    match checks {
+        true => format!(
+            "checked {} of {}{more} files",
+            HumanCount(done),
+            HumanCount(found)
+        ),
+        false => format!("{done}/{found}{more}"),
+    }
+}
+
 /// Returns the reason why a copy waits, in words.
 fn waits(waiting: &Waiting) -> String {
     match waiting {
@@ -450,7 +466,11 @@ fn waits(waiting: &Waiting) -> String {
             let host = Printable::line(host.as_bytes());
             format!("{host}: connection lost; trying again for {seconds} s")
         }
-        Waiting::Checking { bytes } => format!("checking what is there: {}", BinaryBytes(*bytes)),
+        Waiting::Checking { bytes, done } => format!(
+            "checking what is there: {} of {}",
+            BinaryBytes(*done),
+            BinaryBytes(*bytes)
+        ),
     }
 }
 
@@ -715,6 +735,35 @@ mod tests {
                 compressed: false,
             }],
         }
+    }
+
+    #[test]
+    fn a_check_of_what_is_there_counts_and_nothing_is_said_to_be_moved() {
+        let (hashing, lost) = (
+            Waiting::Checking {
+                bytes: 280 << 20,
+                done: 120 << 20,
+            },
+            Waiting::Lost {
+                host: "web1".into(),
+                seconds: 24,
+            },
+        );
+        let said = [
+            names_done(true, 5000, 20_000, "+"),
+            names_done(false, 5000, 20_000, ""),
+            waits(&hashing),
+            waits(&lost),
+        ];
+        assert_eq!(
+            said,
+            [
+                "checked 5,000 of 20,000+ files",
+                "5000/20000",
+                "checking what is there: 120.00 MiB of 280.00 MiB",
+                "web1: connection lost; trying again for 24 s"
+            ]
+        );
     }
 
     #[test]

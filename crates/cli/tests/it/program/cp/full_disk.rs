@@ -100,9 +100,15 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
     let disk = Disk::new();
     let place = Place::new(ordinary_user(), &disk.enter());
     for direction in [Direction::Up, Direction::Down, Direction::Between] {
-        for (length, room) in [(MIB, MIB / 2), (16 * MIB, 12 * MIB), (16 * MIB, 0)] {
+        for (length, room, streams) in [
+            (MIB, MIB / 2, "1"),
+            (16 * MIB, 12 * MIB, "1"),
+            (16 * MIB, 12 * MIB, "4"),
+            (16 * MIB, 0, "1"),
+            (16 * MIB, 0, "4"),
+        ] {
             for in_place in [false, true] {
-                let case = format!("{direction:?} {length} into {room} in place: {in_place}");
+                let case = format!("{direction:?} {length} into {room} over {streams} in place: {in_place}");
                 let source = place.home.path("source");
                 fs::write(&source, noise(length, 1)).unwrap();
                 give(&source);
@@ -120,9 +126,11 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                 assert_eq!(filled.is_err(), room == 0, "{case}: {filled:?}");
                 let copy = || {
                     let mut command = cp(direction, &place, &disk);
-                    command
-                        .arg("--json")
-                        .args(ends(direction, &source, &disk.there("directory/target")));
+                    command.args(["--json", "--streams", streams]).args(ends(
+                        direction,
+                        &source,
+                        &disk.there("directory/target"),
+                    ));
                     finish(&mut command)
                 };
                 let output = copy();
@@ -157,11 +165,9 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                 assert_eq!(names(&directory), ["target"], "{case}");
                 let said = text(&again.stdout);
                 let summary: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
-                assert_eq!(
-                    summary["resumed_bytes"].as_u64().unwrap() > 0,
-                    kept,
-                    "{case}: {said}"
-                );
+                let resumed = summary["resumed_bytes"].as_u64().unwrap() > 0;
+                // Several sessions may all have been in the middle of their blocks.
+                assert!(resumed == kept || kept && streams != "1", "{case}: {said}");
                 fs::remove_dir_all(&directory).unwrap();
             }
         }
