@@ -163,6 +163,9 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+
     use super::*;
 
     fn left_out(rules: &[&str], path: &str) -> bool {
@@ -226,5 +229,105 @@ mod tests {
             };
             assert!(Filters::new(&[rule], None).is_err(), "{pattern}");
         }
+    }
+
+    /// A tree of short names, so that patterns of the same letters match often.
+    fn tree() -> Vec<String> {
+        let names = ["a", "b", "ab", "a.b", "a*", "[a]", "-a"];
+        let mut paths = Vec::new();
+        for first in names {
+            paths.push(format!("{first}f"));
+            for second in ["a", "b", "ab"] {
+                paths.extend(["a", "b", "a.b"].map(|third| format!("{first}/{second}/{third}")));
+                paths.push(format!("{first}/{second}f"));
+            }
+        }
+        paths
+    }
+
+    /// The paths below a directory that a copy with these rules has, sorted: directories end in slashes.
+    fn copied(root: &std::path::Path, rules: &[FilterRule]) -> Vec<String> {
+        let filters = Filters::new(rules, None).unwrap();
+        let (mut found, mut directories) = (Vec::new(), vec![root.to_owned()]);
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                if filters.leave_out(name.as_bytes(), path.is_dir()) {
+                    continue;
+                }
+                if path.is_dir() {
+                    found.push(name + "/");
+                    directories.push(path);
+                } else {
+                    found.push(name);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// The same of the real rsync.
+    fn copied_by_rsync(root: &std::path::Path, rules: &[FilterRule]) -> Vec<String> {
+        let mut rsync = std::process::Command::new("rsync");
+        rsync.args(["-rn", "--out-format=%n"]);
+        for rule in rules {
+            let word = if rule.include { "--include" } else { "--exclude" };
+            rsync.arg(word).arg(std::str::from_utf8(&rule.pattern).unwrap());
+        }
+        let ran = rsync
+            .arg(format!("{}/", root.display()))
+            .arg(root.join("no-target"))
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        let lines = String::from_utf8(ran.stdout).unwrap();
+        let lines = lines.lines().filter(|line| !matches!(*line, "./" | ""));
+        let mut found: Vec<String> = lines.map(str::to_owned).collect();
+        // It says once that it would make the target.
+        found.retain(|line| !line.starts_with("created directory"));
+        found.sort();
+        found
+    }
+
+    fn rules() -> impl Strategy<Value = Vec<FilterRule>> {
+        let pieces = [
+            "a", "b", "f", ".", "*", "**", "***", "?", "[ab]", "[!a]", "[a-b]", "/", "\\a", "\\*", "\\[", "-",
+        ];
+        let pattern = proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 1..6);
+        let rule = (any::<bool>(), pattern).prop_map(|(include, pieces)| FilterRule {
+            include,
+            pattern: pieces.concat().into_bytes(),
+        });
+        // rsync reads what is before a space as the kind of the rule; and a slash alone is no pattern here.
+        let rule = rule.prop_filter("a pattern", |rule| rule.pattern.iter().any(|byte| *byte != b'/'));
+        proptest::collection::vec(rule, 1..5)
+    }
+
+    #[test]
+    fn any_rules_choose_what_they_choose_for_rsync() {
+        let root = tempfile::tempdir().unwrap();
+        for path in tree() {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let mut runner = TestRunner::new(ProptestConfig::with_cases(30));
+        runner
+            .run(&rules(), |rules| {
+                let shown: Vec<_> = rules
+                    .iter()
+                    .map(|rule| (rule.include, shown(&rule.pattern)))
+                    .collect();
+                prop_assert_eq!(
+                    copied(root.path(), &rules),
+                    copied_by_rsync(root.path(), &rules),
+                    "{:?}",
+                    shown
+                );
+                Ok(())
+            })
+            .unwrap();
     }
 }
