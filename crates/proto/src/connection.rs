@@ -147,6 +147,8 @@ pub struct Connection {
     early: Vec<EarlyMessage>,
     /// The authentication request that the early messages followed was refused.
     early_failed: bool,
+    /// The first [`Event::Authenticate`] has come.
+    has_asked_for_request: bool,
     /// A request left before the service was accepted.
     auth_is_ahead: bool,
     /// Early messages that were proven to be refused, to be sent again first of all.
@@ -200,6 +202,7 @@ impl Connection {
             early_wanted: false,
             early: Vec::new(),
             early_failed: false,
+            has_asked_for_request: false,
             auth_is_ahead: false,
             again: VecDeque::new(),
             authenticated: false,
@@ -382,7 +385,10 @@ impl Connection {
                     self.time_exchange(now);
                     self.events.push_back(Event::HostKey(key));
                 }
-                Inbound::Ready => self.events.push_back(Event::Authenticate(AuthTurn::default())),
+                // What the server says of signatures (EXT_INFO) comes before it accepts the service, not always with its
+                // NEWKEYS: a request that has to wait is not made up sooner.
+                Inbound::Ready if self.may_log_in_early() => self.first_turn(),
+                Inbound::Ready => {}
                 Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence)?,
                 Inbound::Ping(data) => self.answer(Writer::message(message::PONG).string(data).finish()),
                 // Nobody waits for chaff's.
@@ -452,8 +458,22 @@ impl Connection {
         self.answers.push_back(message);
     }
 
+    /// Returns whether a request may leave before the service is accepted.
+    fn may_log_in_early(&self) -> bool {
+        self.early_log_in || self.early_flights && self.is_openssh()
+    }
+
+    /// Asks for the first request.
+    fn first_turn(&mut self) {
+        self.has_asked_for_request = true;
+        self.events.push_back(Event::Authenticate(AuthTurn::default()));
+    }
+
     fn handle_auth(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
         let Some(event) = self.auth.handle(payload)? else {
+            if self.auth.service_accepted() && !self.has_asked_for_request {
+                self.first_turn();
+            }
             return Ok(());
         };
         match &event {
@@ -890,7 +910,7 @@ impl Connection {
             // RFC 4253 section 10 has the service accepted first. sshd handles packets one by one, so that the
             // request behind is read by the service in any case.
             let is_ahead = is_request && !self.auth.service_accepted();
-            if is_ahead && !(self.early_log_in || self.early_flights && self.is_openssh()) {
+            if is_ahead && !self.may_log_in_early() {
                 self.auth_messages.push_front(message);
                 return Ok(false);
             }

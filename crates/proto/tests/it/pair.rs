@@ -284,6 +284,19 @@ fn servers_other_than_openssh_get_one_thing_after_the_other() {
 }
 
 #[test]
+fn a_request_that_has_to_wait_is_made_up_when_the_server_has_said_what_it_takes() {
+    let other = Behaviour {
+        id: "SSH-2.0-paramiko_5.1.0",
+        ..Behaviour::default()
+    };
+    for (behaviour, round_trips) in [(Behaviour::default(), 2), (other, 3)] {
+        let mut pair = Pair::new(Config::new("jo"), behaviour);
+        let asked = pair.run(|event| matches!(event, Event::Authenticate(_)));
+        assert_eq!(asked.unwrap(), RTT * round_trips);
+    }
+}
+
+#[test]
 fn a_late_kexinit_waits_for_the_servers_identification() {
     let mut config = Config::new("jo");
     config.early_kexinit = false;
