@@ -70,7 +70,7 @@ def rsa_signatures(paramiko: Any, see: See, about: Any) -> None:
         subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "1024", "-N", "", "-f", directory / "short"], check=True)
     short = paramiko.RSAKey.from_private_key_file(str(directory / "short"))
     signature = short.sign_ssh_data(b"data", "rsa-sha2-256")
-    see(short.get_bits(), short.verify_ssh_sig(b"data", paramiko.Message(signature.asbytes())))
+    see(short.can_sign(), short.get_bits(), short.verify_ssh_sig(b"data", paramiko.Message(signature.asbytes())))
     names = {"pubkeys": ["rsa-sha2-512", "rsa-sha2-256", "ssh-rsa"]}
     transport = paramiko.Transport((about["address"], about["port"]), disabled_algorithms=names)
     transport.start_client(timeout=20)
@@ -80,6 +80,50 @@ def rsa_signatures(paramiko: Any, see: See, about: Any) -> None:
     chosen.start_client(timeout=20)
     see(raised(lambda: chosen.auth_publickey(about["user"], short)))
     chosen.close()
+
+
+def _keys(directory: Path) -> dict[str, Path]:
+    """Keys of every type in the formats that Paramiko reads, with and without the passphrase "sesame"."""
+    made = {}
+    for passphrase in ("", "sesame"):
+        for kind, bits, container in (
+            ("rsa", "2048", "RFC4716"),
+            ("rsa", "2048", "PEM"),
+            ("ecdsa", "256", "RFC4716"),
+            ("ecdsa", "384", "PEM"),
+            ("ecdsa", "521", "RFC4716"),
+            ("ed25519", "256", "RFC4716"),
+        ):
+            name = f"{kind} {bits} {container} {'sealed' if passphrase else 'open'}"
+            made[name] = directory / name.replace(" ", "_")
+            options = ["-t", kind, "-b", bits, "-m", container, "-N", passphrase, "-f", made[name]]
+            subprocess.run(["ssh-keygen", "-q", *options], check=True)
+    for name, content in (
+        ("empty", b""),
+        ("a line", b"\n"),
+        ("text", b"not a key\n"),
+        ("cut", made["ed25519 256 RFC4716 open"].read_bytes()[:200]),
+        ("public", made["ed25519 256 RFC4716 open"].with_name("ed25519_256_RFC4716_open.pub").read_bytes()),
+    ):
+        made[name] = directory / f"bad_{name.replace(' ', '_')}"
+        made[name].write_bytes(content)
+    return made
+
+
+def key_formats(paramiko: Any, see: See, about: Any) -> None:
+    classes = {"rsa": paramiko.RSAKey, "ecdsa": paramiko.ECDSAKey, "ed25519": paramiko.Ed25519Key}
+    for name, path in _keys(Path(about["directory"])).items():
+        of_type = [classes[name.split()[0]]] if name.split()[0] in classes else list(classes.values())
+        for each in of_type:
+            for password in (None, "sesame", "wrong"):
+                for load in (
+                    lambda: each.from_private_key_file(str(path), password),  # noqa: B023
+                    lambda: each.from_private_key(io.StringIO(path.read_text()), password),  # noqa: B023
+                ):
+                    failed = raised(load)
+                    see(name, each.__name__, password, failed[:1] if failed != ["nothing"] else load().can_sign())
+        if name == "empty":
+            see([raised(lambda: each.from_private_key_file(str(path))) for each in of_type])  # noqa: B023
 
 
 def agents_certificates(paramiko: Any, see: See, about: Any) -> None:
@@ -106,6 +150,7 @@ on_openssh: dict[str, Program] = {
     "a log-in step by step": of_openssh,
     "keys that a program signs with": own_keys,
     "signatures of RSA keys": rsa_signatures,
+    "keys in every format": key_formats,
     "certificates of an agent": agents_certificates,
 }
 
@@ -126,6 +171,13 @@ def in_two_steps(paramiko: Any, see: See, about: Any) -> None:
         see(sorted(transport.auth_publickey("two", key)), transport.is_authenticated())
         see(transport.auth_password("two", "sesame"), transport.is_authenticated())
         transport.close()
+
+
+def before_the_log_in(paramiko: Any, see: See, about: Any) -> None:
+    transport = paramiko.Transport(("127.0.0.1", about["paramiko"]))
+    transport.start_client(timeout=20)
+    see(raised(transport.open_session, "code"), transport.is_active())
+    transport.close()
 
 
 def refused_steps(paramiko: Any, see: See, about: Any) -> None:
@@ -161,6 +213,7 @@ def from_text(paramiko: Any, see: See, about: Any) -> None:
 
 on_paramiko: dict[str, Program] = {
     "two steps on one connection": in_two_steps,
+    "a session before the log-in": before_the_log_in,
     "steps that are refused": refused_steps,
     "steps that are hung up on": hung_up_on,
     "a key of text that is refused": from_text,

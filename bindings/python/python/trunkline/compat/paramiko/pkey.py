@@ -40,6 +40,10 @@ class UnknownKeyType(Exception):
         return f"UnknownKeyType(type={self.key_type!r}, bytes=<{length}>)"
 
 
+#: The files of a type in Paramiko's errors, where they are not called after it.
+_TAGS = {"": "OPENSSH", "ecdsa": "EC", "ed25519": "OPENSSH"}
+
+
 class PKey:
     """A key: public, or private where it comes from a private key's file.
 
@@ -111,6 +115,8 @@ class PKey:
         return name
 
     def _open(self, label: str, content: bytes) -> None:
+        if not content:
+            raise SSHException(f"no lines in {_TAGS.get(self._algorithm, self._algorithm.upper())} private key file")
         self.label = label
         self._content = content
         try:
@@ -254,7 +260,7 @@ class PKey:
 
     def can_sign(self) -> bool:
         """Return whether the private half is there, or the agent has it."""
-        return self.agent_socket is not None or (self._native is not None and self._native.is_private())
+        return self.agent_socket is not None or bool(self._content)
 
     def get_fingerprint(self) -> bytes:
         """MD5 of the public key, as old programs show it."""

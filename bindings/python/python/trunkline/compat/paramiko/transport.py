@@ -28,6 +28,7 @@ from .common import (
     CONNECTION_FAILED_CODE,
     DEFAULT_MAX_PACKET_SIZE,
     DEFAULT_WINDOW_SIZE,
+    OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
     OPEN_FAILED_UNKNOWN_CHANNEL_TYPE,
 )
 from .packet import Packetizer
@@ -530,6 +531,10 @@ class Transport:
         """A "session", or a "direct-tcpip" tunnel to ``dest_addr``, which the server connects to."""
         if not self.is_active():
             raise SSHException("SSH session not active")
+        if not self.is_authenticated():
+            # A server that follows RFC 4252 refuses it; sshd says nothing.
+            code = OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+            raise ChannelException(code, CONNECTION_FAILED_CODE[code])
         limit = self.channel_timeout if timeout is None else timeout
         if kind == "session":
             channel = Channel(self)
