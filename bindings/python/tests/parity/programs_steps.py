@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,11 @@ def key_formats(paramiko: Any, see: See, about: Any) -> None:
         of_type = [classes[name.split()[0]]] if name.split()[0] in classes else list(classes.values())
         for each in of_type:
             for password in (None, "sesame", "wrong"):
-                for load in (
+                loads: list[Callable[[], Any]] = [
                     lambda: each.from_private_key_file(str(path), password),  # noqa: B023
                     lambda: each.from_private_key(io.StringIO(path.read_text()), password),  # noqa: B023
-                ):
+                ]
+                for load in loads:
                     failed = raised(load)
                     see(name, each.__name__, password, failed[:1] if failed != ["nothing"] else load().can_sign())
         if name == "empty":
