@@ -169,7 +169,7 @@ impl Client {
         tokio::select! {
             biased;
             () = self.told.cancelled() => self.found().await,
-            () = self.cancel.cancelled() => Err(Failure::closed("connection")),
+            () = self.cancel.cancelled() => Err(Failure::closed_locally("connection")),
         }
     }
 

@@ -75,7 +75,7 @@ impl Fault {
     pub(crate) fn closed() -> Self {
         Self {
             level: Some("client"),
-            ..Failure::closed("client").into()
+            ..Failure::closed_locally("client").into()
         }
     }
 

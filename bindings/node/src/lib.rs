@@ -47,7 +47,7 @@ pub fn algorithms() -> Value {
         cipher,
         mac,
         compression,
-    } = Algorithms::offered();
+    } = Algorithms::all_supported();
     json!({ "kex": kex, "serverHostKey": host_key, "cipher": cipher, "hmac": mac, "compress": compression })
 }
 

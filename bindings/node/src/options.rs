@@ -195,7 +195,7 @@ impl DestinationOptions {
             [name, value] => Some((name.into(), value.into())),
             _ => None,
         });
-        let world = worlds.shared(World::of(PathBuf::from(&self.directory), env.collect()));
+        let world = worlds.shared(World::from_parts(PathBuf::from(&self.directory), env.collect()));
         let mut request = Request::new(destination, world);
         request.ssh_args = self.ssh_args.iter().map(Into::into).collect();
         Ok(request)

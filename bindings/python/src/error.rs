@@ -18,7 +18,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn closed(what: &str) -> Self {
-        trunkline_embed::Failure::closed(what).into()
+        trunkline_embed::Failure::closed_locally(what).into()
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {

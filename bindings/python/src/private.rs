@@ -41,7 +41,7 @@ pub(crate) fn algorithms(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         cipher,
         mac,
         compression,
-    } = Algorithms::offered();
+    } = Algorithms::all_supported();
     let lists = PyDict::new(py);
     for (name, list) in [
         ("ciphers", cipher),

@@ -25,7 +25,7 @@ pub(crate) struct Asker {
 
 impl Asker {
     /// The process at the other end, as far as it can be looked at.
-    pub(crate) fn of(stream: &UnixStream) -> Option<Self> {
+    pub(crate) fn from_stream(stream: &UnixStream) -> Option<Self> {
         let peer = stream.peer_cred().ok()?;
         Some(Self::looked_at(peer.uid(), process_of(stream)))
     }
@@ -84,11 +84,11 @@ fn login_of(pid: u32) -> Option<u32> {
 }
 
 fn name_and_parent(pid: u32) -> Option<(String, Option<u32>)> {
-    parsed(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Of `PID (NAME) STATE PARENT …`, where the name may have anything in it.
-fn parsed(stat: &[u8]) -> Option<(String, Option<u32>)> {
+fn parse_stat(stat: &[u8]) -> Option<(String, Option<u32>)> {
     let begin = stat.iter().position(|byte| *byte == b'(')?;
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let name = Printable::line(stat.get(begin + 1..end)?).into_string();
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn a_process_is_named_with_the_one_that_ran_it() {
         assert_eq!(
-            parsed(b"12 (a) (b\x1b) S 7 1 1"),
+            parse_stat(b"12 (a) (b\x1b) S 7 1 1"),
             Some(("a) (b\\033".into(), Some(7)))
         );
-        assert_eq!(parsed(b"12 a S 7"), None);
+        assert_eq!(parse_stat(b"12 a S 7"), None);
         let ourselves = std::process::id();
         assert!(!names(Some(ourselves)).is_empty());
         assert!(names(None).is_empty());

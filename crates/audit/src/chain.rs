@@ -53,7 +53,7 @@ impl Head {
         let line = serde_json::to_vec(&line)?;
         *self = Self {
             number,
-            hash: Hash::of(&line),
+            hash: Hash::digest(&line),
         };
         lines.extend_from_slice(&line);
         lines.push(b'\n');
@@ -88,7 +88,7 @@ impl Link {
     pub(crate) fn head(&self, line: &[u8]) -> Head {
         Head {
             number: self.number,
-            hash: Hash::of(line),
+            hash: Hash::digest(line),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::Audit;
 use crate::asker::Asker;
 use crate::record::Outcome;
 use crate::subject::Subject;
-use crate::work::{Unended, Work, locked};
+use crate::work::{Unended, Work, lock_work};
 use crate::writer::Written;
 
 /// One client, of which everything that it asks for is recorded.
@@ -42,7 +42,7 @@ impl Recorder {
 
     /// Waits until all is written that was recorded so far and can be written.
     pub async fn flush(&self) {
-        self.audit.written(None).await;
+        self.audit.write_all(None).await;
     }
 
     /// Records the end of all that has none yet, because this program ends, and waits as [`Self::flush`].
@@ -51,7 +51,7 @@ impl Recorder {
             let outcome = match (&work.exit, work.lasts) {
                 (Some(exit), _) => of_exit(exit),
                 (None, true) => Outcome::new(Execution::Finished),
-                (None, false) => Outcome::left("its program ended", Execution::MayHaveStarted),
+                (None, false) => Outcome::abandoned_by("its program ended", Execution::MayHaveStarted),
             };
             self.end(&work, outcome);
         }
@@ -65,10 +65,14 @@ impl Recorder {
     }
 
     /// Looks at the process that is at the other end, where that is recorded.
-    pub fn of(audit: &Arc<Audit>, stream: &UnixStream) -> Self {
+    pub fn for_stream(audit: &Arc<Audit>, stream: &UnixStream) -> Self {
         Self {
             audit: audit.clone(),
-            asker: audit.writer.is_some().then(|| Asker::of(stream)).flatten(),
+            asker: audit
+                .writer
+                .is_some()
+                .then(|| Asker::from_stream(stream))
+                .flatten(),
             engine: None,
         }
     }
@@ -80,7 +84,7 @@ impl Recorder {
 
     /// Something that it asks for, of which nothing has been handed to a server yet.
     pub fn entry(&self, subject: Subject) -> Entry {
-        let work = Work::new(subject.by(self.engine));
+        let work = Work::new(subject.with_engine(self.engine));
         Entry {
             recorder: self.clone(),
             written: OnceLock::new(),
@@ -113,7 +117,7 @@ impl fmt::Debug for Recorder {
 
 impl Entry {
     fn work(&self) -> MutexGuard<'_, Option<Work>> {
-        locked(&self.work)
+        lock_work(&self.work)
     }
 
     /// Returns the recorder of its client's other requests.
@@ -122,7 +126,7 @@ impl Entry {
     }
 
     /// Something else that the same client asks for.
-    pub fn beside(&self, subject: Subject) -> Self {
+    pub fn another(&self, subject: Subject) -> Self {
         self.recorder.entry(subject)
     }
 
@@ -187,14 +191,14 @@ impl Entry {
     }
 
     /// Says that it was carried over to a new connection.
-    pub fn resumed(&self) {
+    pub fn note_resumed(&self) {
         if let Some(work) = self.work().as_mut() {
             work.resumed += 1;
         }
     }
 
     /// Counts what a session carries.
-    pub fn counted(&self, session: &SessionControl) {
+    pub fn count_session(&self, session: &SessionControl) {
         let session = session.clone();
         self.carries(move || session.carried());
     }
@@ -207,14 +211,14 @@ impl Entry {
     }
 
     /// Says how its command has ended, whatever becomes of its session from now on.
-    pub fn exited(&self, exit: &ExitStatus) {
+    pub fn note_exit(&self, exit: &ExitStatus) {
         if let Some(work) = self.work().as_mut() {
             work.exit = Some(exit.clone());
         }
     }
 
     /// Returns its command's outcome, if one was reported.
-    fn told(&self) -> Option<Outcome> {
+    fn reported_outcome(&self) -> Option<Outcome> {
         self.work().as_ref()?.exit.as_ref().map(of_exit)
     }
 
@@ -229,15 +233,17 @@ impl Entry {
     /// Records its end, by what a client was told last.
     pub fn end_by(&self, last: &Reply) {
         self.end(match last {
-            Reply::Exit(Exit::Status(status)) => Outcome::exited(*status),
-            Reply::Exit(Exit::Signal(signal, _)) => Outcome::signalled(signal),
+            Reply::Exit(Exit::Status(status)) => Outcome::exit_status(*status),
+            Reply::Exit(Exit::Signal(signal, _)) => Outcome::signal(signal),
             Reply::Exit(Exit::Unknown) | Reply::Measured(_) | Reply::RemoteNames(_) => {
                 Outcome::new(Execution::Finished)
             }
             // As `failed`.
             Reply::Failed(failure) => Outcome {
                 error: Some(failure.message.clone()),
-                ..self.told().unwrap_or_else(|| Outcome::new(failure.execution))
+                ..self
+                    .reported_outcome()
+                    .unwrap_or_else(|| Outcome::new(failure.execution))
             },
             Reply::Copied(CopyEnd { progress, .. }) => Outcome {
                 failed_files: Some(progress.failed),
@@ -253,10 +259,10 @@ impl Entry {
 
     /// Records the end of a session. An end of the command that was told before counts for more than what became of the session.
     pub fn end_session(&self, ended: &Result<ExitStatus, Error>) {
-        self.end(match (ended, self.told()) {
+        self.end(match (ended, self.reported_outcome()) {
             (Ok(exit), _) => of_exit(exit),
             (Err(_), Some(told)) => told,
-            (Err(error), None) => Outcome::failed(error),
+            (Err(error), None) => Outcome::failure(error),
         });
     }
 
@@ -267,7 +273,7 @@ impl Entry {
                 failed_files: Some(progress.failed),
                 ..Outcome::new(Execution::Finished)
             },
-            Err(error) => Outcome::failed(error),
+            Err(error) => Outcome::failure(error),
         });
     }
 
@@ -282,18 +288,20 @@ impl Entry {
     }
 
     /// Records that it failed. How its command had ended stays true.
-    pub fn failed(&self, error: &Error) {
+    pub fn fail(&self, error: &Error) {
         self.end(Outcome {
             error: Some(error.to_string()),
-            ..self.told().unwrap_or_else(|| Outcome::new(error.execution()))
+            ..self
+                .reported_outcome()
+                .unwrap_or_else(|| Outcome::new(error.execution()))
         });
     }
 }
 
 fn of_exit(exit: &ExitStatus) -> Outcome {
     match exit {
-        ExitStatus::Exited(status) => Outcome::exited(*status),
-        ExitStatus::Signaled { signal, .. } => Outcome::signalled(signal),
+        ExitStatus::Exited(status) => Outcome::exit_status(*status),
+        ExitStatus::Signaled { signal, .. } => Outcome::signal(signal),
         ExitStatus::Unknown => Outcome::new(Execution::Finished),
     }
 }
@@ -316,7 +324,7 @@ impl Drop for Entry {
             None => "its client left",
             Some(_) => "its program gave it up",
         };
-        self.end(Outcome::left(who, execution));
+        self.end(Outcome::abandoned_by(who, execution));
     }
 }
 

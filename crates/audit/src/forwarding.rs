@@ -13,7 +13,7 @@ use crate::{Entry, Subject};
 ///
 /// # Errors
 /// It cannot be recorded, or not be opened.
-pub async fn opened(
+pub async fn open(
     host: &Host,
     kind: ForwardKind,
     forward: &Forward,
@@ -41,7 +41,7 @@ pub async fn opened(
                 (counted.bytes_sent, counted.bytes_received)
             });
         }
-        Err(error) => entry.failed(error),
+        Err(error) => entry.fail(error),
     }
     outcome
 }
@@ -56,7 +56,7 @@ fn witness(host: &Host, entry: &Entry, subject: fn(&HostConfig, &ForwardClient) 
             let opened: WhenOpened = Box::new(move |opened| {
                 match opened {
                     Ok(channel) => entry.carries(move || channel.carried()),
-                    Err(error) => entry.failed(error),
+                    Err(error) => entry.fail(error),
                 }
                 Box::new(entry)
             });

@@ -10,7 +10,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 pub(crate) struct Hash([u8; 32]);
 
 impl Hash {
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn digest(bytes: &[u8]) -> Self {
         let mut hash = [0; 32];
         hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
         Self(hash)

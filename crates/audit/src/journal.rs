@@ -203,10 +203,10 @@ impl Journal {
         }
         if !tail.torn.is_empty() {
             lines.push(b'\n');
-            head.add(&torn(&tail.torn), lines)?;
+            head.add(&torn_record(&tail.torn), lines)?;
         }
         if let Some(complaint) = complaint {
-            head.add(&Record::broken(complaint), lines)?;
+            head.add(&Record::chain_broken(complaint), lines)?;
         }
         Ok(OpenTrail {
             identity: identity(&found),
@@ -274,13 +274,13 @@ fn complaint(found: Head, noted: Head) -> Option<String> {
     }
 }
 
-fn torn(bytes: &[u8]) -> Record {
+fn torn_record(bytes: &[u8]) -> Record {
     let mut record = Record::note("");
     record.note = Some(Note {
         note: "the line before this one is incomplete: its writer was ended, or its disk was full".into(),
         broken: false,
         torn_bytes: Some(bytes.len()),
-        torn_sha256: Some(Hash::of(bytes).to_string()),
+        torn_sha256: Some(Hash::digest(bytes).to_string()),
     });
     record
 }

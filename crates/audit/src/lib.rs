@@ -25,7 +25,7 @@ use trunkline::{AuditMode as Mode, Error, Settings};
 use trunkline_control::place::Place;
 
 pub use entry::{Entry, Recorder};
-pub use forwarding::opened;
+pub use forwarding::open;
 use journal::Journal;
 use record::{Daemon, Event, Record};
 pub use show::{Filter, show};
@@ -42,7 +42,7 @@ pub struct Audit {
 
 impl Audit {
     /// None.
-    pub fn off() -> Arc<Self> {
+    pub fn disabled() -> Arc<Self> {
         Arc::new(Self {
             writer: None,
             open: OpenWork::default(),
@@ -57,7 +57,7 @@ impl Audit {
     pub fn open(place: &Place, settings: &Settings) -> Result<Arc<Self>, Error> {
         let mode = settings.audit;
         if mode == Mode::Off {
-            return Ok(Self::off());
+            return Ok(Self::disabled());
         }
         let journal = Journal::new(place.audit(), settings.audit_file_size, settings.audit_files);
         let writer = Writer::start(journal, mode)
@@ -93,7 +93,7 @@ impl Audit {
 
     /// Waits until all is written that can be, the end of this daemon last.
     pub async fn stop(&self) {
-        self.written(Some(Record::new(Event::Stop))).await;
+        self.write_all(Some(Record::new(Event::Stop))).await;
     }
 
     /// Records that are not written yet.
@@ -102,13 +102,13 @@ impl Audit {
     }
 
     /// Records that were given up so far.
-    pub fn lost(&self) -> u64 {
-        self.writer.as_ref().map_or(0, Writer::lost)
+    pub fn lost_records(&self) -> u64 {
+        self.writer.as_ref().map_or(0, Writer::lost_records)
     }
 
-    async fn written(&self, record: Option<Record>) {
+    async fn write_all(&self, record: Option<Record>) {
         if let Some(writer) = &self.writer {
-            writer.written(record).await;
+            writer.write_all(record).await;
         }
     }
 }

@@ -113,7 +113,7 @@ impl Record {
     }
 
     /// The note that records which had been written are not there any more.
-    pub(crate) fn broken(text: impl Into<String>) -> Self {
+    pub(crate) fn chain_broken(text: impl Into<String>) -> Self {
         let mut record = Self::note(text);
         if let Some(note) = &mut record.note {
             note.broken = true;
@@ -150,28 +150,28 @@ impl Outcome {
     }
 
     /// Nobody is there any more who would learn more of it.
-    pub(crate) fn left(who: &str, execution: Execution) -> Self {
+    pub(crate) fn abandoned_by(who: &str, execution: Execution) -> Self {
         Self {
             error: Some(who.into()),
             ..Self::new(execution)
         }
     }
 
-    pub(crate) fn exited(status: u32) -> Self {
+    pub(crate) fn exit_status(status: u32) -> Self {
         Self {
             status: Some(status),
             ..Self::new(Execution::Finished)
         }
     }
 
-    pub(crate) fn signalled(signal: &str) -> Self {
+    pub(crate) fn signal(signal: &str) -> Self {
         Self {
             signal: Some(Printable::line(signal).into_string()),
             ..Self::new(Execution::Finished)
         }
     }
 
-    pub(crate) fn failed(error: &Error) -> Self {
+    pub(crate) fn failure(error: &Error) -> Self {
         Self {
             error: Some(error.to_string()),
             ..Self::new(error.execution())

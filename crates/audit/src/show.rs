@@ -231,7 +231,7 @@ mod tests {
         "\n",
     );
 
-    fn shown(filter: &Filter, json: bool) -> String {
+    fn render(filter: &Filter, json: bool) -> String {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("audit.jsonl"), TRAIL).unwrap();
         let mut out = Vec::new();
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn each_thing_is_one_line_whether_it_has_an_end_or_not() {
-        let text = shown(&Filter::default(), false);
+        let text = render(&Filter::default(), false);
         let expected = "2026-01-01T00:00:01.000Z web1  git (uid 7)  session  uptime  exit 3  0.5 s\n\
             2026-01-02T00:00:00.000Z db1  claude-code 2 (uid 8)  run  run evil\\033[2J  (allowed by rule allow 1)  no end recorded\n";
         assert_eq!(text, expected);
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn filters_take_what_they_name() {
-        let count = |filter: Filter| shown(&filter, true).lines().count();
+        let count = |filter: Filter| render(&filter, true).lines().count();
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(count(Filter::default()), 3);
         assert_eq!(

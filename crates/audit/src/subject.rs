@@ -67,7 +67,7 @@ pub struct Subject {
 
 impl Subject {
     /// Something at a host, of which only what was typed is known yet.
-    pub fn of(kind: &'static str, host: &str) -> Self {
+    pub fn new(kind: &'static str, host: &str) -> Self {
         Self {
             kind,
             host: Some(Printable::line(host).into_string()),
@@ -77,7 +77,7 @@ impl Subject {
 
     /// The subject of a client's session.
     pub fn session(host: &str, program: &Program) -> Self {
-        Self::of("session", host).running(program)
+        Self::new("session", host).running(program)
     }
 
     /// The same, of what turned out to be meant.
@@ -105,7 +105,7 @@ impl Subject {
         Self {
             tool: Some(tool.to_owned()),
             decision: Some(Printable::line(decision).into_string()),
-            ..Self::of("call", host).to(what)
+            ..Self::new("call", host).with_target(what)
         }
     }
 
@@ -117,13 +117,13 @@ impl Subject {
     }
 
     /// Sets the engine that does the work, if it is not the daemon's.
-    pub(crate) fn by(mut self, engine: Option<&'static str>) -> Self {
+    pub(crate) fn with_engine(mut self, engine: Option<&'static str>) -> Self {
         self.engine = engine;
         self
     }
 
     /// Sets the resolved destination.
-    pub fn at(mut self, host: &HostConfig) -> Self {
+    pub fn with_host(mut self, host: &HostConfig) -> Self {
         self.host = Some(Printable::line(&host.original_host).into_string());
         self.user = Some(Printable::line(&host.user).into_string());
         self.hostname = Some(Printable::line(&host.hostname).into_string());
@@ -142,11 +142,11 @@ impl Subject {
     }
 
     /// A single connection to what the server listens on, which this side reads itself. `from` is the server's word.
-    pub fn accepted(host: &HostConfig, from: &str) -> Self {
+    pub fn accepted_connection(host: &HostConfig, from: &str) -> Self {
         let from = Printable::line(from).into_string();
         Self {
             from: (!from.is_empty()).then_some(from),
-            ..Self::of("incoming", &host.original_host).at(host)
+            ..Self::new("incoming", &host.original_host).with_host(host)
         }
     }
 
@@ -155,14 +155,18 @@ impl Subject {
         let from = Printable::line(&client.from).into_string();
         Self {
             from: (!from.is_empty()).then_some(from),
-            ..Self::of(kind, &host.original_host).at(host).to(&client.target)
+            ..Self::new(kind, &host.original_host)
+                .with_host(host)
+                .with_target(&client.target)
         }
     }
 
     /// A forwarding, from where it listens to where it leads.
     pub fn forwarding(host: &HostConfig, kind: ForwardKind, forward: &Forward) -> Self {
         let way = format!("{} {} to {}", kind.option(), forward.listen, forward.target);
-        Self::of("forwarding", &host.original_host).at(host).to(way)
+        Self::new("forwarding", &host.original_host)
+            .with_host(host)
+            .with_target(way)
     }
 
     /// Returns whether it is given up by whoever has it, and has no other end.
@@ -177,7 +181,7 @@ impl Subject {
     }
 
     /// Sets the target of a tunnel or a forwarding.
-    pub fn to(mut self, place: impl AsRef<str>) -> Self {
+    pub fn with_target(mut self, place: impl AsRef<str>) -> Self {
         self.command = Some(target(place));
         self
     }
@@ -191,9 +195,9 @@ impl Subject {
     /// A copy between places that an engine knows.
     pub fn transfer(host: &HostConfig, sources: &[Location], target: &Location) -> Self {
         Self {
-            sources: named(sources, located),
-            target: Some(located(target)),
-            ..Self::of("copy", &host.original_host).at(host)
+            sources: source_names(sources, location_name),
+            target: Some(location_name(target)),
+            ..Self::new("copy", &host.original_host).with_host(host)
         }
     }
 
@@ -207,8 +211,8 @@ impl Subject {
         Self {
             kind: "copy",
             host: host.next_back(),
-            sources: named(&request.sources, copied),
-            target: Some(copied(&request.target)),
+            sources: source_names(&request.sources, place_name),
+            target: Some(place_name(&request.target)),
             ..Self::default()
         }
     }
@@ -231,7 +235,7 @@ impl Exact {
         Self {
             command: shown,
             command_bytes: differs.then_some(bytes.len()),
-            command_sha256: differs.then(|| Hash::of(bytes).to_string()),
+            command_sha256: differs.then(|| Hash::digest(bytes).to_string()),
         }
     }
 }
@@ -241,7 +245,7 @@ fn target(place: impl AsRef<str>) -> Exact {
 }
 
 /// The sources of a copy, as far as they are named.
-fn named<T>(sources: &[T], name: impl Fn(&T) -> String) -> Vec<String> {
+fn source_names<T>(sources: &[T], name: impl Fn(&T) -> String) -> Vec<String> {
     let mut names: Vec<String> = sources.iter().take(MAX_SOURCES).map(name).collect();
     if sources.len() > MAX_SOURCES {
         names.push(format!("and others, {} in all", sources.len()));
@@ -249,7 +253,7 @@ fn named<T>(sources: &[T], name: impl Fn(&T) -> String) -> Vec<String> {
     names
 }
 
-fn located(place: &Location) -> String {
+fn location_name(place: &Location) -> String {
     match place {
         Location::Local(path) => Printable::line(path.as_os_str().as_encoded_bytes()).into_string(),
         Location::Host(host, path) => at_host(&host.config().original_host, path),
@@ -265,7 +269,7 @@ fn at_host(host: &str, path: &[u8]) -> String {
     Printable::line(text).into_string()
 }
 
-fn copied(place: &CopyPlace) -> String {
+fn place_name(place: &CopyPlace) -> String {
     match place {
         CopyPlace::Local(path) | CopyPlace::Passed(path) => {
             Printable::line(path.as_os_str().as_encoded_bytes()).into_string()

@@ -168,7 +168,7 @@ impl Reading {
 
     fn line(&mut self, line: &[u8], place: &str) {
         let Some(link) = Link::read(line) else {
-            if let Some((earlier, _)) = self.broken.replace((place.to_owned(), Hash::of(line))) {
+            if let Some((earlier, _)) = self.broken.replace((place.to_owned(), Hash::digest(line))) {
                 self.problem(format!("{earlier} is not a line of the trail"));
             }
             return;
@@ -209,7 +209,7 @@ impl Reading {
         self.verdict.last_time = Some(Printable::line(link.time).into_string());
         self.seen_expected |= self.expected == Some(head);
         if let (Some(id), event) = (link.id, &*link.event) {
-            let id = Hash::of(id.as_bytes());
+            let id = Hash::digest(id.as_bytes());
             match event {
                 "begin" if self.begun.len() < MOST_BEGUN => drop(self.begun.insert(id)),
                 "end" => drop(self.begun.remove(&id)),
@@ -221,12 +221,12 @@ impl Reading {
             if link.broken {
                 self.problem(note.clone());
             }
-            named(&mut self.verdict.notes, &mut self.unnamed.1, note);
+            add_name(&mut self.verdict.notes, &mut self.unnamed.1, note);
         }
     }
 
     fn problem(&mut self, text: String) {
-        named(&mut self.verdict.problems, &mut self.unnamed.0, text);
+        add_name(&mut self.verdict.problems, &mut self.unnamed.0, text);
     }
 
     fn finish(mut self, noted: Option<Head>) -> Verdict {
@@ -270,7 +270,7 @@ impl Reading {
 }
 
 /// Adds a text, unless there are as many as are named.
-fn named(texts: &mut Vec<String>, unnamed: &mut u64, text: String) {
+fn add_name(texts: &mut Vec<String>, unnamed: &mut u64, text: String) {
     if texts.len() < MOST_NAMED {
         texts.push(text);
     } else {

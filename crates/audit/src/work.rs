@@ -32,7 +32,7 @@ pub(crate) type Carried = Box<dyn Fn() -> (u64, u64) + Send + Sync>;
 /// Work until its end is recorded; then `None`.
 pub(crate) type Unended = Mutex<Option<Work>>;
 
-pub(crate) fn locked(work: &Unended) -> MutexGuard<'_, Option<Work>> {
+pub(crate) fn lock_work(work: &Unended) -> MutexGuard<'_, Option<Work>> {
     work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -126,7 +126,7 @@ impl OpenWork {
     pub(crate) fn take(&self) -> Vec<Work> {
         let open = std::mem::take(&mut *self.all());
         let unended = open.into_values().filter_map(|work| work.upgrade());
-        unended.filter_map(|work| locked(&work).take()).collect()
+        unended.filter_map(|work| lock_work(&work).take()).collect()
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<String, Weak<Unended>>> {

@@ -131,7 +131,7 @@ impl Writer {
     }
 
     /// Waits until all is written that can be, `record` last.
-    pub(crate) async fn written(&self, record: Option<Record>) {
+    pub(crate) async fn write_all(&self, record: Option<Record>) {
         let (written, done) = oneshot::channel();
         let message = Message {
             record,
@@ -149,7 +149,7 @@ impl Writer {
     }
 
     /// Records that were given up so far.
-    pub(crate) fn lost(&self) -> u64 {
+    pub(crate) fn lost_records(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
 }

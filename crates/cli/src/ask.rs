@@ -34,7 +34,7 @@ pub(crate) async fn answer(
     }
 }
 
-pub(crate) fn unexpected(reply: &Reply) -> anyhow::Error {
+pub(crate) fn unexpected_reply(reply: &Reply) -> anyhow::Error {
     anyhow!("unexpected reply from the daemon: {reply:?}")
 }
 

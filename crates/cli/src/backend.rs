@@ -87,7 +87,7 @@ impl Backend {
     }
 
     /// Why the shared daemon, which runs, was not asked: it stands elsewhere in the system.
-    pub(crate) fn apart(&self) -> Option<String> {
+    pub(crate) fn reason_not_asked(&self) -> Option<String> {
         self.apart.get().cloned()
     }
 

@@ -41,7 +41,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// A reader of times in a range.
-pub(crate) fn within(range: RangeInclusive<Duration>) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+pub(crate) fn parse_within(
+    range: RangeInclusive<Duration>,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
         let time = parse(text)?;
         match range.contains(&time) {
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_range_has_both_of_its_ends() {
-        let read = within(Duration::from_secs(1)..=Duration::from_secs(60));
+        let read = parse_within(Duration::from_secs(1)..=Duration::from_secs(60));
         assert_eq!(read("1"), Ok(Duration::from_secs(1)));
         assert_eq!(read("1m"), Ok(Duration::from_secs(60)));
         assert_eq!(read("999ms"), Err("\"999ms\" is not from 1s to 60s".into()));

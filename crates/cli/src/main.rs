@@ -5,7 +5,7 @@
 macro_rules! println {
     ($($words:tt)*) => {{
         use std::io::Write as _;
-        crate::printed(writeln!(std::io::stdout(), $($words)*))
+        crate::end_unless_printed(writeln!(std::io::stdout(), $($words)*))
     }};
 }
 
@@ -258,7 +258,7 @@ fn main() -> ExitCode {
 fn as_typed() -> ExitCode {
     let cli = parse(std::env::args_os());
     let cli = match &cli.command {
-        Command::Fleet(args) => match args.attached() {
+        Command::Fleet(args) => match args.attach_arguments() {
             Some(run) => parse(run),
             None => cli,
         },
@@ -305,7 +305,7 @@ fn status_of(error: &anyhow::Error) -> u8 {
 }
 
 /// What became of words on standard output: if they were not written, the program ends here.
-fn printed(result: std::io::Result<()>) {
+fn end_unless_printed(result: std::io::Result<()>) {
     if let Err(error) = result {
         std::process::exit(status_of(&error.into()).into());
     }

@@ -78,7 +78,7 @@ impl Agent {
     }
 
     /// An agent at the other end of `stream`.
-    pub(crate) fn on(stream: UnixStream) -> Self {
+    pub(crate) fn from_stream(stream: UnixStream) -> Self {
         Self {
             path: PathBuf::new(),
             stream,
@@ -98,7 +98,7 @@ impl Agent {
     pub async fn identities(&mut self) -> Result<Vec<Identity>, AgentError> {
         let reply = self.prompt_request(&[REQUEST_IDENTITIES]).await?;
         let mut reader = self.expect(&reply, IDENTITIES_ANSWER)?;
-        parse_identities(&mut reader).map_err(|_| self.malformed("its list of keys is damaged"))
+        parse_identities(&mut reader).map_err(|_| self.malformed_answer("its list of keys is damaged"))
     }
 
     /// Has the agent sign `data` with the key (or the certificate) whose blob is `key`.
@@ -128,7 +128,7 @@ impl Agent {
         let mut reader = self.expect(&reply, SIGN_RESPONSE)?;
         let signature = reader
             .string()
-            .map_err(|_| self.malformed("its signature is damaged"))?;
+            .map_err(|_| self.malformed_answer("its signature is damaged"))?;
         match Reader::new(signature).name() {
             Ok(made) if made == algorithm => Ok(signature.to_vec()),
             // Agents that do not know the flags answer with SHA-1, which no current server takes.
@@ -136,7 +136,7 @@ impl Agent {
                 wanted: algorithm.to_owned(),
                 made: made.to_owned(),
             }),
-            Err(_) => Err(self.malformed("its signature is damaged")),
+            Err(_) => Err(self.malformed_answer("its signature is damaged")),
         }
     }
 
@@ -254,7 +254,8 @@ impl Agent {
             return Err(AgentError::OutOfStep);
         }
         self.out_of_step = true;
-        let len = u32::try_from(request.len()).map_err(|_| self.malformed("the request is too long"))?;
+        let len =
+            u32::try_from(request.len()).map_err(|_| self.malformed_answer("the request is too long"))?;
         let mut framed = Zeroizing::new(Vec::with_capacity(4 + request.len()));
         framed.extend_from_slice(&len.to_be_bytes());
         framed.extend_from_slice(request);
@@ -262,7 +263,7 @@ impl Agent {
             .exchange(&framed)
             .await
             .map_err(|source| match source.kind() {
-                io::ErrorKind::InvalidData => self.malformed("its reply has an impossible length"),
+                io::ErrorKind::InvalidData => self.malformed_answer("its reply has an impossible length"),
                 _ => AgentError::Io {
                     path: self.path.clone(),
                     source,
@@ -288,11 +289,11 @@ impl Agent {
         match reply.split_first() {
             Some((got, rest)) if *got == number => Ok(Reader::new(rest)),
             _ if is_failure(reply) => Err(AgentError::Refused { action: "answer" }),
-            _ => Err(self.malformed("its reply does not answer the question")),
+            _ => Err(self.malformed_answer("its reply does not answer the question")),
         }
     }
 
-    fn malformed(&self, what: &'static str) -> AgentError {
+    fn malformed_answer(&self, what: &'static str) -> AgentError {
         AgentError::Malformed {
             path: self.path.clone(),
             what,

@@ -11,7 +11,7 @@ pub fn agent(replies: &[u8]) {
     runtime.block_on(async {
         for request in 0..3 {
             let (ours, mut theirs) = tokio::net::UnixStream::pair().expect("as above");
-            let mut agent = Agent::on(ours);
+            let mut agent = Agent::from_stream(ours);
             let asking = async {
                 match request {
                     0 => drop(agent.identities().await),

@@ -230,7 +230,7 @@ impl Question {
                 None => Reply::No,
             };
             match reply {
-                Reply::Yes => return self.accepted(),
+                Reply::Yes => return self.accept(),
                 Reply::No => break,
                 Reply::Unclear => "Please type 'yes', 'no' or the fingerprint: ".clone_into(&mut prompt.text),
             }
@@ -242,7 +242,7 @@ impl Question {
     }
 
     /// Returns the decision that a yes means.
-    fn accepted(self) -> Decision {
+    fn accept(self) -> Decision {
         match self.remember {
             Some(remember) => Decision::AcceptAndRemember(self.accepted, remember),
             None => Decision::Accept(self.accepted),
@@ -445,12 +445,12 @@ pub fn decide(policy: &Policy, trust: &Trust, server: &Server<'_>, presented: &[
         .or_else(|| trust.revoked.location_of(authority?));
     if let Some(at) = revoked {
         // Not even StrictHostKeyChecking no lets these through.
-        return Decision::Reject(case.revoked(at.clone()));
+        return Decision::Reject(case.revoked_error(at.clone()));
     }
     // Home directories are shared between machines that all are localhost; NoHostAuthenticationForLocalhost
     // says not to compare their keys.
     if policy.no_host_authentication_for_localhost && server.is_local() && server.alias.is_none() {
-        return Decision::Accept(case.accepted());
+        return Decision::Accept(case.acceptance());
     }
     match &certificate {
         Some(certificate) => case.decide_certificate(certificate, now),
@@ -513,7 +513,7 @@ impl Case<'_> {
         {
             CertificateVerdict::Trusted { at } => Decision::Accept(Accepted {
                 known_at: Some(at),
-                ..self.accepted()
+                ..self.acceptance()
             }),
             CertificateVerdict::Revoked { at } => self.decide_revoked(at),
             // As if it were a plain key: a host may be known by that.
@@ -540,7 +540,7 @@ impl Case<'_> {
         without_port: bool,
         refusal: Option<CertificateRefusal>,
     ) -> Decision {
-        let mut accepted = self.accepted();
+        let mut accepted = self.acceptance();
         // clientloop.c and sshconnect.c: only a key from the user's own file, under the name as it is, may vouch for
         // others.
         accepted.may_update =
@@ -585,7 +585,7 @@ impl Case<'_> {
         let Some(remember) = self.remember(names) else {
             return Decision::Reject(HostKeyError::NowhereToRemember { host: self.host });
         };
-        let mut accepted = self.accepted();
+        let mut accepted = self.acceptance();
         if let Some(refusal) = &refusal {
             accepted.warnings.push(format!(
                 "the host certificate of {} is not accepted: {refusal}",
@@ -616,7 +616,7 @@ impl Case<'_> {
     }
 
     fn decide_revoked(self, at: Location) -> Decision {
-        let error = self.revoked(at);
+        let error = self.revoked_error(at);
         self.accept_unverified_or_reject(error)
     }
 
@@ -624,7 +624,7 @@ impl Case<'_> {
         if self.policy.strict != StrictHostKeyChecking::No {
             return Decision::Reject(error);
         }
-        let mut accepted = self.accepted();
+        let mut accepted = self.acceptance();
         accepted.is_unverified = true;
         accepted.warnings.push(error.to_string());
         // What ssh says one by one of what was on; here others share the connection, and may want more.
@@ -683,7 +683,7 @@ impl Case<'_> {
         Some((address, verdict))
     }
 
-    fn accepted(&self) -> Accepted {
+    fn acceptance(&self) -> Accepted {
         Accepted {
             key: Bytes::copy_from_slice(self.key),
             is_unverified: false,
@@ -693,7 +693,7 @@ impl Case<'_> {
         }
     }
 
-    fn revoked(&self, at: Location) -> HostKeyError {
+    fn revoked_error(&self, at: Location) -> HostKeyError {
         HostKeyError::Revoked {
             host: self.host.clone(),
             key_type: shown_type(self.key),

@@ -160,7 +160,7 @@ impl<'a> Opening<'a> {
     }
 
     /// The greeting, and a request that brings descriptors.
-    fn with(request: &Request, fds: &'a [BorrowedFd<'a>]) -> Result<Self, ClientError> {
+    fn with_request(request: &Request, fds: &'a [BorrowedFd<'a>]) -> Result<Self, ClientError> {
         let mut opening = Self::hello()?;
         opening.bytes.extend(encode(request)?);
         opening.fds = fds;
@@ -204,7 +204,7 @@ impl Client {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Self, ClientError> {
-        Self::open(place, starter, here, &Opening::with(request, fds)?).await
+        Self::open(place, starter, here, &Opening::with_request(request, fds)?).await
     }
 
     async fn open(
@@ -215,7 +215,7 @@ impl Client {
     ) -> Result<Self, ClientError> {
         let mut started = None;
         for _ in 0..ATTEMPTS {
-            match Self::greeted(place, opening).await {
+            match Self::connect_and_greet(place, opening).await {
                 Ok((client, VERSION, there)) => {
                     return match there.and_then(|there| there.difference(here)) {
                         Some(what) => Err(ClientError::Elsewhere(what)),
@@ -259,7 +259,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn connect_anywhere(place: &Place) -> Result<Self, ClientError> {
-        match Self::greeted(place, &Opening::hello()?).await? {
+        match Self::connect_and_greet(place, &Opening::hello()?).await? {
             (client, VERSION, _) => Ok(client),
             (_, protocol, _) => Err(ClientError::Version { protocol }),
         }
@@ -270,7 +270,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::NotRunning`], or what else is in the way.
     pub async fn connect_to_stop(place: &Place) -> Result<Self, ClientError> {
-        match Self::greeted(place, &Opening::hello()?).await {
+        match Self::connect_and_greet(place, &Opening::hello()?).await {
             Ok((client, ..)) => Ok(client),
             Err(ClientError::Gone) => Err(ClientError::NotRunning),
             Err(error) => Err(error),
@@ -297,7 +297,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Frame`].
-    pub async fn over(stream: UnixStream) -> Result<Self, ClientError> {
+    pub async fn from_stream(stream: UnixStream) -> Result<Self, ClientError> {
         let client = Self::new(stream);
         client.requests.open(&Opening::hello()?).await?;
         Ok(client)
@@ -320,7 +320,7 @@ impl Client {
     }
 
     /// A connection to the daemon that runs, the version of its protocol, and where it stands.
-    async fn greeted(
+    async fn connect_and_greet(
         place: &Place,
         opening: &Opening<'_>,
     ) -> Result<(Self, u32, Option<Vantage>), ClientError> {
@@ -360,7 +360,7 @@ impl Client {
         request: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ClientError> {
-        self.requests.0.send_with(request, fds).await.map_err(gone)
+        self.requests.0.send_with(request, fds).await.map_err(gone_error)
     }
 
     /// The next reply. Cancel-safe.
@@ -406,7 +406,7 @@ impl Call {
             return Ok(None);
         };
         check_peer(&stream, place)?;
-        let opening = Opening::with(request, fds)?;
+        let opening = Opening::with_request(request, fds)?;
         let mut call = Self {
             stream,
             buffer: Vec::new(),
@@ -456,7 +456,7 @@ impl Call {
                 Ok(0) => return at_the_end(&self.buffer)?.ok_or(ClientError::Gone),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(gone(error.into())),
+                Err(error) => return Err(gone_error(error.into())),
             }
         }
     }
@@ -516,7 +516,7 @@ impl ReplyReader {
                 Ok(Some(Reply::Lend { .. })) => lend(self.frames.take_fds(), self.lending),
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => return Err(ClientError::Gone),
-                Err(error) => return Err(gone(error)),
+                Err(error) => return Err(gone_error(error)),
             }
         }
     }
@@ -536,7 +536,10 @@ pub struct RequestWriter(FrameWriter);
 
 impl RequestWriter {
     async fn open(&self, opening: &Opening<'_>) -> Result<(), ClientError> {
-        self.0.write(&opening.bytes, opening.fds).await.map_err(gone)
+        self.0
+            .write(&opening.bytes, opening.fds)
+            .await
+            .map_err(gone_error)
     }
 
     /// As [`Client::send`].
@@ -544,7 +547,7 @@ impl RequestWriter {
     /// # Errors
     /// As [`Client::send`].
     pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
-        match self.0.send(request).await.map_err(gone) {
+        match self.0.send(request).await.map_err(gone_error) {
             Err(ClientError::Gone) => Ok(()),
             sent => sent,
         }
@@ -552,7 +555,7 @@ impl RequestWriter {
 }
 
 /// The daemon's end looks different to who reads and who writes.
-fn gone(error: FrameError) -> ClientError {
+fn gone_error(error: FrameError) -> ClientError {
     match &error {
         FrameError::Io(io)
             if matches!(

@@ -18,7 +18,7 @@ pub fn close_inherited(kept: &[i32]) {
     if has_standard_streams_only() {
         return;
     }
-    let open = listed().unwrap_or_else(|_| (0..GUESSED).collect());
+    let open = list_open().unwrap_or_else(|_| (0..GUESSED).collect());
     for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
         // Nothing could be done about one that is not open.
         let _ = nix::unistd::close(fd);
@@ -32,7 +32,7 @@ fn has_standard_streams_only() -> bool {
 }
 
 /// All that are open.
-fn listed() -> rustix::io::Result<Vec<i32>> {
+fn list_open() -> rustix::io::Result<Vec<i32>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
     let itself = directory.as_raw_fd();

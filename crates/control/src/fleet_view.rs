@@ -204,7 +204,7 @@ pub struct JobReport {
 
 impl JobReport {
     /// Hosts whose fate is settled.
-    pub fn settled(&self) -> u32 {
+    pub fn settled_hosts(&self) -> u32 {
         let counts = [self.succeeded, self.failed, self.not_started, self.unknown];
         counts.into_iter().fold(0, u32::saturating_add)
     }
@@ -212,10 +212,10 @@ impl JobReport {
     /// Returns its state, in one word.
     pub fn state(&self) -> &'static str {
         match () {
-            () if self.settled() >= self.hosts => "done",
+            () if self.settled_hosts() >= self.hosts => "done",
             () if self.cancelled => "cancelled",
             () if self.running > 0 => "running",
-            () if self.settled() > 0 => "waiting",
+            () if self.settled_hosts() > 0 => "waiting",
             () => "new",
         }
     }

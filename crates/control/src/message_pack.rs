@@ -50,7 +50,7 @@ fn wrong(words: &str) -> Malformed {
     Malformed(words.to_owned())
 }
 
-fn unexpected(marker: Marker, wanted: &str) -> Malformed {
+fn unexpected_marker(marker: Marker, wanted: &str) -> Malformed {
     Malformed(format!("{marker:?} stands where {wanted} should"))
 }
 
@@ -107,7 +107,7 @@ impl<'de> Reader<'de> {
             Marker::I16 => Signed(i16::from_be_bytes(self.array()?).into()),
             Marker::I32 => Signed(i32::from_be_bytes(self.array()?).into()),
             Marker::I64 => Signed(i64::from_be_bytes(self.array()?)),
-            other => return Err(unexpected(other, "an integer")),
+            other => return Err(unexpected_marker(other, "an integer")),
         })
     }
 
@@ -115,7 +115,7 @@ impl<'de> Reader<'de> {
         match self.marker()? {
             Marker::F32 => Ok(f32::from_be_bytes(self.array()?).into()),
             Marker::F64 => Ok(f64::from_be_bytes(self.array()?)),
-            other => Err(unexpected(other, "a number with a fraction")),
+            other => Err(unexpected_marker(other, "a number with a fraction")),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'de> Reader<'de> {
         match self.marker()? {
             Marker::True => Ok(true),
             Marker::False => Ok(false),
-            other => Err(unexpected(other, "true or false")),
+            other => Err(unexpected_marker(other, "true or false")),
         }
     }
 
@@ -131,7 +131,7 @@ impl<'de> Reader<'de> {
         match self.marker()? {
             // A struct without fields, and one that has no name for them.
             Marker::Null | Marker::FixArray(0) => Ok(()),
-            other => Err(unexpected(other, "nothing")),
+            other => Err(unexpected_marker(other, "nothing")),
         }
     }
 
@@ -141,7 +141,7 @@ impl<'de> Reader<'de> {
             Marker::Str8 => self.length(1)?,
             Marker::Str16 => self.length(2)?,
             Marker::Str32 => self.length(4)?,
-            other => return Err(unexpected(other, "text")),
+            other => return Err(unexpected_marker(other, "text")),
         };
         std::str::from_utf8(self.take(length)?).map_err(|_| wrong("text is not UTF-8"))
     }
@@ -151,7 +151,7 @@ impl<'de> Reader<'de> {
             Marker::Bin8 => self.length(1)?,
             Marker::Bin16 => self.length(2)?,
             Marker::Bin32 => self.length(4)?,
-            other => return Err(unexpected(other, "bytes")),
+            other => return Err(unexpected_marker(other, "bytes")),
         };
         self.take(length)
     }
@@ -162,7 +162,7 @@ impl<'de> Reader<'de> {
             Marker::FixArray(length) => Ok(length.into()),
             Marker::Array16 => self.length(2),
             Marker::Array32 => self.length(4),
-            other => Err(unexpected(other, "a list")),
+            other => Err(unexpected_marker(other, "a list")),
         }
     }
 
@@ -172,7 +172,7 @@ impl<'de> Reader<'de> {
             Marker::FixMap(length) => Ok(length.into()),
             Marker::Map16 => self.length(2),
             Marker::Map32 => self.length(4),
-            other => Err(unexpected(other, "a map")),
+            other => Err(unexpected_marker(other, "a map")),
         }
     }
 
@@ -200,7 +200,7 @@ impl<'de> Reader<'de> {
                     values += 2 * self.map(marker)? as u64;
                     0
                 }
-                other => return Err(unexpected(other, "a value")),
+                other => return Err(unexpected_marker(other, "a value")),
             };
             self.take(bytes)?;
         }
@@ -484,7 +484,7 @@ mod tests {
         missing: Option<String>,
     }
 
-    fn written(value: &impl Serialize) -> Vec<u8> {
+    fn write_value(value: &impl Serialize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut serializer = rmp_serde::Serializer::new(&mut bytes)
             .with_struct_map()
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn what_rmp_serde_writes_is_read() {
-        let bytes = written(&many());
+        let bytes = write_value(&many());
         assert_eq!(from_slice::<Many>(&bytes).unwrap(), many());
         // A reader that knows none of the fields passes them all by.
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_goes_on_is_refused() {
-        let mut bytes = written(&many());
+        let mut bytes = write_value(&many());
         // Each place, except for all but a few in the long strings.
         for len in (0..bytes.len()).filter(|len| len % 97 == 0 || *len < 500 || *len > bytes.len() - 500) {
             assert!(from_slice::<Many>(&bytes[..len]).is_err(), "{len}");
@@ -562,24 +562,26 @@ mod tests {
         let refused = |bytes: &[u8], words: &str| {
             assert_eq!(from_slice::<Kind>(bytes).unwrap_err().to_string(), words);
         };
-        refused(&written(&7), "FixPos(7) stands where text should");
-        refused(&written(&"One"), "a variant lacks its content");
+        refused(&write_value(&7), "FixPos(7) stands where text should");
+        refused(&write_value(&"One"), "a variant lacks its content");
         refused(
-            &written(&BTreeMap::from([("One", "text")])),
+            &write_value(&BTreeMap::from([("One", "text")])),
             "FixStr(4) stands where an integer should",
         );
         refused(
-            &written(&BTreeMap::from([("Both", ("a", true, true))])),
+            &write_value(&BTreeMap::from([("Both", ("a", true, true))])),
             "1 values too many",
         );
         refused(
-            &written(&BTreeMap::from([("Nothing", 1)])),
+            &write_value(&BTreeMap::from([("Nothing", 1)])),
             "FixPos(1) stands where nothing should",
         );
-        let other = from_slice::<Kind>(&written(&"Other")).unwrap_err().to_string();
+        let other = from_slice::<Kind>(&write_value(&"Other"))
+            .unwrap_err()
+            .to_string();
         assert!(other.starts_with("unknown variant `Other`"), "{other}");
-        assert!(from_slice::<u8>(&written(&256)).is_err());
-        assert!(from_slice::<u8>(&written(&-1)).is_err());
+        assert!(from_slice::<u8>(&write_value(&256)).is_err());
+        assert!(from_slice::<u8>(&write_value(&-1)).is_err());
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl OwnSocket {
 
     /// Returns whether the file is there, and still this socket's.
     pub fn stands(&self) -> bool {
-        FileId::at(&self.path).is_ok_and(|found| found == self.file)
+        FileId::at_path(&self.path).is_ok_and(|found| found == self.file)
     }
 }
 
@@ -51,7 +51,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, OwnSocket)> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let own = OwnSocket {
         path: path.to_owned(),
-        file: FileId::at(path)?,
+        file: FileId::at_path(path)?,
     };
     // Other systems do not.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
@@ -86,7 +86,7 @@ impl FileId {
     ///
     /// # Errors
     /// What the system says.
-    pub fn at(path: &Path) -> io::Result<Self> {
+    pub fn at_path(path: &Path) -> io::Result<Self> {
         let found = path.symlink_metadata()?;
         Ok(Self(found.dev(), found.ino()))
     }
@@ -95,7 +95,7 @@ impl FileId {
     ///
     /// # Errors
     /// What the system says.
-    pub fn of(file: &std::fs::File) -> io::Result<Self> {
+    pub fn from_file(file: &std::fs::File) -> io::Result<Self> {
         let found = file.metadata()?;
         Ok(Self(found.dev(), found.ino()))
     }

@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use trunkline_request::words_of;
 
 use crate::own_socket::{self, OwnSocket};
-use crate::stdio::{Output, watched};
+use crate::stdio::{Output, watch};
 
 /// A target of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Sink {
         };
         let opened = match target {
             Target::Fifo(path) => blocking(path, open_fifo).await.map(Self::pipe),
-            Target::Socket(path) => relayed(path, lost).await,
+            Target::Socket(path) => relay_to_readers(path, lost).await,
             Target::File(path) => blocking(path, open_file).await.map(Self::other),
             Target::Path(path) => Self::open_path(path).await,
         };
@@ -162,7 +162,7 @@ impl Sink {
     }
 
     /// Waits until readers have taken everything: what is in a FIFO goes with its last user.
-    pub async fn taken(&self) {
+    pub async fn wait_until_taken(&self) {
         if let Kind::Pipe { .. } = self.kind {
             while rustix::io::ioctl_fionread(&self.fd).is_ok_and(|left| left > 0) {
                 tokio::time::sleep(LOOK).await;
@@ -289,10 +289,10 @@ async fn connect(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// A pipe that is carried to whoever connects to a socket, one reader at a time.
-async fn relayed(path: &Path, lost: Option<Bytes>) -> io::Result<Sink> {
+async fn relay_to_readers(path: &Path, lost: Option<Bytes>) -> io::Result<Sink> {
     let socket = ListeningSocket::bind(path).await?;
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let reader = watched(reader, Interest::READABLE)?;
+    let reader = watch(reader, Interest::READABLE)?;
     let task = tokio::spawn(relay(socket, reader, lost));
     Ok(Sink {
         fd: writer,
@@ -342,13 +342,13 @@ async fn carry(pipe: &AsyncFd<OwnedFd>, reader: UnixStream, first: Option<Bytes>
     };
     tokio::select! {
         biased;
-        left = left(&reader) => left,
+        left = wait_until_left(&reader) => left,
         moved = moved => moved,
     }
 }
 
 /// Waits until a reader has left. unix(7): one that leaves with something unread resets the connection.
-async fn left(reader: &UnixStream) -> io::Result<()> {
+async fn wait_until_left(reader: &UnixStream) -> io::Result<()> {
     // What readers say is of no interest.
     let mut said = [0; 256];
     loop {
@@ -381,7 +381,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_gets_its_end_when_nobody_writes_any_more() {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
-        let pipe = watched(reader, Interest::READABLE).unwrap();
+        let pipe = watch(reader, Interest::READABLE).unwrap();
         rustix::io::write(&writer, b"last").unwrap();
         drop(writer);
         let (near, mut far) = UnixStream::pair().unwrap();
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(read(4).await.unwrap(), "one ");
         write(&sink, "three").await;
         let rest = read(9);
-        sink.taken().await;
+        sink.wait_until_taken().await;
         assert_eq!(rest.await.unwrap(), "two three");
     }
 

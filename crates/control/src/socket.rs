@@ -113,11 +113,11 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, F
     let Some(body) = rest.get(..len) else {
         return Ok(None);
     };
-    let frame = message_pack::from_slice(body).map_err(malformed)?;
+    let frame = message_pack::from_slice(body).map_err(malformed_frame)?;
     Ok(Some((frame, 4 + len)))
 }
 
-fn malformed(error: impl std::fmt::Display) -> FrameError {
+fn malformed_frame(error: impl std::fmt::Display) -> FrameError {
     FrameError::Malformed(error.to_string())
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     let mut serializer = rmp_serde::Serializer::new(&mut bytes)
         .with_struct_map()
         .with_human_readable();
-    frame.serialize(&mut serializer).map_err(malformed)?;
+    frame.serialize(&mut serializer).map_err(malformed_frame)?;
     let len = bytes.len() - 4;
     if len > MAX_FRAME {
         return Err(FrameError::Malformed(format!(

@@ -32,13 +32,13 @@ impl Way {
     fn find(fd: OwnedFd, access: OFlags, interest: Interest) -> io::Result<Self> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         match kind {
-            FileType::Socket => Ok(Self::Socket(watched(fd, interest)?)),
+            FileType::Socket => Ok(Self::Socket(watch(fd, interest)?)),
             FileType::CharacterDevice if rustix::termios::isatty(&fd) => match reopen(&fd, access) {
-                Ok(own) => Ok(Self::Own(watched(own, interest)?)),
-                Err(_) => Ok(Self::Watched(watched(fd, interest)?)),
+                Ok(own) => Ok(Self::Own(watch(own, interest)?)),
+                Err(_) => Ok(Self::Watched(watch(fd, interest)?)),
             },
             FileType::Fifo => match reopen(&fd, access) {
-                Ok(own) => Ok(Self::Own(watched(own, interest)?)),
+                Ok(own) => Ok(Self::Own(watch(own, interest)?)),
                 // A pipe of another user's, or no /proc.
                 Err(_) => Ok(Self::Blocking(Arc::new(fd))),
             },
@@ -55,7 +55,7 @@ impl Way {
     deprecated,
     reason = "its replacement is unsafe, for types other than OwnedFd whose descriptor may change"
 )]
-pub fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
 }
 
@@ -84,7 +84,7 @@ impl Output {
     /// # Errors
     /// What the system says; `BrokenPipe` when nobody reads any more.
     pub async fn write_all(&mut self, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
-        let mut rest = Rest::of(&pieces);
+        let mut rest = Rest::new(&pieces);
         match &self.0 {
             Way::Own(fd) => {
                 while let Some(slices) = rest.slices() {
@@ -130,7 +130,7 @@ struct Rest<'a> {
 }
 
 impl<'a> Rest<'a> {
-    fn of(pieces: &'a [Bytes]) -> Self {
+    fn new(pieces: &'a [Bytes]) -> Self {
         Self { pieces, written: 0 }
     }
 
@@ -211,7 +211,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 }
 
 fn write_blocking(fd: impl AsFd, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
-    let mut rest = Rest::of(&pieces);
+    let mut rest = Rest::new(&pieces);
     while let Some(slices) = rest.slices() {
         match rustix::io::writev(&fd, &slices) {
             Ok(written) => rest.advance(written),

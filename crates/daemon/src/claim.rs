@@ -117,8 +117,8 @@ impl Claim {
     /// Listens anew where the socket's file was removed. `false` where the lock's was, too: the place may be another
     /// daemon's.
     pub(crate) fn hold(&mut self) -> bool {
-        let own = FileId::of(&self.lock).ok();
-        if own.is_none() || FileId::at(&self.place.lock()).ok() != own {
+        let own = FileId::from_file(&self.lock).ok();
+        if own.is_none() || FileId::at_path(&self.place.lock()).ok() != own {
             return false;
         }
         if self.file.as_ref().is_none_or(OwnSocket::stands) {

@@ -286,7 +286,7 @@ enum Dropped {
 async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
     check_peer(&stream)?;
     let activity = OfClient::new(&service.activities, &stream, false);
-    let recorder = Recorder::of(&service.audit, &stream);
+    let recorder = Recorder::for_stream(&service.audit, &stream);
     let (mut reader, writer) = split(stream);
     let Some(protocol) = greet(&mut reader, &writer, service).await? else {
         return Ok(());
@@ -376,7 +376,7 @@ async fn talk(
     replies: &mpsc::Sender<Reply>,
 ) -> Result<(), Dropped> {
     let Service { engine, stop, .. } = service;
-    let terminal = CallersTerminal::of(Arc::new(ClientsTerminal(replies.downgrade())));
+    let terminal = CallersTerminal::new(Arc::new(ClientsTerminal(replies.downgrade())));
     loop {
         // A client with nothing under way does not hold up the daemon's end.
         let request = tokio::select! {
@@ -465,7 +465,7 @@ async fn work(
             last
         }
         Request::Tune(tune) => {
-            let entry = recorder.entry(Subject::of("tune", &tune.host.destination.host));
+            let entry = recorder.entry(Subject::new("tune", &tune.host.destination.host));
             let asked = (answerer(&tune.host), LEAVING);
             let last = serve_questions(reader, replies, asked, async |interaction, stop| {
                 entry.begin(|subject| subject).await?;
@@ -556,7 +556,7 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
             directory,
             prefix,
         } => {
-            let subject = Subject::of("listing", &host.destination.host).to(&directory);
+            let subject = Subject::new("listing", &host.destination.host).with_target(&directory);
             let entry = recorder.entry(subject);
             let listed = async {
                 entry.begin(|subject| subject).await?;

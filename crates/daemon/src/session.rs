@@ -34,7 +34,7 @@ pub(crate) async fn run(asked: &Asked<'_>, fds: Vec<OwnedFd>, inputs: mpsc::Rece
         }
         Err(error) => error,
     };
-    asked.observers.audit.failed(&error);
+    asked.observers.audit.fail(&error);
     let mut failure = Failure::from(&error);
     if asked.is_for_ssh() {
         let program = &asked.request.program;

@@ -174,7 +174,7 @@ impl EngineEnd {
         let Some(entry) = &self.recorded else { return };
         let mut context = Context::from_waker(Waker::noop());
         if let Poll::Ready(Some(exit)) = pin!(self.end.exited()).poll(&mut context) {
-            entry.exited(&exit);
+            entry.note_exit(&exit);
         }
     }
 }
@@ -241,7 +241,7 @@ impl End {
             && let Some(exit) = end.exited().await
         {
             if let Some(entry) = recorded {
-                entry.exited(&exit);
+                entry.note_exit(&exit);
             }
             return Ok(exit);
         }
@@ -265,7 +265,7 @@ impl End {
             Source::Engine(end) => end.wait().await.map_err(Failure::from),
             Source::Daemon(end) => end.wait().await,
             Source::Tunnel { end, .. } => match end.wait().await {
-                Ok(()) => Err(Failure::closed("tunnel").after_start()),
+                Ok(()) => Err(Failure::closed_locally("tunnel").after_start()),
                 Err(error) => Err(error.into()),
             },
         };

@@ -190,7 +190,7 @@ impl Attended {
                         continue;
                     }
                     // The daemon sees that its client has left, and closes the channel.
-                    None => return Ok(Err(Failure::closed("session").after_start())),
+                    None => return Ok(Err(Failure::closed_locally("session").after_start())),
                 },
                 reply = self.replies.next() => reply?,
             };
@@ -220,7 +220,7 @@ impl Attended {
                             answer = &mut asked => break answer,
                             request = said.recv() => match request.flatten() {
                                 Some(request) => self.requests.send(&request).await?,
-                                None => return Ok(Err(Failure::closed("session").after_start())),
+                                None => return Ok(Err(Failure::closed_locally("session").after_start())),
                             },
                         }
                     };

@@ -60,7 +60,7 @@ impl ProgramEngine {
     pub fn unrecorded(engine: Engine) -> Self {
         Self {
             engine,
-            recorder: Recorder::of_program(&Audit::off()),
+            recorder: Recorder::of_program(&Audit::disabled()),
         }
     }
 

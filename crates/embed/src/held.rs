@@ -88,7 +88,11 @@ impl<'a> ConnectionHold<'a> {
                     Some(_) => {}
                     None => {
                         let ended = end.wait().await;
-                        return Change::Ended(ended.err().unwrap_or_else(|| Failure::closed("connection")));
+                        return Change::Ended(
+                            ended
+                                .err()
+                                .unwrap_or_else(|| Failure::closed_locally("connection")),
+                        );
                     }
                 }
             },

@@ -173,7 +173,7 @@ impl Incoming {
                 host,
                 recorder,
             } => {
-                let subject = || Subject::accepted(host.config(), connection.originator());
+                let subject = || Subject::accepted_connection(host.config(), connection.originator());
                 let recorded = record(&recorder, &host, subject).await?;
                 Ok(Tunnel::of_engine(connection.accept(), recorded))
             }

@@ -18,7 +18,7 @@ pub(crate) async fn record(
     if !recorder.is_on() {
         return Ok(None);
     }
-    let entry = Box::new(recorder.entry(subject().at(host.config())));
+    let entry = Box::new(recorder.entry(subject().with_host(host.config())));
     entry.begin(|subject| subject).await?;
     Ok(Some(entry))
 }
@@ -26,7 +26,7 @@ pub(crate) async fn record(
 /// Records that it failed, where it has.
 pub(crate) fn unless_failed<T>(recorded: &Recorded, outcome: Result<T, Error>) -> Result<T, Error> {
     if let (Some(entry), Err(error)) = (recorded, &outcome) {
-        entry.failed(error);
+        entry.fail(error);
     }
     outcome
 }

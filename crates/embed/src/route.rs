@@ -60,7 +60,7 @@ impl Route {
     /// Waits until what was written to it has been taken.
     async fn taken(&self) {
         if let Self::Sink(sink) = self {
-            sink.taken().await;
+            sink.wait_until_taken().await;
         }
     }
 }

@@ -129,7 +129,7 @@ impl Session {
             end,
         } = parts;
         if let Some(entry) = &recorded {
-            entry.counted(&control);
+            entry.count_session(&control);
         }
         let course = Arc::new(Course::default());
         let [input, output, error_output] = routes;
@@ -239,7 +239,7 @@ pub struct Ran {
 
 impl Default for Ran {
     fn default() -> Self {
-        Self::from(Failure::closed("session"))
+        Self::from(Failure::closed_locally("session"))
     }
 }
 

@@ -262,7 +262,7 @@ impl Way {
             return Err(Failure::new(ErrorKind::Configuration, why));
         };
         let entry = recorder.entry(Subject::forwarding(host.config(), kind, forward));
-        let handle = trunkline_audit::opened(host, kind, forward, &entry).await?;
+        let handle = trunkline_audit::open(host, kind, forward, &entry).await?;
         Ok(Forwarding { handle, entry })
     }
 
@@ -319,10 +319,10 @@ impl Way {
                 let witness = entry.clone();
                 let opened = host.sftp_witnessed(env, move |control| {
                     witness.lasts();
-                    witness.counted(control);
+                    witness.count_session(control);
                     Some(Box::new(move |ended| witness.end_session(ended)))
                 });
-                Ok(opened.await.inspect_err(|error| entry.failed(error))?)
+                Ok(opened.await.inspect_err(|error| entry.fail(error))?)
             }
             Reach::Daemon(daemon) => {
                 let sftp = daemon.sftp(env.clone()).await?;

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let command = Arc::new(Command::exec(command));
     let mut running = JoinSet::new();
     for name in expand(&hosts, &world.cwd)? {
-        let target = Target::named(&name)?;
+        let target = Target::parse(&name)?;
         let mut request = Request::new(target.destination, world.clone());
         request.ssh_args = target.ssh_args;
         let (engine, command) = (engine.clone(), command.clone());

@@ -294,7 +294,7 @@ impl Engine {
 
     /// Bytes that servers may send to this engine at most, beyond what every channel's window begins with.
     pub fn window_bytes(&self) -> u64 {
-        self.inner.windows.taken()
+        self.inner.windows.grown_bytes()
     }
 
     /// Every host that has connections, with their lanes.

@@ -625,7 +625,7 @@ async fn connect(access: &Access) -> Result<(Client, Context), BucketError> {
         .request_timeout(Some(PATIENCE))
         .reconnect_delay_callback(|attempts| {
             let failures = attempts.saturating_sub(1);
-            RECONNECTING.after(failures.try_into().unwrap_or(u32::MAX))
+            RECONNECTING.pause_after(failures.try_into().unwrap_or(u32::MAX))
         });
     // What NATS answers goes to a subject that no other machine's key may read.
     let inbox = access.nkey.as_deref().and_then(inbox_of);

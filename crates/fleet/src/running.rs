@@ -921,7 +921,7 @@ impl HostExecution {
             }
             tries += 1;
             tokio::select! {
-                () = tokio::time::sleep(RETRY.after(tries)) => {}
+                () = tokio::time::sleep(RETRY.pause_after(tries)) => {}
                 () = self.cancelled.told.notified() => return exit,
             }
         }

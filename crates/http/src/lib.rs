@@ -128,7 +128,7 @@ async fn answer(
 }
 
 /// An answer of this kind (a media type), in UTF-8.
-pub fn said(status: StatusCode, kind: &str, text: impl Into<Bytes>) -> Response<Body> {
+pub fn response(status: StatusCode, kind: &str, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(Full::new(text.into()).boxed_unsync());
     *response.status_mut() = status;
     if let Ok(kind) = HeaderValue::from_str(&format!("{kind}; charset=utf-8")) {
@@ -140,7 +140,7 @@ pub fn said(status: StatusCode, kind: &str, text: impl Into<Bytes>) -> Response<
 /// That only these methods are known here.
 pub fn other_method(allowed: &'static str) -> Response<Body> {
     let words = format!("{allowed}\n");
-    let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "text/plain", words);
+    let mut response = response(StatusCode::METHOD_NOT_ALLOWED, "text/plain", words);
     let headers = response.headers_mut();
     headers.insert(ALLOW, HeaderValue::from_static(allowed));
     response
@@ -185,7 +185,7 @@ mod tests {
             let mut entrance = entrance.lock().unwrap();
             entrance.poll_recv(cx).map(|stream| Ok(Some(stream.unwrap())))
         };
-        let answers = |_: &Request<Incoming>| said(StatusCode::OK, "text/plain", "here");
+        let answers = |_: &Request<Incoming>| response(StatusCode::OK, "text/plain", "here");
         let serving = tokio::spawn(serve(accept, MOST, None, answers));
         let begun = Instant::now();
         let mut silent = Vec::new();

@@ -11,7 +11,7 @@ use hyper::header::{ACCEPT, HOST};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::{Body, other_method, said};
+use crate::{Body, other_method, response};
 
 /// Clients at once.
 const CLIENTS: usize = 16;
@@ -74,7 +74,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// `checks_host`: a page of another site, whose name was made to mean this machine, must not read the names of hosts.
 fn respond(request: &Request<Incoming>, metrics: &dyn Metrics, checks_host: bool) -> Response<Body> {
-    let plain = |status, words: &'static str| said(status, "text/plain", words);
+    let plain = |status, words: &'static str| response(status, "text/plain", words);
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     if checks_host && !host.is_some_and(is_this_machine) {
         return plain(StatusCode::FORBIDDEN, "ask for 127.0.0.1 or localhost\n");
@@ -91,9 +91,9 @@ fn respond(request: &Request<Incoming>, metrics: &dyn Metrics, checks_host: bool
         .and_then(|accept| accept.to_str().ok());
     if accepts.is_some_and(|accepts| accepts.contains(OPEN_METRICS)) {
         let kind = format!("{OPEN_METRICS}; version=1.0.0");
-        said(StatusCode::OK, &kind, metrics.open_metrics())
+        response(StatusCode::OK, &kind, metrics.open_metrics())
     } else {
-        said(StatusCode::OK, "text/plain; version=0.0.4", metrics.text())
+        response(StatusCode::OK, "text/plain; version=0.0.4", metrics.text())
     }
 }
 

@@ -18,7 +18,7 @@ use trunkline_request::{Limits, World, current_umask};
 
 /// `program` in `world`. Arguments and streams are the caller's to add.
 pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
-    let mut command = behind(&restored(world).unwrap_or_default(), program.as_ref());
+    let mut command = shell_command(&restore_commands(world).unwrap_or_default(), program.as_ref());
     command.env_clear().envs(&world.env).current_dir(directory(world));
     command
 }
@@ -26,11 +26,11 @@ pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
 /// `program` with nothing of this process's but its environment, directory, mask and limits: without descriptors beyond the
 /// standard streams.
 pub(crate) fn without_descriptors(program: impl AsRef<OsStr>) -> Command {
-    behind("", program.as_ref())
+    shell_command("", program.as_ref())
 }
 
 /// `program`, behind the commands of a shell, where there are any, and those that close what would be inherited.
-fn behind(script: &str, program: &OsStr) -> Command {
+fn shell_command(script: &str, program: &OsStr) -> Command {
     static INHERITED: OnceLock<Vec<u32>> = OnceLock::new();
     let inherited = INHERITED.get_or_init(inheritable);
     if script.is_empty() && inherited.is_empty() {
@@ -76,7 +76,7 @@ fn directory(world: &World) -> &Path {
 }
 
 /// The shell's commands that give a child what its caller has and this process has not; `None` where there is nothing.
-fn restored(world: &World) -> Option<String> {
+fn restore_commands(world: &World) -> Option<String> {
     let mut script = String::new();
     if world.umask != current_umask() {
         let _ = write!(script, "umask {:04o}; ", world.umask & 0o7777);
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    async fn said(world: &World, script: &str) -> String {
+    async fn run_and_read(world: &World, script: &str) -> String {
         let mut command = local_program("sh", world);
         command
             .args(["-c", script, "sh", "a b", "$(c)"])
@@ -122,7 +122,7 @@ mod tests {
             files: Some(64),
             core: Some(0),
         };
-        let shown = said(
+        let shown = run_and_read(
             &world,
             "umask; pwd; ulimit -S -n; ulimit -S -c; echo $OF_THE_CALLER; echo \"$@\"",
         )
@@ -135,12 +135,12 @@ mod tests {
     async fn a_directory_that_is_gone_keeps_no_program_from_running() {
         let mut world = World::current().unwrap();
         world.cwd = "/nobody/has/this".into();
-        assert_eq!(said(&world, "pwd").await.trim(), "/");
+        assert_eq!(run_and_read(&world, "pwd").await.trim(), "/");
     }
 
     #[test]
     fn nothing_is_in_between_where_nothing_differs() {
         let world = World::current().unwrap();
-        assert_eq!(restored(&world), None);
+        assert_eq!(restore_commands(&world), None);
     }
 }

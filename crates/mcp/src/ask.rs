@@ -96,7 +96,7 @@ impl Person {
                 Ok(answer) => answer,
                 Err(later) => return later,
             },
-            Asking::Client => elicited(question, context).await,
+            Asking::Client => elicit(question, context).await,
         };
         // An answer to a call that is over is none, whatever it says.
         if context.ct.is_cancelled() {
@@ -172,7 +172,7 @@ impl Person {
             .as_ref()
             .and_then(|said| said.get(QUESTION));
         let result = said.and_then(|said| serde_json::from_value::<ElicitResult>(said.clone()).ok());
-        Ok(Ok(result.map_or(Said::No, |result| Said::of(&result))))
+        Ok(Ok(result.map_or(Said::No, |result| Said::from_result(&result))))
     }
 }
 
@@ -188,7 +188,7 @@ enum Said {
 }
 
 impl Said {
-    fn of(result: &ElicitResult) -> Self {
+    fn from_result(result: &ElicitResult) -> Self {
         if result.action != ElicitationAction::Accept {
             return Self::No;
         }
@@ -256,7 +256,7 @@ fn form(question: &Question) -> Option<ElicitRequestParams> {
 }
 
 /// Asks through the client, which waits for its call meanwhile. The question is withdrawn with the call.
-async fn elicited(question: &Question, context: &RequestContext<RoleServer>) -> Result<Said, String> {
+async fn elicit(question: &Question, context: &RequestContext<RoleServer>) -> Result<Said, String> {
     if !can_be_asked(context) {
         return Err(CANNOT_ASK.into());
     }
@@ -276,7 +276,7 @@ async fn elicited(question: &Question, context: &RequestContext<RoleServer>) -> 
         return Err("nobody answered in time".into());
     };
     match answered {
-        Ok(Ok(rmcp::model::ClientResult::ElicitResult(result))) => Ok(Said::of(&result)),
+        Ok(Ok(rmcp::model::ClientResult::ElicitResult(result))) => Ok(Said::from_result(&result)),
         _ => Ok(Said::No),
     }
 }
@@ -327,8 +327,14 @@ mod tests {
     #[test]
     fn only_a_plain_yes_is_yes() {
         let accepted = |content| ElicitResult::new(ElicitationAction::Accept).with_content(content);
-        assert_eq!(Said::of(&accepted(json!({"answer": "once"}))), Said::Once);
-        assert_eq!(Said::of(&accepted(json!({"answer": "session"}))), Said::Session);
+        assert_eq!(
+            Said::from_result(&accepted(json!({"answer": "once"}))),
+            Said::Once
+        );
+        assert_eq!(
+            Said::from_result(&accepted(json!({"answer": "session"}))),
+            Said::Session
+        );
         for other in [
             accepted(json!({"answer": "no"})),
             accepted(json!({"answer": "yes"})),
@@ -339,7 +345,7 @@ mod tests {
             ElicitResult::new(ElicitationAction::Decline).with_content(json!({"answer": "once"})),
             ElicitResult::new(ElicitationAction::Cancel).with_content(json!({"answer": "once"})),
         ] {
-            assert_eq!(Said::of(&other), Said::No, "{other:?}");
+            assert_eq!(Said::from_result(&other), Said::No, "{other:?}");
         }
     }
 

@@ -107,7 +107,7 @@ impl Call<'_> {
         if !asked.is_empty() {
             let mut lines = Vec::new();
             for (rule, (host, action)) in asks() {
-                lines.push(self.shown(rule, host, action).await?);
+                lines.push(self.describe(rule, host, action).await?);
             }
             let question = Question {
                 lines,
@@ -135,7 +135,7 @@ impl Call<'_> {
     }
 
     /// Returns the text that a person sees of an action that needs a yes.
-    async fn shown(&self, rule: &str, host: &Destination, action: &Action) -> Result<String, Problem> {
+    async fn describe(&self, rule: &str, host: &Destination, action: &Action) -> Result<String, Problem> {
         let address = self.state.hosts.address(host, self.rules).await?;
         let place = match action {
             Action::Run { .. } | Action::Shell(_) => " in the home directory",

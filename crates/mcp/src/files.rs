@@ -50,7 +50,7 @@ pub(crate) struct Written {
 }
 
 /// Something about a file that is not as it should be, before anything was changed.
-pub(crate) fn refused(message: impl Into<String>) -> Failure {
+pub(crate) fn refuse(message: impl Into<String>) -> Failure {
     Failure::new(ErrorKind::File, message)
 }
 
@@ -80,14 +80,14 @@ impl Files<'_> {
         path: &str,
         action: impl Fn(String) -> Action,
     ) -> Result<String, Failure> {
-        let real = self.resolved(path).await?;
+        let real = self.resolve(path).await?;
         let really = action(real.clone());
         if (self.permits)(&really, &really) {
             return Ok(real);
         }
         // The rule's own directory may be a link, which whoever wrote the rule has vouched for.
         for directory in &self.directories {
-            let Ok(there) = self.resolved(directory).await else {
+            let Ok(there) = self.resolve(directory).await else {
                 continue;
             };
             let rest = match there.as_str() {
@@ -101,14 +101,14 @@ impl Files<'_> {
             }
         }
         let (path, real) = (Printable::line(path), Printable::line(&real));
-        Err(refused(format!("{path} leads to {real}, which no rule allows")))
+        Err(refuse(format!("{path} leads to {real}, which no rule allows")))
     }
 
-    async fn resolved(&self, path: &str) -> Result<String, Failure> {
+    async fn resolve(&self, path: &str) -> Result<String, Failure> {
         let real = self.sftp.realpath(path).await.map_err(Failure::from)?;
         let text = std::str::from_utf8(&real).ok().and_then(clean);
         text.ok_or_else(|| {
-            refused(format!(
+            refuse(format!(
                 "{} is {}, which is not a plain path",
                 path,
                 Printable::line(&real)
@@ -183,10 +183,7 @@ impl Files<'_> {
         let attributes = self.sftp.stat(real).await.map_err(Failure::from)?;
         match attributes.file_type() {
             Some(FileType::Regular) => Ok(attributes),
-            _ => Err(refused(format!(
-                "{} is not a regular file",
-                Printable::line(real)
-            ))),
+            _ => Err(refuse(format!("{} is not a regular file", Printable::line(real)))),
         }
     }
 
@@ -206,7 +203,7 @@ impl Files<'_> {
             }
             count += chunk.len() as u64;
             if count > MOST_HASHED {
-                return Err(refused(format!("{} has more than 64 MiB", Printable::line(real))));
+                return Err(refuse(format!("{} has more than 64 MiB", Printable::line(real))));
             }
             hash.update(&chunk);
         }
@@ -233,11 +230,11 @@ impl Files<'_> {
         match there.as_ref().map(kind) {
             None | Some("file") => {}
             Some("link") => {
-                return Err(refused(format!(
+                return Err(refuse(format!(
                     "{shown} is a symbolic link: write to the file that it leads to"
                 )));
             }
-            Some(kind) => return Err(refused(format!("{shown} is a {kind}, not a file"))),
+            Some(kind) => return Err(refuse(format!("{shown} is a {kind}, not a file"))),
         }
         self.expect(&real, there.is_some(), expected).await?;
         let sha256 = sha256(&content);
@@ -269,15 +266,15 @@ impl Files<'_> {
         let shown = Printable::line(real);
         match (is_there, expected) {
             (false, None) => Ok(()),
-            (true, None) => Err(refused(format!(
+            (true, None) => Err(refuse(format!(
                 "{shown} exists: read it, and give expected_sha256 of what is to be replaced"
             ))),
-            (false, Some(_)) => Err(refused(format!(
+            (false, Some(_)) => Err(refuse(format!(
                 "{shown} does not exist: leave out expected_sha256 to create it"
             ))),
             (true, Some(expected)) => match self.hash(real).await? {
                 Some(hash) if hash.eq_ignore_ascii_case(expected) => Ok(()),
-                _ => Err(refused(format!(
+                _ => Err(refuse(format!(
                     "{shown} is not what was expected, so it was not replaced: somebody has changed it. Read it again"
                 ))),
             },
@@ -338,7 +335,7 @@ impl Files<'_> {
             let changed = file.setstat(owner).await;
             changed.map_err(|_| {
                 let real = Printable::line(real);
-                refused(format!("{real} belongs to somebody else, whom a new file would not belong to: it was not replaced"))
+                refuse(format!("{real} belongs to somebody else, whom a new file would not belong to: it was not replaced"))
             })?;
         }
         let Some(permissions) = there.permissions else {

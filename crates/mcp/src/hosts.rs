@@ -118,7 +118,7 @@ impl Hosts {
     ///
     /// # Errors
     /// The daemon cannot be asked.
-    pub(crate) async fn connected(&self) -> Result<Vec<HostReport>, Failure> {
+    pub(crate) async fn connected_hosts(&self) -> Result<Vec<HostReport>, Failure> {
         let place = self.place().await?;
         if Client::connect_anywhere(&place).await.is_err() {
             return Ok(Vec::new());

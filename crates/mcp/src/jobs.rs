@@ -70,7 +70,7 @@ pub(crate) struct Jobs {
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -91,7 +91,7 @@ impl Jobs {
             control: Mutex::new(None),
         });
         {
-            let mut jobs = locked(&self.jobs);
+            let mut jobs = lock(&self.jobs);
             jobs.retain(|_, job| !job.has_expired());
             while jobs.len() >= MOST {
                 let ended = jobs
@@ -105,7 +105,7 @@ impl Jobs {
         let running = job.clone();
         tokio::spawn(async move {
             let end = running.run(order).await;
-            *locked(&running.control) = None;
+            *lock(&running.control) = None;
             if let Some(entry) = entry {
                 entry.end_by(&last_reply(&end));
             }
@@ -118,28 +118,28 @@ impl Jobs {
 
     /// A command that runs, or whose output can be read still.
     pub(crate) fn find(&self, id: &str) -> Option<Arc<Job>> {
-        let mut jobs = locked(&self.jobs);
+        let mut jobs = lock(&self.jobs);
         jobs.retain(|_, job| !job.has_expired());
         jobs.get(id).cloned()
     }
 
     /// Forgets a command that has ended and whose output was given whole.
     pub(crate) fn forget(&self, id: &str) {
-        locked(&self.jobs).remove(id);
+        lock(&self.jobs).remove(id);
     }
 
     /// Ends what runs, or leaves it to the daemon where it was started so. Returns when all have ended, or in two seconds.
     pub(crate) async fn close(&self) {
-        let jobs: Vec<_> = locked(&self.jobs).values().cloned().collect();
+        let jobs: Vec<_> = lock(&self.jobs).values().cloned().collect();
         let mut closing = tokio::task::JoinSet::new();
         for job in jobs.into_iter().filter(|job| job.ended_at().is_none()) {
             closing.spawn(async move {
-                let control = locked(&job.control).clone();
+                let control = lock(&job.control).clone();
                 match control {
                     Some(control) if job.keeps => drop(control.leave().await),
                     _ => {
                         job.stop();
-                        job.ended().await;
+                        job.wait_for_end().await;
                     }
                 }
             });
@@ -161,7 +161,7 @@ impl Job {
         };
         let permit = tokio::select! {
             permit = order.host.at_once.clone().acquire_owned() => permit,
-            () = self.stop.cancelled() => return Err(stopped()),
+            () = self.stop.cancelled() => return Err(stopped_failure()),
             () = tokio::time::sleep_until(deadline) => return Err(busy()),
         };
         let _permit = permit.map_err(|_| busy())?;
@@ -178,7 +178,7 @@ impl Job {
             .await;
         let session = started.map_err(|failure| order.host.explained(failure))?;
         let control = session.control;
-        *locked(&self.control) = Some(control.clone());
+        *lock(&self.control) = Some(control.clone());
         let mut end = session.end;
         let input = order.input;
         let feed = async move {
@@ -198,8 +198,8 @@ impl Job {
         let stopped = tokio::select! {
             biased;
             ended = &mut work => return ended.map_err(|failure| order.host.explained(failure)),
-            () = feed => stopped(),
-            () = self.stop.cancelled() => stopped(),
+            () = feed => stopped_failure(),
+            () = self.stop.cancelled() => stopped_failure(),
             // The daemon keeps the time; this is for one that does not answer any more.
             () = tokio::time::sleep_until(deadline + LAST_WORDS) => timed_out(order.time),
         };
@@ -216,7 +216,7 @@ impl Job {
         };
         let mut pieces: Vec<Bytes> = Vec::new();
         while reader.chunks(&mut pieces).await > 0 {
-            let mut spool = locked(&self.outputs[which]);
+            let mut spool = lock(&self.outputs[which]);
             let mut count = 0;
             for piece in pieces.drain(..) {
                 count += piece.len() as u64;
@@ -234,7 +234,7 @@ impl Job {
 
     /// Standard output (0) or error (1) so far.
     pub(crate) fn output(&self, which: usize) -> MutexGuard<'_, Spool> {
-        locked(&self.outputs[which])
+        lock(&self.outputs[which])
     }
 
     pub(crate) fn state(&self) -> State {
@@ -247,7 +247,7 @@ impl Job {
     }
 
     /// Waits for its end.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_for_end(&self) {
         let mut changes = self.changes();
         // The sender is this job's own.
         let _ = changes.wait_for(|state| state.end.is_some()).await;
@@ -262,7 +262,7 @@ impl Job {
     }
 }
 
-fn stopped() -> Failure {
+fn stopped_failure() -> Failure {
     Failure::new(ErrorKind::Local, "the command was stopped")
 }
 

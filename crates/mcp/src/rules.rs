@@ -182,7 +182,7 @@ impl fmt::Display for Action {
         match self {
             Self::Run { words, sudo } => {
                 let root = if *sudo { "sudo -n -- " } else { "" };
-                write!(f, "run {root}{}", crate::words::quoted(words))
+                write!(f, "run {root}{}", crate::words::quote(words))
             }
             Self::Shell(line) => write!(f, "run in a shell: {line}"),
             Self::Read(path) => write!(f, "read {path}"),
@@ -258,7 +258,7 @@ impl Rules {
         };
         let mut rules: Self = toml::from_str(text).map_err(|error| mistake(error.to_string()))?;
         rules.path = path.into();
-        for (list, number, rule) in rules.named() {
+        for (list, number, rule) in rules.numbered() {
             rule.check()
                 .map_err(|wrong| mistake(Headings::parse(text).point_at(text, list, number, wrong)))?;
         }
@@ -266,7 +266,7 @@ impl Rules {
     }
 
     /// All rules with their list and their number in it.
-    fn named(&self) -> impl Iterator<Item = (List, usize, &Rule)> {
+    fn numbered(&self) -> impl Iterator<Item = (List, usize, &Rule)> {
         let lists = [
             (List::Deny, &self.denying),
             (List::Allow, &self.allowing),
@@ -280,7 +280,7 @@ impl Rules {
     /// Whether something may be done. A denial counts for more than whatever else is said; what is allowed is not asked for.
     pub(crate) fn verdict(&self, host: &Destination, action: &Action) -> Verdict {
         let mut asks = None;
-        for (list, number, rule) in self.named() {
+        for (list, number, rule) in self.numbered() {
             if !self.is_about(rule, host, list) || !rule.covers(action, list) {
                 continue;
             }
@@ -377,10 +377,10 @@ impl Rules {
     }
 
     /// What may be done on a host, for whoever has to choose.
-    pub(crate) fn about(&self, host: &Destination) -> Vec<String> {
+    pub(crate) fn describe_for(&self, host: &Destination) -> Vec<String> {
         let mut lines = Vec::new();
         let rules = self
-            .named()
+            .numbered()
             .filter(|(list, _, rule)| self.is_about(rule, host, *list));
         for (list, _, rule) in rules {
             let patterns = |patterns: &[CommandPattern]| {

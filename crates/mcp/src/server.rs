@@ -127,20 +127,20 @@ impl Server {
         }
     }
 
-    async fn called(
+    async fn call(
         &self,
         request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> CallToolResponse {
         let Ok(_permit) = self.state.calls.try_acquire() else {
-            return told(format!(
+            return error_result(format!(
                 "{MOST_CALLS} calls are under way: wait for some of them (did not start)"
             ))
             .into();
         };
         let rules = match Rules::load(&self.state.rules) {
             Ok(rules) => rules,
-            Err(error) => return told(format!("{error} (did not start)")).into(),
+            Err(error) => return error_result(format!("{error} (did not start)")).into(),
         };
         let call = Call {
             state: &self.state,
@@ -151,14 +151,14 @@ impl Server {
         };
         match tools::call(&call).await {
             Ok(done) => done.into_result().into(),
-            Err(Problem::Told(message)) => told(message).into(),
+            Err(Problem::Told(message)) => error_result(message).into(),
             Err(Problem::Later(later)) => (*later).into(),
         }
     }
 }
 
 /// Returns an error that an assistant can act on as a result, not as an error of the protocol.
-fn told(message: impl Into<String>) -> CallToolResult {
+fn error_result(message: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
@@ -193,11 +193,11 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         // Whoever calls would wait for ever for a handler that has panicked.
         // On the heap, and of no type of its own: all that a call may do is more than one future's layout should have in it.
-        let called: BoxFuture<'_, CallToolResponse> = Box::pin(self.called(&request, &context));
+        let called: BoxFuture<'_, CallToolResponse> = Box::pin(self.call(&request, &context));
         let called = AssertUnwindSafe(called).catch_unwind().await;
         Ok(called.unwrap_or_else(|_| {
             let message = "trunkline mcp has a bug: this call has failed in a way that nobody thought of (may have started)";
-            told(message).into()
+            error_result(message).into()
         }))
     }
 

@@ -88,7 +88,7 @@ impl Spool {
     }
 
     /// Bytes that can be read from the beginning on.
-    pub(crate) fn kept(&self) -> u64 {
+    pub(crate) fn kept_bytes(&self) -> u64 {
         self.kept
     }
 
@@ -180,7 +180,7 @@ mod tests {
                 spool.add(chunk);
             }
             assert_eq!(spool.total(), 200_000);
-            assert_eq!(spool.kept(), 60_000, "in pieces of {piece}");
+            assert_eq!(spool.kept_bytes(), 60_000, "in pieces of {piece}");
             let part = spool.summary(20_000);
             assert_eq!(part.bytes[..10_000], all[..10_000]);
             assert_eq!(part.bytes[10_000..], all[190_000..]);

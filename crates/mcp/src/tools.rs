@@ -177,17 +177,17 @@ fn plain(value: &mut Value) {
 /// Why it is not done, which the assistant is told.
 pub(crate) async fn call(call: &Call<'_>) -> Result<Done, Problem> {
     match &*call.request.name {
-        "hosts" => hosts::list(call, given(call)?).await,
-        "run" => commands::run(call, given(call)?).await,
-        "follow" => commands::follow(call, given(call)?).await,
-        "stop" => commands::stop(call, &given(call)?).await,
-        "read" => files::read(call, &given(call)?).await,
-        "write" => files::write(call, given(call)?).await,
-        "list" => files::list(call, &given(call)?).await,
-        "stat" => files::stat(call, &given(call)?).await,
-        "search" => files::search(call, &given(call)?).await,
-        "tail" => files::tail(call, &given(call)?).await,
-        "copy" => files::copy(call, &given(call)?).await,
+        "hosts" => hosts::list(call, parse_arguments(call)?).await,
+        "run" => commands::run(call, parse_arguments(call)?).await,
+        "follow" => commands::follow(call, parse_arguments(call)?).await,
+        "stop" => commands::stop(call, &parse_arguments(call)?).await,
+        "read" => files::read(call, &parse_arguments(call)?).await,
+        "write" => files::write(call, parse_arguments(call)?).await,
+        "list" => files::list(call, &parse_arguments(call)?).await,
+        "stat" => files::stat(call, &parse_arguments(call)?).await,
+        "search" => files::search(call, &parse_arguments(call)?).await,
+        "tail" => files::tail(call, &parse_arguments(call)?).await,
+        "copy" => files::copy(call, &parse_arguments(call)?).await,
         other => {
             let other = trunkline_text::Printable::short_line(other, 100);
             Err(Problem::new(format!("there is no tool \"{other}\"")))
@@ -195,7 +195,7 @@ pub(crate) async fn call(call: &Call<'_>) -> Result<Done, Problem> {
     }
 }
 
-fn given<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Problem> {
+fn parse_arguments<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Problem> {
     let arguments = call.request.arguments.clone().unwrap_or_default();
     serde_json::from_value(Value::Object(arguments))
         .map_err(|error| Problem::new(format!("{}: {error}; nothing was done", call.request.name)))

@@ -140,7 +140,7 @@ fn no_control(found: char, at: usize) -> Result<char, WordsError> {
 }
 
 /// Words as one line for a shell, which reads back these words.
-pub(crate) fn quoted<W: AsRef<str>>(words: &[W]) -> String {
+pub(crate) fn quote<W: AsRef<str>>(words: &[W]) -> String {
     let words: Vec<String> = words.iter().map(|word| quoted_word(word.as_ref())).collect();
     words.join(" ")
 }
@@ -232,14 +232,14 @@ mod tests {
     proptest! {
         #[test]
         fn quoted_words_parse_back_to_themselves(words in prop::collection::vec(word(), 1..6)) {
-            prop_assert_eq!(parse(&quoted(&words)).unwrap(), words);
+            prop_assert_eq!(parse(&quote(&words)).unwrap(), words);
         }
 
         /// Whatever is accepted is what the far shell makes of what it is sent.
         #[test]
         fn what_is_parsed_is_quoted_to_the_same(line in "[ -~é]{0,40}") {
             if let Ok(words) = parse(&line) {
-                prop_assert_eq!(parse(&quoted(&words)).unwrap(), words);
+                prop_assert_eq!(parse(&quote(&words)).unwrap(), words);
             }
         }
     }
@@ -281,7 +281,7 @@ mod tests {
             "\\\\",
             "'\\'",
         ];
-        let line = format!("printf '<%%s>\\n' {}", quoted(&words)).replace("%%", "%");
+        let line = format!("printf '<%%s>\\n' {}", quote(&words)).replace("%%", "%");
         let expected: String = words.iter().map(|word| format!("<{word}>\n")).collect();
         let mut asked = 0;
         for shell in [

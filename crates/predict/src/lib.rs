@@ -135,7 +135,7 @@ impl Predictor {
     #[must_use]
     pub fn output(&mut self, bytes: &[u8], now: Instant) -> (Vec<u8>, Vec<u8>) {
         let Some(truth) = &mut self.truth else {
-            self.round_trip.answered(now);
+            self.round_trip.handle_output(now);
             self.follow();
             // Where in its row the cursor is now is not known.
             if let Some(truth) = &mut self.truth {
@@ -157,10 +157,10 @@ impl Predictor {
 
     /// Takes the user's input, as it was sent.
     #[must_use]
-    pub fn typed(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
+    pub fn handle_input(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
         let keys = self.keyboard.keys(bytes);
         let Some(truth) = &mut self.truth else {
-            self.round_trip.asked(now);
+            self.round_trip.handle_key(now);
             return Vec::new();
         };
         if self.drawn.is_none() {
@@ -174,7 +174,7 @@ impl Predictor {
 
     /// The terminal has another size.
     #[must_use]
-    pub fn resized(&mut self, size: Size, now: Instant) -> Vec<u8> {
+    pub fn handle_resize(&mut self, size: Size, now: Instant) -> Vec<u8> {
         let bytes = self.take_back();
         self.size = size;
         self.give_up(now);
@@ -255,11 +255,11 @@ impl Predictor {
 
     /// Four round trips: in the third the keys are underlined.
     fn patience(&self) -> Duration {
-        (4 * self.round_trip.expected()).max(PATIENCE)
+        (4 * self.round_trip.expectation()).max(PATIENCE)
     }
 
     fn late(&self) -> Duration {
-        2 * self.round_trip.expected()
+        2 * self.round_trip.expectation()
     }
 
     fn press(&mut self, key: Key, now: Instant) {
@@ -284,7 +284,7 @@ impl Predictor {
         }
         let is_next = !self.sent.iter().any(|sent| sent.key == Key::Other);
         let line = self.line.as_mut().filter(|_| is_next);
-        let sent = expected(line, key, truth, now);
+        let sent = expect_key(line, key, truth, now);
         self.sent.push_back(sent);
     }
 
@@ -328,7 +328,7 @@ impl Predictor {
             for (at, sent) in self.sent.drain(..count).enumerate() {
                 let taken = now.saturating_duration_since(sent.at);
                 self.is_confirmed |= sent.proves && taken >= soonest && since < Some(at);
-                self.round_trip.measured(taken);
+                self.round_trip.record(taken);
             }
         } else if end.is_some_and(|end| self.has_had_time(end, now)) {
             self.pass(end, now);
@@ -361,7 +361,7 @@ impl Predictor {
     }
 
     fn forget_answered(&mut self, now: Instant) {
-        let trip = self.round_trip.expected();
+        let trip = self.round_trip.expectation();
         while self
             .sent
             .front()
@@ -385,7 +385,7 @@ impl Predictor {
             if sent.key == Key::Other {
                 break;
             }
-            *sent = expected(Some(&mut line), sent.key, truth, sent.at);
+            *sent = expect_key(Some(&mut line), sent.key, truth, sent.at);
         }
         self.line = Some(line);
     }
@@ -448,7 +448,7 @@ fn is_underlined(drawn: &Overlay) -> bool {
 }
 
 /// A key that goes into `line`, or [`Key::Other`] where it cannot be guessed what it does; without a line that is seen later.
-fn expected(line: Option<&mut TypedLine>, key: Key, truth: &Truth, at: Instant) -> Sent {
+fn expect_key(line: Option<&mut TypedLine>, key: Key, truth: &Truth, at: Instant) -> Sent {
     let proves = match line {
         None => Some(false),
         Some(_) if key == Key::Other => Some(false),
@@ -508,7 +508,7 @@ impl RoundTrip {
         };
     }
 
-    fn measured(&mut self, taken: Duration) {
+    fn record(&mut self, taken: Duration) {
         match self.smoothed.filter(|_| self.is_measured) {
             None => (self.smoothed, self.varies_by) = (Some(taken), taken / 2),
             Some(smoothed) => {
@@ -517,7 +517,7 @@ impl RoundTrip {
             }
         }
         // A path that becomes longer is followed slowly.
-        self.shortest = ((7 * self.shortest + self.expected().max(self.shortest)) / 8).min(taken);
+        self.shortest = ((7 * self.shortest + self.expectation().max(self.shortest)) / 8).min(taken);
         self.is_measured = true;
         self.near_in_a_row = if taken >= FAR { 0 } else { self.near_in_a_row + 1 };
         self.decide();
@@ -528,7 +528,7 @@ impl RoundTrip {
         !self.is_far && self.near_in_a_row >= TELLING
     }
 
-    fn expected(&self) -> Duration {
+    fn expectation(&self) -> Duration {
         match self.smoothed {
             Some(smoothed) if self.is_measured => smoothed,
             // Of a proxy it says too little.
@@ -544,17 +544,17 @@ impl RoundTrip {
 
     /// Returns the age at which a key without an answer counts as unanswered.
     fn limit(&self) -> Duration {
-        self.expected() + (4 * self.varies_by).max(PAUSE)
+        self.expectation() + (4 * self.varies_by).max(PAUSE)
     }
 
     /// A key was sent to a near host.
-    fn asked(&mut self, now: Instant) {
+    fn handle_key(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }
 
     /// Output came from a near host. Whether it answers the key is not looked at: so often in a row it is slow only where the
     /// host has become far.
-    fn answered(&mut self, now: Instant) {
+    fn handle_output(&mut self, now: Instant) {
         let Some(asked) = self.asked.take() else { return };
         let taken = now.saturating_duration_since(asked);
         self.far_in_a_row = if taken >= FAR { self.far_in_a_row + 1 } else { 0 };

@@ -91,7 +91,7 @@ impl TypedLine {
             return None;
         }
         let proves = match key {
-            Key::Character(character) => self.shown(self.expected.cursor, truth) != character,
+            Key::Character(character) => self.expected_character(self.expected.cursor, truth) != character,
             _ => false,
         };
         self.longest = self.longest.max(last);
@@ -100,7 +100,7 @@ impl TypedLine {
     }
 
     /// Returns the character that is expected there before the next key.
-    fn shown(&self, at: usize, truth: &Truth) -> char {
+    fn expected_character(&self, at: usize, truth: &Truth) -> char {
         match self.expected.characters.get(at) {
             Some(&character) => character,
             None => truth.character(self.row, self.start + at),

@@ -31,13 +31,13 @@ impl Session {
         )
     }
 
-    fn typed(&mut self, keys: &str) -> String {
-        String::from_utf8(self.predictor.typed(keys.as_bytes(), self.now)).unwrap()
+    fn type_keys(&mut self, keys: &str) -> String {
+        String::from_utf8(self.predictor.handle_input(keys.as_bytes(), self.now)).unwrap()
     }
 
     /// Types a key and waits for its echo; what was shown before that.
-    fn echoed(&mut self, key: &str) -> String {
-        let shown = self.typed(key);
+    fn type_and_echo(&mut self, key: &str) -> String {
+        let shown = self.type_keys(key);
         self.now += self.trip;
         self.output(key);
         shown
@@ -59,8 +59,8 @@ impl Session {
 fn the_first_key_is_waited_for_and_the_next_one_is_not() {
     let mut session = Session::new(Mode::Adaptive, 200, 200);
     session.output("$ ");
-    assert_eq!(session.echoed("l"), "");
-    assert_eq!(session.typed("s"), "s");
+    assert_eq!(session.type_and_echo("l"), "");
+    assert_eq!(session.type_keys("s"), "s");
     session.now += session.trip;
     // It is taken back, said by the server, and gone.
     assert_eq!(session.output("s"), ("\x08\x1b[K".into(), String::new()));
@@ -71,29 +71,29 @@ fn the_first_key_is_waited_for_and_the_next_one_is_not() {
 fn a_round_trip_that_was_taken_for_longer_costs_one_key_and_one_slow_echo_none() {
     let mut session = Session::new(Mode::Always, 300, 100);
     session.output("$ ");
-    assert_eq!(session.echoed("a"), "");
-    assert_eq!(session.echoed("b"), "");
+    assert_eq!(session.type_and_echo("a"), "");
+    assert_eq!(session.type_and_echo("b"), "");
     session.trip = Duration::from_millis(400);
-    assert_eq!(session.echoed("c"), "c");
-    session.typed("\r");
+    assert_eq!(session.type_and_echo("c"), "c");
+    session.type_keys("\r");
     session.now += session.trip;
     session.output("\r\n$ ");
     session.trip = Duration::from_millis(100);
-    assert_eq!(session.echoed("d"), "");
-    assert_eq!(session.typed("e"), "e");
+    assert_eq!(session.type_and_echo("d"), "");
+    assert_eq!(session.type_keys("e"), "e");
 }
 
 #[test]
 fn after_enter_nothing_is_shown_until_an_echo() {
     let mut session = Session::new(Mode::Adaptive, 200, 200);
     session.output("$ ");
-    assert_eq!(session.echoed("a"), "");
-    assert_eq!(session.echoed("b"), "b");
-    session.typed("\r");
+    assert_eq!(session.type_and_echo("a"), "");
+    assert_eq!(session.type_and_echo("b"), "b");
+    session.type_keys("\r");
     session.now += session.trip;
     session.output("\r\nPassword: ");
     for key in ["s", "e", "c", "\x7f", "r", "e", "t"] {
-        assert_eq!(session.typed(key), "");
+        assert_eq!(session.type_keys(key), "");
         assert_eq!(session.passes(150), "");
     }
     session.passes(5000);
@@ -104,8 +104,8 @@ fn after_enter_nothing_is_shown_until_an_echo() {
 fn what_is_late_is_underlined_and_then_taken_back() {
     let mut session = Session::new(Mode::Adaptive, 300, 300);
     session.output("$ ");
-    session.echoed("a");
-    assert_eq!(session.typed("b"), "b");
+    session.type_and_echo("a");
+    assert_eq!(session.type_keys("b"), "b");
     assert_eq!(session.passes(599), "");
     assert_eq!(session.passes(2), "\x08\x1b[0;4mb\x1b[0m");
     assert_eq!(session.passes(598), "");
@@ -117,12 +117,12 @@ fn what_is_late_is_underlined_and_then_taken_back() {
 fn a_wrong_guess_stands_until_output_has_paused() {
     let mut session = Session::new(Mode::Adaptive, 200, 200);
     session.output("$ ");
-    session.echoed("a");
-    assert_eq!(session.typed("b"), "b");
+    session.type_and_echo("a");
+    assert_eq!(session.type_keys("b"), "b");
     session.now += session.trip;
     assert_eq!(session.output("X"), ("\x08\x1b[K".into(), "\x08b".into()));
     assert_eq!(session.passes(60), "\x08X");
-    assert_eq!(session.echoed("c"), "");
+    assert_eq!(session.type_and_echo("c"), "");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_near_host_is_left_alone_until_it_is_far() {
     let mut session = Session::new(Mode::Adaptive, 1, 1);
     session.output("$ ");
     for _ in 0..20 {
-        assert_eq!(session.echoed("a"), "");
+        assert_eq!(session.type_and_echo("a"), "");
     }
     assert!(
         session.predictor.truth.is_none(),
@@ -138,19 +138,19 @@ fn a_near_host_is_left_alone_until_it_is_far() {
     );
     session.trip = Duration::from_millis(100);
     for _ in 0..8 {
-        assert_eq!(session.echoed("a"), "");
+        assert_eq!(session.type_and_echo("a"), "");
     }
     session.output("\r\n$ ");
-    assert_eq!(session.echoed("a"), "");
-    assert_eq!(session.echoed("a"), "a");
+    assert_eq!(session.type_and_echo("a"), "");
+    assert_eq!(session.type_and_echo("a"), "a");
 }
 
 #[test]
 fn a_host_behind_a_proxy_is_known_by_its_echoes() {
     let mut session = Session::new(Mode::Adaptive, 1, 200);
     session.output("$ ");
-    assert_eq!(session.echoed("a"), "");
-    assert_eq!(session.echoed("a"), "a");
+    assert_eq!(session.type_and_echo("a"), "");
+    assert_eq!(session.type_and_echo("a"), "a");
 }
 
 #[test]
@@ -158,9 +158,9 @@ fn always_is_always() {
     let mut session = Session::new(Mode::Always, 1, 1);
     session.output("$ ");
     for _ in 0..20 {
-        session.echoed("a");
+        session.type_and_echo("a");
     }
-    assert_eq!(session.echoed("a"), "a");
+    assert_eq!(session.type_and_echo("a"), "a");
 }
 
 #[test]
@@ -197,11 +197,11 @@ fn nothing_is_drawn_where_it_would_be_misread() {
     ] {
         let mut session = Session::new(Mode::Always, 200, 200);
         session.output("$ ");
-        session.echoed("a");
-        session.typed("b");
+        session.type_and_echo("a");
+        session.type_keys("b");
         session.now += session.trip;
         let (before, after) = session.output(open);
         assert_eq!((before.as_str(), after.as_str()), ("\x08\x1b[K", ""), "{open:?}");
-        assert_eq!(session.typed("c"), "", "{open:?}");
+        assert_eq!(session.type_keys("c"), "", "{open:?}");
     }
 }

@@ -47,7 +47,7 @@ impl Style {
         flags: Flags::empty(),
     };
 
-    fn of(cell: &Cell) -> Self {
+    fn from_cell(cell: &Cell) -> Self {
         Self {
             fg: cell.fg,
             bg: cell.bg,
@@ -533,7 +533,7 @@ impl Truth {
     }
 
     pub(crate) fn style(&self, row: usize, column: usize) -> Style {
-        self.cell(row, column).map_or(Style::PLAIN, Style::of)
+        self.cell(row, column).map_or(Style::PLAIN, Style::from_cell)
     }
 
     /// Returns whether a cell could be drawn again as it is.
@@ -570,7 +570,7 @@ impl Truth {
 
     /// Returns the style of the next character.
     pub(crate) fn pen(&self) -> Style {
-        Style::of(&self.term.grid().cursor.template)
+        Style::from_cell(&self.term.grid().cursor.template)
     }
 }
 

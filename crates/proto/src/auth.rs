@@ -134,7 +134,7 @@ impl Auth {
     }
 
     /// The part of a hostbased request that is signed, without the session id (RFC 4252 section 9).
-    fn hostbased(&self, claim: &HostClaim<'_>) -> Writer {
+    fn hostbased_request(&self, claim: &HostClaim<'_>) -> Writer {
         self.request("hostbased")
             .string(claim.algorithm)
             .string(claim.key)
@@ -144,13 +144,13 @@ impl Auth {
 
     /// The bytes that the client's host signs.
     pub(crate) fn data_for_host_to_sign(&self, session_id: &[u8], claim: &HostClaim<'_>) -> Bytes {
-        let request = self.hostbased(claim).finish();
+        let request = self.hostbased_request(claim).finish();
         Writer::new().string(session_id).raw(&request).finish()
     }
 
     pub(crate) fn hostbased_signed(&mut self, claim: &HostClaim<'_>, signature: &[u8]) -> Bytes {
         self.outstanding = Some(Request::HostBased);
-        self.hostbased(claim).string(signature).finish()
+        self.hostbased_request(claim).string(signature).finish()
     }
 
     pub(crate) fn password(&mut self, password: &str, new: Option<&str>) -> Bytes {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     /// Authentication whose service the server has accepted.
-    fn accepted() -> Auth {
+    fn accepted_auth() -> Auth {
         let mut auth = Auth::new("jo".into());
         let accept = Writer::message(message::SERVICE_ACCEPT).string(SERVICE).finish();
         assert_eq!(auth.handle(&accept), Ok(None));
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_failure_gives_the_turn_back() {
-        let mut auth = accepted();
+        let mut auth = accepted_auth();
         auth.none();
         let turn = AuthTurn {
             methods: Some(vec!["publickey".into(), "password".into()]),
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn success_without_a_request_is_refused() {
-        let mut auth = accepted();
+        let mut auth = accepted_auth();
         assert!(auth.handle(&[message::USERAUTH_SUCCESS]).is_err());
         auth.none();
         auth.handle(&failure("password", false)).unwrap();
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn message_60_is_read_by_the_request_it_answers() {
-        let mut auth = accepted();
+        let mut auth = accepted_auth();
         let text = Writer::message(message::USERAUTH_60)
             .string("change it")
             .string("")
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn too_many_questions_are_refused() {
-        let mut auth = accepted();
+        let mut auth = accepted_auth();
         auth.keyboard_interactive();
         let asked = Writer::message(message::USERAUTH_60)
             .string("")
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn what_a_host_signs_is_the_request_behind_the_session_id() {
-        let mut auth = accepted();
+        let mut auth = accepted_auth();
         let claim = HostClaim {
             algorithm: "ssh-ed25519",
             key: b"KEY",

@@ -145,7 +145,7 @@ impl Channels {
 
     /// Whether a session's command may have begun. Of a channel that is gone nothing is remembered: `Maybe`, which never
     /// lets anyone run it again; its events have told.
-    pub fn started(&self, id: ChannelId) -> Started {
+    pub fn start_state(&self, id: ChannelId) -> Started {
         self.table
             .get(&id)
             .map_or(Started::Maybe, |channel| channel.started)
@@ -172,7 +172,7 @@ impl Channels {
     /// The server's answer to something has taken so long, while nothing else was under way towards this side. The
     /// shortest of the last while decides how far windows grow.
     pub fn answered_after(&mut self, time: Duration, now: Instant) {
-        self.rtt.measured(time, now);
+        self.rtt.record(time, now);
     }
 
     /// The server has answered something within so long, and may have worked or waited meanwhile: the round trip takes at
@@ -204,7 +204,7 @@ impl Channels {
     }
 
     /// All that had come was read: what is handled next came later.
-    pub fn drained(&mut self) {
+    pub fn mark_drained(&mut self) {
         if let Some(arrival) = &mut self.arrival {
             arrival.drained += 1;
         }
@@ -336,7 +336,7 @@ impl Channels {
     }
 
     /// The application has read `n` bytes of a channel's data.
-    pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
+    pub fn consume(&mut self, id: ChannelId, n: usize, now: Instant) {
         let Some(channel) = self.table.get_mut(&id) else {
             return;
         };
@@ -555,7 +555,7 @@ impl Channels {
     // The server's messages.
 
     /// Returns the size of the replies that the server's messages demand and that wait to be sent.
-    pub(crate) fn owed(&self) -> Owed {
+    pub(crate) fn owed_replies(&self) -> Owed {
         self.control.owed
     }
 
@@ -623,7 +623,7 @@ impl Channels {
             self.events.push_back(ChannelEvent::Data { id, stream, data });
         }
         if let (Some(trip), Some(arrival)) = (trip, arrival) {
-            self.rtt.measured(trip, arrival.now);
+            self.rtt.record(trip, arrival.now);
             self.starved = true;
         }
         Ok(())

@@ -123,7 +123,7 @@ const EARLY_PATIENCE: Duration = Duration::from_millis(500);
 /// Channels may be opened and used from the start: what is given to them before authentication waits for it, or leaves
 /// in one flight with the authentication request when [`Config::early_flights`] and the server allow it.
 ///
-/// An error is the connection's end. [`Connection::started`] then tells for each channel whether its command may run.
+/// An error is the connection's end. [`Connection::start_state`] then tells for each channel whether its command may run.
 pub struct Connection {
     transport: Transport,
     auth: Auth,
@@ -242,13 +242,13 @@ impl Connection {
     }
 
     /// The algorithms in use, once the first key exchange is complete.
-    pub fn negotiated(&self) -> Option<&Negotiated> {
-        self.transport.negotiated()
+    pub fn active_algorithms(&self) -> Option<&Negotiated> {
+        self.transport.active_algorithms()
     }
 
     /// The algorithms that the last key exchange has agreed on: known with the host key, before they are in use.
-    pub fn agreed(&self) -> Option<&Negotiated> {
-        self.transport.agreed()
+    pub fn agreed_algorithms(&self) -> Option<&Negotiated> {
+        self.transport.agreed_algorithms()
     }
 
     /// The key exchange and host key algorithms that the server listed first: what a right guess next time leads with.
@@ -283,8 +283,8 @@ impl Connection {
     }
 
     /// Whether a channel's command may have begun.
-    pub fn started(&self, id: ChannelId) -> Started {
-        self.channels.started(id)
+    pub fn start_state(&self, id: ChannelId) -> Started {
+        self.channels.start_state(id)
     }
 
     /// Returns whether keys are being exchanged: what is given to channels waits for the new ones.
@@ -378,7 +378,7 @@ impl Connection {
 
     fn work_through(&mut self, now: Instant) -> Result<(), Error> {
         while let Some(inbound) = self.transport.receive(now)? {
-            self.answers_owed.and(self.channels.owed()).check()?;
+            self.answers_owed.and(self.channels.owed_replies()).check()?;
             match inbound {
                 Inbound::Payload(payload) => self.handle_payload(&payload, now)?,
                 Inbound::HostKey(key) => {
@@ -480,7 +480,7 @@ impl Connection {
             Event::Authenticate(_) | Event::PasswordExpired { .. } => self.early_refused(),
             Event::Authenticated => {
                 self.authenticated = true;
-                self.transport.authenticated(now);
+                self.transport.handle_authenticated(now);
                 self.settle_early()?;
                 if let Some(command) = &mut self.early_command {
                     command.due = Some(now + EARLY_PATIENCE);
@@ -756,8 +756,8 @@ impl Connection {
     }
 
     /// `n` bytes of a channel's data were read: the server may send as many more.
-    pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
-        self.channels.consumed(id, n, now);
+    pub fn consume(&mut self, id: ChannelId, n: usize, now: Instant) {
+        self.channels.consume(id, n, now);
     }
 
     /// Takes a channel that the server offered.
@@ -812,7 +812,7 @@ impl Connection {
     /// There is nothing to receive for now: what comes next was not waiting in the socket. It tells a server that waits for
     /// credit from one that this side has not kept up with.
     pub fn input_drained(&mut self) {
-        self.channels.drained();
+        self.channels.mark_drained();
     }
 
     /// Returns whether the server was seen to wait for credit since the last call: what comes should be read without
@@ -873,7 +873,7 @@ impl Connection {
                 break;
             }
         }
-        self.transport.exchange().sent(now);
+        self.transport.exchange().note_sent(now);
         Ok(self.transport.outgoing())
     }
 
@@ -964,7 +964,7 @@ impl Connection {
     fn transmit_early(&mut self) -> Result<(), Error> {
         let compressing = self
             .transport
-            .negotiated()
+            .active_algorithms()
             .is_none_or(|negotiated| negotiated.outgoing.compression != Compression::None);
         if compressing || !self.early.is_empty() {
             return Ok(());

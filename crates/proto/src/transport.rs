@@ -85,7 +85,7 @@ impl Exchange {
         }
     }
 
-    pub(crate) fn sent(&mut self, now: Instant) {
+    pub(crate) fn note_sent(&mut self, now: Instant) {
         if matches!(self, Self::Asked) {
             *self = Self::Sent(now);
         }
@@ -269,14 +269,14 @@ impl Transport {
         self.host_key.as_ref()
     }
 
-    pub(crate) fn negotiated(&self) -> Option<&Negotiated> {
+    pub(crate) fn active_algorithms(&self) -> Option<&Negotiated> {
         self.negotiated.as_ref()
     }
 
-    pub(crate) fn agreed(&self) -> Option<&Negotiated> {
+    pub(crate) fn agreed_algorithms(&self) -> Option<&Negotiated> {
         match &self.kex {
             Kex::Unaccepted { keys } | Kex::Switching { keys } => Some(&keys.negotiated),
-            _ => self.negotiated(),
+            _ => self.active_algorithms(),
         }
     }
 
@@ -379,7 +379,7 @@ impl Transport {
     }
 
     /// Authentication succeeded: delayed compression starts (zlib@openssh.com) and rekeying by time is armed.
-    pub(crate) fn authenticated(&mut self, now: Instant) {
+    pub(crate) fn handle_authenticated(&mut self, now: Instant) {
         self.authenticated = true;
         self.last_kex = Some(now);
         if let Some(negotiated) = &self.negotiated {
@@ -613,7 +613,7 @@ impl Transport {
             if self.strict && self.sequence_in != 1 {
                 return Err(PeerMisbehaved::NotStrict.into());
             }
-            self.server_offer = Some(ServerOffer::of(&theirs));
+            self.server_offer = Some(ServerOffer::from_kexinit(&theirs));
         }
         let ephemeral = match guess {
             Some(ephemeral) if negotiated.guess_right => ephemeral,
@@ -775,11 +775,11 @@ mod tests {
     use super::*;
 
     /// A transport that has exchanged keys once, as far as its books say.
-    fn authenticated(limit: RekeyLimit, now: Instant) -> Transport {
+    fn authenticated_transport(limit: RekeyLimit, now: Instant) -> Transport {
         let mut transport = Transport::new(Preferences::default(), limit, false, None, None).unwrap();
         transport.session_id = Some(Bytes::from_static(b"session"));
         transport.established = true;
-        transport.authenticated(now);
+        transport.handle_authenticated(now);
         transport
     }
 
@@ -787,7 +787,7 @@ mod tests {
     fn keys_are_renewed_before_sequence_numbers_come_around() {
         let now = Instant::now();
         for (sent, received) in [(1, 0), (0, 1)] {
-            let mut transport = authenticated(RekeyLimit::default(), now);
+            let mut transport = authenticated_transport(RekeyLimit::default(), now);
             transport.sent.packets = sent * (MAX_PACKETS - 1);
             transport.received.packets = received * (MAX_PACKETS - 1);
             transport.rekey_if_due(now).unwrap();
@@ -802,7 +802,7 @@ mod tests {
     #[test]
     fn the_ciphers_own_limit_holds_whatever_the_setting_says() {
         let now = Instant::now();
-        let mut transport = authenticated(
+        let mut transport = authenticated_transport(
             RekeyLimit {
                 bytes: Some(u64::MAX),
                 interval: None,
@@ -819,7 +819,7 @@ mod tests {
     fn a_pending_rekey_has_no_deadline_and_is_not_begun_twice() {
         let now = Instant::now();
         let interval = Some(Duration::from_secs(10));
-        let mut transport = authenticated(
+        let mut transport = authenticated_transport(
             RekeyLimit {
                 bytes: None,
                 interval,

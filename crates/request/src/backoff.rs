@@ -28,7 +28,7 @@ impl Backoff {
 
     /// The pause after so many failures in a row; none after none.
     #[must_use]
-    pub fn after(self, failures: u32) -> Duration {
+    pub fn pause_after(self, failures: u32) -> Duration {
         let Some(doubled) = failures.checked_sub(1) else {
             return Duration::ZERO;
         };
@@ -46,8 +46,8 @@ mod tests {
     #[test]
     fn failures_without_end_wait_for_the_longest_time() {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-        assert_eq!(backoff.after(u32::MAX), Duration::from_secs(30));
-        assert_eq!(backoff.after(7), Duration::from_secs(30));
-        assert_eq!(backoff.after(6), Duration::from_secs(16));
+        assert_eq!(backoff.pause_after(u32::MAX), Duration::from_secs(30));
+        assert_eq!(backoff.pause_after(7), Duration::from_secs(30));
+        assert_eq!(backoff.pause_after(6), Duration::from_secs(16));
     }
 }

@@ -48,7 +48,7 @@ impl Failure {
     }
 
     /// Something that was to be used was closed on this side.
-    pub fn closed(what: &str) -> Self {
+    pub fn closed_locally(what: &str) -> Self {
         Self {
             cause: Cause::Closed,
             ..Self::new(ErrorKind::Local, format!("the {what} is closed"))

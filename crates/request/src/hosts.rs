@@ -44,7 +44,7 @@ impl Target {
     ///
     /// # Errors
     /// Where `name` is not a destination.
-    pub fn named(name: &str) -> Result<Self, DestinationError> {
+    pub fn parse(name: &str) -> Result<Self, DestinationError> {
         // What has several colons and no bracket is an IPv6 address, as for ssh.
         let is_address = !name.contains('[') && name.matches(':').count() > 1;
         let destination = if is_address {
@@ -176,7 +176,7 @@ impl HostList {
     }
 
     fn excludes(&mut self, name: &str) -> bool {
-        let host = Target::named(name).map_or_else(|_| name.to_owned(), |target| target.destination.host);
+        let host = Target::parse(name).map_or_else(|_| name.to_owned(), |target| target.destination.host);
         let mut excluded = false;
         for spelling in [name, &host] {
             if let Some(&place) = self.unwanted.get(spelling) {
@@ -284,7 +284,7 @@ impl HostList {
     fn add(&mut self, text: &str, directory: &Path, place: &Place<'_>) -> Result<(), HostListError> {
         let mut end = 0;
         for (offset, item) in items(text) {
-            let wrong = |error: Wrong| error.at(text, offset, place);
+            let wrong = |error: Wrong| error.into_error(text, offset, place);
             let is_second_word = end > 0 && !text[end..offset].contains(',');
             end = offset + item.len();
             if place.file.is_some() && is_second_word {
@@ -302,7 +302,7 @@ impl HostList {
                 None => (item, false),
             };
             let skipped = item.len() - name.len();
-            let parts = parts(name).map_err(|error| wrong(error.shifted(skipped)))?;
+            let parts = parts(name).map_err(|error| wrong(error.shift(skipped)))?;
             let count = parts
                 .iter()
                 .try_fold(1u64, |count, part| count.checked_mul(part.count()));
@@ -371,14 +371,14 @@ struct Wrong {
 }
 
 impl Wrong {
-    fn shifted(self, by: usize) -> Self {
+    fn shift(self, by: usize) -> Self {
         Self {
             at: self.at + by,
             ..self
         }
     }
 
-    fn at(self, text: &str, offset: usize, place: &Place<'_>) -> HostListError {
+    fn into_error(self, text: &str, offset: usize, place: &Place<'_>) -> HostListError {
         let before = text.get(..offset + self.at).unwrap_or(text);
         let column = before.chars().count() + 1;
         HostListError::Syntax {
@@ -494,7 +494,7 @@ fn parts(name: &str) -> Result<Vec<Part<'_>>, Wrong> {
                 parts.push(Part::Text(text));
             }
             parts.push(Part::Ranges(
-                ranges(inside).map_err(|error| error.shifted(at(bracket) + 1))?,
+                ranges(inside).map_err(|error| error.shift(at(bracket) + 1))?,
             ));
         }
         rest = &bracket[close + 1..];
@@ -633,14 +633,14 @@ mod tests {
     #[test]
     fn a_host_may_have_a_user_and_a_port() {
         let parts = |name: &str| {
-            let Destination { user, host, port } = Target::named(name).unwrap().destination;
+            let Destination { user, host, port } = Target::parse(name).unwrap().destination;
             (user.unwrap_or_default(), host, port)
         };
         assert_eq!(parts("me@web1:2222"), ("me".into(), "web1".into(), Some(2222)));
         assert_eq!(parts("::1"), (String::new(), "::1".into(), None));
         assert_eq!(parts("me@[::1]:22"), ("me".into(), "::1".into(), Some(22)));
         assert_eq!(parts("ssh://web1:22"), (String::new(), "web1".into(), Some(22)));
-        assert!(Target::named("web1:http").is_err());
+        assert!(Target::parse("web1:http").is_err());
     }
 
     #[test]

@@ -30,7 +30,7 @@ const NOBODY: u32 = 65534;
 #[non_exhaustive]
 pub enum OwnError {
     /// Somebody else owns a component of the path.
-    #[error("{} belongs to {}: {OTHERS}", .0.display(), named(*.1))]
+    #[error("{} belongs to {}: {OTHERS}", .0.display(), user_name(*.1))]
     Others(PathBuf, u32),
     /// Others may write there, and could put something else in its place.
     #[error("others may write to {}: it must be yours alone, with mode 0700", .0.display())]
@@ -165,7 +165,7 @@ impl Walk {
         }
     }
 
-    fn failed(&self, error: impl Into<io::Error>) -> OwnError {
+    fn io_error(&self, error: impl Into<io::Error>) -> OwnError {
         OwnError::Io(self.path.clone(), error.into())
     }
 
@@ -187,11 +187,11 @@ impl Walk {
 
     fn into_end(mut self) -> Result<(OwnedFd, Stat), OwnError> {
         if self.path.is_relative() {
-            return Err(self.failed(io::Error::from(io::ErrorKind::InvalidInput)));
+            return Err(self.io_error(io::Error::from(io::ErrorKind::InvalidInput)));
         }
         let mut at = PathBuf::from("/");
-        let mut here = self.opened(CWD, "/".as_ref())?;
-        let mut found = fstat(&here).map_err(|error| self.failed(error))?;
+        let mut here = self.open_part(CWD, "/".as_ref())?;
+        let mut found = fstat(&here).map_err(|error| self.io_error(error))?;
         while let Some(name) = self.left.pop_front() {
             at.push(&name);
             let stat = || statat(&here, &name, AtFlags::SYMLINK_NOFOLLOW);
@@ -199,20 +199,20 @@ impl Walk {
                 Err(Errno::NOENT) if self.makes => {
                     match mkdirat(&here, &name, Mode::RWXU) {
                         Ok(()) | Err(Errno::EXIST) => {}
-                        Err(error) => return Err(self.failed(error)),
+                        Err(error) => return Err(self.io_error(error)),
                     }
                     stat()
                 }
                 there => there,
             };
-            let there = there.map_err(|error| self.failed(error))?;
+            let there = there.map_err(|error| self.io_error(error))?;
             if FileType::from_raw_mode(there.st_mode) == FileType::Symlink {
                 self.passes_link(&there, &at)?;
-                let to = readlinkat(&here, &name, Vec::new()).map_err(|error| self.failed(error))?;
+                let to = readlinkat(&here, &name, Vec::new()).map_err(|error| self.io_error(error))?;
                 let to = PathBuf::from(OsString::from_vec(to.into_bytes()));
                 at.pop();
                 if to.is_absolute() {
-                    here = self.opened(CWD, "/".as_ref())?;
+                    here = self.open_part(CWD, "/".as_ref())?;
                     at = "/".into();
                 }
                 for name in names(&to).into_iter().rev() {
@@ -220,8 +220,8 @@ impl Walk {
                 }
                 continue;
             }
-            here = self.opened(&here, name.as_ref())?;
-            found = fstat(&here).map_err(|error| self.failed(error))?;
+            here = self.open_part(&here, name.as_ref())?;
+            found = fstat(&here).map_err(|error| self.io_error(error))?;
             self.passes(&found, &at)?;
         }
         Ok((here, found))
@@ -231,7 +231,7 @@ impl Walk {
     fn passes_link(&mut self, link: &Stat, at: &Path) -> Result<(), OwnError> {
         self.links += 1;
         if self.links > MOST_LINKS {
-            return Err(self.failed(Errno::LOOP));
+            return Err(self.io_error(Errno::LOOP));
         }
         let is_anybodys = self.user.id != 0 && !self.is_own;
         if !is_anybodys && !self.user.trusts(link.st_uid) {
@@ -241,12 +241,12 @@ impl Walk {
     }
 
     /// Opens something to look at it, and go on from it: not a link, and without waiting for what it may be.
-    fn opened(&self, at: impl AsFd, name: &Path) -> Result<OwnedFd, OwnError> {
+    fn open_part(&self, at: impl AsFd, name: &Path) -> Result<OwnedFd, OwnError> {
         let mut flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !self.left.is_empty() || self.makes {
             flags |= OFlags::DIRECTORY;
         }
-        openat(at, name, flags, Mode::empty()).map_err(|error| self.failed(error))
+        openat(at, name, flags, Mode::empty()).map_err(|error| self.io_error(error))
     }
 }
 
@@ -259,7 +259,7 @@ fn names(path: &Path) -> VecDeque<OsString> {
     names.collect()
 }
 
-fn named(uid: u32) -> String {
+fn user_name(uid: u32) -> String {
     match uid {
         0 => "root".into(),
         uid => format!("uid {uid}"),

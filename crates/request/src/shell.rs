@@ -2,7 +2,7 @@
 
 /// A word as a shell reads it back, whatever is in it.
 #[must_use]
-pub fn quoted(word: &[u8]) -> Vec<u8> {
+pub fn quote(word: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word {
         match byte {

@@ -45,45 +45,45 @@ pub const SSH_OPTIONS: &[SshOption] = &[
     switch(b'6', Some("addressfamily"), BearsOn::Connection),
     switch(b'A', Some("forwardagent"), BearsOn::Connection),
     switch(b'a', Some("forwardagent"), BearsOn::Connection),
-    valued(b'B', "bind_interface", Some("bindinterface"), BearsOn::Connection),
-    valued(b'b', "bind_address", Some("bindaddress"), BearsOn::Connection),
+    option_with_value(b'B', "bind_interface", Some("bindinterface"), BearsOn::Connection),
+    option_with_value(b'b', "bind_address", Some("bindaddress"), BearsOn::Connection),
     switch(b'C', Some("compression"), BearsOn::Connection),
-    valued(b'c', "cipher_spec", Some("ciphers"), BearsOn::Connection),
-    valued(b'D', "[bind_address:]port", Some("dynamicforward"), BearsOn::Connection),
-    valued(b'E', "log_file", None, BearsOn::Session),
-    valued(b'e', "escape_char", Some("escapechar"), BearsOn::Session),
-    valued(b'F', "configfile", None, BearsOn::Connection),
+    option_with_value(b'c', "cipher_spec", Some("ciphers"), BearsOn::Connection),
+    option_with_value(b'D', "[bind_address:]port", Some("dynamicforward"), BearsOn::Connection),
+    option_with_value(b'E', "log_file", None, BearsOn::Session),
+    option_with_value(b'e', "escape_char", Some("escapechar"), BearsOn::Session),
+    option_with_value(b'F', "configfile", None, BearsOn::Connection),
     switch(b'f', Some("forkafterauthentication"), BearsOn::Session),
     switch(b'G', None, BearsOn::SystemSsh("-G prints the configuration as ssh resolves it")),
     switch(b'g', Some("gatewayports"), BearsOn::Connection),
-    valued(b'I', "pkcs11", Some("pkcs11provider"), BearsOn::OwnConnection),
-    valued(b'i', "identity_file", Some("identityfile"), BearsOn::Connection),
-    valued(b'J', "destination", Some("proxyjump"), BearsOn::Connection),
+    option_with_value(b'I', "pkcs11", Some("pkcs11provider"), BearsOn::OwnConnection),
+    option_with_value(b'i', "identity_file", Some("identityfile"), BearsOn::Connection),
+    option_with_value(b'J', "destination", Some("proxyjump"), BearsOn::Connection),
     switch(b'K', Some("gssapiauthentication"), BearsOn::OwnConnection),
     switch(b'k', Some("gssapidelegatecredentials"), BearsOn::Connection),
-    valued(b'L', "address", Some("localforward"), BearsOn::Connection),
-    valued(b'l', "login_name", Some("user"), BearsOn::Connection),
+    option_with_value(b'L', "address", Some("localforward"), BearsOn::Connection),
+    option_with_value(b'l', "login_name", Some("user"), BearsOn::Connection),
     switch(b'M', Some("controlmaster"), BearsOn::SystemSsh("-M makes ssh the master of its own control socket")),
-    valued(b'm', "mac_spec", Some("macs"), BearsOn::Connection),
+    option_with_value(b'm', "mac_spec", Some("macs"), BearsOn::Connection),
     switch(b'N', Some("sessiontype"), BearsOn::Connection),
     switch(b'n', Some("stdinnull"), BearsOn::Session),
-    valued(b'O', "ctl_cmd", None, BearsOn::SystemSsh("-O speaks to a ControlMaster of ssh's own")),
+    option_with_value(b'O', "ctl_cmd", None, BearsOn::SystemSsh("-O speaks to a ControlMaster of ssh's own")),
     // The value is a directive with its own value: see `keyword_and_value`.
-    valued(b'o', "option", None, BearsOn::Connection),
+    option_with_value(b'o', "option", None, BearsOn::Connection),
     switch(b'P', None, BearsOn::SystemSsh("-P means different things to different versions of ssh")),
-    valued(b'p', "port", Some("port"), BearsOn::Connection),
-    valued(b'Q', "query_option", None, BearsOn::SystemSsh("-Q lists what ssh supports")),
+    option_with_value(b'p', "port", Some("port"), BearsOn::Connection),
+    option_with_value(b'Q', "query_option", None, BearsOn::SystemSsh("-Q lists what ssh supports")),
     switch(b'q', Some("loglevel"), BearsOn::Session),
-    valued(b'R', "address", Some("remoteforward"), BearsOn::Connection),
-    valued(b'S', "ctl_path", Some("controlpath"), BearsOn::Session),
+    option_with_value(b'R', "address", Some("remoteforward"), BearsOn::Connection),
+    option_with_value(b'S', "ctl_path", Some("controlpath"), BearsOn::Session),
     switch(b's', Some("sessiontype"), BearsOn::Session),
     switch(b'T', Some("requesttty"), BearsOn::Session),
     switch(b't', Some("requesttty"), BearsOn::Session),
     switch(b'V', None, BearsOn::SystemSsh("-V prints ssh's version")),
     switch(b'v', Some("loglevel"), BearsOn::Session),
     // Turns on ClearAllForwardings and ExitOnForwardFailure where they are unset.
-    valued(b'W', "host:port", None, BearsOn::Connection),
-    valued(b'w', "local_tun[:remote_tun]", Some("tunneldevice"), BearsOn::OwnConnection),
+    option_with_value(b'W', "host:port", None, BearsOn::Connection),
+    option_with_value(b'w', "local_tun[:remote_tun]", Some("tunneldevice"), BearsOn::OwnConnection),
     switch(b'X', Some("forwardx11"), BearsOn::OwnConnection),
     switch(b'x', Some("forwardx11"), BearsOn::Connection),
     switch(b'Y', Some("forwardx11trusted"), BearsOn::OwnConnection),
@@ -102,7 +102,7 @@ const fn switch(letter: u8, directive: Option<&'static str>, bears_on: BearsOn) 
     }
 }
 
-const fn valued(
+const fn option_with_value(
     letter: u8,
     value: &'static str,
     directive: Option<&'static str>,
@@ -249,7 +249,7 @@ pub fn keyword_and_value(line: &OsStr) -> Option<(String, String)> {
 mod tests {
     use super::*;
 
-    fn typed(line: &str) -> Vec<Result<(char, Option<String>), BadOption>> {
+    fn parse_line(line: &str) -> Vec<Result<(char, Option<String>), BadOption>> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let letter_and_value = |typed: TypedOption| {
             let value = typed.value.map(|value| value.into_string().expect("text"));
@@ -263,13 +263,19 @@ mod tests {
     #[test]
     fn options_end_where_getopt_ends_them() {
         let port = || Ok(('p', Some("22".to_owned())));
-        assert_eq!(typed("-vp22 -p 22 host -v"), [Ok(('v', None)), port(), port()]);
-        assert_eq!(typed("-v -- -v"), [Ok(('v', None))]);
-        assert_eq!(typed("-v- -v"), [Ok(('v', None))]);
-        assert_eq!(typed("- -v"), []);
-        assert_eq!(typed("-l --"), [Ok(('l', Some("--".to_owned())))]);
-        assert_eq!(typed("-vZ"), [Ok(('v', None)), Err(BadOption::Unknown(b'Z'))]);
-        assert_eq!(typed("-p"), [Err(BadOption::MissingValue(b'p'))]);
+        assert_eq!(
+            parse_line("-vp22 -p 22 host -v"),
+            [Ok(('v', None)), port(), port()]
+        );
+        assert_eq!(parse_line("-v -- -v"), [Ok(('v', None))]);
+        assert_eq!(parse_line("-v- -v"), [Ok(('v', None))]);
+        assert_eq!(parse_line("- -v"), []);
+        assert_eq!(parse_line("-l --"), [Ok(('l', Some("--".to_owned())))]);
+        assert_eq!(
+            parse_line("-vZ"),
+            [Ok(('v', None)), Err(BadOption::Unknown(b'Z'))]
+        );
+        assert_eq!(parse_line("-p"), [Err(BadOption::MissingValue(b'p'))]);
     }
 
     #[test]

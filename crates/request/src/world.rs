@@ -67,12 +67,12 @@ impl World {
     pub fn current() -> io::Result<Self> {
         // A directory that was deleted has a name still, at which nothing is found: ssh runs there, too.
         let cwd = std::env::current_dir().or_else(|_| std::fs::read_link("/proc/self/cwd"))?;
-        Ok(Self::of(cwd, std::env::vars_os().collect()))
+        Ok(Self::from_parts(cwd, std::env::vars_os().collect()))
     }
 
     /// The world of a part of this process that has an environment of its own: a worker thread of Node's.
     #[must_use]
-    pub fn of(cwd: PathBuf, env: BTreeMap<OsString, OsString>) -> Self {
+    pub fn from_parts(cwd: PathBuf, env: BTreeMap<OsString, OsString>) -> Self {
         Self {
             cwd,
             umask: current_umask(),

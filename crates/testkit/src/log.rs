@@ -22,7 +22,7 @@ pub struct ServerLog {
 }
 
 impl ServerLog {
-    pub(crate) fn at(path: PathBuf) -> ServerLog {
+    pub(crate) fn at_path(path: PathBuf) -> ServerLog {
         ServerLog { path }
     }
 

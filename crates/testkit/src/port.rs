@@ -19,7 +19,7 @@ use crate::Error;
 /// When no port is free.
 pub fn free_port() -> u16 {
     static HELD: Mutex<Vec<PortReservation>> = Mutex::new(Vec::new());
-    let held = PortReservation::on(&[Ipv4Addr::LOCALHOST.into()]).expect("a port of 127.0.0.1 is free");
+    let held = PortReservation::reserve(&[Ipv4Addr::LOCALHOST.into()]).expect("a port of 127.0.0.1 is free");
     let port = held.port();
     HELD.lock().unwrap_or_else(PoisonError::into_inner).push(held);
     port
@@ -58,7 +58,7 @@ pub(crate) struct PortReservation {
 
 impl PortReservation {
     /// Reserves one port that is free on every one of `addresses`.
-    pub(crate) fn on(addresses: &[IpAddr]) -> Result<PortReservation, Error> {
+    pub(crate) fn reserve(addresses: &[IpAddr]) -> Result<PortReservation, Error> {
         const ATTEMPTS: usize = 64;
         (0..ATTEMPTS)
             .find_map(|_| PortReservation::attempt(addresses))
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_server_comes_and_goes_on_a_reserved_port() {
-        let reservation = PortReservation::on(&[Ipv4Addr::LOCALHOST.into()]).unwrap();
+        let reservation = PortReservation::reserve(&[Ipv4Addr::LOCALHOST.into()]).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reservation.port()));
         for _ in 0..3 {
             assert!(TcpStream::connect(address).is_err());
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn two_reservations_never_share_a_port() {
         let held: Vec<_> = (0..200)
-            .map(|_| PortReservation::on(&[Ipv4Addr::LOCALHOST.into()]).unwrap())
+            .map(|_| PortReservation::reserve(&[Ipv4Addr::LOCALHOST.into()]).unwrap())
             .collect();
         let mut ports: Vec<_> = held.iter().map(PortReservation::port).collect();
         ports.sort_unstable();
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn one_port_serves_several_addresses() {
         let addresses: Vec<IpAddr> = (2..6).map(|last| Ipv4Addr::new(127, 9, 0, last).into()).collect();
-        let reservation = PortReservation::on(&addresses).unwrap();
+        let reservation = PortReservation::reserve(&addresses).unwrap();
         let listeners: Vec<_> = addresses
             .iter()
             .map(|&address| TcpListener::bind((address, reservation.port())).unwrap())

@@ -45,7 +45,7 @@ impl ProcessTree {
                 program: program::name(command),
                 source,
             })?;
-        let leash = Leash::around(root.id(), mark.as_deref(), scratch).inspect_err(|_| {
+        let leash = Leash::for_server(root.id(), mark.as_deref(), scratch).inspect_err(|_| {
             // Nobody would end it any more. That it has ended by itself is not an error.
             let _ = root.kill();
             let _ = root.wait();
@@ -180,9 +180,9 @@ const KILL_THOSE_WITH: &str = r#"
 
 impl Leash {
     /// Around a server, those with this [`MARKER`], and a directory.
-    fn around(pid: u32, mark: Option<&str>, scratch: &Path) -> Result<Leash, Error> {
+    fn for_server(pid: u32, mark: Option<&str>, scratch: &Path) -> Result<Leash, Error> {
         let mark = mark.map(|mark| format!("{MARKER}={mark}")).unwrap_or_default();
-        Self::with(
+        Self::spawn(
             r#"kill -KILL "$1"; [ -z "$2" ] || kill_those_with -lzxF -- "$2"; rm -rf -- "$3""#,
             &[pid.to_string().as_ref(), mark.as_ref(), scratch.as_os_str()],
         )
@@ -190,13 +190,13 @@ impl Leash {
 
     /// Around all directories whose paths begin so, and those who name one in their environment.
     fn around_directories(beginning: &Path) -> Result<Leash, Error> {
-        Self::with(
+        Self::spawn(
             r#"kill_those_with -lzF -- "$1"; rm -rf -- "$1"*"#,
             &[beginning.as_os_str()],
         )
     }
 
-    fn with(script: &str, arguments: &[&OsStr]) -> Result<Leash, Error> {
+    fn spawn(script: &str, arguments: &[&OsStr]) -> Result<Leash, Error> {
         let mut shell = Command::new("/bin/sh")
             .args(["-c", &format!("{KILL_THOSE_WITH}{script}"), "trunkline-leash"])
             .args(arguments)
@@ -313,7 +313,7 @@ mod tests {
         let mut server = sleep().spawn().unwrap();
         let mut marked = sleep().env(MARKER, &mark).spawn().unwrap();
         let mut other = sleep().env(MARKER, format!("{mark}x")).spawn().unwrap();
-        let mut leash = Leash::around(server.id(), Some(&mark), &scratch).unwrap();
+        let mut leash = Leash::for_server(server.id(), Some(&mark), &scratch).unwrap();
         drop(leash.pipe.take()); // what the kernel does for a program that dies
         leash.shell.wait().unwrap();
         assert!(!server.wait().unwrap().success());

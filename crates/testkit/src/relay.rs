@@ -64,7 +64,7 @@ impl Relay {
     pub fn between(listen: SocketAddr, target: SocketAddr) -> Result<Relay, Error> {
         // A port of the kernel's choosing is reserved, so that it stays ours through `refuse`.
         let (listen, reservation) = if listen.port() == 0 {
-            let reservation = PortReservation::on(&[listen.ip()])?;
+            let reservation = PortReservation::reserve(&[listen.ip()])?;
             (
                 SocketAddr::new(listen.ip(), reservation.port()),
                 Some(reservation),
@@ -328,7 +328,7 @@ async fn accept_loop(
             accepted = accept => {
                 // An error is the peer's (it left the queue) or passes (no descriptor free just now).
                 if let Ok((client, _)) = accepted {
-                    let connection = Connection::accepted(client, &shared, &settings);
+                    let connection = Connection::accept(client, &shared, &settings);
                     tokio::spawn(connection.serve(target));
                 } else {
                     tokio::task::yield_now().await;
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     /// Both ends of a connection through a relay.
-    async fn connected() -> (Relay, TcpStream, TcpStream) {
+    async fn connect() -> (Relay, TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
         let (client, server) = tokio::join!(TcpStream::connect(relay.addr()), listener.accept());
@@ -383,7 +383,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_round_trip_takes_at_least_the_rtt_asked_for() {
-        let (relay, mut client, mut server) = connected().await;
+        let (relay, mut client, mut server) = connect().await;
         for milliseconds in [1, 5, 30] {
             let rtt = Duration::from_millis(milliseconds);
             relay.set_rtt(rtt);
@@ -393,7 +393,7 @@ mod tests {
 
     #[tokio::test]
     async fn data_in_flight_is_pipelined() {
-        let (relay, mut client, mut server) = connected().await;
+        let (relay, mut client, mut server) = connect().await;
         let delay = Duration::from_millis(50);
         relay.set_delay(Direction::ToServer, delay);
         // Sent one after the other while the first are still on their way; delays that added up would take ten seconds.
@@ -431,7 +431,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_narrow_link_takes_the_time_its_rate_asks_for() {
-        let (relay, mut client, mut server) = connected().await;
+        let (relay, mut client, mut server) = connect().await;
         relay.set_rate(Direction::ToServer, Some(1_000_000));
         let started = Instant::now();
         let sender = tokio::spawn(async move {
@@ -446,7 +446,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_passes_a_stalled_relay_and_nothing_is_lost() {
-        let (relay, mut client, mut server) = connected().await;
+        let (relay, mut client, mut server) = connect().await;
         relay.stall();
         client.write_all(b"hello").await.unwrap();
         let mut received = [0; 5];
@@ -481,7 +481,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_close_is_a_clean_end_for_both_sides() {
-        let (relay, mut client, mut server) = connected().await;
+        let (relay, mut client, mut server) = connect().await;
         echo_once(&mut client, &mut server).await;
         relay.close();
         let mut buffer = [0; 1];
@@ -491,7 +491,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_sides_end_leaves_the_other_direction_open() {
-        let (_relay, mut client, mut server) = connected().await;
+        let (_relay, mut client, mut server) = connect().await;
         client.shutdown().await.unwrap();
         let mut rest = Vec::new();
         server.read_to_end(&mut rest).await.unwrap();
@@ -503,7 +503,7 @@ mod tests {
 
     #[tokio::test]
     async fn exactly_the_chosen_bit_is_flipped_once() {
-        let (relay, mut client, mut server) = connected().await;
+        let (relay, mut client, mut server) = connect().await;
         relay.corrupt(Direction::ToServer, 3);
         let mut received = [0; 6];
         client.write_all(&[0; 6]).await.unwrap();

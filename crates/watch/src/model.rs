@@ -88,7 +88,7 @@ impl Model {
             match self.hosts.get_mut(&report.sharing) {
                 Some(host) => (host.report, host.told) = (report, at),
                 None => {
-                    let before = moved(&report);
+                    let before = bytes_moved(&report);
                     let host = Host {
                         told: at,
                         sent_rate: 0.0,
@@ -128,7 +128,7 @@ impl Model {
         let seconds = self.at.saturating_sub(self.before).as_secs_f64();
         self.before = self.at;
         for host in self.hosts.values_mut() {
-            let now = moved(&host.report);
+            let now = bytes_moved(&host.report);
             // Of a connection that has ended, the bytes are gone from the sum.
             let rate = |before: u64, now: u64| match seconds > 0.0 {
                 true => now.saturating_sub(before) as f64 / seconds,
@@ -216,8 +216,8 @@ impl Host {
     }
 
     /// Bytes sent and received by the connections that are there.
-    pub(crate) fn moved(&self) -> (u64, u64) {
-        moved(&self.report)
+    pub(crate) fn moved_bytes(&self) -> (u64, u64) {
+        bytes_moved(&self.report)
     }
 
     /// Returns the age of its oldest connection.
@@ -264,7 +264,7 @@ impl Host {
 }
 
 /// Bytes that were sent to, and received from, a host.
-fn moved(report: &HostReport) -> (u64, u64) {
+fn bytes_moved(report: &HostReport) -> (u64, u64) {
     let connections = &report.connections;
     (
         connections.iter().map(|connection| connection.sent).sum(),

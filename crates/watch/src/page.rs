@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use trunkline_control::place::Place;
-use trunkline_http::{Body, other_method, said};
+use trunkline_http::{Body, other_method, response};
 
 use crate::{feed, fleet};
 
@@ -142,7 +142,7 @@ impl Site {
         // A page of another site, which made its name mean this machine or sends requests here, is told nothing: not even
         // whether its token is right.
         if !is_from_here(request.headers(), self.port) {
-            return said(
+            return response(
                 StatusCode::FORBIDDEN,
                 "text/plain",
                 "this is for pages of this machine\n",
@@ -158,19 +158,19 @@ impl Site {
             .unwrap_or_default();
         if !bool::from(token.as_bytes().ct_eq(self.token.as_bytes())) {
             let words = "this address is not complete: take the one that `trunkline serve-ui` printed\n";
-            return said(StatusCode::NOT_FOUND, "text/plain", words);
+            return response(StatusCode::NOT_FOUND, "text/plain", words);
         }
         match rest {
             "" => page(self.is_fleet),
             "events" => self.events(),
-            _ => said(StatusCode::NOT_FOUND, "text/plain", "there is one page here\n"),
+            _ => response(StatusCode::NOT_FOUND, "text/plain", "there is one page here\n"),
         }
     }
 
     fn events(&self) -> Response<Body> {
         let Ok(turn) = self.pages.clone().try_acquire_owned() else {
             let words = format!("{PAGES} pages are open: close one\n");
-            return said(StatusCode::SERVICE_UNAVAILABLE, "text/plain", words);
+            return response(StatusCode::SERVICE_UNAVAILABLE, "text/plain", words);
         };
         let body = match self.is_fleet {
             true => events::body(fleet::feed::follow(self.every), turn).boxed_unsync(),
@@ -195,7 +195,7 @@ fn page(is_fleet: bool) -> Response<Body> {
         .replace("{nonce}", &nonce)
         .replace("/*style*/", STYLE)
         .replace("/*script*/", &script);
-    let mut response = said(StatusCode::OK, "text/html", text);
+    let mut response = response(StatusCode::OK, "text/html", text);
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"

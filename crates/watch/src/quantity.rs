@@ -4,18 +4,18 @@ use std::time::Duration;
 
 /// Bytes: `999`, `1.5k`, `20M`, with powers of 1024.
 pub(crate) fn bytes(count: u64) -> String {
-    scaled(count as f64)
+    scale(count as f64)
 }
 
 /// Bytes a second; nothing for none.
 pub(crate) fn rate(bytes_a_second: f64) -> String {
     match bytes_a_second {
         none if none < 1.0 => String::new(),
-        some => scaled(some),
+        some => scale(some),
     }
 }
 
-fn scaled(mut value: f64) -> String {
+fn scale(mut value: f64) -> String {
     for unit in ["", "k", "M", "G", "T"] {
         if value < 999.5 {
             return match unit.is_empty() || value >= 9.95 {

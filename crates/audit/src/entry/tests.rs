@@ -84,7 +84,7 @@ async fn begin(entry: &Entry) -> Result<(), Error> {
 async fn walk(steps: &[Step]) {
     let trail = Trail::strict();
     let recorder = Recorder::of_program(&trail.audit);
-    let entry = recorder.entry(Subject::of("session", "web1"));
+    let entry = recorder.entry(Subject::new("session", "web1"));
     let (mut refused, mut ended) = (false, false);
     for step in steps {
         let outcomes = match step {
@@ -104,7 +104,7 @@ async fn walk(steps: &[Step]) {
                 continue;
             }
             Step::End => {
-                entry.failed(&Error::Invalid("it failed".into()));
+                entry.fail(&Error::Invalid("it failed".into()));
                 ended = true;
                 continue;
             }
@@ -162,7 +162,7 @@ async fn a_second_try_after_a_refusal_is_refused_also_when_the_disk_is_back() {
 async fn what_its_caller_gave_up_before_it_was_recorded_did_not_start() {
     let trail = Trail::strict();
     let recorder = Recorder::of_program(&trail.audit);
-    let entry = recorder.entry(Subject::of("session", "web1"));
+    let entry = recorder.entry(Subject::new("session", "web1"));
     assert!(begin(&entry).now_or_never().is_none());
     drop(entry);
     recorder.close().await;

@@ -107,7 +107,7 @@ struct Answer {
 
 /// What may stand in place of `last` behind the words before it, the first of which is the program.
 fn candidates(before: Vec<OsString>, last: &str) -> Vec<Answer> {
-    let line = Arc::new(Line::of(before));
+    let line = Arc::new(Line::parse(before));
     let mut command = line.clone().command();
     let mut words = line.words.clone();
     words.push(last.into());
@@ -142,7 +142,7 @@ struct Line {
 }
 
 impl Line {
-    fn of(mut words: Vec<OsString>) -> Self {
+    fn parse(mut words: Vec<OsString>) -> Self {
         if words.is_empty() {
             words.push("trunkline".into());
         }
@@ -172,7 +172,7 @@ impl Line {
     fn furnish(self: &Arc<Self>, command: clap::Command) -> clap::Command {
         let name = command.get_name().to_owned();
         command.mut_args(|argument| {
-            let Some(kind) = Kind::of(&name, &argument) else {
+            let Some(kind) = Kind::from_argument(&name, &argument) else {
                 return argument;
             };
             let line = self.clone();
@@ -207,24 +207,26 @@ impl Line {
             let found = DIRECTIVES.iter().filter(begun).map(rest);
             return found.map(CompletionCandidate::new).collect();
         };
-        let values = Directive::named(name).map_or(Values::Any, |directive| directive.values);
-        prefixed(&format!("{name}="), self.directive_values(values, value))
+        let values = Directive::by_name(name).map_or(Values::Any, |directive| directive.values);
+        with_prefix(&format!("{name}="), self.directive_values(values, value))
     }
 
     fn directive_values(&self, values: Values, current: &str) -> Vec<CompletionCandidate> {
         match values {
             Values::Any => Vec::new(),
             Values::Words(words) => beginning(words, current),
-            Values::List(words) => listed(words, current),
+            Values::List(words) => complete_list(words, current),
             // `+`, `-` and `^` change the list that ssh has.
             Values::Query(what) => match current.split_at_checked(1) {
-                Some((sign @ ("+" | "-" | "^"), rest)) => prefixed(sign, listed(&ssh_query(what), rest)),
-                _ => listed(&ssh_query(what), current),
+                Some((sign @ ("+" | "-" | "^"), rest)) => {
+                    with_prefix(sign, complete_list(&ssh_query(what), rest))
+                }
+                _ => complete_list(&ssh_query(what), current),
             },
             Values::Path => paths(current),
             Values::Host => {
                 let (before, last) = split_behind(current, ',');
-                prefixed(before, self.hosts(last, ""))
+                with_prefix(before, self.hosts(last, ""))
             }
         }
     }
@@ -266,7 +268,7 @@ impl Line {
         };
         let found = match last.strip_prefix('@') {
             _ if inside_brackets => Vec::new(),
-            Some(file) => prefixed("@", paths(file)),
+            Some(file) => with_prefix("@", paths(file)),
             None => {
                 let mut found = self.hosts(last, "");
                 let is_listed = |name: &str| before.split(',').any(|listed| listed == name);
@@ -274,7 +276,7 @@ impl Line {
                 found
             }
         };
-        prefixed(&format!("{before}{sign}"), found)
+        with_prefix(&format!("{before}{sign}"), found)
     }
 
     /// What `cp` copies: `HOST:PATH`, or a path here.
@@ -289,7 +291,7 @@ impl Line {
                 "" => self.paths_of_many(path),
                 host => self.remote_paths(host, path),
             };
-            return prefixed(&current[..=colon], found);
+            return with_prefix(&current[..=colon], found);
         }
         let mut found = paths(current);
         if !current.contains('/') {
@@ -340,7 +342,7 @@ impl Line {
         }
         let names = list.without_excluded(names).into_iter();
         names
-            .filter_map(|name| Some(Target::named(&name).ok()?.destination.to_string()))
+            .filter_map(|name| Some(Target::parse(&name).ok()?.destination.to_string()))
             .collect()
     }
 
@@ -382,7 +384,7 @@ impl Line {
             && let Some(value) = value.to_str()
         {
             let before = current.strip_suffix(value).unwrap_or_default();
-            return prefixed(before, self.ssh_value(option.letter, value));
+            return with_prefix(before, self.ssh_value(option.letter, value));
         }
         if current.starts_with('-') {
             return SSH_OPTIONS
@@ -446,7 +448,7 @@ enum Kind {
 
 impl Kind {
     /// By the names that our commands have for their arguments.
-    fn of(command: &str, argument: &clap::Arg) -> Option<Self> {
+    fn from_argument(command: &str, argument: &clap::Arg) -> Option<Self> {
         let name = argument
             .get_value_names()
             .and_then(|names| names.first())
@@ -476,7 +478,7 @@ fn without_tilde(path: &OsStr) -> OsString {
     }
 }
 
-fn prefixed(prefix: &str, candidates: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
+fn with_prefix(prefix: &str, candidates: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
     candidates
         .into_iter()
         .map(|candidate| candidate.add_prefix(prefix))
@@ -491,13 +493,13 @@ fn beginning(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCandidat
 }
 
 /// The last of a list with commas in between, but those that are in it already.
-fn listed(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCandidate> {
+fn complete_list(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCandidate> {
     let (before, last) = split_behind(current, ',');
     let words = words.iter().map(AsRef::as_ref);
     let left: Vec<&str> = words
         .filter(|word| !before.split(',').any(|listed| listed == *word))
         .collect();
-    prefixed(before, beginning(&left, last))
+    with_prefix(before, beginning(&left, last))
 }
 
 /// What the system's ssh has of a kind (`ssh -Q`).
@@ -538,7 +540,7 @@ fn paths(current: &str) -> Vec<CompletionCandidate> {
 
 /// Hosts whose names begin so: of the daemon that runs, else of a private one, which reads the same files.
 fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
-    let answer = answered(async |backend| {
+    let answer = answer_in_time(async |backend| {
         let request = Request::HostNames {
             prefix: prefix.to_owned(),
             world: World::current()?,
@@ -563,7 +565,7 @@ fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
 
 /// The names in a directory of a host that begin so. Only a daemon that runs has a connection to ask over.
 fn remote_names(host: &str, ssh_args: Vec<OsString>, directory: &str, prefix: &str) -> Vec<RemoteName> {
-    let answer = answered(async |backend| {
+    let answer = answer_in_time(async |backend| {
         let request = Request::RemoteNames {
             host: host_request(host, ssh_args)?,
             directory: directory.to_owned(),
@@ -585,7 +587,7 @@ async fn reply(mut client: Client, request: Request, backend: &Backend) -> anyho
 }
 
 /// An answer within the time that the user waits.
-fn answered(question: impl AsyncFnOnce(&'static Backend) -> anyhow::Result<Reply>) -> Option<Reply> {
+fn answer_in_time(question: impl AsyncFnOnce(&'static Backend) -> anyhow::Result<Reply>) -> Option<Reply> {
     // Never dropped: that would wait for a private daemon to end.
     let backend = Box::leak(Box::new(Backend::new(false)));
     let runtime = runtime().ok()?;
@@ -670,12 +672,12 @@ mod tests {
 
     #[test]
     fn arguments_about_hosts_and_files_are_completed_in_every_command() {
-        let line = Arc::new(Line::of(words("trunkline")));
+        let line = Arc::new(Line::parse(words("trunkline")));
         let mut without = Vec::new();
         for command in Cli::command().get_subcommands() {
             for argument in command.get_arguments() {
                 let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-                if help.starts_with("Hosts") && Kind::of(command.get_name(), argument).is_none() {
+                if help.starts_with("Hosts") && Kind::from_argument(command.get_name(), argument).is_none() {
                     without.push(format!("{} {}", command.get_name(), argument.get_id()));
                 }
             }
@@ -688,10 +690,10 @@ mod tests {
 
     #[test]
     fn options_of_ssh_among_the_words_decide_which_host_is_meant() {
-        let line = Line::of(words("trunkline cp -F /f -p22 -o User=jo x"));
+        let line = Line::parse(words("trunkline cp -F /f -p22 -o User=jo x"));
         assert_eq!(line.ssh_args(), words("-F /f -p 22 -o User=jo"));
         assert_eq!(
-            Line::of(words("trunkline cp a")).ssh_args(),
+            Line::parse(words("trunkline cp a")).ssh_args(),
             Vec::<OsString>::new()
         );
     }

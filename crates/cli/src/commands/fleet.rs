@@ -20,7 +20,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// The arguments of `trunkline run` that `attach JOB` stands for; of `trunkline stream`, where there is a target.
-    pub(crate) fn attached(&self) -> Option<Vec<OsString>> {
+    pub(crate) fn attach_arguments(&self) -> Option<Vec<OsString>> {
         let (first, rest) = self.words.split_first()?;
         let is_asked = first == "attach" && rest.first().is_some_and(|word| word != "--help" && word != "-h");
         is_asked.then(|| {

@@ -27,7 +27,7 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCod
 
 /// Examples of a command, as it is typed: what each does, and the words.
 pub(crate) fn examples(typed: &str) -> &'static [(&'static str, &'static str)] {
-    sections::of(typed).map_or(&[], |sections| sections.examples)
+    sections::for_command(typed).map_or(&[], |sections| sections.examples)
 }
 
 /// `trunkline man DIR`.

@@ -15,7 +15,7 @@ use trunkline_request::World;
 use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
-use crate::ask::{answer, ask, unexpected};
+use crate::ask::{answer, ask, unexpected_reply};
 use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::questions::Conversation;
 use crate::report::connections::milliseconds;
@@ -97,7 +97,7 @@ async fn check_one(request: HostRequest, backend: &Backend) -> anyhow::Result<St
     let checked = match backend.find(Running::Here).await? {
         Some(mut client) => ask(&mut client, Request::Check(request.clone()), backend).await,
         None => {
-            let why = backend.apart();
+            let why = backend.reason_not_asked();
             let why = why.as_deref().unwrap_or("the daemon is not running");
             Err(anyhow!("no connection: {why}"))
         }
@@ -105,7 +105,7 @@ async fn check_one(request: HostRequest, backend: &Backend) -> anyhow::Result<St
     match checked {
         Ok(Reply::Checked { rtt: Some(rtt) }) => Ok(format!("alive, round trip {}", milliseconds(rtt))),
         Ok(Reply::Checked { rtt: None }) => Ok("alive, through the system's ssh".into()),
-        Ok(other) => Err(unexpected(&other)),
+        Ok(other) => Err(unexpected_reply(&other)),
         Err(error) => {
             let of = MastersOf::Host(Box::new(request));
             let found = masters(of, MasterAction::Look, backend).await?;
@@ -131,7 +131,7 @@ async fn masters(of: MastersOf, action: MasterAction, backend: &Backend) -> anyh
     let mut client = backend.connect(Daemon::InPassing).await?;
     match ask(&mut client, Request::Masters { of, action }, backend).await? {
         Reply::Masters(found) => Ok(found),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode
             let host = hosts.request(target);
             match answer(talk, Request::Warm { host, pin }).await? {
                 Reply::Done => {}
-                other => return Err(unexpected(&other)),
+                other => return Err(unexpected_reply(&other)),
             }
             let name = Printable::line(&target.name);
             Ok(match backend.is_told_to_be_private() {
@@ -236,7 +236,7 @@ async fn close_one(
     if let Some(mut client) = backend.find(Running::Anywhere).await? {
         match ask(&mut client, Request::Close { host, at_once }, backend).await? {
             Reply::Closed(count) => closed.count += count,
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected_reply(&other)),
         }
     }
     for MasterFound { report, acted } in masters(of, MasterAction::Close { at_once }, backend).await? {
@@ -271,7 +271,7 @@ pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCod
         };
         match ask(&mut client, Request::Stop { at_once: args.now }, backend).await? {
             Reply::Done => Ok(ExitCode::SUCCESS),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     })
 }

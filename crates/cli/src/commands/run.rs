@@ -281,7 +281,7 @@ impl Args {
                 writeln!(plan, "# batch {nth}: hosts {first} to {last}")?;
             }
             let number = index + 1;
-            let command = command.shown(host_of(target, number))?;
+            let command = command.for_people(host_of(target, number))?;
             let by = match &self.r#become {
                 Some(user) => format!("(as {user}) "),
                 None => String::new(),
@@ -432,7 +432,7 @@ impl Run<'_> {
                     // What runs still is told so, as by a program that SIGPIPE ends.
                     return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
                 }
-                let result = self.finished(result, files.as_ref())?;
+                let result = self.finish(result, files.as_ref())?;
                 common.view.progress.finished(&result);
                 done.push(result);
             }
@@ -471,7 +471,7 @@ impl Run<'_> {
                 warm: false,
                 trouble: None,
             };
-            let result = self.finished(result, files)?;
+            let result = self.finish(result, files)?;
             view.progress.finished(&result);
             Ok(result)
         });
@@ -503,7 +503,7 @@ impl Run<'_> {
     }
 
     /// One host is done: what is to be printed or kept of it at once.
-    fn finished(&self, mut result: HostResult, files: Option<&OutputFiles>) -> anyhow::Result<HostResult> {
+    fn finish(&self, mut result: HostResult, files: Option<&OutputFiles>) -> anyhow::Result<HostResult> {
         // The others go on: their commands run already.
         if let Some(Err(error)) = files.map(|files| files.write(&result)) {
             result.outcome = unwritten(&result.outcome, &error);

@@ -122,7 +122,7 @@ impl Lines<'_> {
                 )?;
                 return Ok(Outcome::Unchanged);
             };
-            file.restore(&found.removed((self.bridge)(&found)))?;
+            file.restore(&found.remove_block((self.bridge)(&found)))?;
             writeln!(out, "removed trunkline's lines from {shown}")?;
             return Ok(Outcome::Written);
         }
@@ -132,11 +132,11 @@ impl Lines<'_> {
         };
         let without = found.map_or_else(
             || file.text().to_owned(),
-            |found| found.removed((self.bridge)(&found)),
+            |found| found.remove_block((self.bridge)(&found)),
         );
         let with = (self.insert)(&without)?;
         if change.print {
-            writeln!(out, "# in {shown}\n{}", self.block.around(&self.lines).trim_end())?;
+            writeln!(out, "# in {shown}\n{}", self.block.wrap(&self.lines).trim_end())?;
             return Ok(Outcome::Unchanged);
         }
         if with == file.text() {

@@ -181,12 +181,12 @@ fn run(
     console: &mut Console,
     launcher: &mut Option<Launcher>,
 ) -> anyhow::Result<Outcome> {
-    let streams = Streams::of(args)?;
+    let streams = Streams::for_arguments(args)?;
     let mut called = None;
     // Where there is nothing else to wait for, most commands end as they should without a runtime.
     if !streams.stdin_is_terminal && launcher.is_none() {
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let passed = streams.passed([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
+        let passed = streams.to_pass([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
         if let Some(mut call) = backend.call(streams.request(args, console.level)?, &passed)? {
             let mut hostname = String::new();
             match until_it_talks(&mut call, &mut hostname) {
@@ -243,7 +243,7 @@ async fn talk(
         }
         None => {
             let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-            let passed = streams.passed([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
+            let passed = streams.to_pass([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
             let request = streams.request(args, console.level)?;
             Conversation::new(backend.ask_for(request, &passed).await?, backend.questions())
         }
@@ -251,7 +251,7 @@ async fn talk(
     let is_private = backend.is_private();
     let interrupts = is_private.then(Interrupts::watch).transpose()?;
     let is_quiet = console.level == Some(LogLevel::Quiet);
-    let apart = backend.apart();
+    let apart = backend.reason_not_asked();
     log_apart(console, apart.as_deref());
     let outcome = Talk {
         daemon: daemon.silent(is_quiet),
@@ -291,7 +291,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn of(args: &SshArgs) -> anyhow::Result<Self> {
+    fn for_arguments(args: &SshArgs) -> anyhow::Result<Self> {
         let program = program(args)?;
         let kinds = [
             kind(std::io::stdin()),
@@ -348,7 +348,7 @@ impl Streams {
     }
 
     /// Those of `streams` that are handed over.
-    fn passed<'s>(&self, streams: [BorrowedFd<'s>; 3]) -> Vec<BorrowedFd<'s>> {
+    fn to_pass<'s>(&self, streams: [BorrowedFd<'s>; 3]) -> Vec<BorrowedFd<'s>> {
         let kinds = self.kinds.iter().zip(streams);
         kinds
             .filter_map(|(kind, fd)| (*kind == Stdio::Passed).then_some(fd))
@@ -393,7 +393,7 @@ fn terminal() -> TerminalInfo {
     TerminalInfo {
         term: std::env::var("TERM").unwrap_or_default(),
         size: size(),
-        modes: modes::of(&stdin),
+        modes: modes::read_from(&stdin),
     }
 }
 
@@ -403,7 +403,7 @@ fn size() -> (u32, u32, u32, u32) {
         rows,
         xpixel,
         ypixel,
-    } = WindowSize::of(std::io::stdin());
+    } = WindowSize::read_from(std::io::stdin());
     (cols, rows, xpixel, ypixel)
 }
 
@@ -483,7 +483,7 @@ impl Talk<'_> {
                         }
                     }
                 }
-                signal = interrupted(&mut self.interrupts) => match self.line {
+                signal = wait_for_interrupt(&mut self.interrupts) => match self.line {
                     // As with ssh, Ctrl-C leaves the line.
                     Some(_) if signal == SIGINT => self.close_line(),
                     // The daemon sees to the session's end.
@@ -491,11 +491,11 @@ impl Talk<'_> {
                     _ => return self.end_by(signal).await,
                 },
                 // The line begins again.
-                () = keyboard::continued(&mut self.line) => eprint!("{}", command_line::PROMPT),
-                () = left(self.launcher) => return self.end_by(SIGTERM).await,
+                () = keyboard::wait_for_continue(&mut self.line) => eprint!("{}", command_line::PROMPT),
+                () = wait_until_left(self.launcher) => return self.end_by(SIGTERM).await,
                 shown = self.echo.time_passes() => shown.context(WRITING)?,
                 () = next(&mut self.resized) => {
-                    self.echo.resized().context(WRITING)?;
+                    self.echo.resize().context(WRITING)?;
                     let (columns, rows, width, height) = size();
                     self.daemon.send(&Request::Resize(columns, rows, width, height)).await?;
                 }
@@ -524,7 +524,7 @@ impl Talk<'_> {
         tokio::select! {
             _ = ended => {}
             // Whoever asks again does not want to wait.
-            _ = interrupted(&mut self.interrupts) => {}
+            _ = wait_for_interrupt(&mut self.interrupts) => {}
         }
         Ok(self.die_of(signal))
     }
@@ -649,7 +649,7 @@ impl Talk<'_> {
     async fn step(&mut self, step: Step, escapes: &Option<EscapeFilter>) -> anyhow::Result<Option<Outcome>> {
         let action = match step {
             Step::Forward(bytes) => {
-                let shown = self.echo.typed(&bytes);
+                let shown = self.echo.type_bytes(&bytes);
                 self.daemon.send(&Request::Input(bytes)).await?;
                 shown.context(WRITING)?;
                 return Ok(None);
@@ -765,7 +765,7 @@ impl Talk<'_> {
                     Some(SIGINT | SHELL_INTERRUPTED)
                 ) =>
             {
-                _ = timeout(Duration::from_secs(1), interrupted(&mut self.interrupts)).await;
+                _ = timeout(Duration::from_secs(1), wait_for_interrupt(&mut self.interrupts)).await;
             }
             Ok(_) => {}
             Err(error) => {
@@ -796,9 +796,9 @@ impl Talk<'_> {
 const SHELL_INTERRUPTED: i32 = 128 + SIGINT;
 
 /// Done when whoever waits for a session of `-f` has gone before it began.
-async fn left(launcher: &mut Option<Launcher>) {
+async fn wait_until_left(launcher: &mut Option<Launcher>) {
     match launcher {
-        Some(launcher) => launcher.left().await,
+        Some(launcher) => launcher.wait_until_left().await,
         None => std::future::pending().await,
     }
 }
@@ -810,7 +810,7 @@ async fn next(signals: &mut Option<Signal>) {
     }
 }
 
-async fn interrupted(interrupts: &mut Option<Interrupts>) -> i32 {
+async fn wait_for_interrupt(interrupts: &mut Option<Interrupts>) -> i32 {
     match interrupts {
         Some(interrupts) => interrupts.next().await,
         None => std::future::pending().await,

@@ -153,7 +153,7 @@ impl Args {
             .await?;
         let (mut hosts, skipped) = (selection.targets, selection.skipped);
         for name in &self.destinations {
-            hosts.push(Host::named(name).with_context(|| format!("{name:?} is not a valid destination"))?);
+            hosts.push(Host::parse(name).with_context(|| format!("{name:?} is not a valid destination"))?);
         }
         if hosts.is_empty() {
             warn_of(&skipped);
@@ -169,7 +169,7 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 /// Takes `--to TARGET` from the end of a command.
-fn behind(command: &mut Vec<OsString>) -> Option<To> {
+fn split_target(command: &mut Vec<OsString>) -> Option<To> {
     let [_, .., option, target] = &**command else {
         return None;
     };
@@ -179,7 +179,7 @@ fn behind(command: &mut Vec<OsString>) -> Option<To> {
 }
 
 async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let to = args.to.take().or_else(|| behind(&mut args.command));
+    let to = args.to.take().or_else(|| split_target(&mut args.command));
     if args.fleet {
         return fleet::stream(&args, to, backend).await;
     }
@@ -385,7 +385,7 @@ impl Follower<'_> {
             if let Some(begun) = begun {
                 broken = None;
                 // One that has run for longer than it would now have to wait begins from the start.
-                if begun.elapsed() > backoff.after(u32::saturating_add(failures, 1)) {
+                if begun.elapsed() > backoff.pause_after(u32::saturating_add(failures, 1)) {
                     failures = 0;
                 }
             }
@@ -409,13 +409,15 @@ impl Follower<'_> {
             };
             if !again {
                 if let Some(sink) = &sink {
-                    sink.taken().await;
+                    sink.wait_until_taken().await;
                 }
                 return end.ok_or_else(|| anyhow::anyhow!(reason));
             }
             failures = u32::saturating_add(failures, 1);
             // Hosts that were lost together do not come back together.
-            let wait = backoff.after(failures).mul_f64(1.0 - rand::random::<f64>() / 2.0);
+            let wait = backoff
+                .pause_after(failures)
+                .mul_f64(1.0 - rand::random::<f64>() / 2.0);
             let retry = wait.as_secs_f64();
             self.view.tell(
                 name,
@@ -565,7 +567,7 @@ mod tests {
 
     #[test]
     fn each_host_has_its_own_target() {
-        let world = World::of("/here".into(), Default::default());
+        let world = World::from_parts("/here".into(), Default::default());
         let to: To = "fifo:logs/{host}.log".parse().unwrap();
         let target = to.of_host("a/../b", &world).unwrap();
         assert_eq!(target, Target::Fifo("/here/logs/a_.._b.log".into()));

@@ -19,7 +19,7 @@ use trunkline_request::tuning::{
 };
 use trunkline_text::Printable;
 
-use crate::ask::{Refused, ask, unexpected};
+use crate::ask::{Refused, ask, unexpected_reply};
 use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::commands::cp::size;
 use crate::commands::hosts::{HostArgs, NAMING_HOSTS, which_hosts};
@@ -51,7 +51,7 @@ struct Plan {
     #[arg(long)]
     full: bool,
     /// Time limit; 28 seconds by default.
-    #[arg(long, value_name = "TIME", value_parser = duration::within(Duration::from_secs(1)..=Duration::from_secs(86_400)))]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_within(Duration::from_secs(1)..=Duration::from_secs(86_400)))]
     time: Option<Duration>,
     /// Limit on the bytes moved; K, M and G are powers of 1,024; 8G by default.
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -97,7 +97,7 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             match measure(&target.name, host.clone(), plan, backend).await? {
                 Measured::All(report) => {
                     remember(host, backend, Some(report.choice.clone())).await?;
-                    plan.shown(&report, (!hosts.is_one()).then_some(&*target.name))
+                    plan.render(&report, (!hosts.is_one()).then_some(&*target.name))
                 }
                 Measured::Interrupted(signal) => {
                     interrupted.set(Some(signal));
@@ -122,7 +122,7 @@ fn measure_machine(json: bool, backend: &Backend) -> anyhow::Result<ExitCode> {
         let mut client = backend.connect(Daemon::Own).await?;
         match ask(&mut client, Request::MeasureMachine { each: EACH }, backend).await? {
             Reply::MachineMeasured(report) => Ok(report),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     })?;
     let mut out = std::io::stdout().lock();
@@ -150,14 +150,14 @@ fn print_local(
             let cells = rates.iter().map(|(_, bytes)| rate(Some(*bytes)));
             table.row(std::iter::once(short(algorithm).to_owned()).chain(cells));
         }
-        writeln!(out, "{}", table.drawn(width))?;
+        writeln!(out, "{}", table.draw(width))?;
     }
     let mut table = table(["KEY", "SIGNED/S", "VERIFIED/S"]);
     for row in &report.signatures {
         let [signed, verified] = [row.signed, row.verified].map(|rate| format!("{rate:.0}"));
         table.row([short(&row.algorithm).to_owned(), signed, verified]);
     }
-    write!(out, "{}", table.drawn(width))?;
+    write!(out, "{}", table.draw(width))?;
     Ok(())
 }
 
@@ -218,7 +218,7 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
                     None => Err(Refused(failure).into()),
                 };
             }
-            other => break Err(unexpected(&other)),
+            other => break Err(unexpected_reply(&other)),
         }
     };
     bar.finish_and_clear();
@@ -227,7 +227,7 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
 
 impl Plan {
     /// What is printed of the figures. `name`: that of one of several hosts.
-    fn shown(&self, report: &Report, name: Option<&str>) -> anyhow::Result<String> {
+    fn render(&self, report: &Report, name: Option<&str>) -> anyhow::Result<String> {
         if let Some(file) = &self.report {
             std::fs::write(file, page::page(report)?)
                 .with_context(|| format!("writing {}", file.display()))?;
@@ -269,7 +269,7 @@ async fn remember(host: HostRequest, backend: &Backend, choice: Option<Choice>) 
     };
     match ask(&mut client, Request::Tuned { host, choice }, backend).await? {
         Reply::Done => Ok(()),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -310,7 +310,7 @@ fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> 
         cells.push(mark(marks.cipher(row)));
         table.row(cells);
     }
-    write!(out, "\n{}", table.drawn(width))?;
+    write!(out, "\n{}", table.draw(width))?;
     let mut table = self::table(["REQUEST", "AT ONCE", "DOWN", "UP", ""]);
     for row in &report.requests {
         let mut cells = vec![BinaryBytes(row.size.into()).to_string(), row.depth.to_string()];
@@ -318,14 +318,14 @@ fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> 
         cells.push(mark(marks.request(row)));
         table.row(cells);
     }
-    write!(out, "\n{}", table.drawn(width))?;
+    write!(out, "\n{}", table.draw(width))?;
     let mut table = self::table(["SESSIONS", "DOWN", "", "UP", ""]);
     for row in &report.streams {
         let [down, up] = both(row.rates);
         let [chosen_down, chosen_up] = marks.streams(row).map(mark);
         table.row([row.streams.to_string(), down, chosen_down, up, chosen_up]);
     }
-    writeln!(out, "\n{}", table.drawn(width))?;
+    writeln!(out, "\n{}", table.draw(width))?;
     if !report.rsync.is_empty() {
         let mut table = self::table(["RSYNC", "FILE", "MEDIAN OF 3"]);
         for row in &report.rsync {
@@ -336,7 +336,7 @@ fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> 
                 format!("{median:.2} s"),
             ]);
         }
-        writeln!(out, "{}", table.drawn(width))?;
+        writeln!(out, "{}", table.draw(width))?;
     }
     for note in &report.notes {
         line(out, note.clone())?;

@@ -21,7 +21,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     fleet: bool,
     /// The time between two updates, from 100ms to 1m.
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::within(SHORTEST..=LONGEST))]
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::parse_within(SHORTEST..=LONGEST))]
     interval: Duration,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct ServeUiArgs {
     #[arg(long)]
     fleet: bool,
     /// The time between two updates, from 100ms to 1m.
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::within(SHORTEST..=LONGEST))]
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::parse_within(SHORTEST..=LONGEST))]
     interval: Duration,
     /// The port on 127.0.0.1; 0 for any that is free.
     #[arg(long, value_name = "PORT", default_value = "0")]

@@ -19,7 +19,7 @@ pub(crate) fn key(message: &str, names: &[&str]) -> String {
 }
 
 /// Messages with the same [`key`] as one: `…` stands where they differ.
-pub(crate) fn shown<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn fold<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
     let mut messages = messages.into_iter();
     let mut words: Vec<String> = match messages.next() {
         Some(first) => first.split(' ').map(str::to_owned).collect(),
@@ -28,7 +28,7 @@ pub(crate) fn shown<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
     for message in messages {
         for (word, other) in words.iter_mut().zip(message.split(' ')) {
             if word != other {
-                *word = word.replace(core(word), &shortened(core(word), core(other)));
+                *word = word.replace(core(word), &shorten(core(word), core(other)));
             }
         }
     }
@@ -36,7 +36,7 @@ pub(crate) fn shown<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Returns the common beginning of two words, up to the end of a name in a path or an address.
-fn shortened(one: &str, other: &str) -> String {
+fn shorten(one: &str, other: &str) -> String {
     let alike = one.char_indices().zip(other.chars());
     let alike = alike.take_while(|((_, one), other)| one == other);
     let end = alike
@@ -114,8 +114,8 @@ mod tests {
         ];
         for (one, other, both) in pairs {
             assert_eq!(key(one, &["web1"]), key(other, &["web2"]), "{one}");
-            assert_eq!(shown([one, other, one]), both);
-            assert_eq!(shown([one, one]), one);
+            assert_eq!(fold([one, other, one]), both);
+            assert_eq!(fold([one, one]), one);
         }
     }
 

@@ -131,7 +131,7 @@ mod tests {
     use super::super::tests::{failed, result};
     use super::*;
 
-    fn printed(results: &[HostResult], colours: Colours, width: Option<u16>) -> String {
+    fn print(results: &[HostResult], colours: Colours, width: Option<u16>) -> String {
         let mut out = Vec::new();
         for group in groups(results).expect("nothing is on disk") {
             group
@@ -154,7 +154,7 @@ mod tests {
             result("web03", Outcome::Exited(0), "6.12.0\n"),
             result("web05", Outcome::Exited(0), "6.12.0"),
         ];
-        insta::assert_snapshot!(forms(|width, colours| printed(&results, colours, width)));
+        insta::assert_snapshot!(forms(|width, colours| print(&results, colours, width)));
     }
 
     #[test]

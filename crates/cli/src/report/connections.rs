@@ -235,7 +235,7 @@ fn draw(shown: &[(&Column, Vec<String>)], rows: usize) -> String {
     for row in 0..rows {
         grid.row(shown.iter().map(|(_, values)| &values[row]));
     }
-    grid.drawn(None)
+    grid.draw(None)
 }
 
 fn rows(host: &HostReport) -> Vec<Row<'_>> {

@@ -9,7 +9,10 @@ use std::fmt::Write;
 /// Zero padding is kept: `01` and `10` fold to `[01,10]`, `1` and `10` to `[1,10]`. A name that holds a
 /// bracket, a comma or a space would not survive in an expression and stands by itself.
 pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
-    let names: BTreeSet<Pattern> = names.into_iter().map(|name| Pattern::of(name.as_ref())).collect();
+    let names: BTreeSet<Pattern> = names
+        .into_iter()
+        .map(|name| Pattern::from_name(name.as_ref()))
+        .collect();
     let mut patterns: Vec<Pattern> = names.into_iter().collect();
     let most_numbers = patterns
         .iter()
@@ -18,7 +21,7 @@ pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String 
         .unwrap_or(0);
     // The last number varies fastest in names that people choose: rack1n01, rack1n02, … rack2n01.
     for place in (0..most_numbers).rev() {
-        patterns = merged(patterns, place);
+        patterns = merge(patterns, place);
     }
     let folded: Vec<String> = patterns.iter().map(Pattern::expression).collect();
     folded.join(",")
@@ -26,7 +29,7 @@ pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String 
 
 /// Returns the key that sorts names as people count: web2 before web10.
 pub(crate) fn natural(name: &str) -> impl Ord + use<> {
-    Pattern::of(name)
+    Pattern::from_name(name)
 }
 
 /// A name, or several that differ in nothing but numbers: the product of its number sets.
@@ -49,7 +52,7 @@ struct Numbers {
 const MAX_DIGITS: usize = 18;
 
 impl Pattern {
-    fn of(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         let mut pattern = Self {
             texts: vec![String::new()],
             numbers: Vec::new(),
@@ -126,7 +129,7 @@ impl Numbers {
 }
 
 /// Unites the patterns that differ only in the number at `place`.
-fn merged(patterns: Vec<Pattern>, place: usize) -> Vec<Pattern> {
+fn merge(patterns: Vec<Pattern>, place: usize) -> Vec<Pattern> {
     let mut united = BTreeMap::<(Vec<String>, Vec<Numbers>), BTreeMap<usize, BTreeSet<u64>>>::new();
     let mut others = Vec::new();
     for mut pattern in patterns {

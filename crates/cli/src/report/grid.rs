@@ -35,7 +35,7 @@ impl Grid {
     }
 
     /// The table, not wider than `width`, which is the terminal's in columns; `None` not to wrap. Ends in a newline.
-    pub(crate) fn drawn(mut self, width: Option<u16>) -> String {
+    pub(crate) fn draw(mut self, width: Option<u16>) -> String {
         if let Some(width) = width {
             // The space behind the last column is not printed.
             self.0
@@ -132,7 +132,7 @@ mod tests {
             let mut grid = Grid::new(["NAME", "N", "WORDS"]).numbers([1]);
             grid.row(["a", "1", "one two three"]);
             grid.row(["b", "10", "four"]);
-            grid.drawn(width)
+            grid.draw(width)
         };
         assert_eq!(
             drawn(Some(22)),

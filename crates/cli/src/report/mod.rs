@@ -108,7 +108,7 @@ fn joined(outcomes: &[&Outcome]) -> Option<Outcome> {
     });
     let mut joined = (*outcomes.first()?).clone();
     if let Outcome::Failed { message, .. } = &mut joined {
-        *message = alike::shown(messages);
+        *message = alike::fold(messages);
     }
     Some(joined)
 }

@@ -51,7 +51,7 @@ fn table(results: &[HostResult], width: Option<u16>, commands: bool) -> String {
             error,
         ]));
     }
-    table.drawn(width)
+    table.draw(width)
 }
 
 /// Says how far each host of an interrupted run had come. Ends in a newline.

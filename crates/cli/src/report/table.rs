@@ -36,7 +36,7 @@ pub(crate) fn table(results: &[HostResult], width: Option<u16>, colours: Colours
             output(result)?,
         ]);
     }
-    let text = table.drawn(width);
+    let text = table.draw(width);
     let (header, rows) = text.split_once('\n').unwrap_or_default();
     Ok(format!("{}\n{rows}", colours.host(header)))
 }

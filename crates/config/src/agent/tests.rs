@@ -235,7 +235,7 @@ async fn agent_that_says(reply: Vec<u8>) -> (Agent, TempDir) {
     (Agent::connect(&path).await.unwrap(), directory)
 }
 
-fn framed(reply: &[u8]) -> Vec<u8> {
+fn frame(reply: &[u8]) -> Vec<u8> {
     Writer::new().string(reply).finish().to_vec()
 }
 
@@ -255,7 +255,7 @@ async fn an_impossible_length_is_refused_before_anything_is_allocated() {
 async fn a_list_longer_than_its_reply_is_refused() {
     for count in [1, MAX_IDENTITIES, MAX_IDENTITIES + 1, u32::MAX] {
         let reply = Writer::message(IDENTITIES_ANSWER).u32(count).finish();
-        let (mut agent, _directory) = agent_that_says(framed(&reply)).await;
+        let (mut agent, _directory) = agent_that_says(frame(&reply)).await;
         assert!(
             matches!(agent.identities().await, Err(AgentError::Malformed { .. })),
             "{count}"
@@ -267,7 +267,7 @@ async fn a_list_longer_than_its_reply_is_refused() {
 async fn a_signature_of_another_algorithm_is_refused() {
     let signature = Writer::new().string("ssh-rsa").string("x").finish();
     let reply = Writer::message(SIGN_RESPONSE).string(signature).finish();
-    let (mut agent, _directory) = agent_that_says(framed(&reply)).await;
+    let (mut agent, _directory) = agent_that_says(frame(&reply)).await;
     let signed = agent.sign(b"key", "rsa-sha2-512", b"data").await;
     assert!(
         matches!(signed, Err(AgentError::SignatureType { .. })),
@@ -301,7 +301,7 @@ proptest! {
     #[test]
     fn no_reply_panics_or_is_waited_for_after_its_end(reply: Vec<u8>, number: u8, is_framed: bool) {
         let reply = Writer::message(number).raw(&reply).finish();
-        let reply = if is_framed { framed(&reply) } else { reply.to_vec() };
+        let reply = if is_framed { frame(&reply) } else { reply.to_vec() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (mut agent, _directory) = agent_that_says(reply.clone()).await;

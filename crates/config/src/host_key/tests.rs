@@ -52,7 +52,7 @@ pub(super) fn trust(files: &[(&str, String)]) -> Trust {
 use StrictHostKeyChecking::{AcceptNew, Ask, No, Yes};
 const ALL: [StrictHostKeyChecking; 4] = [Yes, Ask, AcceptNew, No];
 
-fn decided(strict: StrictHostKeyChecking, trust: &Trust, presented: &[u8]) -> Decision {
+fn decision_for(strict: StrictHostKeyChecking, trust: &Trust, presented: &[u8]) -> Decision {
     decide(&policy(strict), trust, &SERVER, presented, 0)
 }
 
@@ -89,7 +89,7 @@ fn the_picture_of_a_key_is_the_one_that_ssh_keygen_draws() {
 fn a_known_key_is_accepted_by_every_policy() {
     let trust = trust(&[("user", line("host.example", &key(1)))]);
     for strict in ALL {
-        let Decision::Accept(accepted) = decided(strict, &trust, &key(1)) else {
+        let Decision::Accept(accepted) = decision_for(strict, &trust, &key(1)) else {
             panic!("{strict:?}")
         };
         assert!(!accepted.is_unverified && accepted.may_update);
@@ -101,12 +101,12 @@ fn a_known_key_is_accepted_by_every_policy() {
 fn an_unknown_host_is_refused_asked_about_or_remembered() {
     let none = Trust::default();
     assert!(matches!(
-        decided(Yes, &none, &key(1)),
+        decision_for(Yes, &none, &key(1)),
         Decision::Reject(HostKeyError::Unknown { .. })
     ));
-    assert!(matches!(decided(Ask, &none, &key(1)), Decision::Ask(_)));
+    assert!(matches!(decision_for(Ask, &none, &key(1)), Decision::Ask(_)));
     for strict in [AcceptNew, No] {
-        let Decision::AcceptAndRemember(accepted, remember) = decided(strict, &none, &key(1)) else {
+        let Decision::AcceptAndRemember(accepted, remember) = decision_for(strict, &none, &key(1)) else {
             panic!("{strict:?}")
         };
         // Nobody has vouched for this key, so it vouches for no other.
@@ -146,7 +146,7 @@ fn what_was_let_through_says_how_strict_a_rule_would_have_done_so_too() {
 fn a_changed_key_is_refused_with_the_line_and_the_way_out() {
     let trust = trust(&[("user", "# first\n".to_owned() + &line("host.example", &key(2)))]);
     for strict in [Yes, Ask, AcceptNew] {
-        let Decision::Reject(error) = decided(strict, &trust, &key(1)) else {
+        let Decision::Reject(error) = decision_for(strict, &trust, &key(1)) else {
             panic!("{strict:?}")
         };
         let said = error.to_string();
@@ -163,7 +163,7 @@ fn no_lets_changed_and_revoked_keys_through_as_unverified_and_remembers_nothing(
     for hosts in ["host.example", "@revoked host.example"] {
         let shown = if hosts.starts_with('@') { key(2) } else { key(1) };
         let trust = trust(&[("user", line(hosts, &key(2)))]);
-        let Decision::Accept(accepted) = decided(No, &trust, &shown) else {
+        let Decision::Accept(accepted) = decision_for(No, &trust, &shown) else {
             panic!("{hosts}")
         };
         assert!(accepted.is_unverified && !accepted.may_update);
@@ -266,7 +266,7 @@ fn a_short_rsa_key_is_refused_even_if_it_is_known() {
         .mpint(&[0xc1; 128])
         .finish();
     let trust = trust(&[("user", line("host.example", &rsa))]);
-    let decision = decided(No, &trust, &rsa);
+    let decision = decision_for(No, &trust, &rsa);
     assert!(
         matches!(
             decision,
@@ -316,7 +316,7 @@ fn the_address_is_checked_where_that_is_asked_for() {
     };
     assert_eq!(accepted.warnings.len(), 1);
     // Without CheckHostIP the address does not matter.
-    assert!(matches!(decided(Yes, &others, &key(1)), Decision::Accept(_)));
+    assert!(matches!(decision_for(Yes, &others, &key(1)), Decision::Accept(_)));
 }
 
 /// Gives prepared answers and keeps the questions.
@@ -337,9 +337,9 @@ impl Prompter for Script {
     }
 }
 
-async fn answered(answers: &[&'static str]) -> (Decision, Vec<String>) {
+async fn answer(answers: &[&'static str]) -> (Decision, Vec<String>) {
     let trust = trust(&[("user", line("other.example", &key(1)))]);
-    let Decision::Ask(question) = decided(Ask, &trust, &key(1)) else {
+    let Decision::Ask(question) = decision_for(Ask, &trust, &key(1)) else {
         panic!("no question")
     };
     let script = Script::new(answers);
@@ -351,7 +351,7 @@ async fn answered(answers: &[&'static str]) -> (Decision, Vec<String>) {
 async fn yes_and_the_fingerprint_go_on_and_let_the_key_vouch_for_others() {
     let print: &'static str = Box::leak(fingerprint(&key(1)).into_boxed_str());
     for answers in [&["yes"][..], &[" YES "], &[print], &["what", "y", "yes"]] {
-        let (decision, asked) = answered(answers).await;
+        let (decision, asked) = answer(answers).await;
         assert!(matches!(decision, Decision::AcceptAndRemember(ref accepted, _) if accepted.may_update));
         assert!(asked[0].contains("user:1: other.example"), "{}", asked[0]);
         assert!(
@@ -365,14 +365,14 @@ async fn yes_and_the_fingerprint_go_on_and_let_the_key_vouch_for_others() {
 #[tokio::test]
 async fn everything_else_ends_the_connection_and_no_script_is_asked_for_ever() {
     for answers in [&["no"][..], &[""], &[], &["maybe"; 100]] {
-        let (decision, asked) = answered(answers).await;
+        let (decision, asked) = answer(answers).await;
         assert!(matches!(
             decision,
             Decision::Reject(HostKeyError::NotConfirmed { .. })
         ));
         assert!(asked.len() <= MAX_ATTEMPTS);
     }
-    let Decision::Ask(question) = decided(Ask, &Trust::default(), &key(1)) else {
+    let Decision::Ask(question) = decision_for(Ask, &Trust::default(), &key(1)) else {
         panic!()
     };
     assert!(matches!(question.put_to(&Never).await, Decision::Reject(_)));
@@ -411,7 +411,7 @@ fn decided_with_ca(presented: &[u8], ca: &[u8], server: &Server<'_>, now: u64) -
     decide(&policy(Yes), &trust, server, presented, now)
 }
 
-fn refused(decision: Decision) -> CertificateRefusal {
+fn refusal_of(decision: Decision) -> CertificateRefusal {
     match decision {
         Decision::Reject(HostKeyError::Unknown {
             refusal: Some(refusal),
@@ -471,7 +471,7 @@ fn a_certificate_has_to_be_good_in_every_respect() {
         name: "other.example",
         ..SERVER
     };
-    let refusal = |decision| refused(decision);
+    let refusal = |decision| refusal_of(decision);
     assert!(matches!(
         refusal(decided_with_ca(&shown, &ca, &SERVER, 1_500_000_000)),
         CertificateRefusal::NotYetValid { .. }
@@ -574,6 +574,6 @@ proptest! {
             false => presented.into(),
         };
         let trust = trust(&[("user", line("*", &key(1)) + &line("@cert-authority *", &key(2)))]);
-        prop_assert!(matches!(decided(Yes, &trust, &presented), Decision::Reject(_)));
+        prop_assert!(matches!(decision_for(Yes, &trust, &presented), Decision::Reject(_)));
     }
 }

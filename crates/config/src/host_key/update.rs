@@ -23,7 +23,7 @@ pub struct UnprovenKeys(Vec<Bytes>);
 impl UnprovenKeys {
     /// The plain keys in `advertised`, the payload of a `hostkeys-00@openssh.com` request behind `want_reply`. `None` if it
     /// is damaged, too long or names a key twice.
-    pub fn listed(advertised: &[u8]) -> Option<Self> {
+    pub fn parse_advertised(advertised: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(advertised);
         let mut keys: Vec<Bytes> = Vec::new();
         while !reader.is_empty() {
@@ -130,7 +130,7 @@ impl KeyUpdate {
         advertised: &[u8],
         algorithms: &[S],
     ) -> Option<Self> {
-        let offered = UnprovenKeys::listed(advertised)?;
+        let offered = UnprovenKeys::parse_advertised(advertised)?;
         let listed: Vec<&Bytes> = offered
             .0
             .iter()
@@ -228,12 +228,12 @@ pub struct ProvenUpdate {
 
 impl ProvenUpdate {
     /// The keys that will be added.
-    pub fn added(&self) -> &[Bytes] {
+    pub fn keys_to_add(&self) -> &[Bytes] {
         &self.add
     }
 
     /// The keys that will be removed.
-    pub fn removed(&self) -> &[Bytes] {
+    pub fn keys_to_remove(&self) -> &[Bytes] {
         &self.remove
     }
 
@@ -424,7 +424,10 @@ mod tests {
         let proven = update
             .prove(b"id", "ssh-ed25519", &host.proof(b"id", "rsa-sha2-256"))
             .unwrap();
-        assert_eq!((proven.added().len(), proven.removed()), (2, &[key(7)][..]));
+        assert_eq!(
+            (proven.keys_to_add().len(), proven.keys_to_remove()),
+            (2, &[key(7)][..])
+        );
         assert!(
             proven.question().contains("new RSA key SHA256:"),
             "{}",

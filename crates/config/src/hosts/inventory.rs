@@ -146,7 +146,7 @@ impl Inventory {
         let all = inventory.groups.entry("all".into()).or_default();
         all.children.extend(outer);
         let mut known = BTreeSet::new();
-        let listed = inventory.below("all");
+        let listed = inventory.hosts_below("all");
         let others = inventory
             .groups
             .values()
@@ -163,7 +163,9 @@ impl Inventory {
             .get("_meta")
             .and_then(|meta| meta.get("hostvars")?.as_object());
         for (host, variables) in variables.into_iter().flatten() {
-            inventory.variables.insert(host.clone(), kept(variables));
+            inventory
+                .variables
+                .insert(host.clone(), connection_variables(variables));
         }
         Ok(inventory)
     }
@@ -183,7 +185,10 @@ impl Inventory {
             chosen.retain(|host| limit.contains(host));
         }
         let mut selection = Selection {
-            unmatched: unmatched.into_iter().map(|part| self.unmatched(part)).collect(),
+            unmatched: unmatched
+                .into_iter()
+                .map(|part| self.to_unmatched(part))
+                .collect(),
             ..Selection::default()
         };
         for name in self.hosts.iter().filter(|host| chosen.contains(host.as_str())) {
@@ -211,7 +216,7 @@ impl Inventory {
         variables
     }
 
-    fn unmatched(&self, part: String) -> Unmatched {
+    fn to_unmatched(&self, part: String) -> Unmatched {
         let names = self.hosts.iter().chain(self.groups.keys()).map(String::as_str);
         let near = nearest(part.trim_start_matches(['!', '&']), names);
         Unmatched {
@@ -230,12 +235,12 @@ impl Inventory {
     fn members(&self, name: &str) -> Vec<&str> {
         match name {
             "all" => self.hosts.iter().map(String::as_str).collect(),
-            _ => self.below(name),
+            _ => self.hosts_below(name),
         }
     }
 
     /// The hosts of a group and of all groups below it, each once.
-    fn below(&self, name: &str) -> Vec<&str> {
+    fn hosts_below(&self, name: &str) -> Vec<&str> {
         let mut known = BTreeSet::new();
         let groups = self.groups_below(name).into_iter();
         let hosts = groups.flat_map(|name| self.groups[name].hosts.iter().map(String::as_str));
@@ -326,11 +331,11 @@ fn defaults(json: &[u8]) -> Result<Variables, Problem> {
         let (_, variable) = OPTIONS.iter().find(|(name, _)| *name == option.name)?;
         Some((variable.to_string(), option.value))
     });
-    Ok(kept(&Value::Object(variables.collect())))
+    Ok(connection_variables(&Value::Object(variables.collect())))
 }
 
 /// Those of a host's variables that decide how it is reached; they are scalars.
-fn kept(variables: &Value) -> Variables {
+fn connection_variables(variables: &Value) -> Variables {
     let known = variables
         .as_object()
         .into_iter()

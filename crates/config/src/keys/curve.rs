@@ -16,7 +16,7 @@ pub(super) enum Curve {
 impl Curve {
     pub(super) const ALL: [Self; 3] = [Self::P256, Self::P384, Self::P521];
 
-    pub(super) fn named(name: &[u8]) -> Option<Self> {
+    pub(super) fn from_name(name: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|curve| curve.name().as_bytes() == name)
@@ -47,8 +47,8 @@ impl Curve {
     }
 
     /// `scalar` at the curve's full length: files keep it without its leading zero bytes.
-    pub(super) fn padded(self, scalar: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-        let scalar = trimmed(scalar);
+    pub(super) fn pad_scalar(self, scalar: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let scalar = trim_zeros(scalar);
         let len = match self {
             Self::P256 => 32,
             Self::P384 => 48,
@@ -61,6 +61,6 @@ impl Curve {
 }
 
 /// A number without leading zero bytes.
-pub(super) fn trimmed(number: &[u8]) -> &[u8] {
+pub(super) fn trim_zeros(number: &[u8]) -> &[u8] {
     &number[number.iter().position(|b| *b != 0).unwrap_or(number.len())..]
 }

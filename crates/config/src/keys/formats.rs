@@ -377,7 +377,7 @@ fn read_openssh_secret(reader: &mut Reader<'_>) -> Result<Secret, Option<Fault>>
         }
         _ => {
             let curve = reader.string().map_err(|_| None)?;
-            let curve = Curve::named(curve).filter(|curve| curve.key_type() == algorithm);
+            let curve = Curve::from_name(curve).filter(|curve| curve.key_type() == algorithm);
             let curve = curve.ok_or_else(|| Some(Fault::Unsupported(algorithm.to_owned())))?;
             let point = reader.string().map_err(|_| None)?.to_vec();
             let scalar = Zeroizing::new(reader.mpint().map_err(|_| None)?.to_vec());

@@ -1,6 +1,6 @@
 //! A private key that is ready to sign.
 
-use super::curve::trimmed;
+use super::curve::trim_zeros;
 use super::formats::{Fault, Secret};
 use super::{KeyError, PublicKey, fingerprint, public_key_algorithms};
 use aws_lc_rs::rand::SystemRandom;
@@ -130,7 +130,7 @@ impl PrivateKey {
                 ("ssh-ed25519", blob, Signer::Ed25519(key), encoded)
             }
             Secret::Ecdsa { curve, scalar, point } => {
-                let padded = curve.padded(scalar).ok_or(INCONSISTENT)?;
+                let padded = curve.pad_scalar(scalar).ok_or(INCONSISTENT)?;
                 let key = EcdsaKeyPair::from_private_key_and_public_key(curve.signing(), &padded, point)
                     .map_err(|_| INCONSISTENT)?;
                 let blob = Writer::new()
@@ -146,7 +146,7 @@ impl PrivateKey {
                 )
             }
             Secret::Rsa { n, e, d, iqmp, p, q } => {
-                let (n, e) = (trimmed(n), trimmed(e));
+                let (n, e) = (trim_zeros(n), trim_zeros(e));
                 let bits = n.len() * 8 - n.first().map_or(0, |top| top.leading_zeros() as usize);
                 if !(MIN_RSA_BITS..=MAX_RSA_BITS).contains(&bits) {
                     return Err(Fault::RsaSize(bits));
@@ -230,7 +230,7 @@ fn secret_fields(fields: &[Field<'_>]) -> Zeroizing<Vec<u8>> {
         let (pad, bytes): (&[u8], &[u8]) = match field {
             Field::String(bytes) => (&[], bytes),
             Field::Mpint(number) => {
-                let number = trimmed(number);
+                let number = trim_zeros(number);
                 // RFC 4251 section 5: a leading zero keeps a set top bit from being a sign.
                 if number.first().is_some_and(|top| top & 0x80 != 0) {
                     (&[0], number)

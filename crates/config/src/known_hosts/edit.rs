@@ -234,10 +234,10 @@ impl Locked {
             (&self.file)
                 .take(MAX_FILE + 1)
                 .read_to_end(&mut content)
-                .map_err(self.failed("read"))?;
+                .map_err(self.io_error("read"))?;
             if content.len() as u64 > MAX_FILE {
                 let source = io::Error::new(io::ErrorKind::FileTooLarge, "the file is larger than 64 MiB");
-                return Err(self.failed("read")(source));
+                return Err(self.io_error("read")(source));
             }
         }
         Ok(content)
@@ -245,18 +245,18 @@ impl Locked {
 
     /// Writes `text` at the end in one call, so that no other writer's line ends up inside it.
     fn append(&mut self, text: &[u8]) -> Result<(), KnownHostsError> {
-        self.file.write_all(text).map_err(self.failed("write"))
+        self.file.write_all(text).map_err(self.io_error("write"))
     }
 
     /// Puts a file with the content `text` in the place of this one.
     fn replace(&mut self, text: &[u8]) -> Result<(), KnownHostsError> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
-        let old = self.file.metadata().map_err(self.failed("read"))?;
+        let old = self.file.metadata().map_err(self.io_error("read"))?;
         let mut new = tempfile::Builder::new()
             .prefix(".known_hosts.")
             .tempfile_in(directory)
-            .map_err(self.failed("write beside"))?;
-        new.write_all(text).map_err(self.failed("write"))?;
+            .map_err(self.io_error("write beside"))?;
+        new.write_all(text).map_err(self.io_error("write"))?;
         let (uid, gid) = (
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
@@ -270,14 +270,14 @@ impl Locked {
         let mode = Permissions::from_mode(old.permissions().mode() & 0o7777);
         new.as_file()
             .set_permissions(mode)
-            .map_err(self.failed("write"))?;
-        new.as_file().sync_all().map_err(self.failed("write"))?;
+            .map_err(self.io_error("write"))?;
+        new.as_file().sync_all().map_err(self.io_error("write"))?;
         new.persist(&self.path)
-            .map_err(|error| self.failed("replace")(error.error))?;
+            .map_err(|error| self.io_error("replace")(error.error))?;
         Ok(())
     }
 
-    fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> KnownHostsError + use<> {
+    fn io_error(&self, action: &'static str) -> impl FnOnce(io::Error) -> KnownHostsError + use<> {
         let file = self.path.clone();
         move |source| KnownHostsError::Io { action, file, source }
     }

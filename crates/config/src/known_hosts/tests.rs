@@ -24,34 +24,34 @@ fn line(hosts: &str, key: &[u8]) -> String {
     )
 }
 
-fn known(content: &str) -> KnownHosts {
+fn known_hosts_with(content: &str) -> KnownHosts {
     let mut known = KnownHosts::default();
     known.add_file(Path::new("hosts"), content.as_bytes());
     known
 }
 
-fn at(line: usize) -> Location {
+fn location_at(line: usize) -> Location {
     Location {
         file: Path::new("hosts").into(),
         line,
     }
 }
 
-fn trusted(line: usize) -> Verdict {
+fn trusted_at(line: usize) -> Verdict {
     Verdict::Trusted {
-        at: at(line),
+        at: location_at(line),
         without_port: false,
     }
 }
 
 #[test]
 fn a_host_is_trusted_by_its_own_key_only() {
-    let known = known(&(line("a.example,10.0.0.1", &key(1)) + &line("b.example", &key(2))));
-    assert_eq!(known.check("A.example", 22, None, &key(1)), trusted(1));
-    assert_eq!(known.check("10.0.0.1", 22, None, &key(1)), trusted(1));
+    let known = known_hosts_with(&(line("a.example,10.0.0.1", &key(1)) + &line("b.example", &key(2))));
+    assert_eq!(known.check("A.example", 22, None, &key(1)), trusted_at(1));
+    assert_eq!(known.check("10.0.0.1", 22, None, &key(1)), trusted_at(1));
     assert_eq!(known.check("c.example", 22, None, &key(1)), Verdict::Unknown);
     let changed = Verdict::Changed {
-        at: at(2),
+        at: location_at(2),
         known_type: "ssh-ed25519",
     };
     assert_eq!(known.check("b.example", 22, None, &key(1)), changed);
@@ -60,11 +60,11 @@ fn a_host_is_trusted_by_its_own_key_only() {
 #[test]
 fn the_line_named_for_a_changed_key_is_of_the_same_type_where_there_is_one() {
     let lines = line("a", &rsa_key(9)) + &line("a", &key(2)) + &line("a", &rsa_key(8));
-    let verdict = known(&lines).check("a", 22, None, &key(1));
+    let verdict = known_hosts_with(&lines).check("a", 22, None, &key(1));
     assert_eq!(
         verdict,
         Verdict::Changed {
-            at: at(2),
+            at: location_at(2),
             known_type: "ssh-ed25519"
         }
     );
@@ -72,23 +72,23 @@ fn the_line_named_for_a_changed_key_is_of_the_same_type_where_there_is_one() {
 
 #[test]
 fn negation_wins_over_every_wildcard() {
-    let known = known(&line("*.example,!bad.example,h?", &key(1)));
-    assert_eq!(known.check("good.example", 22, None, &key(1)), trusted(1));
+    let known = known_hosts_with(&line("*.example,!bad.example,h?", &key(1)));
+    assert_eq!(known.check("good.example", 22, None, &key(1)), trusted_at(1));
     assert_eq!(known.check("bad.example", 22, None, &key(1)), Verdict::Unknown);
-    assert_eq!(known.check("h1", 22, None, &key(1)), trusted(1));
+    assert_eq!(known.check("h1", 22, None, &key(1)), trusted_at(1));
     assert_eq!(known.check("h12", 22, None, &key(1)), Verdict::Unknown);
 }
 
 #[test]
 fn another_port_has_its_own_lines_and_falls_back_to_a_match_without_port() {
-    let known = known(&(line("[a]:2222", &key(1)) + &line("a", &key(2))));
-    assert_eq!(known.check("a", 2222, None, &key(1)), trusted(1));
+    let known = known_hosts_with(&(line("[a]:2222", &key(1)) + &line("a", &key(2))));
+    assert_eq!(known.check("a", 2222, None, &key(1)), trusted_at(1));
     assert!(matches!(
         known.check("a", 2222, None, &key(2)),
         Verdict::Changed { .. }
     ));
     let by_name = Verdict::Trusted {
-        at: at(2),
+        at: location_at(2),
         without_port: true,
     };
     assert_eq!(known.check("a", 2200, None, &key(2)), by_name);
@@ -97,28 +97,31 @@ fn another_port_has_its_own_lines_and_falls_back_to_a_match_without_port() {
 
 #[test]
 fn an_alias_replaces_name_and_port() {
-    let known = known(&line("cluster", &key(1)));
-    assert_eq!(known.check("node7", 2222, Some("Cluster"), &key(1)), trusted(1));
+    let known = known_hosts_with(&line("cluster", &key(1)));
+    assert_eq!(
+        known.check("node7", 2222, Some("Cluster"), &key(1)),
+        trusted_at(1)
+    );
     assert_eq!(known.check("node7", 22, None, &key(1)), Verdict::Unknown);
 }
 
 #[test]
 fn a_revoked_key_is_never_trusted_even_where_it_is_listed() {
-    let known = known(&(line("a", &key(1)) + &line("@revoked *", &key(1)) + &line("a", &key(2))));
+    let known = known_hosts_with(&(line("a", &key(1)) + &line("@revoked *", &key(1)) + &line("a", &key(2))));
     assert_eq!(
         known.check("a", 22, None, &key(1)),
-        Verdict::Revoked { at: at(2) }
+        Verdict::Revoked { at: location_at(2) }
     );
-    assert_eq!(known.check("a", 22, None, &key(2)), trusted(3));
+    assert_eq!(known.check("a", 22, None, &key(2)), trusted_at(3));
     assert_eq!(
         known.check("other", 2222, None, &key(1)),
-        Verdict::Revoked { at: at(2) }
+        Verdict::Revoked { at: location_at(2) }
     );
 }
 
 #[test]
 fn a_cert_authority_line_trusts_no_plain_key() {
-    let known = known(&line("@cert-authority *", &key(1)));
+    let known = known_hosts_with(&line("@cert-authority *", &key(1)));
     assert_eq!(known.check("a", 22, None, &key(1)), Verdict::Unknown);
     assert_eq!(
         known.key_types_for("a"),
@@ -134,8 +137,8 @@ fn bad_lines_are_skipped_and_kept_for_messages() {
     let content = "# comment\r\n\n1024 35 123456 old@rsa1\n@unknown a ssh-ed25519 AAAA\n|1|x|y ssh-rsa AAAA\n"
         .to_owned()
         + &line("a", &key(1)).replace('\n', " a comment\r\n") + "a ssh-rsa";
-    let known = known(&content);
-    assert_eq!(known.check("a", 22, None, &key(1)), trusted(6));
+    let known = known_hosts_with(&content);
+    assert_eq!(known.check("a", 22, None, &key(1)), trusted_at(6));
     let lines: Vec<String> = known.problems().map(ToString::to_string).collect();
     assert_eq!(lines.len(), 4, "{lines:?}");
     assert!(lines[0].starts_with("hosts:3: "), "{lines:?}");
@@ -145,7 +148,10 @@ fn bad_lines_are_skipped_and_kept_for_messages() {
 #[test]
 fn a_huge_line_is_skipped_and_the_next_one_read() {
     let content = "x".repeat(MAX_LINE + 1) + "\n" + &line("a", &key(1));
-    assert_eq!(known(&content).check("a", 22, None, &key(1)), trusted(2));
+    assert_eq!(
+        known_hosts_with(&content).check("a", 22, None, &key(1)),
+        trusted_at(2)
+    );
 }
 
 #[test]
@@ -156,7 +162,7 @@ fn algorithms_that_can_be_verified_come_first() {
         "ecdsa-sha2-nistp256",
         "rsa-sha2-512",
     ];
-    let order = |content: &str| known(content).order_algorithms("a", &offered);
+    let order = |content: &str| known_hosts_with(content).order_algorithms("a", &offered);
     assert_eq!(order(""), offered);
     assert_eq!(
         order(&line("a", &rsa_key(1))),
@@ -215,7 +221,7 @@ fn names_are_told_where_they_can_be_connected_to() {
         key = STANDARD.encode(key(1)),
         hash = STANDARD.encode([0; 20]),
     );
-    assert_eq!(known(&lines).names(), ["web1", "10.0.0.1"]);
+    assert_eq!(known_hosts_with(&lines).names(), ["web1", "10.0.0.1"]);
 }
 
 #[test]
@@ -256,7 +262,7 @@ proptest! {
 
     #[test]
     fn no_line_of_plausible_words_panics(words in "(@revoked |@cert-authority |\\|1\\|[A-Za-z0-9+/=|]{0,60} )?[a-z*?!,\\[\\]:]{0,20} (ssh-rsa|ssh-ed25519) [A-Za-z0-9+/=]{0,80}") {
-        known(&words).check("a", 22, None, b"x");
+        known_hosts_with(&words).check("a", 22, None, b"x");
     }
 
     #[test]

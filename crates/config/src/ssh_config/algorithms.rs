@@ -24,7 +24,7 @@ pub struct Algorithms {
 
 impl Algorithms {
     /// Those of this engine.
-    pub fn offered() -> Self {
+    pub fn all_supported() -> Self {
         let plain = |name: &&str| !is_certificate_algorithm(name);
         Self {
             kex: KexMethod::DEFAULT.iter().map(|kex| kex.name()).collect(),

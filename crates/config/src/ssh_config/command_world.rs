@@ -65,12 +65,12 @@ const PASSED_OVER: [&str; 22] = [
 
 impl CommandWorld {
     /// That of a caller, where ssh_config and arguments mention the variables that `is_mentioned` says.
-    pub(crate) fn of(world: &World, is_mentioned: impl Fn(&str) -> bool) -> Self {
+    pub(crate) fn from_world(world: &World, is_mentioned: impl Fn(&str) -> bool) -> Self {
         let mentioned = PASSED_OVER.into_iter().filter(|name| is_mentioned(name));
-        Self::with(world, mentioned.collect())
+        Self::from_mentioned(world, mentioned.collect())
     }
 
-    fn with(world: &World, mentioned: BTreeSet<&'static str>) -> Self {
+    fn from_mentioned(world: &World, mentioned: BTreeSet<&'static str>) -> Self {
         let mut hash = Context::new(&SHA256);
         let mut variables = 0;
         for (name, value) in &world.env {
@@ -102,7 +102,7 @@ impl CommandWorld {
     /// Returns whether the same commands, run for `world`, would see the same.
     #[must_use]
     pub fn is_that_of(&self, world: &World) -> bool {
-        Self::with(world, self.mentioned.clone()) == *self
+        Self::from_mentioned(world, self.mentioned.clone()) == *self
     }
 
     /// For the sharing key, and for people: no value of a variable but the shell's.
@@ -145,13 +145,13 @@ mod tests {
         }
     }
 
-    fn of(world: &World) -> CommandWorld {
-        CommandWorld::of(world, |_| false)
+    fn command_world(world: &World) -> CommandWorld {
+        CommandWorld::from_world(world, |_| false)
     }
 
     #[test]
     fn everything_that_a_command_may_go_by_counts() {
-        let plain = of(&world(&[("A", "1"), ("SHELL", "/bin/sh")]));
+        let plain = command_world(&world(&[("A", "1"), ("SHELL", "/bin/sh")]));
         for other in [
             world(&[("A", "2"), ("SHELL", "/bin/sh")]),
             world(&[("SHELL", "/bin/sh")]),
@@ -167,7 +167,7 @@ mod tests {
                 ..world(&[("A", "1"), ("SHELL", "/bin/sh")])
             },
         ] {
-            assert_ne!(of(&other), plain, "{other:?}");
+            assert_ne!(command_world(&other), plain, "{other:?}");
             assert!(!plain.is_that_of(&other), "{other:?}");
         }
     }
@@ -181,10 +181,10 @@ mod tests {
             cwd: directory.path().into(),
             ..world(&[("PWD", pwd.to_str().unwrap())])
         };
-        let plain = of(&with(directory.path()));
-        assert_ne!(of(&with(&link)), plain);
-        assert_eq!(of(&with(Path::new("/"))), plain);
-        assert_eq!(of(&with(Path::new("/no/such/directory"))), plain);
+        let plain = command_world(&with(directory.path()));
+        assert_ne!(command_world(&with(&link)), plain);
+        assert_eq!(command_world(&with(Path::new("/"))), plain);
+        assert_eq!(command_world(&with(Path::new("/no/such/directory"))), plain);
     }
 
     #[test]
@@ -196,21 +196,21 @@ mod tests {
             ("_", "/bin/trunkline"),
             ("TMUX_PANE", "%3"),
         ]);
-        assert_eq!(of(&one), of(&other));
-        assert!(of(&one).is_that_of(&other));
+        assert_eq!(command_world(&one), command_world(&other));
+        assert!(command_world(&one).is_that_of(&other));
     }
 
     #[test]
     fn a_variable_that_the_configuration_mentions_counts() {
         let mentioned =
-            |pane: &str| CommandWorld::of(&world(&[("TMUX_PANE", pane)]), |name| name == "TMUX_PANE");
+            |pane: &str| CommandWorld::from_world(&world(&[("TMUX_PANE", pane)]), |name| name == "TMUX_PANE");
         assert_ne!(mentioned("%1"), mentioned("%2"));
         assert!(!mentioned("%1").is_that_of(&world(&[("TMUX_PANE", "%2")])));
     }
 
     #[test]
     fn no_value_is_shown() {
-        let commands = of(&world(&[("TOKEN", "hunter2")]));
+        let commands = command_world(&world(&[("TOKEN", "hunter2")]));
         let shown = format!("{commands:?} {:?}", commands.explain());
         assert!(
             !shown.contains("hunter2") && shown.contains("1 variables"),

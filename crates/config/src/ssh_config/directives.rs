@@ -63,7 +63,7 @@ impl Row {
         }
     }
 
-    const fn shared(self) -> Self {
+    const fn share(self) -> Self {
         self
     }
 
@@ -447,11 +447,11 @@ directives! {
     without a field:
 
     // What the others are read with, and who is reached in any case.
-    "host", shared;
-    "hostname", shared;
-    "port", shared;
-    "proxyjump", shared;
-    "user", shared;
+    "host", share;
+    "hostname", share;
+    "port", share;
+    "proxyjump", share;
+    "user", share;
     // Whether windows are trusted (mux.c, `mux_session_confirm`).
     "forwardx11trusted", of_masters;
     "forwardx11timeout", of_masters;
@@ -480,7 +480,7 @@ directives! {
 
 impl Row {
     /// The directive of this name, in small letters.
-    pub(super) fn named(keyword: &str) -> Option<&'static Self> {
+    pub(super) fn by_name(keyword: &str) -> Option<&'static Self> {
         DIRECTIVES.iter().find(|row| row.keyword == keyword)
     }
 }
@@ -525,7 +525,7 @@ mod tests {
     fn a_directive_is_to_sharing_what_its_row_says_and_keeps_apart_where_it_says_nothing() {
         let usual = with_line("");
         let key = usual.sharing_key();
-        let shown = |config: &HostConfig, row: &Row| config.value_of(row.keyword).map(Shown::shown);
+        let shown = |config: &HostConfig, row: &Row| config.value_of(row.keyword).map(Shown::show);
         for row in DIRECTIVES.iter().filter(|row| shown(&usual, row).is_some()) {
             let others = VALUES
                 .iter()
@@ -566,7 +566,7 @@ mod tests {
     /// The guide's table: by what they are, the directives as ssh_config(5) writes them.
     fn table() -> String {
         let name = |row: &&Row| {
-            let known = trunkline_request::ssh_options::Directive::named(row.keyword);
+            let known = trunkline_request::ssh_options::Directive::by_name(row.keyword);
             known.map(|known| format!("`{}`", known.name))
         };
         let line = |what: &str, role: fn(&Row) -> bool| {

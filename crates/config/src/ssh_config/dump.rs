@@ -178,7 +178,7 @@ impl Fields {
     }
 
     /// Returns the directives that were not taken.
-    pub(crate) fn left(self) -> (Vec<Directive>, Vec<Directive>) {
+    pub(crate) fn into_unread(self) -> (Vec<Directive>, Vec<Directive>) {
         (self.left, self.not_understood)
     }
 }
@@ -234,7 +234,7 @@ mod tests {
         let mut fields = Fields::new(parse(b"port many\nport 22\nuser \xff\nmystery 1\n"));
         assert_eq!(fields.parse("port", |value| value.parse::<u16>().ok()), Some(22));
         assert_eq!(fields.text("user"), None);
-        let (left, not_understood) = fields.left();
+        let (left, not_understood) = fields.into_unread();
         assert_eq!(left.len(), 1);
         assert_eq!(not_understood.len(), 2);
     }

@@ -126,7 +126,7 @@ impl Sources {
     }
 
     /// Returns whether every file is still what it was.
-    pub(crate) fn unchanged(&self) -> bool {
+    pub(crate) fn is_unchanged(&self) -> bool {
         self.stamps
             .iter()
             .all(|(path, stamp)| stamp.still_describes(path))
@@ -167,7 +167,7 @@ impl Sources {
             return self.leave_unread();
         }
         // Stamped before it is read: a change in between makes the stamp wrong, never the answer stale.
-        self.stamps.push((path.into(), Stamp::of(path)));
+        self.stamps.push((path.into(), Stamp::read(path)));
         let mut text = Vec::new();
         let opened = File::open(path).and_then(|file| file.take(LONGEST_FILE + 1).read_to_end(&mut text));
         if opened.is_err() {
@@ -275,7 +275,7 @@ impl Sources {
                     self.leave_unread();
                     break;
                 }
-                self.stamps.push((directory.clone(), Stamp::of(&directory)));
+                self.stamps.push((directory.clone(), Stamp::read(&directory)));
                 for name in names_in(&directory).unwrap_or_default() {
                     // glob(3): a leading dot is matched by a dot only.
                     let hidden = name.starts_with('.') && !wanted.as_str().starts_with('.');
@@ -339,7 +339,7 @@ pub(crate) enum Stamp {
 const YOUNG: Duration = Duration::from_secs(2);
 
 impl Stamp {
-    pub(crate) fn of(path: &Path) -> Self {
+    pub(crate) fn read(path: &Path) -> Self {
         let Ok(metadata) = fs::metadata(path) else {
             return Self::Missing;
         };
@@ -568,7 +568,7 @@ mod tests {
         home.write("with space", "Host \"quoted\"\n");
         let sources = home.scan();
         assert_eq!(sources.aliases, ["a", "one", "tilde", "quoted"]);
-        assert!(!sources.volatile && sources.unchanged());
+        assert!(!sources.volatile && sources.is_unchanged());
         assert!(sources.variables.contains("WHERE"));
     }
 
@@ -598,21 +598,21 @@ mod tests {
         home.write("config", "Include conf.d/*\nInclude missing\n");
         fs::create_dir(home.directory.path().join(".ssh/conf.d")).unwrap();
         let before = home.scan();
-        assert!(before.unchanged());
+        assert!(before.is_unchanged());
         home.write("conf.d/new", "Host new\n");
-        assert!(!before.unchanged(), "a new file in a searched directory");
+        assert!(!before.is_unchanged(), "a new file in a searched directory");
         let before = home.scan();
         home.write("missing", "Host found\n");
-        assert!(!before.unchanged(), "a missing file that came");
+        assert!(!before.is_unchanged(), "a missing file that came");
         let before = home.scan();
         home.write("conf.d/new", "Host now\n");
         assert!(
-            !before.unchanged(),
+            !before.is_unchanged(),
             "the same length within the clock's granularity"
         );
         let before = home.scan();
         fs::remove_file(home.directory.path().join(".ssh/config")).unwrap();
-        assert!(!before.unchanged(), "a file that went");
+        assert!(!before.is_unchanged(), "a file that went");
     }
 
     #[test]

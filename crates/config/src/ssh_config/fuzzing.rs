@@ -19,7 +19,7 @@ pub fn dump(output: &[u8]) -> Vec<Directive> {
 
 /// Makes a host of what `ssh -G` printed, if it is one.
 pub fn host(output: &[u8]) -> Option<HostConfig> {
-    let world = World::of("/".into(), BTreeMap::new());
+    let world = World::from_parts("/".into(), BTreeMap::new());
     let account = Account {
         uid: 0,
         name: "user".into(),

@@ -95,7 +95,7 @@ impl HostConfig {
         around: &Surroundings<'_>,
     ) -> Result<Self, Option<ConfigError>> {
         let is_fixed =
-            |line: &&Directive| Row::named(&line.keyword).is_some_and(|row| row.is_fixed_by_master);
+            |line: &&Directive| Row::by_name(&line.keyword).is_some_and(|row| row.is_fixed_by_master);
         let fixed_by_master: Vec<_> = directives
             .iter()
             .filter(is_fixed)
@@ -144,8 +144,10 @@ impl HostConfig {
         config.kex_is_default = !default.kex.is_empty() && config.kex_algorithms == default.kex;
         config.host_key_order_is_free = config.host_key_algorithms.starts_with(&default.host_key)
             || is_subsequence(&config.host_key_algorithms, &default.host_key);
-        (config.unknown, config.not_understood) = fields.left();
-        config.unknown.retain(|line| Row::named(&line.keyword).is_none());
+        (config.unknown, config.not_understood) = fields.into_unread();
+        config
+            .unknown
+            .retain(|line| Row::by_name(&line.keyword).is_none());
         Ok(config)
     }
 
@@ -170,7 +172,7 @@ impl HostConfig {
     /// for those that share it.
     #[must_use]
     pub fn through_ssh(self: &Arc<Self>, world: &World) -> Arc<Self> {
-        let of_caller = || CommandWorld::of(world, |_| false);
+        let of_caller = || CommandWorld::from_world(world, |_| false);
         Arc::new(Self {
             commands: Some(self.commands.clone().unwrap_or_else(of_caller)),
             has_master: true,
@@ -211,7 +213,7 @@ fn explicit_directives() -> Vec<Directive> {
         cipher,
         mac,
         ..
-    } = Algorithms::offered();
+    } = Algorithms::all_supported();
     let directives: [(&str, String); 10] = [
         ("host", "-".into()),
         ("hostname", "-".into()),

@@ -35,7 +35,7 @@ impl Method {
 
     /// The method of this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.name() == name)
     }
 }
@@ -181,7 +181,10 @@ impl HostConfig {
         };
         let methods: Vec<Method> = match &self.preferred_authentications[..] {
             [] => Method::ALL.into(),
-            preferred => preferred.iter().filter_map(|name| Method::named(name)).collect(),
+            preferred => preferred
+                .iter()
+                .filter_map(|name| Method::from_name(name))
+                .collect(),
         };
         LogInTerms {
             methods: methods.into_iter().filter(allowed).collect(),
@@ -207,7 +210,7 @@ mod tests {
         config_of(&format!("host h\nhostname h\nuser u\nport 22\n{lines}\n")).log_in_terms()
     }
 
-    fn made(methods: &[Method], refused: &[Method], passes: StrictHostKeyChecking) -> LogIn {
+    fn log_in(methods: &[Method], refused: &[Method], passes: StrictHostKeyChecking) -> LogIn {
         LogIn {
             methods: methods.into(),
             refused: refused.into(),
@@ -223,10 +226,10 @@ mod tests {
 
     #[test]
     fn a_request_accepts_the_log_ins_that_it_would_have_made_itself() {
-        let by_key = made(&[PublicKey], &[], Yes);
-        let by_password = made(&[Password], &[PublicKey, KeyboardInteractive], Yes);
-        let by_two = made(&[PublicKey, KeyboardInteractive], &[], Yes);
-        let by_none = made(&[], &[], Yes);
+        let by_key = log_in(&[PublicKey], &[], Yes);
+        let by_password = log_in(&[Password], &[PublicKey, KeyboardInteractive], Yes);
+        let by_two = log_in(&[PublicKey, KeyboardInteractive], &[], Yes);
+        let by_none = log_in(&[], &[], Yes);
         // As core Ansible's ssh plugin has it where it is given no password.
         let ansible = "kbdinteractiveauthentication no\npasswordauthentication no\n\
                        preferredauthentications gssapi-with-mic,gssapi-keyex,hostbased,publickey";
@@ -262,7 +265,7 @@ mod tests {
             ),
             (
                 "preferredauthentications publickey,password",
-                &made(&[Password], &[], Yes),
+                &log_in(&[Password], &[], Yes),
                 Some(Objection::Untried(PublicKey)),
             ),
             ("batchmode yes", &by_password, None),
@@ -277,7 +280,7 @@ mod tests {
         for (asked, rule) in rules.iter().enumerate() {
             let terms = terms(&format!("stricthostkeychecking {}", rule.as_str()));
             for (checked, passes) in rules.iter().enumerate() {
-                let objection = terms.objection(&made(&[PublicKey], &[], *passes));
+                let objection = terms.objection(&log_in(&[PublicKey], &[], *passes));
                 let expected = (checked < asked).then_some(Objection::Unchecked(*passes));
                 assert_eq!(objection, expected, "{rule:?} {passes:?}");
             }

@@ -47,11 +47,11 @@ pub struct IdentityFile {
 }
 
 impl Shown for Vec<IdentityFile> {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         // A missing file is an error when the user named it.
         let one = |file: &IdentityFile| {
             let origin = if file.is_default { " (default)" } else { "" };
-            format!("{}{origin}", file.path.shown())
+            format!("{}{origin}", file.path.show())
         };
         self.iter().map(one).collect::<Vec<_>>().join(" ")
     }
@@ -73,13 +73,13 @@ pub struct LocalCommand(
 );
 
 impl Shown for Proxy {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         self.to_string()
     }
 }
 
 impl Shown for LocalCommand {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         self.0.clone()
     }
 }

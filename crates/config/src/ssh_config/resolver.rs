@@ -182,7 +182,7 @@ impl Answer {
         }
         let commands = self
             .runs_commands
-            .then(|| CommandWorld::of(world, |name| self.variables.contains_key(name)));
+            .then(|| CommandWorld::from_world(world, |name| self.variables.contains_key(name)));
         let mut last = lock(&self.complete);
         if let Some(last) = &*last
             && last.commands == commands
@@ -211,8 +211,8 @@ impl Answer {
                 .variables
                 .iter()
                 .all(|(name, value)| world.var(name) == value.as_deref())
-            && Stamp::of(&self.program.0) == self.program.1
-            && self.sources.unchanged()
+            && Stamp::read(&self.program.0) == self.program.1
+            && self.sources.is_unchanged()
     }
 }
 
@@ -259,7 +259,7 @@ async fn scan(request: &Request) -> Result<(Account, (PathBuf, Stamp), Sources),
             &scanned.world,
             config_file(&scanned.ssh_args).as_deref(),
         );
-        let stamp = Stamp::of(&program);
+        let stamp = Stamp::read(&program);
         Ok::<_, ConfigError>((account, (program, stamp), sources))
     })
     .await

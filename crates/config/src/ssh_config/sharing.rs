@@ -116,7 +116,7 @@ impl HostConfig {
                 self.jump.as_deref().map(explain_jump).unwrap_or_default(),
             ),
             // Jump hosts are resolved in turn, and from the file that -F named.
-            ("config file", self.config_file.shown()),
+            ("config file", self.config_file.show()),
         ];
         decides.extend(commands);
         decides.extend(self.explain_rows(Role::Shared));
@@ -129,7 +129,7 @@ impl HostConfig {
     /// The directives of a role, with their values.
     pub(super) fn explain_rows(&self, role: Role) -> impl Iterator<Item = (&'static str, String)> {
         let rows = DIRECTIVES.iter().filter(move |row| row.role == role);
-        rows.filter_map(|row| Some((row.keyword, self.value_of(row.keyword)?.shown())))
+        rows.filter_map(|row| Some((row.keyword, self.value_of(row.keyword)?.show())))
     }
 
     /// Returns the further settings that have to be equal for sessions to share a master of the system's ssh. What is

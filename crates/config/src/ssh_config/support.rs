@@ -179,7 +179,7 @@ impl HostConfig {
 
     fn value_if_set(&self, keyword: &str) -> Option<String> {
         let value = self.value_of(keyword).filter(|value| value.is_set())?;
-        Some(value.shown())
+        Some(value.show())
     }
 
     /// Returns the value of a directive, if only ssh can handle it.

@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    fn with<T>(test: impl FnOnce(&Tokens<'_>) -> T) -> T {
+    fn with_tokens<T>(test: impl FnOnce(&Tokens<'_>) -> T) -> T {
         let world = World {
             cwd: "/elsewhere".into(),
             umask: 0,
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_path_takes_every_connection_token_and_variables() {
-        with(|tokens| {
+        with_tokens(|tokens| {
             let path = tokens
                 .path("IdentityFile", "~/%%-%h-%n-%p-%r-%d-%i-%j-%k-%L-%l-%u-${V}-$V")
                 .unwrap();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_ssh_would_stop_at_is_an_error() {
-        with(|tokens| {
+        with_tokens(|tokens| {
             for value in ["%", "%z", "${V", "${UNSET}", "%T", "~nobody-of-that-name/x"] {
                 assert!(tokens.path("IdentityFile", value).is_err(), "{value}");
             }
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn commands_keep_what_belongs_to_the_shell() {
-        with(|tokens| {
+        with_tokens(|tokens| {
             let command = |value, allowed| tokens.command("x", value, allowed).unwrap();
             assert_eq!(
                 command("nc %h %p ${V} $?", Allowed::Proxy),
@@ -247,7 +247,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in any::<String>(), near in "[%${}hCpVé~/]{0,16}") {
-            with(|tokens| {
+            with_tokens(|tokens| {
                 let _ = tokens.path("x", &text);
                 let _ = tokens.path("x", &near);
                 let _ = tokens.command("x", &near, Allowed::Proxy);

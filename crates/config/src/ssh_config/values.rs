@@ -9,16 +9,16 @@ pub use trunkline_request::LogLevel;
 /// A directive's value, for people and for comparing it.
 pub(crate) trait Shown {
     /// Two values that are not the same are not shown the same.
-    fn shown(&self) -> String;
+    fn show(&self) -> String;
 
     /// Returns whether it is set to something that is not the absence of it.
     fn is_set(&self) -> bool {
-        !self.shown().is_empty()
+        !self.show().is_empty()
     }
 }
 
 impl Shown for bool {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         super::yes_or_no(*self)
     }
 
@@ -28,43 +28,43 @@ impl Shown for bool {
 }
 
 impl Shown for String {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         self.clone()
     }
 }
 
 /// In quotes and escaped, so that no two paths, and no two lists of paths, look alike.
 impl Shown for PathBuf {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         format!("{self:?}")
     }
 }
 
 impl Shown for Vec<PathBuf> {
-    fn shown(&self) -> String {
-        let list: Vec<_> = self.iter().map(Shown::shown).collect();
+    fn show(&self) -> String {
+        let list: Vec<_> = self.iter().map(Shown::show).collect();
         list.join(" ")
     }
 }
 
 impl Shown for Vec<String> {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         self.join(",")
     }
 }
 
 impl<T: Shown> Shown for Option<T> {
-    fn shown(&self) -> String {
-        self.as_ref().map(Shown::shown).unwrap_or_default()
+    fn show(&self) -> String {
+        self.as_ref().map(Shown::show).unwrap_or_default()
     }
 }
 
 impl Shown for ForwardAgent {
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         match self {
             Self::No => "no".into(),
             Self::Yes => "yes".into(),
-            Self::Socket(socket) => socket.shown(),
+            Self::Socket(socket) => socket.show(),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Shown for ForwardAgent {
 /// Types whose values are told apart by how they are displayed.
 macro_rules! displayed {
     ($($name:ty),*) => { $(impl Shown for $name {
-        fn shown(&self) -> String {
+        fn show(&self) -> String {
             self.to_string()
         }
     })* };
@@ -82,7 +82,7 @@ displayed!(u32, u8, RekeyLimit, IpQos);
 /// Types of directives that nobody compares.
 macro_rules! as_debugged {
     ($($name:ty),*) => { $(impl Shown for $name {
-        fn shown(&self) -> String {
+        fn show(&self) -> String {
             format!("{self:?}")
         }
     })* };
@@ -156,7 +156,7 @@ macro_rules! words {
         }
 
         impl Shown for $name {
-            fn shown(&self) -> String {
+            fn show(&self) -> String {
                 self.as_str().into()
             }
         }
@@ -465,7 +465,7 @@ impl Listen {
         if let Ok(port) = text.parse() {
             return Some(Self::Tcp { host: None, port });
         }
-        match bracketed(text) {
+        match parse_bracketed(text) {
             Some((host, port)) => Some(Self::Tcp {
                 host: Some(host.into()),
                 port,
@@ -529,8 +529,8 @@ impl Forward {
     /// for from the end, and of two paths the second begins with a slash.
     pub(crate) fn parse(value: &str) -> Option<Self> {
         let (listen, target) = match value.rfind(" [").map(|at| value.split_at(at)) {
-            Some((listen, target)) if bracketed(target.trim()).is_some() => {
-                let (host, port) = bracketed(target.trim())?;
+            Some((listen, target)) if parse_bracketed(target.trim()).is_some() => {
+                let (host, port) = parse_bracketed(target.trim())?;
                 // readconf.c stores a dynamic forwarding as one to the host "socks", port 0.
                 let target = match (host, port) {
                     ("socks", 0) => ForwardTarget::Socks,
@@ -554,7 +554,7 @@ impl Forward {
 }
 
 /// `[host]:port`.
-fn bracketed(text: &str) -> Option<(&str, u16)> {
+fn parse_bracketed(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.strip_prefix('[')?.rsplit_once("]:")?;
     Some((host, port.parse().ok()?))
 }

@@ -188,7 +188,7 @@ impl Histogram {
     }
 
     /// The upper bound of a bucket: what it counts took less.
-    pub fn bound(bucket: usize) -> Duration {
+    pub fn upper_bound(bucket: usize) -> Duration {
         Duration::from_millis(1 << bucket)
     }
 
@@ -209,8 +209,11 @@ mod tests {
             let mut histogram = Histogram::default();
             histogram.observe(took);
             let bucket = histogram.counts.iter().position(|count| *count == 1).unwrap();
-            assert!(took < Histogram::bound(bucket), "{took:?}");
-            assert!(bucket == 0 || took >= Histogram::bound(bucket - 1), "{took:?}");
+            assert!(took < Histogram::upper_bound(bucket), "{took:?}");
+            assert!(
+                bucket == 0 || took >= Histogram::upper_bound(bucket - 1),
+                "{took:?}"
+            );
         }
         let mut histogram = Histogram::default();
         histogram.observe(Duration::MAX);

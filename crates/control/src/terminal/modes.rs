@@ -24,7 +24,7 @@ pub struct WindowSize {
 
 impl WindowSize {
     /// The size of the terminal that `terminal` refers to; all zero where it is none.
-    pub fn of(terminal: impl AsFd) -> Self {
+    pub fn read_from(terminal: impl AsFd) -> Self {
         tcgetwinsize(terminal).map_or_else(
             |_| Self::default(),
             |size| Self {
@@ -41,7 +41,7 @@ impl WindowSize {
 /// it is none, the list is empty but for its end mark, which is what ssh sends too.
 ///
 /// Call this before the terminal is put into raw mode, or give [`encode`] the modes it had before.
-pub fn of(terminal: impl AsFd) -> Vec<u8> {
+pub fn read_from(terminal: impl AsFd) -> Vec<u8> {
     tcgetattr(terminal).map_or_else(|_| vec![TTY_OP_END], |modes| encode(&modes))
 }
 
@@ -188,7 +188,7 @@ mod tests {
         modes.control_modes.remove(ControlModes::CSIZE);
         modes.control_modes.insert(ControlModes::CS8);
         tcsetattr(&slave, OptionalActions::Now, &modes).expect("a terminal takes modes");
-        let decoded = decode(&of(&slave));
+        let decoded = decode(&read_from(&slave));
         let expected = [
             (129, 115_200),
             (128, 115_200),
@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn what_is_no_terminal_has_no_modes_and_no_size() {
         let null = File::open("/dev/null").expect("/dev/null opens");
-        assert_eq!(of(&null), [TTY_OP_END]);
-        assert_eq!(WindowSize::of(&null), WindowSize::default());
+        assert_eq!(read_from(&null), [TTY_OP_END]);
+        assert_eq!(WindowSize::read_from(&null), WindowSize::default());
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         };
         tcsetwinsize(&slave, size).expect("a terminal takes a size");
         assert_eq!(
-            WindowSize::of(&slave),
+            WindowSize::read_from(&slave),
             WindowSize {
                 cols: 132,
                 rows: 50,

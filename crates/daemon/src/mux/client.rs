@@ -50,7 +50,7 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
     let mut client = Client {
         peer,
         activity: OfClient::new(&sockets.activities, &stream, true),
-        recorder: Recorder::of(&sockets.audit, &stream),
+        recorder: Recorder::for_stream(&sockets.audit, &stream),
         packets: Packets::new(stream),
         door: Door {
             sockets,

@@ -48,7 +48,7 @@ impl Forwards {
             return Ok(known.answer());
         }
         let entry = entry(Subject::forwarding(host.config(), asked.kind, &wanted));
-        let handle = trunkline_audit::opened(host, asked.kind, &wanted, &entry).await?;
+        let handle = trunkline_audit::open(host, asked.kind, &wanted, &entry).await?;
         let opened = Forwarding {
             asked,
             meant: wanted,

@@ -310,7 +310,7 @@ async fn serve(host: Host, recorder: Recorder, target: Option<Target>, peer: Pee
     let refused = match target {
         None => match host.open_session().await {
             Ok(session) => {
-                let entry = recorder.entry(Subject::of("session", name).at(host.config()));
+                let entry = recorder.entry(Subject::new("session", name).with_host(host.config()));
                 inside.session(peer, session, &entry).await;
                 return Ended {
                     channel,
@@ -321,9 +321,9 @@ async fn serve(host: Host, recorder: Recorder, target: Option<Target>, peer: Pee
         },
         Some(target) => {
             let entry = recorder.entry(
-                Subject::of("tunnel", name)
-                    .at(host.config())
-                    .to(target.to_string()),
+                Subject::new("tunnel", name)
+                    .with_host(host.config())
+                    .with_target(target.to_string()),
             );
             let connected = async {
                 entry.begin(|subject| subject).await?;
@@ -340,7 +340,7 @@ async fn serve(host: Host, recorder: Recorder, target: Option<Target>, peer: Pee
                     };
                 }
                 Err(error) => {
-                    entry.failed(&error);
+                    entry.fail(&error);
                     error
                 }
             }

@@ -55,7 +55,7 @@ impl Client<'_> {
         let (host, started) = match started {
             Ok(started) => started,
             Err(error) => {
-                entry.failed(&error);
+                entry.fail(&error);
                 let is_final = entry.is_refused();
                 return self.fail(id, &error, stderr, is_final).await;
             }
@@ -258,7 +258,7 @@ impl Client<'_> {
             return self.without_descriptors(id).await;
         };
         let door = self.door;
-        let entry = self.entry(Subject::of("tunnel", &door.socket.name()).to(target.to_string()));
+        let entry = self.entry(Subject::new("tunnel", &door.socket.name()).with_target(target.to_string()));
         let connected = async {
             match connect(door, target, &entry).await {
                 Err(error) if !matches!(error, Error::Refused { .. }) && !entry.is_refused() => {
@@ -275,7 +275,7 @@ impl Client<'_> {
         let (_host, stream) = match connected {
             Ok(connected) => connected,
             Err(error) => {
-                entry.failed(&error);
+                entry.fail(&error);
                 self.failed(&error);
                 return self.refuse(id, Stock::Tunnel, &error).await;
             }
@@ -412,14 +412,17 @@ async fn start(
         _ => {}
     }
     let spec = spec?;
-    observers.audit.begin(|subject| subject.at(host.config())).await?;
+    observers
+        .audit
+        .begin(|subject| subject.with_host(host.config()))
+        .await?;
     let started = spec.start(&host, door.engine(), observers).await?;
     Ok((host, started))
 }
 
 async fn connect(door: Door<'_>, target: &Address, entry: &Entry) -> Result<(Host, ChannelStream), Error> {
     let host = door.host().await?;
-    entry.begin(|subject| subject.at(host.config())).await?;
+    entry.begin(|subject| subject.with_host(host.config())).await?;
     let stream = match target {
         Address::Tcp { host: name, port } => host.direct_tcpip(name, *port, ("127.0.0.1", 0)).await?,
         Address::Socket(path) => host.direct_streamlocal(path).await?,
@@ -433,7 +436,7 @@ fn spec(request: &NewSession, terminal: Option<&Terminal>) -> Result<Spec, Error
     let pty = terminal.map(|terminal| Pty {
         term: request.term.clone(),
         size: terminal.size,
-        modes: modes::of(&terminal.fd),
+        modes: modes::read_from(&terminal.fd),
     });
     if request.subsystem && str::from_utf8(&request.command).is_err() {
         return Err(Error::Invalid("the subsystem's name is not UTF-8".into()));
@@ -475,7 +478,7 @@ impl Terminal {
 }
 
 fn size(fd: &OwnedFd) -> TerminalSize {
-    let size = WindowSize::of(fd);
+    let size = WindowSize::read_from(fd);
     TerminalSize {
         columns: size.cols,
         rows: size.rows,

@@ -338,7 +338,7 @@ impl Present {
                 "audit_lost_records",
                 "Records of the audit trail that were given up, because they could not be written",
                 None,
-                self.audit.lost(),
+                self.audit.lost_records(),
             ),
             (
                 "recordings_left_out",
@@ -375,7 +375,7 @@ mod tests {
             config: "c".into(),
         };
         let recordings = Recordings::start(&place, &engine).unwrap();
-        let metrics = Metrics::new(&engine, SystemTime::now(), &Audit::off(), &recordings);
+        let metrics = Metrics::new(&engine, SystemTime::now(), &Audit::disabled(), &recordings);
         metrics.session(&Program::Configured);
         metrics.copy(&Reply::Failed(Failure::new(ErrorKind::File, "it is full")));
         metrics.decline_mux(Stock::Up, Decline::Failed(ErrorKind::Configuration));

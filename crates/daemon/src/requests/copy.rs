@@ -80,7 +80,7 @@ pub(crate) async fn run(
         });
     entry
         .begin(|subject| match &host {
-            Some(host) => subject.at(host),
+            Some(host) => subject.with_host(host),
             None => subject,
         })
         .await?;

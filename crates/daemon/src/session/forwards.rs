@@ -160,8 +160,8 @@ impl<'a> Forwards<'a> {
     async fn open(&self, kind: ForwardKind, asked: Forward) -> Result<(), Error> {
         let mut standing = self.standing.lock().await;
         let subject = Subject::forwarding(self.host.config(), kind, &asked);
-        let entry = self.entry.beside(subject);
-        let handle = trunkline_audit::opened(self.host, kind, &asked, &entry).await?;
+        let entry = self.entry.another(subject);
+        let handle = trunkline_audit::open(self.host, kind, &asked, &entry).await?;
         if kind == ForwardKind::Remote && matches!(asked.listen, Listen::Tcp { port: 0, .. }) {
             let port = handle.port().unwrap_or_default();
             // ssh's words, which scripts look for.

@@ -83,7 +83,7 @@ impl<'a> Observers<'a> {
     /// It was carried over to a new connection.
     pub(crate) fn note_resumption(&self) {
         self.metrics.counters.sftp_resumed.add(1);
-        self.audit.resumed();
+        self.audit.note_resumed();
         self.activity.note_resumption();
     }
 

@@ -110,7 +110,7 @@ impl SystemSsh {
     ) -> Result<Reply, Error> {
         let (request, options) = (asked.request, self.options);
         let program = &request.program;
-        let refine = |subject: Subject| subject.at(&self.config).running(program).through_ssh();
+        let refine = |subject: Subject| subject.with_host(&self.config).running(program).through_ssh();
         asked.observers.audit.begin(refine).await?;
         if !request.answers {
             return crate::openssh::session(options, self.warm, request, fds, asked.replies, inputs).await;

@@ -251,7 +251,7 @@ impl<E: Events> Pump<'_, E> {
         let Some(exit) = end.exited().await else {
             return end.wait().await;
         };
-        self.running.observers.audit.exited(&exit);
+        self.running.observers.audit.note_exit(&exit);
         let mut over = pin!(end.wait());
         match tokio::time::timeout(BURST, &mut over).await {
             Ok(ended) => ended,

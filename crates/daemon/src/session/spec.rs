@@ -77,7 +77,7 @@ impl Spec {
 
     /// Completes its subject for the audit trail.
     pub(crate) fn refine(&self, subject: Subject, config: &HostConfig) -> Subject {
-        let subject = subject.at(config).running(&self.program);
+        let subject = subject.with_host(config).running(&self.program);
         match self.program {
             Program::Configured | Program::Exec(_) => subject.on_terminal(self.pty.is_some()),
             _ => subject,
@@ -95,7 +95,7 @@ impl Spec {
             observers.record_terminal(host.config(), pty, &self.program);
         }
         let session = host.start(&self.command).await?;
-        observers.audit.counted(&session.control);
+        observers.audit.count_session(&session.control);
         if self.leaves_running {
             session.control.leave_running();
         }

@@ -37,7 +37,7 @@ fn destination(sshd: &Sshd, directory: &Path, preference: Preference, args: &[&s
     let mut env: Vec<(OsString, OsString)> = current.env.into_iter().collect();
     env.push(("TRUNKLINE_DIR".into(), directory.into()));
     env.push(("LC_TOLD".into(), "by the world".into()));
-    let world = World::of(PathBuf::from("/"), env.into_iter().collect());
+    let world = World::from_parts(PathBuf::from("/"), env.into_iter().collect());
     let mut request = Request::new(sshd.alias().parse().unwrap(), Arc::new(world));
     request.ssh_args = vec!["-F".into(), sshd.ssh_config().into()];
     request.ssh_args.extend(args.iter().map(Into::into));

@@ -413,7 +413,7 @@ impl<'a> Authentication<'a> {
             preferred => preferred.iter().map(String::as_str).collect(),
         };
         for method in preferred {
-            let way = Way::named(method);
+            let way = Way::from_name(method);
             let is_left_out = self
                 .like
                 .as_ref()

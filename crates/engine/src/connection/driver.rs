@@ -251,7 +251,7 @@ impl Driver {
     pub(crate) fn finish(mut self, error: &Error) -> queue::Receiver<Op> {
         let ended_by = self.learn_of_refused_text(error);
         for (id, mut port) in self.ports.drain() {
-            let execution = execution(self.proto.started(id));
+            let execution = execution(self.proto.start_state(id));
             match ended_by.filter(|length| port.long_text == Some(*length)) {
                 Some(length) => end_port(&mut port, &error.clone().with_long_text(length), execution),
                 None => end_port(&mut port, error, execution),
@@ -666,7 +666,7 @@ impl Driver {
             }
             Op::Consumed { channel, len } => {
                 if let Some(id) = channel.id() {
-                    self.proto.consumed(id, len, Instant::now());
+                    self.proto.consume(id, len, Instant::now());
                 }
             }
             Op::Close { channel } => {
@@ -765,7 +765,7 @@ impl Driver {
     fn close(&mut self, id: ChannelId, why: &Error) {
         self.flush_typed(id);
         if let Some(mut port) = self.ports.remove(&id) {
-            let execution = execution(self.proto.started(id));
+            let execution = execution(self.proto.start_state(id));
             end_port(&mut port, why, execution);
             let runs = execution != Execution::DidNotStart && port.exit == ExitStatus::Unknown;
             if port.hangs_up && runs && !port.shared.leaves_running() {
@@ -1103,7 +1103,7 @@ impl Driver {
                         let error = self.refused(&port.what, 0, "the channel was closed");
                         let _ = started.send(match port.exit {
                             ExitStatus::Unknown => {
-                                Err(error.with_execution(execution(self.proto.started(id))))
+                                Err(error.with_execution(execution(self.proto.start_state(id))))
                             }
                             _ => Ok(()),
                         });
@@ -1159,7 +1159,7 @@ impl Driver {
         let taken = queue.is_some_and(|queue| queue.send_gathered(data).is_ok());
         // Nobody reads this stream: the server must not wait for its window.
         if !taken {
-            self.proto.consumed(id, len, Instant::now());
+            self.proto.consume(id, len, Instant::now());
         }
     }
 

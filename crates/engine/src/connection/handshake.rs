@@ -343,7 +343,7 @@ impl Handshake {
         address: Option<IpAddr>,
         proto: &trunkline_proto::Connection,
     ) -> HostKeyUpdates {
-        let negotiated = proto.negotiated();
+        let negotiated = proto.active_algorithms();
         HostKeyUpdates {
             verifier: self.login.verifier().cloned(),
             policy,
@@ -420,7 +420,7 @@ impl Attempt {
         let spread = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |now| now.subsec_nanos() % 512);
-        let pause = Self::PAUSES.after(self.number);
+        let pause = Self::PAUSES.pause_after(self.number);
         let delay = pause + pause * spread / 1024;
         Some((Self { number, ..self }, delay))
     }
@@ -688,7 +688,7 @@ impl LoggedIn {
         address: Option<SocketAddr>,
         begun: Instant,
     ) -> Option<ConnectionInfo> {
-        let negotiated = proto.negotiated()?;
+        let negotiated = proto.active_algorithms()?;
         let unverified = self.accepted.is_unverified;
         Some(ConnectionInfo {
             address,
@@ -877,7 +877,7 @@ async fn prove(
 
 /// Logs who the server is and what was agreed with it.
 fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection) {
-    let (Some(id), Some(agreed)) = (proto.server_id(), proto.agreed()) else {
+    let (Some(id), Some(agreed)) = (proto.server_id(), proto.agreed_algorithms()) else {
         return;
     };
     let log = |text: String| interaction.log(LogLevel::Debug1, &text);
@@ -907,7 +907,7 @@ fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection)
 /// such methods only.
 fn weak_crypto(host: &HostConfig, driver: &Driver) -> Option<&'static str> {
     let is_post_quantum = |name: &String| KexMethod::from_name(name).is_some_and(KexMethod::is_post_quantum);
-    let is_weak = !driver.proto.negotiated()?.kex.is_post_quantum();
+    let is_weak = !driver.proto.active_algorithms()?.kex.is_post_quantum();
     let warns =
         host.warn_weak_crypto == WeakCryptoWarning::Yes && host.kex_algorithms.iter().any(is_post_quantum);
     (warns && is_weak).then_some(

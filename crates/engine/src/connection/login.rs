@@ -116,7 +116,7 @@ pub struct Agreement {
 impl Agreement {
     pub(crate) fn of(proto: &trunkline_proto::Connection) -> Option<Self> {
         let server = proto.server_id()?;
-        let agreed = proto.agreed().or_else(|| proto.negotiated())?;
+        let agreed = proto.agreed_algorithms().or_else(|| proto.active_algorithms())?;
         Some(Self {
             server: server.as_str().to_owned(),
             greeting: proto.greeting().trim().to_owned(),

@@ -35,7 +35,7 @@ pub(super) struct HostKeyUpdates {
 impl HostKeyUpdates {
     /// Has the program told what keys the server can prove to have, if it wants to know.
     async fn tell(self, verifier: &dyn HostKeyVerifier, advertised: &[u8], incoming: &Incoming) {
-        let Some(listed) = UnprovenKeys::listed(advertised) else {
+        let Some(listed) = UnprovenKeys::parse_advertised(advertised) else {
             return;
         };
         let Some(request) = listed.proof_request() else {

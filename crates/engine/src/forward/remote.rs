@@ -133,7 +133,7 @@ impl Keeper {
         let mut failures = 0;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(PAUSES.after(failures)) => {}
+                () = tokio::time::sleep(PAUSES.pause_after(failures)) => {}
                 () = self.shared.stop.cancelled() => return None,
             }
             let error = match self.establish().await {
@@ -150,7 +150,7 @@ impl Keeper {
             }
             self.shared.tell(ForwardEvent::Retrying {
                 error,
-                after: PAUSES.after(failures),
+                after: PAUSES.pause_after(failures),
             });
         }
     }

@@ -989,7 +989,7 @@ impl Policy {
         lane.full = Some(Full {
             at: open,
             since,
-            until: now + Full::PAUSES.after(tries),
+            until: now + Full::PAUSES.pause_after(tries),
             tries,
         });
         let waited = now.saturating_duration_since(since);
@@ -1063,7 +1063,7 @@ impl Policy {
             Some(again) if again > now => again,
             _ => {
                 self.refusals += 1;
-                now + PAUSES.after(self.refusals)
+                now + PAUSES.pause_after(self.refusals)
             }
         };
         let news = self.again.is_none();

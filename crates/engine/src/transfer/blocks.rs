@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
-use trunkline_request::shell::quoted;
+use trunkline_request::shell::quote;
 
 use super::blocking::blocking;
 use super::path::{self, directory_and_name, shown};
@@ -203,13 +203,13 @@ fn script_of_whole(paths: &[Bytes]) -> Bytes {
         script.push(b'h');
         for (_, path) in usual {
             script.push(b' ');
-            script.extend(quoted(path));
+            script.extend(quote(path));
         }
         script.extend_from_slice(b" </dev/null 2>/dev/null\n");
     }
     for (nth, path) in special {
         script.extend_from_slice(format!("echo = {nth}; h 2>/dev/null <").as_bytes());
-        script.extend(quoted(path));
+        script.extend(quote(path));
         script.push(b'\n');
     }
     script.extend_from_slice(b"exit 0\n");
@@ -301,13 +301,13 @@ fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
         );
         for (path, _) in files {
             script.extend_from_slice(b"o ");
-            script.extend(quoted(path));
+            script.extend(quote(path));
             script.extend_from_slice(b" </dev/null\n");
         }
     }
     for (path, count) in files {
         script.extend_from_slice(b"b ");
-        script.extend(quoted(path));
+        script.extend(quote(path));
         script.extend_from_slice(format!(" {count} </dev/null\n").as_bytes());
     }
     // There are servers that never tell a command that its input has ended.

@@ -407,7 +407,7 @@ impl Sessions {
         let first = live + state.opening;
         let moves = state.moves;
         state.opening += missing;
-        let pause = PAUSES.after(state.failures);
+        let pause = PAUSES.pause_after(state.failures);
         drop(state);
         let origin = match origin {
             Origin::Host(host) if live > 0 => Origin::Host(host.in_background()),

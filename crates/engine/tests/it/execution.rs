@@ -235,7 +235,7 @@ async fn a_changed_host_key_is_no_server_to_send_a_command_to() {
 
 async fn first_request(wire: &mut Wire) -> std::io::Result<()> {
     let request = wire.expect(number::SERVICE_REQUEST).await?;
-    let service = Fields::of(&request).text()?;
+    let service = Fields::parse(&request).text()?;
     wire.send(&Payload::message(number::SERVICE_ACCEPT).string(service))
         .await?;
     wire.expect(number::USERAUTH_REQUEST).await.map(drop)
@@ -369,7 +369,7 @@ impl Then {
     async fn play(self, mut wire: Wire) -> std::io::Result<()> {
         wire.authenticate().await?;
         let open = wire.expect(number::CHANNEL_OPEN).await?;
-        let mut fields = Fields::of(&open);
+        let mut fields = Fields::parse(&open);
         fields.text()?;
         let channel = fields.uint32()?;
         if let Self::RefuseOpen = self {

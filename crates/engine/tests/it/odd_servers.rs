@@ -60,7 +60,7 @@ async fn a_server_that_passes_by_an_early_command_is_asked_in_steps_from_then_on
     assert_eq!(error.execution(), Execution::MayHaveStarted, "{error}");
     runs(&host, "second").await;
     assert!(knows(&engine, Lesson::NoPipelining) && !knows(&engine, Lesson::Sshd));
-    assert_eq!(server.executed(), ["second"]);
+    assert_eq!(server.executed_commands(), ["second"]);
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn each_command_runs_once_however_few_sessions_a_connection_has() {
         for word in &words {
             runs(&host, word).await;
         }
-        assert_eq!(server.executed(), words, "{oddity:?}");
+        assert_eq!(server.executed_commands(), words, "{oddity:?}");
         let together = (0..12).map(|n| {
             let host = host.clone();
             tokio::spawn(async move { runs(&host, &format!("together-{n}")).await })
@@ -81,7 +81,7 @@ async fn each_command_runs_once_however_few_sessions_a_connection_has() {
         for task in together.collect::<Vec<_>>() {
             task.await.unwrap();
         }
-        let mut executed = server.executed();
+        let mut executed = server.executed_commands();
         assert_eq!(executed.len(), 18, "{oddity:?}: {executed:?}");
         executed.sort();
         executed.dedup();
@@ -102,7 +102,7 @@ async fn many_commands_at_once_on_a_server_that_nobody_knows_all_run() {
         for task in together.collect::<Vec<_>>() {
             task.await.unwrap();
         }
-        assert_eq!(server.executed().len(), 12, "{oddity:?}");
+        assert_eq!(server.executed_commands().len(), 12, "{oddity:?}");
     }
 }
 

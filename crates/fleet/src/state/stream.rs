@@ -292,7 +292,7 @@ impl Streams {
         }
         let backoff = Backoff::new(resuming.first, resuming.longest);
         // One that has run for longer than it would now have to wait begins from the start.
-        if now.saturating_sub(since) > backoff.after(host.failures.saturating_add(1)) {
+        if now.saturating_sub(since) > backoff.pause_after(host.failures.saturating_add(1)) {
             host.failures = 0;
         }
         if matches!(end, RunEnd::HadEnded) {
@@ -315,7 +315,7 @@ impl Streams {
             None => {
                 // Hosts that were lost together do not come back together: less a part of up to half.
                 let part = u32::try_from(run.number.count.wrapping_mul(37) % 100).unwrap_or_default();
-                let pause = backoff.after(host.failures);
+                let pause = backoff.pause_after(host.failures);
                 Phase::Idle(now.saturating_add(pause - pause / 200 * part))
             }
         };

@@ -478,7 +478,7 @@ impl Job {
     }
 
     fn is_settled(&self) -> bool {
-        self.is_read && self.report.settled() >= self.report.hosts
+        self.is_read && self.report.settled_hosts() >= self.report.hosts
     }
 
     fn is_nameless(&self) -> bool {

@@ -28,12 +28,12 @@ impl TryFrom<String> for HostPattern {
 
 impl HostPattern {
     pub(crate) fn matches(&self, host: &str) -> bool {
-        globbed(&self.0, &host.to_ascii_lowercase(), |c| c != '.')
+        matches_glob(&self.0, &host.to_ascii_lowercase(), |c| c != '.')
     }
 
     /// The same where `*` and `?` stand for dots as well: what is denied is denied in every domain.
     pub(crate) fn encloses(&self, host: &str) -> bool {
-        globbed(&self.0, &host.to_ascii_lowercase(), |_| true)
+        matches_glob(&self.0, &host.to_ascii_lowercase(), |_| true)
     }
 
     /// The one host that it means, if it is not a pattern.
@@ -163,7 +163,7 @@ impl WordPattern {
     fn encloses(&self, word: &str) -> bool {
         match self {
             Self::Literal(literal) => literal == word,
-            Self::Glob(pattern) => globbed(&pattern.replace(STAR, "*"), word, |_| true),
+            Self::Glob(pattern) => matches_glob(&pattern.replace(STAR, "*"), word, |_| true),
         }
     }
 
@@ -203,7 +203,7 @@ fn globbed_word(pattern: &str, word: &str) -> bool {
 
 /// Returns whether a text is one of a pattern, in which `?` stands for one character that `wild` allows, and `*` for
 /// any number.
-fn globbed(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
+fn matches_glob(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
     // The states that the pattern can be in: offsets of its characters.
     let pattern: Vec<char> = pattern.chars().collect();
     let skip_stars = |mut states: BTreeSet<usize>| {
@@ -418,7 +418,7 @@ mod tests {
             let words = vec!["tool".to_owned(), "-x".to_owned(), word.clone()];
             if command("tool -x *").matches(&words) {
                 prop_assert!(!word.starts_with('-') && !word.contains('/'));
-                let sent = words::quoted(&words);
+                let sent = words::quote(&words);
                 prop_assert_eq!(words::parse(&sent).unwrap(), words);
             }
         }
@@ -426,7 +426,7 @@ mod tests {
         #[test]
         fn a_line_never_gains_words_by_being_sent(line in "tool -x [ -~]{0,24}") {
             if let Ok(words) = words::parse(&line) {
-                let sent = words::quoted(&words);
+                let sent = words::quote(&words);
                 prop_assert_eq!(command("tool -x *").matches(&words), command("tool -x *").matches(&words::parse(&sent).unwrap()));
             }
         }

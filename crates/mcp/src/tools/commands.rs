@@ -44,7 +44,7 @@ pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Do
             destinations.push(destination);
         }
     }
-    let (action, line) = ordered(&arguments)?;
+    let (action, line) = plan_action(&arguments)?;
     let wants: Vec<_> = destinations
         .iter()
         .map(|host| (host.clone(), action.clone()))
@@ -73,7 +73,7 @@ pub(crate) async fn run(call: &Call<'_>, arguments: arguments::Run) -> Result<Do
 }
 
 /// Returns the action, and its line for the far shell.
-fn ordered(arguments: &arguments::Run) -> Result<(Action, String), Problem> {
+fn plan_action(arguments: &arguments::Run) -> Result<(Action, String), Problem> {
     if arguments.shell {
         let line = arguments.command.clone();
         let is_bad = |c: char| c.is_control() && c != '\n' && c != '\t';
@@ -90,8 +90,8 @@ fn ordered(arguments: &arguments::Run) -> Result<(Action, String), Problem> {
     let words = words::parse(&arguments.command)
         .map_err(|error| Problem::new(format!("command: {error}; nothing was done")))?;
     let line = match arguments.sudo {
-        true => format!("sudo -n -- {}", words::quoted(&words)),
-        false => words::quoted(&words),
+        true => format!("sudo -n -- {}", words::quote(&words)),
+        false => words::quote(&words),
     };
     let sudo = arguments.sudo;
     Ok((Action::Run { words, sudo }, line))
@@ -106,7 +106,7 @@ async fn wait_for_all(
 ) -> Result<(), Problem> {
     let all = async {
         for job in jobs {
-            job.ended().await;
+            job.wait_for_end().await;
         }
     };
     tokio::pin!(all);
@@ -150,7 +150,7 @@ fn answer(call: &Call<'_>, jobs: &[Arc<Job>]) -> Result<Done, Problem> {
             ran.job.clear();
         }
         failed |= !ran.error.is_empty();
-        text.push_str(&told(&ran, &marks));
+        text.push_str(&render_ran(&ran, &marks));
         hosts.push(ran);
     }
     let mut done = Done::new(format!("{}\n{text}", marks.notice()), &answers::Run { hosts })?;
@@ -186,10 +186,10 @@ fn report(job: &Job, most: [usize; 2]) -> answers::Ran {
             },
         }
     });
-    ended(job, stdout, stderr)
+    answer_for(job, stdout, stderr)
 }
 
-fn ended(job: &Job, stdout: answers::Output, stderr: answers::Output) -> answers::Ran {
+fn answer_for(job: &Job, stdout: answers::Output, stderr: answers::Output) -> answers::Ran {
     let state = job.state();
     let (mut exit_status, mut signal, mut error) = (None, String::new(), String::new());
     match &state.end {
@@ -212,7 +212,7 @@ fn ended(job: &Job, stdout: answers::Output, stderr: answers::Output) -> answers
 }
 
 /// The same for people.
-fn told(ran: &answers::Ran, marks: &Marks) -> String {
+fn render_ran(ran: &answers::Ran, marks: &Marks) -> String {
     let mut text = format!("{}: {}", ran.host, ran.state);
     if let Some(status) = ran.exit_status {
         text.push_str(&format!(", exit status {status}"));
@@ -229,13 +229,13 @@ fn told(ran: &answers::Ran, marks: &Marks) -> String {
     text.push('\n');
     for (name, output) in [("stdout", &ran.stdout), ("stderr", &ran.stderr)] {
         if !output.text.is_empty() {
-            text.push_str(&marks.around(&format!("{} {name}", ran.host), &output.text));
+            text.push_str(&marks.wrap(&format!("{} {name}", ran.host), &output.text));
         }
     }
     text
 }
 
-fn found(call: &Call<'_>, id: &str) -> Result<Arc<Job>, Problem> {
+fn find_job(call: &Call<'_>, id: &str) -> Result<Arc<Job>, Problem> {
     call.state.jobs.find(id).ok_or_else(|| {
         Problem::new(
             "there is no such job: its output was given whole, or it ended more than ten minutes ago",
@@ -244,9 +244,9 @@ fn found(call: &Call<'_>, id: &str) -> Result<Arc<Job>, Problem> {
 }
 
 pub(crate) async fn follow(call: &Call<'_>, arguments: arguments::Follow) -> Result<Done, Problem> {
-    let job = found(call, &arguments.job)?;
+    let job = find_job(call, &arguments.job)?;
     let offsets = [arguments.stdout_offset, arguments.stderr_offset];
-    let has_more = || (0..2).any(|which| job.output(which).kept() > offsets[which]);
+    let has_more = || (0..2).any(|which| job.output(which).kept_bytes() > offsets[which]);
     let wait = Duration::from_secs(arguments.wait_seconds.min(LONGEST_WAIT).into());
     if !has_more() {
         let mut changes = job.changes();
@@ -273,7 +273,7 @@ pub(crate) async fn follow(call: &Call<'_>, arguments: arguments::Follow) -> Res
             text,
             encoding,
             total_bytes: spool.total(),
-            omitted_bytes: spool.total() - spool.kept(),
+            omitted_bytes: spool.total() - spool.kept_bytes(),
             next_offset,
         });
     }
@@ -282,15 +282,15 @@ pub(crate) async fn follow(call: &Call<'_>, arguments: arguments::Follow) -> Res
         outputs.pop().unwrap_or_default(),
     );
     let marks = Marks::new();
-    let ran = ended(&job, stdout, stderr);
-    Done::new(format!("{}\n{}", marks.notice(), told(&ran, &marks)), &ran)
+    let ran = answer_for(&job, stdout, stderr);
+    Done::new(format!("{}\n{}", marks.notice(), render_ran(&ran, &marks)), &ran)
 }
 
 pub(crate) async fn stop(call: &Call<'_>, arguments: &arguments::Stop) -> Result<Done, Problem> {
-    let job = found(call, &arguments.job)?;
+    let job = find_job(call, &arguments.job)?;
     job.stop();
-    job.ended().await;
+    job.wait_for_end().await;
     let marks = Marks::new();
     let ran = report(&job, [BUDGET / 4; 2]);
-    Done::new(format!("{}\n{}", marks.notice(), told(&ran, &marks)), &ran)
+    Done::new(format!("{}\n{}", marks.notice(), render_ran(&ran, &marks)), &ran)
 }

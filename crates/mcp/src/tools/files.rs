@@ -50,7 +50,7 @@ async fn target(
     action: fn(String) -> Action,
 ) -> Result<Target, Problem> {
     let destination = call.destination(host).await?;
-    let path = cleaned(path)?;
+    let path = clean_path(path)?;
     let permit = call
         .permit(&[(destination.clone(), action(path.clone()))])
         .await?;
@@ -61,7 +61,7 @@ async fn target(
     })
 }
 
-fn cleaned(path: &str) -> Result<String, Problem> {
+fn clean_path(path: &str) -> Result<String, Problem> {
     clean(path).ok_or_else(|| {
         let shown = Printable::short_line(path, 200);
         Problem::new(format!(
@@ -72,7 +72,7 @@ fn cleaned(path: &str) -> Result<String, Problem> {
 
 impl Target {
     /// Does something with the files of the host, and records how it ended.
-    async fn with<T>(
+    async fn with_files<T>(
         &self,
         call: &Call<'_>,
         work: impl AsyncFnOnce(&Files<'_>) -> Result<T, Failure>,
@@ -97,7 +97,7 @@ impl Target {
         let done = tokio::select! {
             biased;
             done = done => done,
-            () = call.context.ct.cancelled() => Err(files::refused("the call was cancelled").after_start()),
+            () = call.context.ct.cancelled() => Err(files::refuse("the call was cancelled").after_start()),
         };
         for entry in &self.permit.entries {
             record::end(entry, &done);
@@ -114,7 +114,7 @@ pub(crate) async fn read(call: &Call<'_>, arguments: &arguments::Read) -> Result
     let target = target(call, &arguments.host, &arguments.path, Action::Read).await?;
     let most = arguments.length.clamp(1, MOST_READ) as usize;
     let read = target
-        .with(call, async |files| {
+        .with_files(call, async |files| {
             files.read(&target.path, arguments.offset, most).await
         })
         .await?;
@@ -134,7 +134,7 @@ pub(crate) async fn read(call: &Call<'_>, arguments: &arguments::Read) -> Result
     };
     let marks = Marks::new();
     let title = format!("{} {}", answer.host, answer.path);
-    let mut text = format!("{}\n{}", marks.notice(), marks.around(&title, &answer.content));
+    let mut text = format!("{}\n{}", marks.notice(), marks.wrap(&title, &answer.content));
     if encoding == Encoding::Base64 {
         text.push_str("The content is base64.\n");
     }
@@ -165,7 +165,7 @@ pub(crate) async fn write(call: &Call<'_>, arguments: arguments::Write) -> Resul
     let expected = Some(arguments.expected_sha256.as_str()).filter(|hash| !hash.is_empty());
     let bytes = content.len() as u64;
     let written = target
-        .with(call, async |files| {
+        .with_files(call, async |files| {
             files.write(&target.path, content, expected).await
         })
         .await?;
@@ -212,7 +212,7 @@ fn entry(name: String, found: &Found) -> answers::Entry {
     }
 }
 
-fn told(entry: &answers::Entry) -> String {
+fn render_entry(entry: &answers::Entry) -> String {
     let size = entry.size_bytes.map(|size| size.to_string()).unwrap_or_default();
     format!(
         "{} {} {} {size} {} {}\n",
@@ -224,7 +224,7 @@ pub(crate) async fn list(call: &Call<'_>, arguments: &arguments::List) -> Result
     let target = target(call, &arguments.host, &arguments.path, Action::Read).await?;
     let most = arguments.limit.clamp(1, 1000) as usize;
     let (names, more) = target
-        .with(call, async |files| files.list(&target.path, most).await)
+        .with_files(call, async |files| files.list(&target.path, most).await)
         .await?;
     let answer = answers::List {
         host: target.host(),
@@ -236,11 +236,11 @@ pub(crate) async fn list(call: &Call<'_>, arguments: &arguments::List) -> Result
         more,
     };
     let marks = Marks::new();
-    let lines: String = answer.entries.iter().map(told).collect();
+    let lines: String = answer.entries.iter().map(render_entry).collect();
     let more = if more { "There are more names.\n" } else { "" };
     let title = format!("{} {}", answer.host, answer.path);
     Done::new(
-        format!("{}\n{}{more}", marks.notice(), marks.around(&title, &lines)),
+        format!("{}\n{}{more}", marks.notice(), marks.wrap(&title, &lines)),
         &answer,
     )
 }
@@ -251,14 +251,14 @@ pub(crate) async fn stat(call: &Call<'_>, arguments: &arguments::Stat) -> Result
         let real = files.real_parent(&target.path, Action::Read).await?;
         files.look(&real).await
     };
-    let found = target.with(call, found).await?;
+    let found = target.with_files(call, found).await?;
     let name = target.path.rsplit('/').next().unwrap_or_default().to_owned();
     let answer = answers::Stat {
         host: target.host(),
         path: target.path.clone(),
         entry: entry(name, &found),
     };
-    Done::new(told(&answer.entry), &answer)
+    Done::new(render_entry(&answer.entry), &answer)
 }
 
 pub(crate) async fn search(call: &Call<'_>, arguments: &arguments::Search) -> Result<Done, Problem> {
@@ -273,7 +273,7 @@ pub(crate) async fn search(call: &Call<'_>, arguments: &arguments::Search) -> Re
         most: arguments.limit.clamp(1, 200) as usize,
     };
     let found = target
-        .with(call, async |files| search.run(files, &target.path).await)
+        .with_files(call, async |files| search.run(files, &target.path).await)
         .await?;
     let answer = answers::Search {
         host: target.host(),
@@ -282,7 +282,7 @@ pub(crate) async fn search(call: &Call<'_>, arguments: &arguments::Search) -> Re
     let marks = Marks::new();
     let line = |one: &answers::Match| format!("{}:{}: {}\n", one.path, one.line, one.text);
     let lines: String = answer.matches.iter().map(line).collect();
-    let mut text = format!("{}\n{}", marks.notice(), marks.around(&answer.host, &lines));
+    let mut text = format!("{}\n{}", marks.notice(), marks.wrap(&answer.host, &lines));
     text.push_str(&format!("{} searched", counted(answer.files_searched, "file")));
     if !answer.stopped_by.is_empty() {
         text.push_str(&format!(
@@ -425,7 +425,7 @@ pub(crate) async fn tail(call: &Call<'_>, arguments: &arguments::Tail) -> Result
             tokio::time::sleep(LOOK.min(deadline - Instant::now())).await;
         }
     };
-    let (bytes, next_offset, truncated) = target.with(call, look).await?;
+    let (bytes, next_offset, truncated) = target.with_files(call, look).await?;
     let (text, encoding) = printable(&bytes);
     let answer = answers::Tail {
         host: target.host(),
@@ -440,7 +440,7 @@ pub(crate) async fn tail(call: &Call<'_>, arguments: &arguments::Tail) -> Result
     let text = format!(
         "{}\n{}next_offset {next_offset}\n",
         marks.notice(),
-        marks.around(&title, &answer.text)
+        marks.wrap(&title, &answer.text)
     );
     Done::new(text, &answer)
 }
@@ -448,7 +448,7 @@ pub(crate) async fn tail(call: &Call<'_>, arguments: &arguments::Tail) -> Result
 pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result<Done, Problem> {
     let from = call.destination(&arguments.from_host).await?;
     let to = call.destination(&arguments.to_host).await?;
-    let (from_path, to_path) = (cleaned(&arguments.from_path)?, cleaned(&arguments.to_path)?);
+    let (from_path, to_path) = (clean_path(&arguments.from_path)?, clean_path(&arguments.to_path)?);
     let wants = [
         (from.clone(), Action::Read(from_path.clone())),
         (to.clone(), Action::Write(to_path.clone())),
@@ -473,13 +473,13 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
         source.size(&from_path).await?;
         match target.look(&real_to).await {
             Ok(found) if found.kind != "file" => {
-                return Err(files::refused(format!(
+                return Err(files::refuse(format!(
                     "{to_path} is a {}, not a file",
                     found.kind
                 )));
             }
             Ok(_) if !arguments.overwrite => {
-                return Err(files::refused(format!(
+                return Err(files::refuse(format!(
                     "{to_path} exists: overwrite would replace it"
                 )));
             }
@@ -491,13 +491,13 @@ pub(crate) async fn copy(call: &Call<'_>, arguments: &arguments::Copy) -> Result
         let copied = transfer::copy(&sources, &target, &CopyOptions::default(), &progress).await?;
         match copied.failed {
             0 => Ok(copied.bytes),
-            _ => Err(files::refused("the file could not be copied").after_start()),
+            _ => Err(files::refuse("the file could not be copied").after_start()),
         }
     };
     let done = tokio::select! {
         biased;
         done = done => done,
-        () = call.context.ct.cancelled() => Err(files::refused("the call was cancelled").after_start()),
+        () = call.context.ct.cancelled() => Err(files::refuse("the call was cancelled").after_start()),
     };
     for entry in &permit.entries {
         record::end(entry, &done);

@@ -21,7 +21,7 @@ pub(crate) async fn list(call: &Call<'_>, arguments: arguments::Hosts) -> Result
             all.insert(alias, ());
         }
     }
-    let connected = call.state.hosts.connected().await?;
+    let connected = call.state.hosts.connected_hosts().await?;
     for report in &connected {
         all.insert(report.name.clone(), ());
     }
@@ -46,7 +46,7 @@ pub(crate) async fn list(call: &Call<'_>, arguments: arguments::Hosts) -> Result
                 .map(|report| Printable::line(&report.address).into_string())
                 .unwrap_or_default(),
             round_trip_ms: round_trip.map(|time| (time.as_secs_f64() * 1e5).round() / 1e2),
-            rules: call.rules.about(&destination),
+            rules: call.rules.describe_for(&destination),
         });
     }
     let more = listed.len() > MOST;

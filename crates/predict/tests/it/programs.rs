@@ -19,7 +19,7 @@ trait Program {
     fn tick(&mut self) -> String {
         String::new()
     }
-    fn resized(&mut self, _size: Size) -> String {
+    fn resize(&mut self, _size: Size) -> String {
         String::new()
     }
     /// Returns whether a character that is typed now is never shown.
@@ -172,7 +172,7 @@ impl Program for Shell {
         }
     }
 
-    fn resized(&mut self, size: Size) -> String {
+    fn resize(&mut self, size: Size) -> String {
         self.columns = size.columns;
         self.line.truncate(self.cursor);
         let line: String = self.line.iter().collect();
@@ -269,7 +269,7 @@ impl Program for Editor {
         })
     }
 
-    fn resized(&mut self, size: Size) -> String {
+    fn resize(&mut self, size: Size) -> String {
         (self.rows, self.columns) = (size.rows, size.columns);
         self.line.truncate(size.columns - 10);
         self.screen()
@@ -331,7 +331,7 @@ impl Program for Pager {
         })
     }
 
-    fn resized(&mut self, size: Size) -> String {
+    fn resize(&mut self, size: Size) -> String {
         self.rows = size.rows;
         self.page()
     }
@@ -508,7 +508,7 @@ fn run(session: &Session) -> World {
     for (pause, step) in &session.steps {
         now += Duration::from_millis(*pause);
         while let Some(arrival) = arrivals.pop_front_if(|arrival| arrival.at <= now) {
-            world.until(start + arrival.at);
+            world.advance_to(start + arrival.at);
             world.output(&arrival.bytes);
             if arrival.hides && hidden_from.is_none() {
                 hidden_from = Some(arrival.at);
@@ -517,12 +517,12 @@ fn run(session: &Session) -> World {
                 hidden_from = None;
             }
         }
-        world.until(start + now);
+        world.advance_to(start + now);
         let after = now + trip;
         match step {
             Step::Key(key) => {
                 let was_shown = world.guesses_are_shown();
-                world.typed(key.as_bytes());
+                world.type_bytes(key.as_bytes());
                 if running.hides() && !was_shown {
                     assert!(!world.guesses_are_shown(), "a key of a secret is shown");
                 }
@@ -542,13 +542,13 @@ fn run(session: &Session) -> World {
                     continue;
                 }
                 size = *new;
-                world.resized(size);
-                send(&mut arrivals, running.resized(size), after, running.hides());
+                world.resize(size);
+                send(&mut arrivals, running.resize(size), after, running.hides());
             }
         }
     }
     for arrival in arrivals {
-        world.until(start + arrival.at);
+        world.advance_to(start + arrival.at);
         world.output(&arrival.bytes);
     }
     world.end();

@@ -32,13 +32,13 @@ fn recording(text: &str) -> Vec<Event> {
             Event {
                 at: Duration::from_secs_f64(at / 1000.0),
                 is_typed: direction != "<",
-                bytes: unescaped(parts.next().unwrap()),
+                bytes: unescape(parts.next().unwrap()),
             }
         })
         .collect()
 }
 
-fn unescaped(text: &str) -> Vec<u8> {
+fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((&first, behind)) = rest.split_first() {
@@ -128,9 +128,9 @@ fn replay(text: &str, path: &Path, mut look: impl FnMut(&World)) -> Seen {
     let mut world = World::new(SIZE, path.row, path.round_trip);
     let start = world.now;
     for event in events {
-        world.until(start + event.at);
+        world.advance_to(start + event.at);
         match event.is_typed {
-            true => world.typed(&event.bytes),
+            true => world.type_bytes(&event.bytes),
             false => world.output(&event.bytes),
         }
         look(&world);

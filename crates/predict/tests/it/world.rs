@@ -36,7 +36,7 @@ pub(crate) struct Screen {
 
 impl Screen {
     /// One on which others have written before, down to `row`.
-    pub(crate) fn used(size: Size, row: usize) -> Self {
+    pub(crate) fn with_used_rows(size: Size, row: usize) -> Self {
         let config = Config {
             scrolling_history: 0,
             ..Config::default()
@@ -132,8 +132,8 @@ impl World {
         Self {
             now: Instant::now(),
             predictor: Predictor::new(Mode::Always, size, Some(round_trip)),
-            user: Screen::used(size, row),
-            plain: Screen::used(size, row),
+            user: Screen::with_used_rows(size, row),
+            plain: Screen::with_used_rows(size, row),
             guesses: Vec::new(),
             seen: Seen::default(),
         }
@@ -149,25 +149,25 @@ impl World {
         self.look();
     }
 
-    pub(crate) fn typed(&mut self, bytes: &[u8]) {
-        let shown = self.predictor.typed(bytes, self.now);
+    pub(crate) fn type_bytes(&mut self, bytes: &[u8]) {
+        let shown = self.predictor.handle_input(bytes, self.now);
         self.user.feed(&shown);
         self.seen.keys += 1;
         self.seen.shown_at_once += usize::from(!shown.is_empty());
         self.look_after(true);
     }
 
-    pub(crate) fn resized(&mut self, size: Size) {
+    pub(crate) fn resize(&mut self, size: Size) {
         self.user.resize(size);
         self.plain.resize(size);
-        let bytes = self.predictor.resized(size, self.now);
+        let bytes = self.predictor.handle_resize(size, self.now);
         self.user.feed(&bytes);
         self.guesses.clear();
         self.look();
     }
 
     /// Lets time pass.
-    pub(crate) fn until(&mut self, then: Instant) {
+    pub(crate) fn advance_to(&mut self, then: Instant) {
         while let Some(deadline) = self.predictor.deadline().filter(|deadline| *deadline <= then) {
             self.now = self.now.max(deadline);
             let bytes = self.predictor.timed_out(self.now);
@@ -184,7 +184,7 @@ impl World {
 
     /// All output has arrived, and all time-outs have passed.
     pub(crate) fn end(&mut self) {
-        self.until(self.now + Duration::from_secs(3600));
+        self.advance_to(self.now + Duration::from_secs(3600));
         assert_eq!(self.predictor.deadline(), None, "nothing is waited for");
         assert_same(&self.user, &self.plain, "the screen in the end");
         self.look();

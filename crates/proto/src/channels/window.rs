@@ -47,7 +47,7 @@ impl WindowBudget {
 
     /// Bytes by which windows have grown: what their servers may send at most beyond what every window begins with.
     #[must_use]
-    pub fn taken(&self) -> u64 {
+    pub fn grown_bytes(&self) -> u64 {
         self.all.saturating_sub(self.free.load(Ordering::Relaxed))
     }
 
@@ -97,7 +97,7 @@ impl RoundTrip {
         self.assumed = Some(time);
     }
 
-    pub(crate) fn measured(&mut self, time: Duration, now: Instant) {
+    pub(crate) fn record(&mut self, time: Duration, now: Instant) {
         let (since, measurements) = self.interval.get_or_insert((now, 0));
         if *measurements >= Self::MEASUREMENTS && now.saturating_duration_since(*since) >= Self::INTERVAL {
             (*since, *measurements) = (now, 0);
@@ -243,7 +243,7 @@ impl ReceiveWindow {
         }
         let mut add = self.consumed;
         let elapsed = self.since.map(|since| now.saturating_duration_since(since));
-        let wanted = |rtt: Option<Duration>| Some(wanted(self.consumed, elapsed?, rtt?));
+        let wanted = |rtt: Option<Duration>| Some(wanted_window(self.consumed, elapsed?, rtt?));
         let on_the_path = wanted(trip.of_the_path());
         match wanted(trip.get()) {
             Some(wanted) if wanted > self.size && self.may_grow(on_the_path, trip) => add += self.grow(),
@@ -309,7 +309,7 @@ impl Drop for ReceiveWindow {
 /// The window that `consumed` bytes in `elapsed` ask for: twice the rate times the round trip, since credit comes back in
 /// quarters and late. What came at more than 1 GB/s stood in a buffer: no core opens so much, and its rate is none of the
 /// path's.
-fn wanted(consumed: u32, elapsed: Duration, rtt: Duration) -> u32 {
+fn wanted_window(consumed: u32, elapsed: Duration, rtt: Duration) -> u32 {
     let consumed = u128::from(consumed);
     let nanoseconds = elapsed.as_nanos().max(consumed);
     let bytes = consumed * rtt.as_nanos() * 2 / nanoseconds.max(1);
@@ -393,7 +393,7 @@ mod tests {
                     drained: self.drained,
                 };
                 if let Some(trip) = self.window.receive(PACKET, Some(arrival)).unwrap() {
-                    self.trip.measured(trip, now);
+                    self.trip.record(trip, now);
                 }
                 if let Some(add) = self.window.consume(PACKET, now, &self.trip) {
                     self.adjusts.push((now + self.delay, add));
@@ -434,7 +434,7 @@ mod tests {
     fn a_long_path_is_filled_and_its_round_trip_found_while_it_streams() {
         let rtt = Duration::from_millis(100);
         let mut path = Path::new(rtt, 100);
-        path.trip.measured(rtt, path.now);
+        path.trip.record(rtt, path.now);
         path.stream(Duration::from_secs(2));
         assert!(path.window.size >= 10 * MIB, "{}", path.window.size);
         let came = path.stream(Duration::from_secs(2)) * (PACKET / 1024);
@@ -445,7 +445,7 @@ mod tests {
     fn a_round_trip_that_load_has_stretched_is_corrected_and_the_window_stays_small() {
         let mut path = Path::new(Duration::from_micros(200), 200);
         // As measured once on loopback, when 20 connections were made at once.
-        path.trip.measured(Duration::from_millis(299), path.now);
+        path.trip.record(Duration::from_millis(299), path.now);
         path.lateness = Duration::from_millis(3);
         path.stream(Duration::from_secs(5));
         assert!(path.window.size <= 2 * INITIAL_WINDOW, "{}", path.window.size);
@@ -455,7 +455,7 @@ mod tests {
     fn a_near_server_that_waits_for_credit_on_a_busy_machine_gets_no_larger_window() {
         let mut path = Path::new(Duration::from_millis(60), 200);
         path.trip.assume(Duration::from_micros(30));
-        path.trip.measured(Duration::from_millis(60), path.now);
+        path.trip.record(Duration::from_millis(60), path.now);
         let mut trips = 0;
         for waits in [60, 25, 90, 40, 70, 30].into_iter().cycle().take(60) {
             path.delay = Duration::from_millis(waits) / 2;
@@ -469,9 +469,9 @@ mod tests {
     #[test]
     fn what_stood_in_a_buffer_tells_no_rate() {
         let trip = Duration::from_micros(200);
-        assert!(wanted(INITIAL_WINDOW / 4, Duration::from_micros(20), trip) < INITIAL_WINDOW);
+        assert!(wanted_window(INITIAL_WINDOW / 4, Duration::from_micros(20), trip) < INITIAL_WINDOW);
         let trip = Duration::from_millis(100);
-        assert!(wanted(INITIAL_WINDOW / 4, Duration::from_micros(20), trip) > MAX_WINDOW);
+        assert!(wanted_window(INITIAL_WINDOW / 4, Duration::from_micros(20), trip) > MAX_WINDOW);
     }
 
     #[test]
@@ -480,7 +480,7 @@ mod tests {
         let came = [Duration::from_micros(30), rtt].map(|of_tcp| {
             let mut path = Path::new(rtt, 200);
             path.trip.assume(of_tcp);
-            path.trip.measured(rtt, path.now);
+            path.trip.record(rtt, path.now);
             let came = path.stream(Duration::from_secs(2));
             assert_eq!(path.window.size, MAX_WINDOW);
             came
@@ -511,7 +511,7 @@ mod tests {
     fn a_window_that_is_not_needed_any_more_shrinks_to_its_first_size() {
         let rtt = Duration::from_millis(100);
         let mut path = Path::new(rtt, 200);
-        path.trip.measured(rtt, path.now);
+        path.trip.record(rtt, path.now);
         path.stream(Duration::from_secs(2));
         assert_eq!(path.window.size, MAX_WINDOW);
         let (budget, free) = (Arc::clone(&path.window.budget), WindowBudget::default().free);
@@ -536,7 +536,7 @@ mod tests {
         let mut paths: Vec<_> = (0..4)
             .map(|_| {
                 let mut path = Path::new(rtt, 200);
-                path.trip.measured(rtt, path.now);
+                path.trip.record(rtt, path.now);
                 path.window = ReceiveWindow::new(Arc::clone(&budget));
                 path
             })
@@ -557,15 +557,15 @@ mod tests {
         trip.assume(long);
         assert_eq!(trip.get(), Some(long));
         let begin = Instant::now();
-        trip.measured(short, begin);
+        trip.record(short, begin);
         let later = begin + Duration::from_secs(3600);
-        trip.measured(long, later);
+        trip.record(long, later);
         assert_eq!(trip.get(), Some(short));
         for n in 0..40 {
-            trip.measured(long, later + n * Duration::from_secs(1));
+            trip.record(long, later + n * Duration::from_secs(1));
         }
         assert_eq!(trip.get(), Some(long));
-        trip.measured(short, later + Duration::from_secs(41));
+        trip.record(short, later + Duration::from_secs(41));
         assert_eq!(trip.get(), Some(short));
     }
 
@@ -582,14 +582,14 @@ mod tests {
         assert_eq!(trip.measurements(), 0);
         let begin = Instant::now();
         for _ in 0..RoundTrip::ENOUGH {
-            trip.measured(path, begin);
+            trip.record(path, begin);
         }
         assert!(trip.is_steady());
         // However many come: the path was measured as shorter.
         for _ in 0..10 * RoundTrip::MEASUREMENTS {
             trip.at_most(worked);
         }
-        trip.measured(path, begin + Duration::from_secs(3600));
+        trip.record(path, begin + Duration::from_secs(3600));
         assert_eq!(trip.shortest(), Some(path));
     }
 }

@@ -344,7 +344,7 @@ impl Ephemeral {
         let prime = reader.mpint()?;
         let generator = reader.mpint()?;
         reader.finish()?;
-        let exponent = dh::Exponent::generate(dh::Group::proposed(prime, generator)?)?;
+        let exponent = dh::Exponent::generate(dh::Group::from_proposal(prime, generator)?)?;
         let public = Bytes::from(exponent.public());
         let next = Self {
             method: self.method,

@@ -266,7 +266,7 @@ impl Curve {
         let mut reader = Reader::new(signature);
         let (r, s) = (reader.mpint()?, reader.mpint()?);
         reader.finish()?;
-        let fixed = [padded(r, self.number_len())?, padded(s, self.number_len())?].concat();
+        let fixed = [pad(r, self.number_len())?, pad(s, self.number_len())?].concat();
         UnparsedPublicKey::new(algorithm, point)
             .verify(data, &fixed)
             .map_err(|_| SignatureError::BadSignature)
@@ -286,7 +286,7 @@ fn verify_rsa(
         _ => &algorithms::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
     };
     // Some implementations strip the signature's leading zeros; OpenSSH puts them back, and so do we.
-    let signature = padded(signature, n.len())?;
+    let signature = pad(signature, n.len())?;
     RsaPublicKeyComponents { n, e }
         .verify(parameters, data, &signature)
         .map_err(|_| SignatureError::BadSignature)
@@ -321,7 +321,7 @@ fn security_key_data(
 }
 
 /// The number with zeros in front, `len` bytes in all.
-fn padded(number: &[u8], len: usize) -> Result<Vec<u8>, SignatureError> {
+fn pad(number: &[u8], len: usize) -> Result<Vec<u8>, SignatureError> {
     let zeros = len
         .checked_sub(number.len())
         .ok_or(SignatureError::BadSignature)?;

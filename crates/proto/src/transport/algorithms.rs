@@ -176,7 +176,7 @@ pub(crate) struct ServerOffer {
 }
 
 impl ServerOffer {
-    pub(crate) fn of(theirs: &KexInit) -> Self {
+    pub(crate) fn from_kexinit(theirs: &KexInit) -> Self {
         let both = |name: &str, one: &[String], other: &[String]| {
             [one, other]
                 .iter()
@@ -302,7 +302,7 @@ mod tests {
             s.ciphers_in.retain(|name| name != "aes128-ctr");
             s.compression_out = vec!["none".into(), "zlib".into()];
         });
-        let offer = ServerOffer::of(&theirs);
+        let offer = ServerOffer::from_kexinit(&theirs);
         assert!(!offer.ciphers.contains(&Cipher::Aes128Ctr) && offer.ciphers.contains(&Cipher::Aes256Ctr));
         assert_eq!(offer.compression, [Compression::None]);
     }

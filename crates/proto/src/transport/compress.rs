@@ -29,7 +29,7 @@ impl Compressor {
         // zlib never makes data much longer: 5 bytes in 16 KiB and the flush.
         out.reserve(payload.len() + payload.len() / 1024 + 64);
         loop {
-            let rest = &payload[consumed(before, self.stream.total_in())..];
+            let rest = &payload[consumed_bytes(before, self.stream.total_in())..];
             // RFC 4253 section 6.2 asks for a partial flush.
             self.stream
                 .compress_vec(rest, out, FlushCompress::Partial)
@@ -95,7 +95,7 @@ impl Decompressor {
             // One byte more than allowed, to tell the longest payload from one that is too long.
             let allowed = max.saturating_add(1).saturating_sub(out.len() - start);
             out.reserve_exact(room.clamp(MIN_ROOM, allowed.max(MIN_ROOM)));
-            let rest = &payload[consumed(before, self.stream.total_in())..];
+            let rest = &payload[consumed_bytes(before, self.stream.total_in())..];
             let status = self
                 .stream
                 .decompress_vec(rest, out, FlushDecompress::Sync)
@@ -108,7 +108,7 @@ impl Decompressor {
             }
             // Room left over means that zlib has nothing more to say about this payload.
             if out.len() < out.capacity() {
-                let all = consumed(before, self.stream.total_in()) == payload.len();
+                let all = consumed_bytes(before, self.stream.total_in()) == payload.len();
                 return if all {
                     Ok(())
                 } else {
@@ -127,7 +127,7 @@ impl fmt::Debug for Decompressor {
 }
 
 /// Returns the part of the current payload that a stream has taken, from its totals before and now.
-fn consumed(before: u64, now: u64) -> usize {
+fn consumed_bytes(before: u64, now: u64) -> usize {
     usize::try_from(now - before).expect("a payload fits in memory, and so does what was taken of it")
 }
 

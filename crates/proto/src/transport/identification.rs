@@ -28,7 +28,7 @@ pub struct ServerId {
 
 impl ServerId {
     /// Takes an identification line as remembered from an earlier connection.
-    pub fn remembered(line: &str) -> Self {
+    pub fn from_remembered(line: &str) -> Self {
         Self::new(line.to_owned())
     }
 

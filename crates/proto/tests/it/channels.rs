@@ -43,7 +43,7 @@ proptest! {
                 break;
             }
             channels.write(id, Bytes::from_static(b"some data"));
-            channels.consumed(id, rest.len(), now);
+            channels.consume(id, rest.len(), now);
             while let Some(event) = channels.next_event() {
                 if let ChannelEvent::Incoming { id, .. } = event {
                     channels.accept(id);
@@ -92,7 +92,7 @@ fn adjust(id: ChannelId, add: u32) -> Bytes {
         .finish()
 }
 
-fn about(number: u8, id: ChannelId) -> Bytes {
+fn message_about(number: u8, id: ChannelId) -> Bytes {
     Writer::message(number).u32(id.number()).finish()
 }
 
@@ -125,7 +125,7 @@ fn a_stalled_reader_blocks_nobody_else() {
     let mut returned = 0;
     for _ in 0..1000 {
         channels.handle(&data(other, 32 * 1024)).unwrap();
-        channels.consumed(other, 32 * 1024, now);
+        channels.consume(other, 32 * 1024, now);
         while let Some(Outgoing::Control(message)) = channels.next_message() {
             assert_eq!(message[..5], [model::WINDOW_ADJUST, 0, 0, 0, 1]);
             returned += u32::from_be_bytes(message[5..9].try_into().unwrap());
@@ -235,9 +235,9 @@ fn messages_about_a_channel_that_is_not_open_end_the_connection() {
     for message in [
         data(nowhere, 1),
         adjust(nowhere, 1),
-        about(model::EOF, nowhere),
-        about(model::CLOSE, nowhere),
-        about(model::SUCCESS, nowhere),
+        message_about(model::EOF, nowhere),
+        message_about(model::CLOSE, nowhere),
+        message_about(model::SUCCESS, nowhere),
         open,
         Writer::message(model::OPEN_FAILURE)
             .u32(9)
@@ -264,7 +264,7 @@ fn messages_about_a_channel_that_is_not_open_end_the_connection() {
 #[test]
 fn a_server_that_breaks_the_rules_of_a_channel_is_refused() {
     let eof_then_data = |channels: &mut Channels, id| {
-        channels.handle(&about(model::EOF, id))?;
+        channels.handle(&message_about(model::EOF, id))?;
         channels.handle(&data(id, 1))
     };
     let overflow = |channels: &mut Channels, id| {
@@ -282,7 +282,7 @@ fn a_server_that_breaks_the_rules_of_a_channel_is_refused() {
     );
     let (mut channels, id) = session(1);
     assert!(
-        channels.handle(&about(model::SUCCESS, id)).is_err(),
+        channels.handle(&message_about(model::SUCCESS, id)).is_err(),
         "an answer to nothing"
     );
     let (mut channels, _) = session(1);
@@ -351,10 +351,10 @@ fn a_server_that_waits_for_credit_on_a_long_path_gets_a_larger_window() {
             now += Duration::from_micros(100);
             channels.receiving(now);
             channels.handle(&data(id, 32 * 1024)).unwrap();
-            channels.consumed(id, 32 * 1024, now);
+            channels.consume(id, 32 * 1024, now);
             channels.next_event();
         }
-        channels.drained();
+        channels.mark_drained();
         credit %= 32 * 1024;
         while let Some(Outgoing::Control(message)) = channels.next_message() {
             credit += u32::from_be_bytes(message[5..9].try_into().unwrap());
@@ -433,14 +433,14 @@ fn offers_that_are_answered_while_the_server_does_not_read_fill_no_memory() {
         |channels, id| {
             channels.accept(id);
             // That it is refused is seen at the next offer.
-            let _ = channels.handle(&about(model::CLOSE, id));
+            let _ = channels.handle(&message_about(model::CLOSE, id));
         },
         |channels, id| {
             channels.accept(id);
             channels.eof(id);
             channels.close(id);
             // That it is refused is seen at the next offer.
-            let _ = channels.handle(&about(model::CLOSE, id));
+            let _ = channels.handle(&message_about(model::CLOSE, id));
         },
     ];
     for (n, answer) in answers.into_iter().enumerate() {
@@ -474,7 +474,7 @@ fn credit_that_the_server_does_not_take_fills_no_memory() {
     let refused = (0..100_000).any(|_| {
         let refused = (0..a_quarter_of_the_window).any(|_| channels.handle(&piece).is_err());
         while channels.next_event().is_some() {}
-        channels.consumed(id, usize::MAX, now);
+        channels.consume(id, usize::MAX, now);
         refused
     });
     assert!(refused);
@@ -500,7 +500,7 @@ fn a_server_has_no_more_channels_of_its_own_than_openssh_allows() {
         assert!(open(&mut channels, number).is_some());
     }
     assert_eq!(open(&mut channels, 10_000), None);
-    channels.handle(&about(model::CLOSE, first)).unwrap();
+    channels.handle(&message_about(model::CLOSE, first)).unwrap();
     drain(&mut channels);
     assert!(open(&mut channels, 10_001).is_some(), "one has gone");
 }
@@ -545,7 +545,7 @@ fn late_messages_about_a_closed_channel_are_ignored() {
             channels.close(id);
             drain(&mut channels);
         }
-        channels.handle(&about(model::CLOSE, id)).unwrap();
+        channels.handle(&message_about(model::CLOSE, id)).unwrap();
         drain(&mut channels);
         let stderr = Writer::message(model::EXTENDED_DATA)
             .u32(id.number())
@@ -563,10 +563,10 @@ fn late_messages_about_a_closed_channel_are_ignored() {
             data(id, 1),
             stderr,
             request,
-            about(model::EOF, id),
-            about(model::CLOSE, id),
-            about(model::SUCCESS, id),
-            about(model::FAILURE, id),
+            message_about(model::EOF, id),
+            message_about(model::CLOSE, id),
+            message_about(model::SUCCESS, id),
+            message_about(model::FAILURE, id),
         ] {
             channels.handle(&late).unwrap();
             assert_eq!(

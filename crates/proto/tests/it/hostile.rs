@@ -32,7 +32,7 @@ enum Verdict {
     GivenUp,
 }
 
-fn expected(misbehaviour: Misbehaviour) -> &'static [Verdict] {
+fn expected_verdicts(misbehaviour: Misbehaviour) -> &'static [Verdict] {
     use Misbehaviour as M;
     match misbehaviour {
         M::Silence | M::SlowBanner | M::MissingGuess | M::EndlessIgnore => &[Verdict::Waits],
@@ -63,7 +63,7 @@ fn every_misbehaviour_before_the_login_ends_in_its_own_error() {
     for &misbehaviour in Misbehaviour::ALL {
         let server = RawServer::misbehaving(misbehaviour).unwrap();
         let verdict = meet(&server, misbehaviour);
-        let expected = expected(misbehaviour);
+        let expected = expected_verdicts(misbehaviour);
         assert!(
             expected.contains(&verdict),
             "{misbehaviour:?} ended as {verdict:?}, not as {expected:?}"
@@ -112,7 +112,7 @@ fn meet(server: &RawServer, misbehaviour: Misbehaviour) -> Verdict {
     };
     // Nothing that was asked for may be believed to have run, or to have been refused: authentication never succeeded.
     assert!(!client.connection.is_authenticated() && client.connection.channel_count() == 1);
-    assert_ne!(client.connection.started(id), trunkline_proto::Started::Yes);
+    assert_ne!(client.connection.start_state(id), trunkline_proto::Started::Yes);
     match end {
         End::Closed => Verdict::Closed,
         End::Waits => Verdict::Waits,

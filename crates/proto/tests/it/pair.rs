@@ -91,7 +91,7 @@ impl Pair {
         self.run(|event| *event == Event::Authenticated)
     }
 
-    fn closed(&mut self, id: ChannelId) -> Result<Duration, Error> {
+    fn wait_for_close(&mut self, id: ChannelId) -> Result<Duration, Error> {
         self.run(|event| *event == Event::Channel(ChannelEvent::Closed(id)))
     }
 
@@ -166,7 +166,7 @@ impl Pair {
                     self.client.answer_questions(&answers);
                 }
                 Event::Channel(ChannelEvent::Data { id, data, .. }) => {
-                    self.client.consumed(*id, data.len(), self.now);
+                    self.client.consume(*id, data.len(), self.now);
                     self.output.entry(*id).or_default().extend_from_slice(data);
                     continue;
                 }
@@ -205,7 +205,7 @@ fn a_cold_command_with_input_takes_three_round_trips_behind_tcp() {
     assert_eq!(pair.output[&id], b"input");
     assert_eq!(pair.server.methods, ["publickey"]);
     // The channel is gone, and nobody may take its command for one that did not begin.
-    assert_eq!(pair.client.started(id), Started::Maybe);
+    assert_eq!(pair.client.start_state(id), Started::Maybe);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_warm_command_behind_an_open_session_takes_one_round_trip() {
     pair.client.request(spare, &ChannelRequest::Exec(b"cat".to_vec()));
     pair.client.write(spare, numbers(16 * 1024));
     pair.client.eof(spare);
-    assert_eq!(pair.closed(spare).unwrap() - before, RTT);
+    assert_eq!(pair.wait_for_close(spare).unwrap() - before, RTT);
     assert_eq!(pair.output[&spare], numbers(16 * 1024));
 }
 
@@ -382,7 +382,7 @@ fn what_was_refused_packet_by_packet_is_sent_again_exactly_once() {
         let id = pair.cat(numbers(10_000));
         let second = pair.cat(Bytes::from_static(b"second"));
         pair.log_in().unwrap();
-        assert_eq!(pair.client.started(id), Started::No, "all of it was refused");
+        assert_eq!(pair.client.start_state(id), Started::No, "all of it was refused");
         pair.settle().unwrap();
         assert_eq!(pair.server.executed, ["cat", "cat"]);
         assert!(
@@ -403,7 +403,7 @@ fn a_failure_without_proof_of_refusal_ends_the_connection_and_the_command_may_ha
     let id = pair.cat(Bytes::from_static(b"x"));
     let error = pair.settle().unwrap_err();
     assert!(matches!(error, Error::PeerMisbehaved(_)), "{error}");
-    assert_eq!(pair.client.started(id), Started::Maybe);
+    assert_eq!(pair.client.start_state(id), Started::Maybe);
     assert!(pair.server.executed.is_empty());
 }
 
@@ -446,7 +446,11 @@ fn whether_a_command_may_have_begun_goes_by_the_servers_word_on_the_log_in() {
             }
             // What was not sent with it has not begun in any case.
             let expected = if early { expected } else { Started::No };
-            assert_eq!(pair.client.started(id), expected, "{what}, early flight: {early}");
+            assert_eq!(
+                pair.client.start_state(id),
+                expected,
+                "{what}, early flight: {early}"
+            );
             assert!(pair.server.executed.is_empty(), "{what}");
         }
     }
@@ -528,7 +532,7 @@ fn an_early_command_that_is_passed_by_ends_as_one_that_may_have_started() {
             matches!(ended, Err(Error::PeerMisbehaved(_))),
             "{early:?}: {ended:?}"
         );
-        assert_eq!(pair.client.started(id), Started::Maybe);
+        assert_eq!(pair.client.start_state(id), Started::Maybe);
         assert!(pair.server.executed.is_empty());
     }
 }
@@ -543,7 +547,7 @@ fn an_early_command_for_another_number_than_the_channels_is_not_waited_for() {
     let mut pair = Pair::new(Config::new("jo"), behaviour);
     let id = pair.cat(Bytes::new());
     assert!(matches!(pair.settle(), Err(Error::PeerMisbehaved(_))));
-    assert_eq!(pair.client.started(id), Started::Maybe);
+    assert_eq!(pair.client.start_state(id), Started::Maybe);
 }
 
 #[test]
@@ -656,10 +660,10 @@ fn a_command_that_waits_for_new_keys_has_not_begun() {
     // Nothing but the exchange of keys leaves now (RFC 4253 section 7.1).
     pair.client.request(spare, &ChannelRequest::Exec(b"cat".to_vec()));
     pair.transmit().unwrap();
-    assert_eq!(pair.client.started(spare), Started::No);
+    assert_eq!(pair.client.start_state(spare), Started::No);
     let left = |event: &Event| matches!(event, Event::Channel(ChannelEvent::Reply { success: true, .. }));
     pair.run(left).unwrap();
-    assert_eq!(pair.client.started(spare), Started::Yes);
+    assert_eq!(pair.client.start_state(spare), Started::Yes);
     assert_eq!(pair.server.executed, ["cat"]);
 }
 
@@ -670,17 +674,25 @@ fn a_command_has_not_begun_before_it_leaves_and_may_have_from_then_on() {
     let spare = pair.client.open(&ChannelKind::Session);
     pair.settle().unwrap();
     pair.client.request(spare, &ChannelRequest::Exec(b"cat".to_vec()));
-    assert_eq!(pair.client.started(spare), Started::No, "asked for");
+    assert_eq!(pair.client.start_state(spare), Started::No, "asked for");
     pair.transmit().unwrap();
-    assert_eq!(pair.client.started(spare), Started::Maybe, "on its way");
+    assert_eq!(pair.client.start_state(spare), Started::Maybe, "on its way");
     // One that is opened for the command: its request waits for the server's number.
     let fresh = pair.cat(Bytes::new());
     pair.transmit().unwrap();
-    assert_eq!(pair.client.started(fresh), Started::No, "the channel is not open");
+    assert_eq!(
+        pair.client.start_state(fresh),
+        Started::No,
+        "the channel is not open"
+    );
     pair.run(|event| *event == Event::Channel(ChannelEvent::Opened(fresh)))
         .unwrap();
     pair.transmit().unwrap();
-    assert_eq!(pair.client.started(fresh), Started::Maybe, "behind the opening");
+    assert_eq!(
+        pair.client.start_state(fresh),
+        Started::Maybe,
+        "behind the opening"
+    );
 }
 
 #[test]
@@ -855,7 +867,7 @@ fn keys_are_renewed_by_time_and_on_request() {
     pair.settle().unwrap();
     assert_eq!(pair.server.exchanges, 5);
     let id = pair.cat(Bytes::from_static(b"still here"));
-    pair.closed(id).unwrap();
+    pair.wait_for_close(id).unwrap();
     assert_eq!(pair.output[&id], b"still here");
 }
 
@@ -877,7 +889,7 @@ fn compression_starts_with_the_login_and_never_before() {
         "nothing may leave early: the server would take it for compressed"
     );
     assert_eq!(pair.server.compressed, 0);
-    pair.closed(id).unwrap();
+    pair.wait_for_close(id).unwrap();
     assert!(pair.output[&id] == vec![b'z'; 1_000_000] && pair.server.compressed > 30);
 }
 
@@ -993,7 +1005,7 @@ fn a_window_grows_where_rate_and_round_trip_ask_for_it() {
     pair.client.answered_after(RTT, pair.now);
     let input = numbers(8_000_000);
     let id = pair.cat(input.clone());
-    pair.closed(id).unwrap();
+    pair.wait_for_close(id).unwrap();
     assert!(pair.output[&id] == input);
     // Without growth, no more is granted than was read.
     assert!(

@@ -189,7 +189,7 @@ impl Client {
             };
             match event {
                 ChannelEvent::Data { id: of, stream, data } if of == id => {
-                    self.connection.consumed(id, data.len(), Instant::now());
+                    self.connection.consume(id, data.len(), Instant::now());
                     match stream {
                         Stream::Data => output.stdout.extend_from_slice(&data),
                         Stream::Stderr => output.stderr.extend_from_slice(&data),

@@ -117,7 +117,7 @@ impl Client {
         loop {
             match self.next_event() {
                 Event::Channel(ChannelEvent::Data { id, stream, data }) => {
-                    self.connection.consumed(id, data.len(), Instant::now());
+                    self.connection.consume(id, data.len(), Instant::now());
                     // What a login shell's start-up files complain about is not the command's output.
                     if stream == Stream::Data {
                         output.extend_from_slice(&data);

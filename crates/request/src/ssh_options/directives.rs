@@ -178,7 +178,7 @@ const fn directive(name: &'static str, values: Values) -> Directive {
 impl Directive {
     /// By its name, in capital or small letters.
     #[must_use]
-    pub fn named(name: &str) -> Option<&'static Self> {
+    pub fn by_name(name: &str) -> Option<&'static Self> {
         DIRECTIVES
             .iter()
             .find(|directive| directive.name.eq_ignore_ascii_case(name))
@@ -195,7 +195,7 @@ mod tests {
     fn what_options_set_and_what_ssh_prints_is_listed() {
         for option in SSH_OPTIONS {
             if let Some(directive) = option.directive {
-                assert!(Directive::named(directive).is_some(), "{directive}");
+                assert!(Directive::by_name(directive).is_some(), "{directive}");
             }
         }
         let printed = Command::new("ssh").args(["-G", "-F", "none", "host"]).output();
@@ -203,7 +203,10 @@ mod tests {
         for line in printed.lines() {
             let keyword = line.split(' ').next().unwrap_or_default();
             // What it was called with.
-            assert!(keyword == "host" || Directive::named(keyword).is_some(), "{line}");
+            assert!(
+                keyword == "host" || Directive::by_name(keyword).is_some(),
+                "{line}"
+            );
         }
     }
 

@@ -23,7 +23,7 @@ pub trait Lend: Send + Sync {
 
 impl CallersTerminal {
     /// Makes the terminal of a lender.
-    pub fn of(lender: Arc<dyn Lend>) -> Self {
+    pub fn new(lender: Arc<dyn Lend>) -> Self {
         Self(Some(lender))
     }
 

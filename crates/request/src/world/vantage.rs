@@ -36,7 +36,7 @@ impl Vantage {
     pub fn current() -> Self {
         Self {
             root: inode(Path::new("/")),
-            ..Self::below(Path::new("/proc/thread-self"))
+            ..Self::through_proc(Path::new("/proc/thread-self"))
         }
     }
 
@@ -46,11 +46,11 @@ impl Vantage {
         let process = Path::new("/proc").join(pid.to_string());
         Some(Self {
             root: Some(inode(&process.join("root"))?),
-            ..Self::below(&process)
+            ..Self::through_proc(&process)
         })
     }
 
-    fn below(process: &Path) -> Self {
+    fn through_proc(process: &Path) -> Self {
         let of = |name: &str| inode(&process.join("ns").join(name));
         let groups = std::fs::read(process.join("cgroup"));
         Self {

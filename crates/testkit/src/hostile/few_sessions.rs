@@ -48,7 +48,7 @@ impl Oddity {
         let mut opened = 0;
         loop {
             let message = wire.receive().await?;
-            let mut fields = Fields::of(&message);
+            let mut fields = Fields::parse(&message);
             match message.first().copied().unwrap_or(0) {
                 number::CHANNEL_OPEN => {
                     let (_kind, client) = (fields.text()?, fields.uint32()?);

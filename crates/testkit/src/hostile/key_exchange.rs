@@ -9,7 +9,7 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 
 use super::encryption::Gcm;
 use super::payload::{Fields, Payload, number};
-use super::wire::{Wire, not_the_one, unexpected};
+use super::wire::{Wire, not_the_one, unexpected_message};
 
 /// The offer of a KEXINIT (RFC 4253 section 7.1). The default is the one set of algorithms that [`Wire`] can speak,
 /// with strict key exchange.
@@ -125,7 +125,7 @@ impl Wire {
             self.read_packet().await?;
         }
         let client_message = self.expect_in_exchange(number::KEX_ECDH_INIT).await?;
-        let client_share = Fields::of(&client_message).string()?;
+        let client_share = Fields::parse(&client_message).string()?;
 
         let random = SystemRandom::new();
         let secret = EphemeralPrivateKey::generate(&X25519, &random).map_err(io::Error::other)?;
@@ -135,7 +135,7 @@ impl Wire {
             .as_ref()
             .to_vec();
         let peer = UnparsedPublicKey::new(&X25519, client_share);
-        let bad_share = unexpected("the client's share is not a point".to_owned());
+        let bad_share = unexpected_message("the client's share is not a point".to_owned());
         let shared = agree_ephemeral(secret, peer, bad_share, |shared| Ok(shared.to_vec()))?;
         match exchange.fault {
             Some(KexFault::ZeroShare) => server_share.fill(0),
@@ -193,9 +193,9 @@ impl Wire {
                 .raw(&session_id);
             sha256(&input)
         };
-        self.output = Some(keyed(&derive(b'D'), &derive(b'B')));
+        self.output = Some(key_gcm(&derive(b'D'), &derive(b'B')));
         self.expect_in_exchange(number::NEWKEYS).await?;
-        self.input = Some(keyed(&derive(b'C'), &derive(b'A')));
+        self.input = Some(key_gcm(&derive(b'C'), &derive(b'A')));
         if self.strict {
             // OpenSSH's PROTOCOL section 1.10: both counts begin again at each NEWKEYS.
             self.next_sequence = 0;
@@ -217,7 +217,11 @@ impl Wire {
             match message.first() {
                 Some(&number::KEXINIT) => return Ok(message),
                 _ if self.session_id.is_some() => self.backlog.push_back(message),
-                first => return Err(unexpected(format!("a KEXINIT was expected; {first:?} came"))),
+                first => {
+                    return Err(unexpected_message(format!(
+                        "a KEXINIT was expected; {first:?} came"
+                    )));
+                }
             }
         }
     }
@@ -243,7 +247,7 @@ impl Wire {
 
 /// The name-lists of key exchange methods and host key algorithms.
 fn first_lists(init: &[u8]) -> io::Result<(String, String)> {
-    let mut fields = Fields::of(init);
+    let mut fields = Fields::parse(init);
     fields.take(16)?;
     Ok((fields.text()?, fields.text()?))
 }
@@ -251,7 +255,7 @@ fn first_lists(init: &[u8]) -> io::Result<(String, String)> {
 /// Whether a guessed packet follows that has to be ignored (RFC 4253 section 7.1): the guess is right when both
 /// first names are the same on both sides.
 fn guessed_wrong(client_init: &[u8], server_init: &[u8]) -> io::Result<bool> {
-    let mut fields = Fields::of(client_init);
+    let mut fields = Fields::parse(client_init);
     fields.take(16)?;
     for _ in 0..10 {
         fields.string()?;
@@ -266,7 +270,7 @@ fn sha256(input: &Payload) -> Vec<u8> {
 }
 
 /// SHA-256 gives 32 bytes, enough for a key of 16 and a nonce of 12 without extension.
-fn keyed(key: &[u8], nonce: &[u8]) -> Gcm {
+fn key_gcm(key: &[u8], nonce: &[u8]) -> Gcm {
     let mut short_key = [0; 16];
     short_key.copy_from_slice(&key[..16]);
     let mut short_nonce = [0; 12];

@@ -388,25 +388,25 @@ impl Misbehaviour {
                 .await
             }
 
-            M::CloseAfterNewKeys => encrypted(wire).await,
+            M::CloseAfterNewKeys => encrypt_wire(wire).await,
             M::NoiseAfterNewKeys => {
-                encrypted(wire).await?;
+                encrypt_wire(wire).await?;
                 wire.send_raw(&[&32_u32.to_be_bytes()[..], &noise(48)].concat())
                     .await
             }
             M::LostFirstPacket => {
-                encrypted(wire).await?;
+                encrypt_wire(wire).await?;
                 wire.lose(Payload::message(number::EXT_INFO).uint32(0))?;
                 wire.expect(number::SERVICE_REQUEST).await?;
                 wire.send(Payload::message(number::SERVICE_ACCEPT).string("ssh-userauth"))
                     .await
             }
             M::SuccessUnasked => {
-                encrypted(wire).await?;
+                encrypt_wire(wire).await?;
                 wire.send(Payload::message(number::USERAUTH_SUCCESS)).await
             }
             M::AnotherService => {
-                encrypted(wire).await?;
+                encrypt_wire(wire).await?;
                 wire.expect(number::SERVICE_REQUEST).await?;
                 wire.send(Payload::message(number::SERVICE_ACCEPT).string("ssh-connection"))
                     .await
@@ -466,13 +466,13 @@ async fn with_fault(wire: &mut Wire, fault: KexFault) -> io::Result<()> {
     .await
 }
 
-async fn encrypted(wire: &mut Wire) -> io::Result<()> {
+async fn encrypt_wire(wire: &mut Wire) -> io::Result<()> {
     wire.exchange_banners(BANNER).await?;
     wire.exchange_keys(&KeyExchange::default()).await
 }
 
 async fn in_authentication(wire: &mut Wire) -> io::Result<()> {
-    encrypted(wire).await?;
+    encrypt_wire(wire).await?;
     wire.expect(number::SERVICE_REQUEST).await?;
     wire.send(Payload::message(number::SERVICE_ACCEPT).string("ssh-userauth"))
         .await

@@ -118,7 +118,7 @@ pub struct Fields<'a>(&'a [u8]);
 impl<'a> Fields<'a> {
     /// The fields behind the message number.
     #[must_use]
-    pub fn of(payload: &'a [u8]) -> Fields<'a> {
+    pub fn parse(payload: &'a [u8]) -> Fields<'a> {
         Fields(payload.get(1..).unwrap_or_default())
     }
 
@@ -189,7 +189,7 @@ mod tests {
             .uint32(7)
             .boolean(true)
             .byte(9);
-        let mut fields = Fields::of(payload.as_ref());
+        let mut fields = Fields::parse(payload.as_ref());
         assert_eq!(fields.text().unwrap(), "session");
         assert_eq!(fields.uint32().unwrap(), 7);
         assert!(fields.boolean().unwrap());

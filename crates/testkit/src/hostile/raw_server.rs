@@ -140,7 +140,7 @@ impl RawServer {
     }
 
     /// Is odd in one of the ways known to the kit, and introduces itself with `banner`. Each command that it runs is in
-    /// [`RawServer::executed`].
+    /// [`RawServer::executed_commands`].
     ///
     /// # Errors
     /// As [`RawServer::from_connect`].
@@ -165,7 +165,7 @@ impl RawServer {
     }
 
     /// The commands that an [odd](RawServer::odd) server has run, in order.
-    pub fn executed(&self) -> Vec<String> {
+    pub fn executed_commands(&self) -> Vec<String> {
         self.executed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

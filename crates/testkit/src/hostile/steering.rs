@@ -121,7 +121,7 @@ impl Steering {
         self.log_in(wire).await?;
         if self == S::OpenFailure {
             let open = wire.expect(number::CHANNEL_OPEN).await?;
-            let mut fields = Fields::of(&open);
+            let mut fields = Fields::parse(&open);
             let (_kind, channel) = (fields.text()?, fields.uint32()?);
             let failure = Payload::message(number::CHANNEL_OPEN_FAILURE)
                 .uint32(channel)
@@ -145,7 +145,7 @@ impl Steering {
                 let debug = text(number::DEBUG).boolean(true).string(WORDS).string("");
                 wire.send(debug).await?;
                 let service = wire.expect(number::SERVICE_REQUEST).await?;
-                let name = Fields::of(&service).text()?;
+                let name = Fields::parse(&service).text()?;
                 wire.send(text(number::SERVICE_ACCEPT).string(name)).await?;
                 wire.send(text(number::USERAUTH_BANNER).string(WORDS).string(""))
                     .await?;
@@ -155,11 +155,11 @@ impl Steering {
             _ => return wire.authenticate().await.map(drop),
         };
         let service = wire.expect(number::SERVICE_REQUEST).await?;
-        let name = Fields::of(&service).text()?;
+        let name = Fields::parse(&service).text()?;
         wire.send(text(number::SERVICE_ACCEPT).string(name)).await?;
         loop {
             let request = wire.expect(number::USERAUTH_REQUEST).await?;
-            let mut fields = Fields::of(&request);
+            let mut fields = Fields::parse(&request);
             let (_user, _service, method) = (fields.text()?, fields.text()?, fields.text()?);
             if method != "keyboard-interactive" {
                 let failure = text(number::USERAUTH_FAILURE).string(named).boolean(false);
@@ -196,7 +196,7 @@ impl Steering {
                 wire.send(data(&[0, 0, 0, 5, 2, 0, 0, 0, 3])).await?;
                 loop {
                     let message = wire.expect(number::CHANNEL_DATA).await?;
-                    let mut fields = Fields::of(&message);
+                    let mut fields = Fields::parse(&message);
                     let (_channel, mut packets) = (fields.uint32()?, fields.string()?);
                     while let [a, b, c, d, rest @ ..] = packets {
                         let len = u32::from_be_bytes([*a, *b, *c, *d]) as usize;

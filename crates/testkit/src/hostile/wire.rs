@@ -89,7 +89,7 @@ impl Wire {
         (&mut self.stream).take(255).read_until(b'\n', &mut line).await?;
         while line.pop_if(|byte| matches!(byte, b'\r' | b'\n')).is_some() {}
         if !line.starts_with(b"SSH-2.0-") {
-            return Err(unexpected(format!(
+            return Err(unexpected_message(format!(
                 "the client's banner is {:?}",
                 String::from_utf8_lossy(&line)
             )));
@@ -105,12 +105,12 @@ impl Wire {
     /// When the connection ends or the client sends something that does not belong there.
     pub async fn authenticate(&mut self) -> io::Result<String> {
         let request = self.expect(number::SERVICE_REQUEST).await?;
-        let service = Fields::of(&request).text()?;
+        let service = Fields::parse(&request).text()?;
         self.send(&Payload::message(number::SERVICE_ACCEPT).string(service))
             .await?;
         loop {
             let request = self.expect(number::USERAUTH_REQUEST).await?;
-            let mut fields = Fields::of(&request);
+            let mut fields = Fields::parse(&request);
             let (user, _service, method) = (fields.text()?, fields.text()?, fields.text()?);
             let answer = match method.as_str() {
                 "none" => Payload::message(number::USERAUTH_FAILURE)
@@ -138,10 +138,10 @@ impl Wire {
     /// When the connection ends or the client sends something that does not belong there.
     pub async fn open_session(&mut self) -> io::Result<Session> {
         let open = self.expect(number::CHANNEL_OPEN).await?;
-        let mut fields = Fields::of(&open);
+        let mut fields = Fields::parse(&open);
         let kind = fields.text()?;
         if kind != "session" {
-            return Err(unexpected(format!(
+            return Err(unexpected_message(format!(
                 "the client opened a channel of type {kind:?}"
             )));
         }
@@ -156,7 +156,7 @@ impl Wire {
         self.send(&confirmation).await?;
         loop {
             let message = self.expect(number::CHANNEL_REQUEST).await?;
-            let mut fields = Fields::of(&message);
+            let mut fields = Fields::parse(&message);
             let (_channel, request, want_reply) = (fields.uint32()?, fields.text()?, fields.boolean()?);
             if want_reply {
                 self.send(&Payload::message(number::CHANNEL_SUCCESS).uint32(client_channel))
@@ -193,7 +193,7 @@ impl Wire {
                 _ if got == wanted => return Ok(message),
                 number::IGNORE | number::DEBUG | number::EXT_INFO | number::CHANNEL_WINDOW_ADJUST => {}
                 number::GLOBAL_REQUEST => {
-                    let mut fields = Fields::of(&message);
+                    let mut fields = Fields::parse(&message);
                     let (_name, want_reply) = (fields.string()?, fields.boolean()?);
                     if want_reply {
                         self.send(&Payload::message(number::REQUEST_FAILURE)).await?;
@@ -306,7 +306,9 @@ impl Wire {
         self.stream.read_exact(&mut length).await?;
         let size = u32::from_be_bytes(length) as usize;
         if size > PACKET_LIMIT {
-            return Err(unexpected(format!("the client sent a packet of {size} bytes")));
+            return Err(unexpected_message(format!(
+                "the client sent a packet of {size} bytes"
+            )));
         }
         let body = match &mut self.input {
             Some(gcm) => {
@@ -323,7 +325,8 @@ impl Wire {
         self.next_sequence = self.next_sequence.wrapping_add(1);
         let padding = usize::from(body.first().copied().unwrap_or(0));
         let end = body.len().checked_sub(padding).filter(|&end| end > 1);
-        let end = end.ok_or_else(|| unexpected("the client sent a packet of padding alone".to_owned()))?;
+        let end =
+            end.ok_or_else(|| unexpected_message("the client sent a packet of padding alone".to_owned()))?;
         Ok(body[1..end].to_vec())
     }
 
@@ -361,18 +364,18 @@ fn frame(payload: &[u8], with_gcm: bool) -> Vec<u8> {
 /// The error for a message that was not the one awaited; a disconnect's reason is part of it.
 pub(super) fn not_the_one(wanted: u8, message: &[u8]) -> io::Error {
     let got = message.first().copied().unwrap_or(0);
-    let mut fields = Fields::of(message);
+    let mut fields = Fields::parse(message);
     match (got, fields.uint32(), fields.text()) {
         (number::DISCONNECT, Ok(code), Ok(reason)) => {
             let told =
                 format!("message {wanted} was expected; the client disconnected, code {code}: {reason}");
-            unexpected(told)
+            unexpected_message(told)
         }
-        _ => unexpected(format!("message {wanted} was expected; {got} came")),
+        _ => unexpected_message(format!("message {wanted} was expected; {got} came")),
     }
 }
 
-pub(super) fn unexpected(what: String) -> io::Error {
+pub(super) fn unexpected_message(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

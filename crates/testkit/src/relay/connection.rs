@@ -29,7 +29,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn accepted(
+    pub(super) fn accept(
         client: TcpStream,
         shared: &Arc<Shared>,
         settings: &watch::Receiver<Settings>,
@@ -197,7 +197,7 @@ impl Connection {
                             Err(error) => return Err(error),
                         }
                     }
-                    pipe.delivered(chunk);
+                    pipe.deliver(chunk);
                 }
                 Item::End(Ending::Fin) => return Ok(shutdown(sink, Shutdown::Write)?),
                 Item::End(Ending::Reset) => return Err(io::ErrorKind::ConnectionReset.into()),

@@ -75,7 +75,7 @@ impl Pipe {
         }
     }
 
-    pub(super) fn delivered(&self, chunk: Vec<u8>) {
+    pub(super) fn deliver(&self, chunk: Vec<u8>) {
         self.lock().bytes -= chunk.len();
         self.give_back(chunk);
         self.delivered.notify_one();

@@ -249,7 +249,7 @@ impl DropbearBuilder {
     /// [`Error::Exited`], with the log, when dropbear does not like its arguments.
     pub fn start(self) -> Result<Dropbear, Error> {
         let dir = tempfile::Builder::new().prefix("trunkline-dropbear-").tempdir()?;
-        let port = PortReservation::on(&[self.address])?;
+        let port = PortReservation::reserve(&[self.address])?;
         let addr = SocketAddr::new(self.address, port.port());
         let client_key = KeyPair::generate(dir.path(), "client_key", KeyType::Ed25519)?;
 
@@ -273,7 +273,7 @@ impl DropbearBuilder {
             user: program::current_user()?,
             addr,
             client_key,
-            log: ServerLog::at(dir.path().join("dropbear.log")),
+            log: ServerLog::at_path(dir.path().join("dropbear.log")),
             dir,
             _port: port,
         };

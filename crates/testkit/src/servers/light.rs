@@ -286,7 +286,7 @@ impl Handler for Peer {
         let (place, number) = {
             let mut ledger = lock(&self.ledger);
             let place = ledger.executions.len();
-            let number = drawn(place);
+            let number = draw(place);
             ledger.executions.push(Execution {
                 host: self.host.ip(),
                 command: command.clone(),
@@ -307,7 +307,7 @@ impl Handler for Peer {
 }
 
 /// No number twice, and no two neighbours alike.
-fn drawn(place: usize) -> u64 {
+fn draw(place: usize) -> u64 {
     let mut number = (place as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
     for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
         number = (number ^ (number >> shift)).wrapping_mul(factor);

@@ -643,7 +643,7 @@ impl SshdBuilder {
             self.addresses.clone()
         };
         let ports = (0..self.ports)
-            .map(|_| PortReservation::on(&reserve_on))
+            .map(|_| PortReservation::reserve(&reserve_on))
             .collect::<Result<Vec<_>, _>>()?;
         let addresses = if self.any_address {
             vec![Ipv4Addr::LOCALHOST.into()]
@@ -703,7 +703,7 @@ impl SshdBuilder {
             user_authority,
             password: self.password,
             pam,
-            log: ServerLog::at(dir.path().join("sshd.log")),
+            log: ServerLog::at_path(dir.path().join("sshd.log")),
             dir,
             _ports: ports,
         };

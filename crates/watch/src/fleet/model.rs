@@ -104,7 +104,7 @@ impl FleetModel {
             totals.free += zone.owners.iter().filter(|owner| owner.is_none()).count();
         }
         for job in self.jobs.values() {
-            totals.running_jobs += usize::from(job.settled() < job.hosts);
+            totals.running_jobs += usize::from(job.settled_hosts() < job.hosts);
             totals.running_hosts += u64::from(job.running);
         }
         for stream in self.streams.values() {
@@ -175,7 +175,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn moved(
+    pub(crate) fn moved_bytes(
         id: u64,
         from: Option<&str>,
         to: &str,
@@ -205,7 +205,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn told(update: FleetUpdate) -> FleetModel {
+    pub(crate) fn from_update(update: FleetUpdate) -> FleetModel {
         let mut model = FleetModel::of_nobody_yet();
         model.take(FleetNews::Connected);
         model.take(FleetNews::Update(Box::new(update)));
@@ -214,10 +214,10 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_told_again_takes_the_place_of_what_was_known() {
-        let mut model = told(FleetUpdate {
+        let mut model = from_update(FleetUpdate {
             nodes: vec![node("a", NodeState::Up, 2), node("b", NodeState::Lost, 1)],
             zones: vec![zone(None, &["a", "b"], [Some(0), Some(1), Some(0), None])],
-            moves: vec![moved(1, Some("b"), "a", MoveReason::Lost, 1)],
+            moves: vec![moved_bytes(1, Some("b"), "a", MoveReason::Lost, 1)],
             jobs: vec![job(1, 9, [3, 1, 0, 0, 0]), job(2, 1, [0, 1, 0, 0, 0])],
             streams: vec![stream(1, 9, [7, 1, 0]), stream(2, 1, [0, 1, 0])],
             ..FleetUpdate::default()
@@ -230,7 +230,7 @@ pub(crate) mod tests {
         assert_eq!(model.shards_of(&None, None), [3]);
         model.take(FleetNews::Update(Box::new(FleetUpdate {
             nodes: vec![node("b", NodeState::Up, 1)],
-            moves: vec![moved(1, Some("b"), "a", MoveReason::Lost, 7)],
+            moves: vec![moved_bytes(1, Some("b"), "a", MoveReason::Lost, 7)],
             jobs_gone: vec![job(1, 0, [0; 5]).job],
             streams: vec![stream(1, 9, [0, 9, 0])],
             streams_gone: vec![stream(2, 0, [0; 3]).stream],

@@ -80,7 +80,7 @@ impl<S: Subject> App<S> {
     }
 
     /// The selected row, if there is any: the first one where the one that was selected has gone.
-    pub(super) fn selected<'a>(&self, rows: &'a [S::Row]) -> Option<(usize, &'a S::Row)> {
+    pub(super) fn selection<'a>(&self, rows: &'a [S::Row]) -> Option<(usize, &'a S::Row)> {
         let wanted = self.selected[self.place()].as_ref();
         let at = wanted.and_then(|wanted| rows.iter().position(|row| row == wanted));
         let at = at.unwrap_or(0);
@@ -199,7 +199,7 @@ impl<S: Subject> App<S> {
     /// Selects a row so far from the selected one.
     fn go(&mut self, model: &S, by: isize) {
         let rows = self.rows(model);
-        let (at, _) = self.selected(&rows).unzip();
+        let (at, _) = self.selection(&rows).unzip();
         let last = rows.len().saturating_sub(1);
         let at = at.unwrap_or(0).saturating_add_signed(by).min(last);
         let place = self.place();
@@ -209,7 +209,7 @@ impl<S: Subject> App<S> {
     /// Asks whether the selected host's connections are to be closed: those of the host that a session is on, too.
     fn ask_to_close(&mut self, model: &S) {
         let rows = self.rows(model);
-        let sharing = self.selected(&rows).and_then(|(_, row)| model.sharing(row));
+        let sharing = self.selection(&rows).and_then(|(_, row)| model.sharing(row));
         match sharing {
             Some(sharing) => self.mode = Mode::Close { sharing },
             None => self.note = Some("this host has no connections".into()),
@@ -249,9 +249,9 @@ mod tests {
         last
     }
 
-    fn selected(app: &App<Model>, model: &Model) -> String {
+    fn selected_name(app: &App<Model>, model: &Model) -> String {
         let rows = app.rows(model);
-        match app.selected(&rows) {
+        match app.selection(&rows) {
             Some((_, Row::Host(sharing))) => sharing.clone(),
             other => format!("{other:?}"),
         }
@@ -267,13 +267,13 @@ mod tests {
             },
         );
         press(&mut app, &model, "↓↓");
-        assert_eq!(selected(&app, &model), "web3");
+        assert_eq!(selected_name(&app, &model), "web3");
         press(&mut app, &model, "r");
-        assert_eq!(selected(&app, &model), "web3");
+        assert_eq!(selected_name(&app, &model), "web3");
         press(&mut app, &model, "r⇟⇟⇟⇟");
-        assert_eq!(selected(&app, &model), "web30");
+        assert_eq!(selected_name(&app, &model), "web30");
         press(&mut app, &model, "g");
-        assert_eq!(selected(&app, &model), "web1");
+        assert_eq!(selected_name(&app, &model), "web1");
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Subject for Model {
     }
 
     fn details(&self, row: &Row) -> Option<Lines> {
-        details::of(self, row)
+        details::details_for(self, row)
     }
 
     fn summary(&self, palette: Palette) -> [Line<'static>; 2] {
@@ -99,7 +99,7 @@ fn summary(model: &Model, palette: Palette) -> [Line<'static>; 2] {
         )));
     }
     let second = match &model.lost {
-        Some(why) => Line::styled(format!("Waiting: {why}"), palette.of(Color::Red).patch(BOLD)),
+        Some(why) => Line::styled(format!("Waiting: {why}"), palette.style(Color::Red).patch(BOLD)),
         None => totals(model),
     };
     [Line::from(first), second]

@@ -11,7 +11,7 @@ use crate::model::{Host, Model};
 use crate::quantity::{bytes, rate, time};
 
 /// Returns the details of a row, or `None` if it has gone.
-pub(super) fn of(model: &Model, row: &Row) -> Option<Lines> {
+pub(super) fn details_for(model: &Model, row: &Row) -> Option<Lines> {
     match row {
         Row::Host(sharing) => Some(host(model, model.hosts.get(sharing)?)),
         Row::Activity(id) => Some(activity(model, model.activities.get(id)?)),
@@ -44,8 +44,8 @@ fn host(model: &Model, host: &Host) -> Lines {
     }
     let traffic = format!(
         "{}/s out, {}/s in",
-        shown(host.sent_rate),
-        shown(host.received_rate)
+        show_number(host.sent_rate),
+        show_number(host.received_rate)
     );
     line(&mut lines, "traffic", traffic);
     for (number, connection) in report.connections.iter().enumerate() {
@@ -71,7 +71,7 @@ fn host(model: &Model, host: &Host) -> Lines {
     lines
 }
 
-fn shown(value: f64) -> String {
+fn show_number(value: f64) -> String {
     match rate(value) {
         none if none.is_empty() => "0".into(),
         some => some,
@@ -108,7 +108,7 @@ fn of_connection(lines: &mut Lines, model: &Model, host: &Host, connection: &Con
         (connection.tunnels, "tunnel"),
         (u32::try_from(connection.spares).unwrap_or(u32::MAX), "spare"),
     ];
-    let counts = counts.map(|(count, name)| counted(count, name));
+    let counts = counts.map(|(number, name)| counted(number, name));
     line(lines, "carries", counts.join(", "));
     let moved = format!(
         "{} sent, {} received",
@@ -164,7 +164,7 @@ fn activity(model: &Model, activity: &Activity) -> Lines {
         line(
             &mut lines,
             "rate",
-            format!("{}/s", shown(model.copy_rate(activity.id))),
+            format!("{}/s", show_number(model.copy_rate(activity.id))),
         );
         let files = format!(
             "{} of {}{total}, {} failed",

@@ -30,9 +30,9 @@ pub(super) fn draw<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &
         Mode::Help => popup(frame, " Help ", &help::<S>(), 0),
         Mode::Details(line) => {
             let rows = app.rows(model);
-            let known = app.selected(&rows).and_then(|(_, row)| model.details(row));
+            let known = app.selection(&rows).and_then(|(_, row)| model.details(row));
             let lines = known.unwrap_or_else(|| vec![("gone".into(), "It has ended.".into())]);
-            popup(frame, " Details ", &aligned(&lines), *line);
+            popup(frame, " Details ", &align(&lines), *line);
         }
         Mode::Close { sharing } => popup(frame, " Close ", &model.question(sharing), 0),
     }
@@ -63,7 +63,7 @@ fn table<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &S, palette
         .collect();
     let rows = app.rows(model);
     app.room = usize::from(area.height.saturating_sub(1)).max(1);
-    let selected = app.selected(&rows).map(|(at, _)| at);
+    let selected = app.selection(&rows).map(|(at, _)| at);
     if let Some(at) = selected {
         let least = (at + 1).saturating_sub(app.room);
         app.first = app
@@ -83,7 +83,7 @@ fn table<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &S, palette
         .map(|(at, row)| {
             let cells = columns
                 .iter()
-                .map(|(_, column)| filled(model, row, column, now, palette));
+                .map(|(_, column)| fill_cell(model, row, column, now, palette));
             let style = if Some(at) == selected {
                 REVERSED
             } else {
@@ -166,12 +166,18 @@ fn alignment(column: &Column) -> Alignment {
     }
 }
 
-fn filled<S: Subject>(model: &S, row: &S::Row, column: &Column, now: u64, palette: Palette) -> Cell<'static> {
+fn fill_cell<S: Subject>(
+    model: &S,
+    row: &S::Row,
+    column: &Column,
+    now: u64,
+    palette: Palette,
+) -> Cell<'static> {
     let text = model.cell(row, column, now);
     let style = match column.name {
         "STATE" | "STARTED IN" | "WHY MOVED" => palette.state(&text),
-        "RTT, LAST" | "" => palette.of(Color::Cyan),
-        "BLAME" => palette.of(Color::Red),
+        "RTT, LAST" | "" => palette.style(Color::Cyan),
+        "BLAME" => palette.style(Color::Red),
         _ => Style::new(),
     };
     Cell::from(Line::styled(text, style).alignment(alignment(column)))
@@ -220,11 +226,11 @@ fn help<S: Subject>() -> Vec<Line<'static>> {
     let keys = keys.iter().filter(|(_, what)| S::CLOSES || *what != CLOSE);
     let lines = keys.map(|(key, what)| ((*key).into(), (*what).into()));
     let lines: Vec<(String, String)> = std::iter::once(first).chain(lines).collect();
-    aligned(&lines)
+    align(&lines)
 }
 
 /// Names in a column of their own.
-fn aligned(lines: &[(String, String)]) -> Vec<Line<'static>> {
+fn align(lines: &[(String, String)]) -> Vec<Line<'static>> {
     let width = lines
         .iter()
         .map(|(name, _)| name.chars().count())
@@ -312,7 +318,7 @@ mod tests {
         model
     }
 
-    fn drawn(app: &mut App<Model>, model: &Model, width: u16, height: u16) -> String {
+    fn draw_screen(app: &mut App<Model>, model: &Model, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let palette = Palette { colours: true };
         terminal.draw(|frame| draw(frame, app, model, palette)).unwrap();
@@ -328,7 +334,7 @@ mod tests {
                     view,
                     ..App::default()
                 };
-                let text = drawn(&mut app, &model, width, height);
+                let text = draw_screen(&mut app, &model, width, height);
                 // How long ago that was depends on when this runs.
                 let text = if view == View::Failures {
                     without_ages(&text)
@@ -371,7 +377,7 @@ mod tests {
             if name == "filter" {
                 app.filter = "web3".into();
             }
-            insta::assert_snapshot!(format!("over_{name}"), drawn(&mut app, &model, 80, 24));
+            insta::assert_snapshot!(format!("over_{name}"), draw_screen(&mut app, &model, 80, 24));
         }
     }
 
@@ -379,7 +385,7 @@ mod tests {
     fn a_daemon_that_has_ended_is_said_to_have_and_what_was_known_stays() {
         let mut model = model();
         model.learn(News::Lost("the daemon has ended".into()));
-        insta::assert_snapshot!(drawn(&mut App::default(), &model, 80, 10));
+        insta::assert_snapshot!(draw_screen(&mut App::default(), &model, 80, 10));
     }
 
     #[test]
@@ -394,7 +400,7 @@ mod tests {
                     sharing: "web1".into(),
                 },
             ] {
-                drawn(
+                draw_screen(
                     &mut App {
                         mode,
                         ..App::default()

@@ -202,7 +202,7 @@ impl Subject for FleetModel {
             let words = format!("  fleet {} at {}", self.fleet.name, self.fleet.servers);
             first.push(Span::raw(words));
         }
-        let alarm = palette.of(Color::Red).patch(BOLD);
+        let alarm = palette.style(Color::Red).patch(BOLD);
         let second = match (&self.lost, self.fleet.cut_off, &self.fleet.frozen) {
             (Some(why), ..) => Line::styled(format!("Waiting: {why}"), alarm),
             (None, Some(seconds), _) => {
@@ -485,7 +485,7 @@ fn of_move(model: &FleetModel, moved: &MoveReport, column: &str) -> String {
 }
 
 fn share(job: &JobReport) -> f64 {
-    f64::from(job.settled()) / f64::from(job.hosts.max(1))
+    f64::from(job.settled_hosts()) / f64::from(job.hosts.max(1))
 }
 
 fn of_job(model: &FleetModel, job: &JobReport, column: &str) -> String {

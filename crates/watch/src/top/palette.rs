@@ -18,7 +18,7 @@ impl Palette {
         }
     }
 
-    pub(super) fn of(self, colour: Color) -> Style {
+    pub(super) fn style(self, colour: Color) -> Style {
         match self.colours {
             true => Style::new().fg(colour),
             false => Style::new(),
@@ -26,15 +26,15 @@ impl Palette {
     }
 
     pub(super) fn faint(self) -> Style {
-        self.of(Color::DarkGray)
+        self.style(Color::DarkGray)
     }
 
     /// Of the word for a state.
     pub(super) fn state(self, word: &str) -> Style {
         match word {
-            "used" | "alive" | "up" | "done" => self.of(Color::Green),
-            "busy" | "connecting" | "starting" | "draining" | "running" | "left" => self.of(Color::Yellow),
-            "stale" | "silent" | "lost" | "in trouble" => self.of(Color::Red),
+            "used" | "alive" | "up" | "done" => self.style(Color::Green),
+            "busy" | "connecting" | "starting" | "draining" | "running" | "left" => self.style(Color::Yellow),
+            "stale" | "silent" | "lost" | "in trouble" => self.style(Color::Red),
             _ => Style::new(),
         }
     }

@@ -173,8 +173,8 @@ fn compare_hosts(a: &Host, b: &Host, column: &str) -> Ordering {
         "RTT" | "RTT, LAST" => most(|host| host.rtt().map_or(-1.0, |rtt| rtt.as_secs_f64())),
         "SENT/s" => most(|host| host.sent_rate),
         "RECV/s" => most(|host| host.received_rate),
-        "SENT" => most(|host| host.moved().0 as f64),
-        "RECV" => most(|host| host.moved().1 as f64),
+        "SENT" => most(|host| host.moved_bytes().0 as f64),
+        "RECV" => most(|host| host.moved_bytes().1 as f64),
         "UP" => most(|host| host.up().map_or(-1.0, |up| up.as_secs_f64())),
         _ => Ordering::Equal,
     }
@@ -198,7 +198,7 @@ fn compare_activities(model: &Model, a: &Activity, b: &Activity, column: &str) -
         "DONE" | "" => share(b).total_cmp(&share(a)),
         "OF" => bytes(b).cmp(&bytes(a)),
         "RATE/s" => model.copy_rate(b.id).total_cmp(&model.copy_rate(a.id)),
-        "LEFT" => left(model, b).cmp(&left(model, a)),
+        "LEFT" => time_left(model, b).cmp(&time_left(model, a)),
         _ => Ordering::Equal,
     }
 }
@@ -242,8 +242,8 @@ fn of_host(host: &Host, column: &str) -> String {
         "RTT, LAST" => sparkline(&host.rtts, 10),
         "SENT/s" => rate(host.sent_rate),
         "RECV/s" => rate(host.received_rate),
-        "SENT" => bytes(host.moved().0),
-        "RECV" => bytes(host.moved().1),
+        "SENT" => bytes(host.moved_bytes().0),
+        "RECV" => bytes(host.moved_bytes().1),
         _ => host.up().map(time).unwrap_or_default(),
     }
 }
@@ -269,7 +269,7 @@ fn of_activity(model: &Model, activity: &Activity, column: &str) -> String {
             format!("{total}{}", if counted { "" } else { "+" })
         }
         "RATE/s" => rate(model.copy_rate(activity.id)),
-        "LEFT" => left(model, activity).map(time).unwrap_or_default(),
+        "LEFT" => time_left(model, activity).map(time).unwrap_or_default(),
         "FILES" => transfer.map_or_else(String::new, |transfer| {
             format!("{}/{}", transfer.files, transfer.total_files)
         }),
@@ -310,7 +310,7 @@ fn share(activity: &Activity) -> f64 {
 }
 
 /// Returns the time that a copy still takes at its present rate.
-fn left(model: &Model, activity: &Activity) -> Option<Duration> {
+fn time_left(model: &Model, activity: &Activity) -> Option<Duration> {
     let transfer = activity.transfer.as_ref().filter(|transfer| transfer.counted)?;
     let rate = model.copy_rate(activity.id);
     let seconds = transfer.total_bytes.saturating_sub(transfer.bytes) as f64 / rate;

@@ -60,7 +60,7 @@ impl LastWord {
                 }
                 value.to_owned()
             }
-            None => escaped(value),
+            None => escape(value),
         };
         let typed = match self.quote {
             Some(quote) => self.typed.trim_start_matches(quote),
@@ -76,7 +76,7 @@ impl LastWord {
 }
 
 /// A word for a shell, by backslashes. A `~/` in front means the home.
-fn escaped(value: &str) -> String {
+fn escape(value: &str) -> String {
     let mut written = String::with_capacity(value.len());
     let (home, rest) = match value.strip_prefix("~/") {
         Some(rest) => ("~/", rest),

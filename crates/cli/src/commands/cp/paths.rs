@@ -78,7 +78,7 @@ fn uri(argument: &OsStr) -> Option<anyhow::Result<Argument>> {
         Some(at) => (&rest[..at], &rest[at + 1..]),
         None => (rest, &b""[..]),
     };
-    let parts = std::str::from_utf8(authority).ok().zip(unescaped(path));
+    let parts = std::str::from_utf8(authority).ok().zip(unescape(path));
     Some(match parts {
         // The port, the user and escapes in them are the destination's.
         Some((authority, path)) => Ok(Argument::Host(format!("ssh://{authority}"), path)),
@@ -87,7 +87,7 @@ fn uri(argument: &OsStr) -> Option<anyhow::Result<Argument>> {
 }
 
 /// With `%41` as the byte that it is; `None` where that is not two digits or NUL.
-fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+fn unescape(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&byte, behind)) = rest.split_first() {

@@ -395,14 +395,14 @@ fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>
     let mut table = Grid::new(["HOSTS", "ERROR"]);
     for row in rows {
         let lines = (0..row[0].1.len()).map(|nth| {
-            let shown = alike::shown(row.iter().map(|(_, messages)| messages[nth].as_str()));
+            let shown = alike::fold(row.iter().map(|(_, messages)| messages[nth].as_str()));
             Printable::line(shown).into_string()
         });
         let error = lines.collect::<Vec<_>>().join("\n");
         let hosts = fold(row.iter().map(|(host, _)| host));
         table.row([Printable::line(hosts).into_string(), error]);
     }
-    table.drawn(width)
+    table.draw(width)
 }
 
 /// `40 hosts in 2.1 s: 38 succeeded, 2 failed; 80 copied, 1.20 GiB (585.14 MiB/s)`

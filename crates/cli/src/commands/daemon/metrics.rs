@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use trunkline_control::place::Place;
 use trunkline_control::protocol::{Reply, Request};
 
-use crate::ask::{ask, unexpected};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Running, runtime};
 
 /// Arguments of `trunkline metrics`.
@@ -76,7 +76,7 @@ async fn of_daemon(backend: &Backend, open_metrics: bool) -> anyhow::Result<Opti
     };
     match ask(&mut client, Request::Metrics { open_metrics }, backend).await? {
         Reply::Metrics(text) => Ok(Some(text)),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 

@@ -9,7 +9,7 @@ use trunkline_control::program;
 use trunkline_control::protocol::{DaemonStatus, Reply, Request, SettingReport};
 use trunkline_text::Printable;
 
-use crate::ask::{ask, unexpected};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::report::grid::Grid;
 use crate::terminal;
@@ -46,9 +46,9 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             return Err(error);
         }
     };
-    let stale = running
-        .as_ref()
-        .map_or_else(Vec::new, |running| changed(&running.settings, &file.settings));
+    let stale = running.as_ref().map_or_else(Vec::new, |running| {
+        changed_settings(&running.settings, &file.settings)
+    });
     let in_force = running.as_ref().unwrap_or(&file);
     let mut out = io::stdout();
     if args.json {
@@ -77,12 +77,12 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 async fn status(mut client: Client, backend: &Backend) -> anyhow::Result<DaemonStatus> {
     match ask(&mut client, Request::Status, backend).await? {
         Reply::Status(status) => Ok(*status),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
 /// The settings whose values differ.
-fn changed<'a>(running: &'a [SettingReport], file: &[SettingReport]) -> Vec<&'a str> {
+fn changed_settings<'a>(running: &'a [SettingReport], file: &[SettingReport]) -> Vec<&'a str> {
     let differs = |one: &&SettingReport| {
         let same = file.iter().find(|other| other.key == one.key);
         same.is_none_or(|other| other.value != one.value)
@@ -107,7 +107,7 @@ fn table(settings: &[SettingReport], width: Option<u16>) -> String {
             setting.meaning.replace('`', ""),
         ]);
     }
-    table.drawn(width)
+    table.draw(width)
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
     fn what_the_file_says_otherwise_is_named() {
         let running = [setting("a", "1"), setting("b", "2")];
         let file = [setting("a", "1"), setting("b", "3")];
-        assert_eq!(changed(&running, &file), ["b"]);
-        assert!(changed(&running, &running).is_empty());
+        assert_eq!(changed_settings(&running, &file), ["b"]);
+        assert!(changed_settings(&running, &running).is_empty());
     }
 }

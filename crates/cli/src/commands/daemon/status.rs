@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use trunkline_control::protocol::{DaemonStatus, Reply, Request};
 use trunkline_text::{Printable, counted};
 
-use crate::ask::{ask, unexpected};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Running, place, runtime};
 use crate::report::connections::{age, bytes};
 
@@ -29,7 +29,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         };
         match ask(&mut client, Request::Status, backend).await? {
             Reply::Status(status) => Ok(Some(*status)),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     })?;
     let mut out = std::io::stdout();
@@ -37,7 +37,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         serde_json::to_writer_pretty(&mut out, &status)?;
         writeln!(out)?;
     } else if let Some(status) = &status {
-        write!(out, "{}", shown(status))?;
+        write!(out, "{}", render(status))?;
     } else {
         writeln!(
             out,
@@ -56,7 +56,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 /// A line for each thing. Ends in a newline.
-fn shown(status: &DaemonStatus) -> String {
+fn render(status: &DaemonStatus) -> String {
     let load = &status.load;
     let open = status.descriptors;
     let sockets = match status.mux_sockets.len() {
@@ -155,6 +155,6 @@ mod tests {
                 })
                 .into(),
         };
-        insta::assert_snapshot!(shown(&status));
+        insta::assert_snapshot!(render(&status));
     }
 }

@@ -33,7 +33,7 @@ fn add(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> anyhow::Result<
 fn page(command: &Command) -> anyhow::Result<(String, Vec<u8>)> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let typed = command.get_bin_name().unwrap_or_else(|| command.get_name());
-    let sections = sections::of(typed)?;
+    let sections = sections::for_command(typed)?;
     let man = Man::new(for_man(command, sections));
 
     let mut page = Vec::new();

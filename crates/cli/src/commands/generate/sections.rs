@@ -21,7 +21,7 @@ pub(super) struct Sections {
 ///
 /// # Errors
 /// There are none.
-pub(super) fn of(command: &str) -> anyhow::Result<&'static Sections> {
+pub(super) fn for_command(command: &str) -> anyhow::Result<&'static Sections> {
     ALL.iter()
         .find(|(name, _)| *name == command)
         .map(|(_, sections)| sections)

@@ -14,7 +14,7 @@ use trunkline_request::hosts::{Skipped, Target};
 use trunkline_text::Printable;
 
 use crate::OWN_ERROR;
-use crate::ask::{Refused, ask, unexpected};
+use crate::ask::{Refused, ask, unexpected_reply};
 use crate::backend::{Backend, Running};
 use crate::commands::run::{ManyHosts, colours, misspelt, trouble};
 use crate::report::output::Output;
@@ -79,7 +79,7 @@ async fn open_names(backend: &Backend) -> anyhow::Result<Vec<String>> {
     };
     match ask(&mut client, Request::List, backend).await? {
         Reply::Hosts(hosts) => Ok(hosts.into_iter().map(|host| host.name).collect()),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -200,7 +200,7 @@ impl Hosts {
 }
 
 /// A message without the host's name before it, where it has that.
-fn unnamed<'a>(target: &Target, message: &'a str) -> &'a str {
+fn without_name<'a>(target: &Target, message: &'a str) -> &'a str {
     let names = [&target.name, &target.destination.host];
     let mut rests = names
         .iter()
@@ -217,7 +217,7 @@ fn result(target: &Target, number: usize, error: Option<&anyhow::Error>) -> Host
             kind: failure
                 .map_or("failed", |failure| failure.kind.as_str())
                 .to_owned(),
-            message: unnamed(target, &format!("{error:#}")).to_owned(),
+            message: without_name(target, &format!("{error:#}")).to_owned(),
             execution: Execution::DidNotStart,
         },
     };
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_message_loses_its_own_hosts_name_alone() {
-        let target = Target::named("jo@web1").unwrap();
+        let target = Target::parse("jo@web1").unwrap();
         for (message, rest) in [
             ("web1: no connection", "no connection"),
             ("jo@web1: no connection", "no connection"),
@@ -251,7 +251,7 @@ mod tests {
                 "connecting to 10.0.0.1 port 22: refused",
             ),
         ] {
-            assert_eq!(unnamed(&target, message), rest);
+            assert_eq!(without_name(&target, message), rest);
         }
     }
 }

@@ -11,7 +11,7 @@ use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
 use super::{HostArgs, which_hosts};
-use crate::ask::{ask, unexpected};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Daemon, runtime};
 use crate::report::connections::{age, bytes, milliseconds, span, state};
 use crate::report::grid::wrapped_list;
@@ -57,14 +57,14 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                         "forgot what was learnt of {}\n",
                         Printable::line(&target.name)
                     )),
-                    other => Err(unexpected(&other)),
+                    other => Err(unexpected_reply(&other)),
                 };
             }
             let explained = match ask(&mut client, Request::Explain(request), backend).await? {
                 Reply::Explained(explained) => explained,
-                other => return Err(unexpected(&other)),
+                other => return Err(unexpected_reply(&other)),
             };
-            let apart = backend.apart();
+            let apart = backend.reason_not_asked();
             let apart = apart.as_deref();
             Ok(match (json, hosts.is_one()) {
                 (true, true) => serde_json::to_string_pretty(&document(&explained, apart))? + "\n",
@@ -119,7 +119,7 @@ fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u
     for connection in &explained.connections {
         lines.push(format!("  {}", connection_line(explained, connection)));
         if let Some(handshake) = &connection.handshake {
-            lines.push(format!("    {}", agreed(handshake)));
+            lines.push(format!("    {}", agreed_algorithms(handshake)));
             lines.push(format!(
                 "    logged in with {}; host key {}",
                 handshake.log_in, handshake.host_key_check
@@ -212,7 +212,7 @@ fn master_line(master: &MasterReport) -> String {
     parts.join(", ")
 }
 
-fn agreed(handshake: &Handshake) -> String {
+fn agreed_algorithms(handshake: &Handshake) -> String {
     let mut parts = vec![
         handshake.server.clone(),
         handshake.kex.clone(),

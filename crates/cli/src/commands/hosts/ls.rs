@@ -10,7 +10,7 @@ use trunkline_request::World;
 use trunkline_request::hosts::Target;
 
 use super::{all_masters, masters};
-use crate::ask::{ask, unexpected};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Running, runtime};
 use crate::commands::run::ManyHosts;
 use crate::duration;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     json: bool,
     /// Refresh every 2 seconds, or as often as TIME says, until Ctrl-C.
     #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2",
-        value_parser = duration::within(Duration::from_secs(1)..=Duration::from_secs(86_400)))]
+        value_parser = duration::parse_within(Duration::from_secs(1)..=Duration::from_secs(86_400)))]
     watch: Option<Duration>,
 }
 
@@ -73,7 +73,7 @@ async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<(Vec<HostReport
         None => Vec::new(),
         Some(mut client) => match ask(&mut client, Request::List, backend).await? {
             Reply::Hosts(hosts) => hosts,
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected_reply(&other)),
         },
     };
     let of = all_masters(args.config.clone())?;

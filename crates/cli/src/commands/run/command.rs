@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 
-use trunkline_request::shell::quoted;
+use trunkline_request::shell::quote;
 
 use super::sudo::Tokens;
 
@@ -52,7 +52,7 @@ impl Command {
     pub(super) fn for_host(&self, host: Host<'_>, sudo: Option<&Tokens>) -> anyhow::Result<Vec<u8>> {
         let mut line = Vec::new();
         for Variable { name, value } in &self.env {
-            let value = quoted(value.as_bytes());
+            let value = quote(value.as_bytes());
             // What cannot be set must not be missing silently.
             line.extend([b"export ", name.as_bytes(), b"=", &value, b" || exit 255; "].concat());
         }
@@ -63,7 +63,7 @@ impl Command {
                 line.extend(script.runner());
                 for word in &words {
                     line.push(b' ');
-                    line.extend(quoted(word));
+                    line.extend(quote(word));
                 }
             }
             None => line.extend(words.join(&b' ')),
@@ -75,21 +75,17 @@ impl Command {
     }
 
     /// The same for people: without what sudo's questions are recognised by, and without a script's upload.
-    pub(super) fn shown(&self, host: Host<'_>) -> anyhow::Result<String> {
+    pub(super) fn for_people(&self, host: Host<'_>) -> anyhow::Result<String> {
         let mut parts = Vec::new();
         for Variable { name, value } in &self.env {
-            parts.push([name.as_bytes(), b"=", &quoted(value.as_bytes())].concat());
+            parts.push([name.as_bytes(), b"=", &quote(value.as_bytes())].concat());
         }
         if let Some(script) = &self.script {
             parts.push(script.name.as_bytes().to_vec());
         }
         for word in &self.words {
             let word = filled(word.as_bytes(), host)?;
-            parts.push(if self.script.is_some() {
-                quoted(&word)
-            } else {
-                word
-            });
+            parts.push(if self.script.is_some() { quote(&word) } else { word });
         }
         Ok(String::from_utf8_lossy(&parts.join(&b' ')).into_owned())
     }
@@ -198,7 +194,7 @@ impl Script {
     /// whose name they remove before the script runs, so that nothing can stay behind; the interpreter reads it through
     /// its descriptor. What else is on standard input is the script's.
     fn runner(&self) -> Vec<u8> {
-        let interpreter: Vec<Vec<u8>> = self.interpreter.iter().map(|word| quoted(word)).collect();
+        let interpreter: Vec<Vec<u8>> = self.interpreter.iter().map(|word| quote(word)).collect();
         let length = self.text.len().to_string();
         let runner = [
             br#"f=$(mktemp) || exit 255; trap 'rm -f "$f"' EXIT HUP INT TERM; head -c "#.as_slice(),
@@ -212,9 +208,9 @@ impl Script {
         .concat();
         [
             b"exec sh -c ",
-            &*quoted(&runner),
+            &*quote(&runner),
             b" ",
-            &quoted(self.name.as_bytes()),
+            &quote(self.name.as_bytes()),
         ]
         .concat()
     }

@@ -17,7 +17,7 @@ use trunkline_request::hosts::Target;
 use trunkline_text::{Printable, counted};
 
 use super::command::Command;
-use super::job::{Collected, Stopping, View, ended, failed};
+use super::job::{Collected, Stopping, View, failed_outcome, outcome_of};
 use super::rolling::Failures;
 use super::sudo::without_password;
 use super::{Args, Done, Run, host_of};
@@ -78,7 +78,7 @@ impl Args {
                 .rolling
                 .batch(all)
                 .map_or(u32::MAX, |batch| number(batch.get())),
-            failures: self.rolling.failures(all).borne().map(number),
+            failures: self.rolling.failures(all).tolerated().map(number),
             limit: self.timeout,
             retries: self.retry,
         };
@@ -363,13 +363,13 @@ impl<'a> Following<'a> {
             };
             match reply {
                 Some(FleetReply::Done) => break,
-                Some(FleetReply::Failed(failure)) => self.lost(&failure)?,
-                None => self.lost(&Failure::new(
+                Some(FleetReply::Failed(failure)) => self.lose_rest(&failure)?,
+                None => self.lose_rest(&Failure::new(
                     trunkline_request::failure::ErrorKind::Local,
                     "trunkline-fleet has ended; the job goes on",
                 ))?,
                 Some(reply) => {
-                    self.told(reply)?;
+                    self.handle_reply(reply)?;
                     if self.view.is_unread.load(std::sync::atomic::Ordering::Relaxed) && !is_cancelled {
                         // As a program that SIGPIPE ends; what runs is to be told first.
                         is_cancelled = true;
@@ -386,7 +386,7 @@ impl<'a> Following<'a> {
         Ok(true)
     }
 
-    fn told(&mut self, reply: FleetReply) -> anyhow::Result<()> {
+    fn handle_reply(&mut self, reply: FleetReply) -> anyhow::Result<()> {
         match reply {
             FleetReply::Started(host) => {
                 if let Some((pending, target)) = self.pending(host)
@@ -402,11 +402,11 @@ impl<'a> Following<'a> {
                 let text = format!("trunkline: {messages} parts of this host's output are lost\n");
                 self.output(host, Stream::Stderr, text.as_bytes())?;
             }
-            FleetReply::Ended(host, exit) => self.finished(host, ended(exit))?,
+            FleetReply::Ended(host, exit) => self.finish_host(host, outcome_of(exit))?,
             FleetReply::HostFailed(host, failure) => {
                 let interrupted = || Stopping::new(INTERRUPTED, "SIGTERM was sent".to_owned(), None);
                 let stopping = self.signal.map(|_| interrupted());
-                self.finished(host, failed(failure, None, stopping))?;
+                self.finish_host(host, failed_outcome(failure, None, stopping))?;
             }
             FleetReply::NotStarted(host, why) => {
                 let kind = match () {
@@ -419,7 +419,7 @@ impl<'a> Following<'a> {
                     message: why,
                     execution: Execution::DidNotStart,
                 };
-                self.finished(host, outcome)?;
+                self.finish_host(host, outcome)?;
             }
             FleetReply::Notice(text) => {
                 let line = format!("trunkline: {}\n", Printable::line(text));
@@ -455,7 +455,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    fn finished(&mut self, host: u32, outcome: Outcome) -> anyhow::Result<()> {
+    fn finish_host(&mut self, host: u32, outcome: Outcome) -> anyhow::Result<()> {
         let place = usize::try_from(host)?;
         let Some(pending) = self.pending.get_mut(place).and_then(Option::take) else {
             return Ok(());
@@ -482,21 +482,21 @@ impl<'a> Following<'a> {
             warm: false,
             trouble: None,
         };
-        let result = self.run.finished(result, self.files)?;
+        let result = self.run.finish(result, self.files)?;
         self.view.progress.finished(&result);
         self.done.push(result);
         Ok(())
     }
 
     /// Nothing more is told: what becomes of the rest is not known here.
-    fn lost(&mut self, failure: &Failure) -> anyhow::Result<()> {
+    fn lose_rest(&mut self, failure: &Failure) -> anyhow::Result<()> {
         for host in 0..u32::try_from(self.pending.len())? {
             let outcome = Outcome::Failed {
                 kind: FLEET.into(),
                 message: failure.message.clone(),
                 execution: Execution::MayHaveStarted,
             };
-            self.finished(host, outcome)?;
+            self.finish_host(host, outcome)?;
         }
         Ok(())
     }

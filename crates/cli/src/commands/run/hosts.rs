@@ -15,7 +15,7 @@ use trunkline_request::hosts::{
 };
 use trunkline_text::Printable;
 
-use crate::ask::{ask, unexpected};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Daemon};
 use crate::report::fold::fold;
 use crate::ssh_options::HOSTS;
@@ -91,7 +91,7 @@ impl ManyHosts {
     ) -> anyhow::Result<Selection> {
         let mut selection = if self.inventory.is_empty() {
             Selection {
-                targets: self.listed(names, config_file, world, backend).await?,
+                targets: self.list_hosts(names, config_file, world, backend).await?,
                 ..Selection::default()
             }
         } else {
@@ -104,7 +104,7 @@ impl ManyHosts {
         Ok(selection)
     }
 
-    async fn listed(
+    async fn list_hosts(
         &self,
         known: &[String],
         config_file: Option<&OsStr>,
@@ -126,7 +126,7 @@ impl ManyHosts {
             if matching.is_empty() {
                 let known = aliases("*", config_file, world, backend).await?;
                 let near = nearest(&name, known.iter().map(String::as_str));
-                bail!("no Host alias of ssh_config matches {name:?}{}", meant(near));
+                bail!("no Host alias of ssh_config matches {name:?}{}", suggestion(near));
             }
             names.extend(matching);
         }
@@ -140,11 +140,14 @@ impl ManyHosts {
                 names.iter().map(String::as_str),
             );
             let near = near.map(|name| format!("!{name}"));
-            warn(&format!("{exclusion} excludes no host{}", meant(near.as_deref())));
+            warn(&format!(
+                "{exclusion} excludes no host{}",
+                suggestion(near.as_deref())
+            ));
         }
         let targets = names
             .iter()
-            .map(|name| Target::named(name).with_context(|| format!("{name:?} in the list of hosts")));
+            .map(|name| Target::parse(name).with_context(|| format!("{name:?} in the list of hosts")));
         targets.collect()
     }
 
@@ -165,10 +168,10 @@ impl ManyHosts {
         let mut client = backend.connect(Daemon::Own).await?;
         let selection = match ask(&mut client, Request::Inventory(Box::new(request)), backend).await? {
             Reply::Selection(selection) => selection,
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected_reply(&other)),
         };
         for unmatched in &selection.unmatched {
-            let near = meant(unmatched.near.as_deref());
+            let near = suggestion(unmatched.near.as_deref());
             warn(&format!(
                 "{} matches nothing in the inventory{near}",
                 unmatched.part
@@ -191,7 +194,7 @@ fn warn(text: &str) {
 }
 
 /// What to say of a name that is like the one that was typed.
-pub(super) fn meant(near: Option<&str>) -> String {
+pub(super) fn suggestion(near: Option<&str>) -> String {
     near.map(|near| format!("; did you mean {near}?"))
         .unwrap_or_default()
 }
@@ -216,12 +219,12 @@ pub(crate) async fn misspelt(
         1 => Some(format!(
             "{} is not known{}",
             slips[0],
-            meant(near.first().copied())
+            suggestion(near.first().copied())
         )),
         _ => Some(format!(
             "{} are not known{}",
             fold(slips),
-            meant(Some(&fold(near)))
+            suggestion(Some(&fold(near)))
         )),
     })
 }
@@ -260,6 +263,6 @@ async fn aliases(
     };
     match ask(&mut backend.connect(Daemon::InPassing).await?, request, backend).await? {
         Reply::Aliases(names) => Ok(names),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }

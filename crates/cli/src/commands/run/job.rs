@@ -220,7 +220,7 @@ impl Job<'_> {
                 return outcome;
             }
             failures += 1;
-            let pause = RETRY.after(failures);
+            let pause = RETRY.pause_after(failures);
             let text = format!(
                 "{message}; trying again in {} s ({failures} of {})",
                 pause.as_secs(),
@@ -366,14 +366,14 @@ impl Job<'_> {
                     continue;
                 }
                 reply = talk.next() => reply?,
-                fed = input.fed() => {
+                fed = input.wait_for_feed() => {
                     if let Err((message, pipe)) = fed {
                         talk.send(&Request::Terminate).await?;
                         stopping = Some(Stopping::new("local", message, Some(pipe)));
                     }
                     continue;
                 }
-                () = until(deadline) => {
+                () = sleep_until(deadline) => {
                     let Some(stopping) = stopping else { continue };
                     let execution = match input.given_up {
                         true => Execution::DidNotStart,
@@ -426,11 +426,11 @@ impl Job<'_> {
                     Some(stopping) => stopping.outcome(Execution::DidNotStart),
                     None => Outcome::Failed {
                         kind: SUDO.into(),
-                        message: format!("sudo did not run the command ({})", ended(exit)),
+                        message: format!("sudo did not run the command ({})", outcome_of(exit)),
                         execution: Execution::DidNotStart,
                     },
                 },
-                Reply::Exit(exit) => ended(exit),
+                Reply::Exit(exit) => outcome_of(exit),
                 // The session was closed on a sudo that waits for its answer.
                 Reply::Failed(failure) => match stopping {
                     Some(stopping) if input.given_up => stopping.outcome(Execution::DidNotStart),
@@ -438,7 +438,7 @@ impl Job<'_> {
                         progressed.may_pass = failure.kind.may_pass();
                         progressed.trouble = trouble(&failure);
                         let advice = talk.is_unanswered().then_some(self.target.name.as_str());
-                        failed(failure, advice, stopping)
+                        failed_outcome(failure, advice, stopping)
                     }
                 },
                 Reply::UseSystemSsh { reasons, .. } => return Ok(Attempt::NeedsSystemSsh(reasons)),
@@ -496,7 +496,7 @@ impl<'p> Feeding<'p> {
     }
 
     /// The end of the input's way; never where there is none under way.
-    async fn fed(&mut self) -> Result<(), NotWhole> {
+    async fn wait_for_feed(&mut self) -> Result<(), NotWhole> {
         let Some(running) = &mut self.running else {
             return std::future::pending().await;
         };
@@ -610,7 +610,7 @@ impl Stopping {
     }
 }
 
-async fn until(deadline: Option<tokio::time::Instant>) {
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
@@ -622,7 +622,7 @@ const SUDO: &str = "sudo";
 /// The text about a host on which nothing was started.
 const RUN_INTERRUPTED: &str = "the run was interrupted";
 
-pub(super) fn ended(exit: Exit) -> Outcome {
+pub(super) fn outcome_of(exit: Exit) -> Outcome {
     match exit {
         Exit::Status(status) => Outcome::Exited(status),
         Exit::Signal(name, core) => Outcome::Signaled { name, core },
@@ -635,7 +635,11 @@ pub(super) fn ended(exit: Exit) -> Outcome {
 }
 
 /// Returns the outcome that a failure means. `unanswered`: the host had a question for which there was nobody.
-pub(super) fn failed(failure: Failure, unanswered: Option<&str>, stopping: Option<Stopping>) -> Outcome {
+pub(super) fn failed_outcome(
+    failure: Failure,
+    unanswered: Option<&str>,
+    stopping: Option<Stopping>,
+) -> Outcome {
     let Failure {
         kind,
         mut message,

@@ -18,7 +18,7 @@ use trunkline_text::{Printable, counted};
 
 use super::Run;
 use super::command::{Command, Variable};
-use super::hosts::meant;
+use super::hosts::suggestion;
 use crate::backend::place;
 use crate::report::fold::fold;
 use crate::spool::Stdin;
@@ -57,7 +57,7 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(line: &'a str) -> Self {
+    fn parse(line: &'a str) -> Self {
         let line = line.trim();
         if let Some(command) = line.strip_prefix('!') {
             return Self::Local(command.trim());
@@ -150,10 +150,10 @@ impl<'a> Prompt<'a> {
             }
             interrupts.forget();
             self.run.backend.questions().begin_anew().await;
-            if Line::of(&line) == Line::Quit {
+            if Line::parse(&line) == Line::Quit {
                 return Ok(ExitCode::SUCCESS);
             }
-            if let Err(error) = self.obey(&Line::of(&line), interrupts).await {
+            if let Err(error) = self.obey(&Line::parse(&line), interrupts).await {
                 crate::report::tell(format_args!("{error:#}"));
             }
         }
@@ -185,7 +185,7 @@ impl<'a> Prompt<'a> {
                 }
             }
             Line::Only(hosts) => {
-                self.chosen = chosen(&self.all, hosts, &self.run.world.cwd)?;
+                self.chosen = choose(&self.all, hosts, &self.run.world.cwd)?;
             }
             Line::Failed => {
                 anyhow::ensure!(
@@ -208,7 +208,7 @@ impl<'a> Prompt<'a> {
                 } else {
                     " is not understood"
                 };
-                anyhow::bail!("{word}{takes}{}; :help lists what is", meant(near));
+                anyhow::bail!("{word}{takes}{}; :help lists what is", suggestion(near));
             }
         }
         Ok(())
@@ -230,7 +230,7 @@ impl<'a> Prompt<'a> {
 }
 
 /// Those of `all` that a list means.
-fn chosen(all: &[Target], hosts: &str, directory: &Path) -> anyhow::Result<Vec<Target>> {
+fn choose(all: &[Target], hosts: &str, directory: &Path) -> anyhow::Result<Vec<Target>> {
     let mut list = HostList::read([hosts], directory)?;
     let wanted = list.take_wanted();
     let is_wanted = |target: &Target, wanted: &String| {
@@ -241,7 +241,7 @@ fn chosen(all: &[Target], hosts: &str, directory: &Path) -> anyhow::Result<Vec<T
     for wanted in &wanted {
         if !all.iter().any(|target| is_wanted(target, wanted)) {
             let near = nearest(wanted, all.iter().map(|target| target.name.as_str()));
-            anyhow::bail!("none of the hosts is {wanted}{}", meant(near));
+            anyhow::bail!("none of the hosts is {wanted}{}", suggestion(near));
         }
     }
     // Exclusions alone are taken from all.
@@ -333,15 +333,15 @@ mod tests {
             (":q", Line::Quit),
             (":oly x", Line::Unknown(":oly")),
         ] {
-            assert_eq!(Line::of(line), meaning, "{line:?}");
+            assert_eq!(Line::parse(line), meaning, "{line:?}");
         }
     }
 
     #[test]
     fn some_of_the_hosts_are_chosen_by_lists_and_patterns() {
-        let all = ["web1", "web2", "me@db1:22"].map(|name| Target::named(name).unwrap());
+        let all = ["web1", "web2", "me@db1:22"].map(|name| Target::parse(name).unwrap());
         let names = |hosts: &str| -> Result<Vec<String>, String> {
-            let chosen = chosen(&all, hosts, Path::new("/")).map_err(|error| error.to_string())?;
+            let chosen = choose(&all, hosts, Path::new("/")).map_err(|error| error.to_string())?;
             Ok(chosen.into_iter().map(|target| target.name).collect())
         };
         assert_eq!(names("web*"), Ok(vec!["web1".into(), "web2".into()]));

@@ -22,14 +22,14 @@ impl Rolling {
     /// Returns the number of hosts of `all` in a batch; none if all of them are one.
     pub(super) fn batch(&self, all: usize) -> Option<NonZeroUsize> {
         let serial = self.serial.as_ref()?;
-        Some(NonZeroUsize::new(serial.of(all)).unwrap_or(NonZeroUsize::MIN))
+        Some(NonZeroUsize::new(serial.hosts_of(all)).unwrap_or(NonZeroUsize::MIN))
     }
 
     /// Returns the number of hosts of `all` that may fail.
     pub(super) fn failures(&self, all: usize) -> Failures {
         let borne = match &self.max_fail {
             _ if self.fail_fast => 0,
-            Some(most) => most.of(all),
+            Some(most) => most.hosts_of(all),
             None => usize::MAX,
         };
         Failures {
@@ -66,7 +66,7 @@ impl FromStr for Share {
 
 impl Share {
     /// Rounded down, as Ansible does it.
-    fn of(self, all: usize) -> usize {
+    fn hosts_of(self, all: usize) -> usize {
         match self {
             Self::Hosts(hosts) => hosts,
             Self::Percent(percent) => all.saturating_mul(percent.into()) / 100,
@@ -83,7 +83,7 @@ pub(super) struct Failures {
 
 impl Failures {
     /// Returns the number that is tolerated, if it is limited.
-    pub(super) fn borne(&self) -> Option<usize> {
+    pub(super) fn tolerated(&self) -> Option<usize> {
         (self.borne != usize::MAX).then_some(self.borne)
     }
 
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_share_is_a_number_or_a_part_rounded_down() {
-        let of = |text: &str, all| text.parse::<Share>().map(|share| share.of(all));
+        let of = |text: &str, all| text.parse::<Share>().map(|share| share.hosts_of(all));
         assert_eq!(of("3", 10), Ok(3));
         assert_eq!(of("25%", 10), Ok(2));
         assert_eq!(of("100%", 7), Ok(7));

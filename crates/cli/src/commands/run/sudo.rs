@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use trunkline_local::prompt::{Prompt, PromptKind};
-use trunkline_request::shell::quoted;
+use trunkline_request::shell::quote;
 use zeroize::Zeroizing;
 
 use crate::questions::{Order, Questions, Undecided};
@@ -17,9 +17,9 @@ use crate::questions::{Order, Questions, Undecided};
 pub(super) fn without_password(user: &str, command: &[u8]) -> Vec<u8> {
     [
         b"exec sudo -H -n -u ",
-        &*quoted(user.as_bytes()),
+        &*quote(user.as_bytes()),
         b" -- sh -c ",
-        &quoted(command),
+        &quote(command),
     ]
     .concat()
 }
@@ -46,18 +46,18 @@ impl Tokens {
     pub(super) fn wrap(&self, command: &[u8]) -> Vec<u8> {
         let inner = [
             b"printf %s ",
-            &*quoted(self.beginning.as_bytes()),
+            &*quote(self.beginning.as_bytes()),
             b" >&2; ",
             command,
         ]
         .concat();
         [
             b"exec sudo -H -S -p ",
-            &*quoted(self.question.as_bytes()),
+            &*quote(self.question.as_bytes()),
             b" -u ",
-            &quoted(self.user.as_bytes()),
+            &quote(self.user.as_bytes()),
             b" -- sh -c ",
-            &quoted(&inner),
+            &quote(&inner),
         ]
         .concat()
     }

@@ -144,7 +144,7 @@ fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
     }
     Ok(match section {
         Some(at) if text[..at].ends_with('\n') => {
-            format!("{}{}{}", &text[..at], BLOCK.around(lines), &text[at..])
+            format!("{}{}{}", &text[..at], BLOCK.wrap(lines), &text[at..])
         }
         Some(_) => BLOCK.append(text, lines),
         None => BLOCK.append(text, &format!("[{SECTION}]\n{lines}")),
@@ -214,7 +214,7 @@ mod tests {
             assert!(with.find("ssh_args = x").unwrap() > section, "{with}");
             assert_eq!(with.matches("[ssh_connection]").count(), 1);
             let found = BLOCK.find(&with).unwrap().unwrap();
-            assert_eq!(found.removed(""), text);
+            assert_eq!(found.remove_block(""), text);
         }
     }
 

@@ -44,7 +44,7 @@ impl Block {
     }
 
     /// The block as text, its lines between its markers.
-    pub(super) fn around(self, lines: &str) -> String {
+    pub(super) fn wrap(self, lines: &str) -> String {
         self.with_note("", lines)
     }
 
@@ -85,14 +85,14 @@ impl Block {
         if joined {
             format!("{text}\n{}", self.with_note(JOINED, lines))
         } else {
-            format!("{text}{}", self.around(lines))
+            format!("{text}{}", self.wrap(lines))
         }
     }
 }
 
 impl Sections<'_> {
     /// The text without the block. `bridge` is put in its place where something follows it.
-    pub(super) fn removed(&self, bridge: &str) -> String {
+    pub(super) fn remove_block(&self, bridge: &str) -> String {
         let first_line = self.block.lines().next().unwrap_or_default();
         let before = if self.after.is_empty() && first_line.ends_with(JOINED) {
             self.before.strip_suffix('\n').unwrap_or(self.before)
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn half_a_block_is_an_error() {
-        let text = BLOCK.around("line\n");
+        let text = BLOCK.wrap("line\n");
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         for broken in [
             lines[..2].concat(),
@@ -144,7 +144,7 @@ mod tests {
             let with = BLOCK.append(&text, &lines);
             let found = BLOCK.find(&with).unwrap().unwrap();
             prop_assert!(found.block.contains(&lines));
-            prop_assert_eq!(found.removed(""), text);
+            prop_assert_eq!(found.remove_block(""), text);
         }
     }
 }

@@ -66,7 +66,7 @@ impl EditedFile {
     }
 
     /// A content, as it is in the file.
-    fn encoded(&self, text: &str) -> anyhow::Result<Vec<u8>> {
+    fn encode(&self, text: &str) -> anyhow::Result<Vec<u8>> {
         if !self.is_bytes {
             return Ok(text.into());
         }
@@ -131,7 +131,7 @@ impl EditedFile {
         }
         self.put(&self.target, text)
             .with_context(|| format!("writing {}", self.path.display()))?;
-        if copy.is_ok_and(|copy| self.encoded(text).is_ok_and(|text| copy == text)) {
+        if copy.is_ok_and(|copy| self.encode(text).is_ok_and(|text| copy == text)) {
             fs::remove_file(self.backup())
                 .with_context(|| format!("deleting {}", self.backup().display()))?;
         }
@@ -142,7 +142,7 @@ impl EditedFile {
     fn put(&self, to: &Path, text: &str) -> anyhow::Result<()> {
         let directory = to.parent().unwrap_or(Path::new("/"));
         let mut new = tempfile::NamedTempFile::new_in(directory)?;
-        new.write_all(&self.encoded(text)?)?;
+        new.write_all(&self.encode(text)?)?;
         if let Ok(old) = fs::metadata(&self.target) {
             let made = new.as_file().metadata()?;
             if (made.uid(), made.gid()) != (old.uid(), old.gid()) {

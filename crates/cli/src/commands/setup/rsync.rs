@@ -8,7 +8,7 @@ use trunkline_control::protocol::{Reply, Request};
 
 use super::block::Block;
 use super::{FileArgs, Lines, Outcome, answer, home, program};
-use crate::ask::unexpected;
+use crate::ask::unexpected_reply;
 use crate::backend::Backend;
 
 const BLOCK: Block = Block { name: "rsync" };
@@ -60,7 +60,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
             return Ok(());
         }
         println!("{used}");
-        for line in measured(backend)? {
+        for line in tuned_lines(backend)? {
             println!("{line}");
         }
     }
@@ -69,13 +69,13 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
 
 /// What `trunkline tune` found for rsync, a line for each host. Cipher and compression go by themselves: they are those of
 /// the connection.
-fn measured(backend: &Backend) -> anyhow::Result<Vec<String>> {
+fn tuned_lines(backend: &Backend) -> anyhow::Result<Vec<String>> {
     if !crate::backend::place()?.state.exists() {
         return Ok(Vec::new());
     }
     let choices = match answer(Request::Choices, backend)? {
         Reply::Choices(choices) => choices,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     let lines = choices.into_iter().map(|(host, choice)| {
         let options = match choice.rsync.join(" ") {

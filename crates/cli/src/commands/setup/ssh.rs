@@ -10,7 +10,7 @@ use trunkline_request::RESOLVING;
 use super::block::{Block, Sections};
 use super::edited_file::EditedFile;
 use super::{Change, FileArgs, Lines, Outcome, answer, plain, program};
-use crate::ask::unexpected;
+use crate::ask::unexpected_reply;
 use crate::backend::{Backend, place};
 
 const BLOCK: Block = Block { name: "ssh" };
@@ -29,7 +29,7 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
         Some(path) => (path.clone(), None),
         None => match answer(Request::ConfigFile, backend)? {
             Reply::ConfigFile(path) => (path, Some("~/.ssh/config.trunkline")),
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected_reply(&other)),
         },
     };
     let included = included_by(&path);
@@ -188,7 +188,7 @@ fn tell_what_wins(path: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn bridged(before: &str, after: &str) -> &'static str {
+    fn bridge_between(before: &str, after: &str) -> &'static str {
         bridge(&Sections {
             before,
             block: "",
@@ -198,11 +198,11 @@ mod tests {
 
     #[test]
     fn lines_behind_the_block_go_on_to_hold_for_all_hosts() {
-        assert_eq!(bridged("Host a\n", "# note\nUser b\n"), FOR_ALL);
-        assert_eq!(bridged("host=a\n", "Include more\n"), FOR_ALL);
-        assert_eq!(bridged("Host a\n", "\nhost b\n"), "");
-        assert_eq!(bridged("User a\n", "User b\n"), "");
-        assert_eq!(bridged("Host a\n", ""), "");
+        assert_eq!(bridge_between("Host a\n", "# note\nUser b\n"), FOR_ALL);
+        assert_eq!(bridge_between("host=a\n", "Include more\n"), FOR_ALL);
+        assert_eq!(bridge_between("Host a\n", "\nhost b\n"), "");
+        assert_eq!(bridge_between("User a\n", "User b\n"), "");
+        assert_eq!(bridge_between("Host a\n", ""), "");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Launcher {
         })
     }
 
-    fn watched(&mut self) -> io::Result<&mut tokio::net::UnixStream> {
+    fn watch(&mut self) -> io::Result<&mut tokio::net::UnixStream> {
         if self.watched.is_none() {
             let stream = self.stream.try_clone()?;
             stream.set_nonblocking(true)?;
@@ -95,8 +95,8 @@ impl Launcher {
     }
 
     /// Waits until it has gone, as when Ctrl-C or a signal has ended it. Cancel-safe.
-    pub(super) async fn left(&mut self) {
-        match self.watched() {
+    pub(super) async fn wait_until_left(&mut self) {
+        match self.watch() {
             Ok(stream) => drop(stream.read(&mut [0]).await),
             Err(_) => std::future::pending().await,
         }
@@ -117,7 +117,7 @@ impl Launcher {
                 let _ = rustix::stdio::dup2_stderr(&null);
             }
         }
-        if let Ok(stream) = self.watched() {
+        if let Ok(stream) = self.watch() {
             let _ = stream.write_all(&[BEGUN]).await;
         }
     }

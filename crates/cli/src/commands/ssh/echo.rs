@@ -40,13 +40,13 @@ impl Echo {
     }
 
     /// Shows what was typed, as far as it can be guessed.
-    pub(super) fn typed(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.draw(|predictor| predictor.typed(bytes, Instant::now()))
+    pub(super) fn type_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.draw(|predictor| predictor.handle_input(bytes, Instant::now()))
     }
 
     /// The window has another size.
-    pub(super) fn resized(&mut self) -> io::Result<()> {
-        self.draw(|predictor| predictor.resized(size(), Instant::now()))
+    pub(super) fn resize(&mut self) -> io::Result<()> {
+        self.draw(|predictor| predictor.handle_resize(size(), Instant::now()))
     }
 
     /// Something else is about to be written to the terminal.
@@ -119,7 +119,7 @@ fn obeys_sequences(term: &str) -> bool {
 }
 
 fn size() -> Size {
-    let WindowSize { cols, rows, .. } = WindowSize::of(io::stdin());
+    let WindowSize { cols, rows, .. } = WindowSize::read_from(io::stdin());
     let count = |count| usize::try_from(count).unwrap_or(0);
     Size {
         rows: count(rows),

@@ -101,7 +101,7 @@ impl Line {
 }
 
 /// The process was stopped and continued while a line was typed: the terminal has forgotten it. Cancel-safe.
-pub(super) async fn continued(line: &mut Option<Line>) {
+pub(super) async fn wait_for_continue(line: &mut Option<Line>) {
     match line {
         Some(line) => {
             _ = line.continued.recv().await;

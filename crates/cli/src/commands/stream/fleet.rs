@@ -226,7 +226,7 @@ impl Following<'_> {
                     "trunkline-fleet has ended; the stream goes on: `trunkline fleet attach {} --to TARGET`",
                     self.stream
                 ),
-                Some(reply) => self.told(reply),
+                Some(reply) => self.handle_reply(reply),
             };
             if let Err(error) = told {
                 // As a program that SIGPIPE ends.
@@ -260,7 +260,7 @@ impl Following<'_> {
             return Ok(code);
         }
         fleet.send(&FleetRequest::Cancel).await?;
-        let ended = interrupts.or(tokio::time::timeout(END, drained(fleet))).await;
+        let ended = interrupts.or(tokio::time::timeout(END, drain(fleet))).await;
         match ended {
             Ok(Ok(true)) => eprintln!("trunkline: stream {} is cancelled", Printable::line(&self.stream)),
             _ => eprintln!(
@@ -273,11 +273,11 @@ impl Following<'_> {
 
     async fn leave(&self, fleet: &mut Fleet) {
         if fleet.send(&FleetRequest::Leave).await.is_ok() {
-            let _ = tokio::time::timeout(END, drained(fleet)).await;
+            let _ = tokio::time::timeout(END, drain(fleet)).await;
         }
     }
 
-    fn told(&mut self, reply: FleetReply) -> anyhow::Result<()> {
+    fn handle_reply(&mut self, reply: FleetReply) -> anyhow::Result<()> {
         match reply {
             FleetReply::Output(host, data) => {
                 if let Some(lines) = lines_of(&mut self.lines, host) {
@@ -353,7 +353,7 @@ impl Lines {
 }
 
 /// Waits for the last frame; whether it says that all went well.
-async fn drained(fleet: &mut Fleet) -> bool {
+async fn drain(fleet: &mut Fleet) -> bool {
     let mut is_well = true;
     loop {
         match fleet.next().await {

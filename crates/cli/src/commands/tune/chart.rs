@@ -152,7 +152,7 @@ impl Drawing {
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
-        let text = escaped(text);
+        let text = escape(text);
         self.element(format_args!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{TEXT}\" fill=\"var(--ink)\">{text}</text>"
         ));
@@ -215,7 +215,7 @@ fn short(rate: f64) -> String {
 }
 
 /// Text of others, in HTML and SVG.
-pub(super) fn escaped(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

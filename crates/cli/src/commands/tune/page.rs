@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use trunkline_request::tuning::{CipherRow, Direction, Rates, Report};
 
-use super::chart::{self, Series, escaped};
+use super::chart::{self, Series, escape};
 use super::{Marks, rate, short, utc};
 
 /// The page.
@@ -16,7 +16,7 @@ pub(super) fn page(report: &Report) -> anyhow::Result<String> {
     streams(&mut body, report)?;
     rsync(&mut body, report)?;
     notes(&mut body, report)?;
-    let host = escaped(&report.host);
+    let host = escape(&report.host);
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
@@ -56,22 +56,22 @@ const STYLE: &str = "
 
 fn summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
     let Report { link, choice, .. } = report;
-    writeln!(out, "<h1>{}</h1>", escaped(&report.host))?;
+    writeln!(out, "<h1>{}</h1>", escape(&report.host))?;
     let [verdict, certainty] = report.verdict_lines();
     writeln!(
         out,
         "<div class=\"verdict\"><p><strong>{}</strong></p>\n<p>{}</p></div>",
-        with_code(&escaped(&verdict)),
-        escaped(&certainty)
+        with_code(&escape(&verdict)),
+        escape(&certainty)
     )?;
     writeln!(
         out,
         "<p class=\"soft\">{}, {}. Measured at {} UTC by trunkline {} on {}.</p>",
-        escaped(&report.address),
-        escaped(&report.server),
+        escape(&report.address),
+        escape(&report.server),
         utc(report.measured),
-        escaped(&report.program),
-        escaped(&report.machine)
+        escape(&report.program),
+        escape(&report.machine)
     )?;
     writeln!(
         out,
@@ -84,7 +84,7 @@ fn summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
     writeln!(
         out,
         "<p><code>trunkline cp</code> uses: <strong>{}</strong></p>",
-        escaped(&choice.describe())
+        escape(&choice.describe())
     )?;
     if report.advice.is_empty() {
         return Ok(());
@@ -93,11 +93,11 @@ fn summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
         let options = if advice.options.is_empty() {
             "its defaults".to_owned()
         } else {
-            format!("<code>{}</code>", escaped(&advice.options.join(" ")))
+            format!("<code>{}</code>", escape(&advice.options.join(" ")))
         };
         [
-            escaped(&advice.tool),
-            escaped(&advice.data),
+            escape(&advice.tool),
+            escape(&advice.data),
             options,
             format!("{:.2} x", advice.gain),
         ]
@@ -139,7 +139,7 @@ fn ciphers(out: &mut String, report: &Report) -> anyhow::Result<()> {
                             .ciphers
                             .iter()
                             .find(|row| row.cipher == *cipher && row.compression == compression)?;
-                        toward(rates(row, compressible), direction)
+                        rate_in(rates(row, compressible), direction)
                     })
                     .collect(),
             })
@@ -154,7 +154,7 @@ fn ciphers(out: &mut String, report: &Report) -> anyhow::Result<()> {
         let [text, random] = [row.compressible, row.incompressible];
         let is_chosen = marks.cipher(row);
         let cells = [
-            escaped(&row.cipher),
+            escape(&row.cipher),
             zlib.into(),
             rate(text.down),
             rate(text.up),
@@ -201,7 +201,7 @@ fn requests(out: &mut String, report: &Report) -> anyhow::Result<()> {
                         let is = |row: &&trunkline_request::tuning::RequestRow| {
                             u64::from(row.size) == size && row.depth as u64 == depth
                         };
-                        toward(report.requests.iter().find(is)?.rates, direction)
+                        rate_in(report.requests.iter().find(is)?.rates, direction)
                     })
                     .collect(),
             })
@@ -237,7 +237,7 @@ fn streams(out: &mut String, report: &Report) -> anyhow::Result<()> {
             values: report
                 .streams
                 .iter()
-                .map(|row| toward(row.rates, direction))
+                .map(|row| rate_in(row.rates, direction))
                 .collect(),
         })
         .collect();
@@ -272,8 +272,8 @@ fn rsync(out: &mut String, report: &Report) -> anyhow::Result<()> {
     writeln!(out, "<h2>rsync</h2>")?;
     let rows = report.rsync.iter().map(|row| {
         [
-            escaped(&row.work),
-            format!("<code>{}</code>", escaped(&row.options.join(" "))),
+            escape(&row.work),
+            format!("<code>{}</code>", escape(&row.options.join(" "))),
             bytes(row.bytes),
             row.seconds
                 .iter()
@@ -293,7 +293,7 @@ fn notes(out: &mut String, report: &Report) -> anyhow::Result<()> {
     }
     writeln!(out, "<h2>Left out</h2>\n<ul>")?;
     for note in &report.notes {
-        writeln!(out, "<li>{}</li>", escaped(note))?;
+        writeln!(out, "<li>{}</li>", escape(note))?;
     }
     writeln!(out, "</ul>")?;
     Ok(())
@@ -314,7 +314,7 @@ fn figures<const N: usize>(out: &mut String, charts: [Figure; N]) -> anyhow::Res
                 out,
                 "<li><i style=\"background:var(--s{})\"></i>{}</li>",
                 nth % chart::COLOURS,
-                escaped(&one.name)
+                escape(&one.name)
             )?;
         }
         writeln!(out, "</ul>\n<div>{svg}</div>\n</figure>")?;
@@ -387,7 +387,7 @@ fn rates(row: &CipherRow, compressible: bool) -> Rates {
     }
 }
 
-fn toward(rates: Rates, direction: Direction) -> Option<f64> {
+fn rate_in(rates: Rates, direction: Direction) -> Option<f64> {
     match direction {
         Direction::Up => rates.up,
         Direction::Down => rates.down,

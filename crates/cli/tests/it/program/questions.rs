@@ -546,12 +546,12 @@ fn what_a_server_says_while_its_question_is_on_the_screen_holds_up_nothing() {
     // It asks, and has a notice to show before the answer has come.
     let server = RawServer::script(|mut wire: Wire| async move {
         let service = wire.expect(number::SERVICE_REQUEST).await?;
-        let name = Fields::of(&service).text()?;
+        let name = Fields::parse(&service).text()?;
         wire.send(Payload::message(number::SERVICE_ACCEPT).string(name))
             .await?;
         loop {
             let request = wire.expect(number::USERAUTH_REQUEST).await?;
-            let mut fields = Fields::of(&request);
+            let mut fields = Fields::parse(&request);
             let (_user, _service, method) = (fields.text()?, fields.text()?, fields.text()?);
             if method == "keyboard-interactive" {
                 break;

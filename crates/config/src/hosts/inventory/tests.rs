@@ -66,7 +66,7 @@ const ANSIBLE: (&str, &str) = (
      for h; do printf '%s\"%s\"' \"$comma\" \"$h\"; comma=,; done\necho ']}}'\n",
 );
 
-fn listed(groups: &str, variables: &str) -> Inventory {
+fn list_inventory(groups: &str, variables: &str) -> Inventory {
     let json = format!("{{\"_meta\": {{\"hostvars\": {{{variables}}}}}, {groups}}}");
     match Inventory::from_json(json.as_bytes()) {
         Ok(inventory) => inventory,
@@ -87,7 +87,7 @@ fn only(inventory: &Inventory, name: &str) -> Target {
 
 #[test]
 fn variables_decide_where_a_host_is() {
-    let inventory = listed(
+    let inventory = list_inventory(
         r#""all": {"children": ["ungrouped", "g"]}, "g": {"hosts": ["a", "b"]}, "ungrouped": {"hosts": ["c"]}"#,
         r#""a": {"ansible_host": "1.2.3.4", "ansible_port": 99, "ansible_user": "u"},
            "b": {"ansible_ssh_private_key_file": "~/.ssh/db", "ansible_password": "secret",
@@ -115,7 +115,7 @@ fn variables_decide_where_a_host_is() {
 
 #[test]
 fn of_two_names_for_a_variable_the_last_of_ansible_s_wins() {
-    let inventory = listed(
+    let inventory = list_inventory(
         r#""g": {"hosts": ["a"]}"#,
         r#""a": {"ansible_host": "1.1.1.1", "ansible_ssh_host": "2.2.2.2", "ansible_port": 1, "ansible_ssh_port": 2,
                  "ansible_user": "one", "ansible_ssh_user": "two", "ansible_private_key_file": "one",
@@ -131,7 +131,7 @@ fn of_two_names_for_a_variable_the_last_of_ansible_s_wins() {
 
 #[test]
 fn a_subscript_counts_in_the_order_of_its_own_group() {
-    let inventory = listed(
+    let inventory = list_inventory(
         r#""all": {"children": ["prod", "DB", "db", "top"]}, "prod": {"hosts": ["db-a", "db-b"]}, "DB": {"hosts": ["PX"]},
            "db": {"hosts": ["px-old", "db-a"]}, "top": {"hosts": ["t"], "children": ["mid", "low"]},
            "mid": {"hosts": ["m"], "children": ["deep"]}, "deep": {"hosts": ["d"]}, "low": {"hosts": ["m", "l"]}"#,
@@ -159,7 +159,7 @@ fn a_subscript_counts_in_the_order_of_its_own_group() {
 
 #[test]
 fn wildcards_are_python_s() {
-    let inventory = listed(
+    let inventory = list_inventory(
         r#""all": {"children": ["Web", "web", "db"]}, "Web": {"hosts": ["W1"]}, "web": {"hosts": ["w1", "db"]},
            "db": {"hosts": ["db-a", "db-b", "db-c", "db-]", "db-[", "db--", "db-!", "d.b"]}"#,
         "",
@@ -198,7 +198,7 @@ fn wildcards_are_python_s() {
 
 #[test]
 fn patterns_name_intersect_and_exclude() {
-    let inventory = listed(
+    let inventory = list_inventory(
         r#""all": {"children": ["web", "db", "staging"]}, "db": {"hosts": ["d1", "d2"]},
            "staging": {"hosts": ["w3", "d2"]}, "web": {"hosts": ["w1", "w2", "w3"]}"#,
         "",
@@ -241,7 +241,7 @@ fn patterns_name_intersect_and_exclude() {
 
 #[test]
 fn a_host_that_ssh_cannot_reach_is_told_apart() {
-    let inventory = listed(
+    let inventory = list_inventory(
         r#""g": {"hosts": ["a", "b", "c", "d", "e", "-f", "h"]}"#,
         r#""a": {"ansible_connection": "local"}, "b": {"ansible_host": "{{ ip }}"}, "c": {"ansible_port": "many"},
            "e": {"ansible_user": {"__ansible_vault": "$ANSIBLE_VAULT;1.1;AES256"}},
@@ -269,7 +269,7 @@ fn a_host_that_ssh_cannot_reach_is_told_apart() {
 
 #[test]
 fn circles_of_groups_end() {
-    let inventory = listed(
+    let inventory = list_inventory(
         r#""a": {"hosts": ["x"], "children": ["b"]}, "b": {"children": ["a"]}, "c": {"hosts": ["y"], "children": ["a"]}"#,
         "",
     );
@@ -361,7 +361,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn no_pattern_panics(pattern in "[ab!&~:,*?\\[\\]0-9(-]{0,12}") {
-        let inventory = listed(r#""a": {"hosts": ["ab", "b1"], "children": ["b"]}, "b": {"hosts": ["a"]}"#, "");
+        let inventory = list_inventory(r#""a": {"hosts": ["ab", "b1"], "children": ["b"]}, "b": {"hosts": ["a"]}"#, "");
         let _ = inventory.select(&pattern, Some(&pattern));
     }
 }

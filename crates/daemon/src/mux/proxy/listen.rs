@@ -80,8 +80,8 @@ impl Listening {
             return message::global_reply(false, None);
         }
         let config = self.host.config();
-        let subject = Subject::of("listener", &config.original_host).at(config);
-        let entry = self.recorder.entry(subject.to(listen.to_string()));
+        let subject = Subject::new("listener", &config.original_host).with_host(config);
+        let entry = self.recorder.entry(subject.with_target(listen.to_string()));
         let listening = async {
             entry.begin(|subject| subject).await?;
             self.host.listen_remote(&listen).await
@@ -89,7 +89,7 @@ impl Listening {
         let listener = match listening.await {
             Ok(listener) => listener,
             Err(error) => {
-                entry.failed(&error);
+                entry.fail(&error);
                 tracing::info!("the server does not listen for a proxy client: {error}");
                 return message::global_reply(false, None);
             }

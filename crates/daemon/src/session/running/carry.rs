@@ -463,13 +463,13 @@ impl<E: Events> Sessions<'_, E> {
         let mut last = String::new();
         for failures in 0.. {
             let attempt = async {
-                tokio::time::sleep(PAUSES.after(failures)).await;
+                tokio::time::sleep(PAUSES.pause_after(failures)).await;
                 let mut session = self.running.host.start(&self.resumption.command).await?;
                 session.started().await?;
                 Ok::<_, Error>(session)
             };
             let give_up = since + patience;
-            let limit = give_up.min(Instant::now() + ATTEMPTS.after(failures + 1));
+            let limit = give_up.min(Instant::now() + ATTEMPTS.pause_after(failures + 1));
             match tokio::time::timeout_at(limit, Box::pin(attempt)).await {
                 Ok(Ok(session)) => {
                     if self.resumption.leaves_running {

@@ -204,13 +204,13 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
         Loss::FurtherRefused { again, news } => (again, news),
         loss => panic!("{loss:?}"),
     };
-    assert_eq!(refused(&mut policy, other, now), (PAUSES.after(1), true));
+    assert_eq!(refused(&mut policy, other, now), (PAUSES.pause_after(1), true));
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
     }
     // Each time, the pause is longer, up to a bound.
     let mut now = now;
-    let mut last = PAUSES.after(1);
+    let mut last = PAUSES.pause_after(1);
     for _ in 0..10 {
         now += last;
         let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
@@ -221,7 +221,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
         };
         let (pause, news) = refused(&mut policy, other, now);
         assert!(
-            !news && pause > last || pause == PAUSES.after(u32::MAX),
+            !news && pause > last || pause == PAUSES.pause_after(u32::MAX),
             "{pause:?} after {last:?}"
         );
         assert_eq!(
@@ -268,7 +268,7 @@ fn full_lanes_make_work_wait_while_further_log_ins_are_refused() {
         panic!("the first is full")
     };
     policy.lane_lost(other, now);
-    let again = now + PAUSES.after(1);
+    let again = now + PAUSES.pause_after(1);
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(Some(again)));
     policy.session_ended(first, now, End::Closed, now);
     assert_eq!(policy.place(Load::Session, now), Placement::Open(first));

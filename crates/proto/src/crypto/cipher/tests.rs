@@ -60,7 +60,7 @@ fn the_gcm_counter_wraps_within_its_eight_bytes() {
 #[test]
 fn a_plaintext_packet_is_left_as_it_is() {
     let mut sealer = Sealer::plaintext();
-    let clear = framed(&sealer, b"hello");
+    let clear = frame(&sealer, b"hello");
     let mut wire = clear.clone();
     sealer.seal(0, &mut wire);
     assert_eq!(wire, clear);
@@ -105,14 +105,14 @@ fn a_packet_that_was_not_measured_is_not_opened() {
 #[test]
 fn a_sequence_number_or_a_key_that_differs_is_refused() {
     for ((name, mut sealer, _), (_, _, mut opener)) in pairs().into_iter().zip(pairs()) {
-        let mut wire = framed(&sealer, b"in order");
+        let mut wire = frame(&sealer, b"in order");
         sealer.seal(7, &mut wire);
         // The GCM nonce counts by itself and knows no sequence numbers.
         if !name.contains("gcm") {
             assert!(receive(&mut opener, 8, &mut wire.clone()).is_err(), "{name}");
         }
         let (mut other, _) = pair_keyed(&name, 99);
-        let mut foreign = framed(&other, b"in order");
+        let mut foreign = frame(&other, b"in order");
         other.seal(7, &mut foreign);
         let (_, mut opener) = pair_keyed(&name, 1);
         assert!(receive(&mut opener, 7, &mut foreign).is_err(), "{name}");
@@ -127,7 +127,7 @@ proptest! {
         for (name, mut sealer, mut opener) in pairs() {
             let mut sequence = first;
             for payload in &payloads {
-                let mut wire = framed(&sealer, payload);
+                let mut wire = frame(&sealer, payload);
                 sealer.seal(sequence, &mut wire);
                 let opened = receive(&mut opener, sequence, &mut wire);
                 prop_assert_eq!(opened.as_deref(), Ok(&payload[..]), "{}", name);
@@ -139,7 +139,7 @@ proptest! {
     #[test]
     fn the_size_is_told_whenever_enough_bytes_are_there(payload in payload()) {
         for (name, mut sealer, mut opener) in pairs() {
-            let mut wire = framed(&sealer, &payload);
+            let mut wire = frame(&sealer, &payload);
             sealer.seal(3, &mut wire);
             let whole = wire.len();
             for have in 0..whole.min(40) {
@@ -155,7 +155,7 @@ proptest! {
     #[test]
     fn a_flipped_bit_anywhere_is_refused(payload in payload(), position: prop::sample::Index, bit in 0u8..8) {
         for (name, mut sealer, mut opener) in pairs() {
-            let mut wire = framed(&sealer, &payload);
+            let mut wire = frame(&sealer, &payload);
             sealer.seal(3, &mut wire);
             let byte = position.index(wire.len());
             wire[byte] ^= 1 << bit;
@@ -230,7 +230,7 @@ fn pair_keyed(name: &str, seed: u8) -> (Sealer, Opener) {
 }
 
 /// A packet as `seal` takes it.
-fn framed(sealer: &Sealer, payload: &[u8]) -> Vec<u8> {
+fn frame(sealer: &Sealer, payload: &[u8]) -> Vec<u8> {
     let padding = sealer.padding_len(payload.len());
     assert!((MIN_PADDING..MIN_PADDING + sealer.block_len()).contains(&padding));
     let length = 1 + payload.len() + padding;

@@ -79,21 +79,21 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn group14() -> Self {
-        Self::fixed(GROUP_14)
+        Self::from_hex(GROUP_14)
     }
 
     pub(super) fn group16() -> Self {
-        Self::fixed(GROUP_16)
+        Self::from_hex(GROUP_16)
     }
 
     pub(super) fn group18() -> Self {
-        Self::fixed(GROUP_18)
+        Self::from_hex(GROUP_18)
     }
 
     /// A group that a server proposed, from its big-endian prime and generator (RFC 4419 section 3). As in OpenSSH,
     /// the prime's size and parity and the generator's range are checked; that it is a safe prime is taken on trust,
     /// and the host key's signature says whose word that is.
-    pub(super) fn proposed(prime: &[u8], generator: &[u8]) -> Result<Self, KexError> {
+    pub(super) fn from_proposal(prime: &[u8], generator: &[u8]) -> Result<Self, KexError> {
         let bytes = u32::try_from(prime.len()).unwrap_or(u32::MAX);
         let bits = bytes
             .saturating_mul(8)
@@ -114,7 +114,7 @@ impl Group {
         self.generator.to_be_bytes()
     }
 
-    fn fixed(hex: &str) -> Self {
+    fn from_hex(hex: &str) -> Self {
         let digits = hex.as_bytes().chunks_exact(2);
         let prime: Vec<u8> = digits
             .map(|pair| {
@@ -241,24 +241,33 @@ mod tests {
     #[test]
     fn proposed_groups_are_checked() {
         let prime = Group::group14().prime();
-        assert!(Group::proposed(&prime, &[2]).is_ok());
+        assert!(Group::from_proposal(&prime, &[2]).is_ok());
         assert!(matches!(
-            Group::proposed(&prime[1..], &[2]),
+            Group::from_proposal(&prime[1..], &[2]),
             Err(KexError::GroupSize { bits: 2040 })
         ));
         assert!(matches!(
-            Group::proposed(&[0xff; 1025], &[2]),
+            Group::from_proposal(&[0xff; 1025], &[2]),
             Err(KexError::GroupSize { bits: 8200 })
         ));
         assert!(matches!(
-            Group::proposed(&[], &[2]),
+            Group::from_proposal(&[], &[2]),
             Err(KexError::GroupSize { bits: 0 })
         ));
-        assert!(matches!(Group::proposed(&prime, &[1]), Err(KexError::BadGroup)));
-        assert!(matches!(Group::proposed(&prime, &prime), Err(KexError::BadGroup)));
+        assert!(matches!(
+            Group::from_proposal(&prime, &[1]),
+            Err(KexError::BadGroup)
+        ));
+        assert!(matches!(
+            Group::from_proposal(&prime, &prime),
+            Err(KexError::BadGroup)
+        ));
         let mut even = prime.clone();
         *even.last_mut().unwrap() -= 1;
-        assert!(matches!(Group::proposed(&even, &[2]), Err(KexError::BadGroup)));
+        assert!(matches!(
+            Group::from_proposal(&even, &[2]),
+            Err(KexError::BadGroup)
+        ));
     }
 
     #[test]
@@ -266,7 +275,7 @@ mod tests {
         // 2^2203 - 1, a Mersenne prime: 2203 is not a multiple of 64.
         let mut prime = vec![0xff; 276];
         prime[0] = 0x07;
-        let group = Group::proposed(&prime, &[3]).unwrap();
+        let group = Group::from_proposal(&prime, &[3]).unwrap();
         let ours = Exponent::generate(group.clone()).unwrap();
         let theirs = Exponent::generate(group).unwrap();
         assert_eq!(

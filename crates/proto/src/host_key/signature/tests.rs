@@ -316,8 +316,8 @@ fn rsa_keys_that_openssh_calls_too_small_are_refused_by_their_size() {
 
 #[test]
 fn stripped_zeros_are_put_back_and_longer_numbers_refused() {
-    assert_eq!(padded(&[1, 2], 4), Ok(vec![0, 0, 1, 2]));
-    assert_eq!(padded(&[1, 2], 1), Err(SignatureError::BadSignature));
+    assert_eq!(pad(&[1, 2], 4), Ok(vec![0, 0, 1, 2]));
+    assert_eq!(pad(&[1, 2], 1), Err(SignatureError::BadSignature));
 }
 
 #[test]

@@ -354,7 +354,7 @@ impl Model {
         channel.unread -= n;
         channel.consumed += n;
         self.channels
-            .consumed(ChannelId::from_number(id), usize::try_from(n).unwrap(), self.now);
+            .consume(ChannelId::from_number(id), usize::try_from(n).unwrap(), self.now);
     }
 
     /// Answers one of the server's offers.

@@ -3,7 +3,7 @@ use ratatui::backend::TestBackend;
 use trunkline_control::fleet_view::{FleetReport, FleetUpdate, MoveReason, NodeState, StreamNode};
 
 use super::*;
-use crate::fleet::model::tests::{job, moved, node, stream, told, zone};
+use crate::fleet::model::tests::{from_update, job, moved_bytes, node, stream, zone};
 use crate::top::app::{App, Mode};
 use crate::top::draw::draw;
 
@@ -56,7 +56,7 @@ fn model() -> FleetModel {
     streams[1].subject = Some("logs.{host}".into());
     streams[1].cancelled = true;
     streams[3].nodes = vec![part("node2", 0, 3)];
-    told(FleetUpdate {
+    from_update(FleetUpdate {
         nodes,
         streams,
         zones: vec![
@@ -64,10 +64,10 @@ fn model() -> FleetModel {
             zone(Some("eu"), &["node2"], eu),
         ],
         moves: vec![
-            moved(1, None, "node1", MoveReason::New, 128),
-            moved(2, Some("node10"), "node2", MoveReason::Lost, 85),
-            moved(3, Some("control-eu-1"), "node2", MoveReason::Left, 250),
-            moved(4, Some("node2"), "node1", MoveReason::Divided, 1),
+            moved_bytes(1, None, "node1", MoveReason::New, 128),
+            moved_bytes(2, Some("node10"), "node2", MoveReason::Lost, 85),
+            moved_bytes(3, Some("control-eu-1"), "node2", MoveReason::Left, 250),
+            moved_bytes(4, Some("node2"), "node1", MoveReason::Divided, 1),
         ],
         jobs,
         fleet: Some(FleetReport {
@@ -80,7 +80,7 @@ fn model() -> FleetModel {
     })
 }
 
-fn drawn(app: &mut App<FleetModel>, model: &FleetModel, width: u16, height: u16) -> String {
+fn draw_screen(app: &mut App<FleetModel>, model: &FleetModel, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     let palette = Palette { colours: true };
     terminal.draw(|frame| draw(frame, app, model, palette)).unwrap();
@@ -97,7 +97,7 @@ fn each_view_fits_terminals_of_80_and_200_columns() {
                 ..App::default()
             };
             let name = format!("{}_{width}", FleetModel::name(*view).to_lowercase());
-            insta::assert_snapshot!(name, drawn(&mut app, &model, width, 14));
+            insta::assert_snapshot!(name, draw_screen(&mut app, &model, width, 14));
         }
     }
 }
@@ -112,13 +112,13 @@ fn what_lies_over_the_table_fits_too() {
             ..App::default()
         };
         let name = format!("details_{}", FleetModel::name(*view).to_lowercase());
-        insta::assert_snapshot!(name, drawn(&mut app, &model, 80, 20));
+        insta::assert_snapshot!(name, draw_screen(&mut app, &model, 80, 20));
     }
     let mut app = App {
         mode: Mode::Help,
         ..App::default()
     };
-    insta::assert_snapshot!("help", drawn(&mut app, &model, 80, 20));
+    insta::assert_snapshot!("help", draw_screen(&mut app, &model, 80, 20));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn what_is_wrong_with_all_of_it_is_said_above_and_what_was_known_stays() {
     let mut model = model();
     let mut app = App::default();
     let mut second_line = |model: &FleetModel| {
-        let text = drawn(&mut app, model, 110, 12);
+        let text = draw_screen(&mut app, model, 110, 12);
         assert!(text.contains("node10"));
         text.lines()
             .nth(1)

@@ -80,7 +80,7 @@ impl HostSink {
     /// Waits until readers have taken everything.
     pub(super) async fn taken(&self) {
         if let Self::Pipe(sink, _) = self {
-            sink.taken().await;
+            sink.wait_until_taken().await;
         }
     }
 }
