@@ -96,7 +96,6 @@ impl Fault {
         let Failure {
             kind,
             execution,
-            message,
             errno,
             cause,
             ..
@@ -114,10 +113,11 @@ impl Fault {
             | Cause::NothingInCommon(_)
             | Cause::Refused { .. }
             | Cause::SftpUnstarted { .. }
+            | Cause::Invalid(_)
             | Cause::Other => (level_of(*kind), system.unwrap_or(code_of(*kind)).into()),
         };
         let mut value = json!({
-            "message": message,
+            "message": self.failure.to_string(),
             "level": self.level.unwrap_or(level),
             "code": code,
             "kind": kind.as_str(),

@@ -84,10 +84,10 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         output: (stdout, stderr),
         is_of_fleet,
     } = failure;
+    let message = inner.to_string();
     let trunkline_embed::Failure {
         kind,
         execution,
-        message,
         errno,
         cause,
         ..
@@ -105,7 +105,11 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         Cause::Refused { reason, words: said } => (code, words) = (Some(reason), Some(said)),
         Cause::File { status, .. } => code = Some(status),
         Cause::SftpUnstarted { .. } => name = "sftp_server",
-        Cause::ClosedByPeer | Cause::Disconnected { .. } | Cause::NothingInCommon(_) | Cause::Other => {}
+        Cause::ClosedByPeer
+        | Cause::Disconnected { .. }
+        | Cause::NothingInCommon(_)
+        | Cause::Invalid(_)
+        | Cause::Other => {}
     }
     if is_of_fleet {
         name = "fleet";

@@ -1,14 +1,12 @@
 //! Requests that have one answer.
 
-use std::fmt;
-
 use anyhow::anyhow;
 use trunkline_control::client::Client;
 use trunkline_control::protocol::{Reply, Request};
-use trunkline_request::failure::Failure;
 use trunkline_text::Printable;
 
 use crate::backend::Backend;
+use crate::hints::Refused;
 use crate::questions::Conversation;
 
 /// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
@@ -37,15 +35,3 @@ pub(crate) async fn answer(
 pub(crate) fn unexpected_reply(reply: &Reply) -> anyhow::Error {
     anyhow!("unexpected reply from the daemon: {reply:?}")
 }
-
-/// The daemon's answer that something failed.
-#[derive(Debug)]
-pub(crate) struct Refused(pub(crate) Failure);
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
-    }
-}
-
-impl std::error::Error for Refused {}

@@ -15,6 +15,7 @@ use trunkline_control::private::Private;
 use trunkline_control::protocol::{HostRequest, Reply, Request, SessionRequest};
 use trunkline_request::{STRICT, World};
 
+use crate::hints::Refused;
 use crate::questions::Questions;
 use crate::ssh_args::SshArgs;
 
@@ -159,7 +160,7 @@ impl Backend {
         });
         match reply? {
             Reply::MustShare(must) => Ok(must),
-            Reply::Failed(failure) => anyhow::bail!(failure.message),
+            Reply::Failed(failure) => Err(Refused(failure).into()),
             other => anyhow::bail!("unexpected reply from the daemon: {other:?}"),
         }
     }

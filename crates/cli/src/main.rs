@@ -34,6 +34,7 @@ mod commands;
 mod duration;
 mod exit_status;
 mod first_steps;
+mod hints;
 mod questions;
 mod report;
 mod spool;

@@ -241,7 +241,6 @@ pub struct HostRequest {
     pub world: World,
     /// Questions are answered by a program that has its answers at hand: for as long as the request lives it may be asked
     /// again, for further connections. Otherwise a person answers, who is asked for the first one only.
-    #[serde(default)]
     pub answers_at_hand: bool,
 }
 
@@ -809,7 +808,6 @@ pub struct HostReport {
     /// The system's ssh that is the connection, where that is the transport.
     pub master: Option<MasterReport>,
     /// The times that running sessions were carried over to a new connection.
-    #[serde(default)]
     pub resumed: u32,
 }
 

@@ -26,7 +26,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::config::{ControlMaster, HostConfig, SharingKey, World};
-use trunkline::{Engine, Error, Host, Interaction};
+use trunkline::{Engine, Error, Host, Interaction, Invalid};
 use trunkline_control::own_socket::{self, OwnSocket};
 
 use crate::observed::activities::Activities;
@@ -557,15 +557,16 @@ impl Drop for Listening {
 fn check_path(path: &Path) -> Result<(), Error> {
     let shown = path.display();
     if !path.is_absolute() {
-        return Err(Error::Invalid(format!(
-            "the mux socket's path {shown} is not absolute"
-        )));
+        return Err(Invalid::NotAbsolute(format!("the mux socket's path {shown}")).into());
     }
-    let len = path.as_os_str().len();
-    if len > MAX_PATH {
-        return Err(Error::Invalid(format!(
-            "the mux socket's path {shown} has {len} bytes, and {MAX_PATH} is the longest that every system accepts; set TRUNKLINE_DIR to a shorter path"
-        )));
+    let length = path.as_os_str().len();
+    if length > MAX_PATH {
+        return Err(Invalid::LongSocket {
+            path: shown.to_string(),
+            length,
+            longest: MAX_PATH,
+        }
+        .into());
     }
     Ok(())
 }
@@ -585,10 +586,7 @@ fn bind(path: &Path) -> Result<(UnixListener, Listening), Error> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let found = directory.metadata().map_err(failed)?;
     if found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o077 != 0 {
-        return Err(Error::Invalid(format!(
-            "{} belongs to somebody else or is open to others: a mux socket's directory must be yours, with mode 0700",
-            directory.display()
-        )));
+        return Err(Invalid::OpenDirectory(directory.display().to_string()).into());
     }
     match path.symlink_metadata() {
         Ok(found) if !found.file_type().is_socket() => {

@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use trunkline::config::{HostConfig, SharingKey, World};
 use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
-use trunkline::{Engine, Error, ErrorKind};
+use trunkline::{Engine, Error, ErrorKind, Invalid};
 
 use crate::deadline::Deadline;
 use crate::place::{Place, make_private};
@@ -308,15 +308,10 @@ fn ssh_session(master: Vec<OsString>, request: &SessionRequest) -> Result<Comman
         }
         Program::Stdio(host, port) => options.extend(["-W".into(), format!("[{host}]:{port}").into()]),
         Program::StdioSocket(path) => {
-            return Err(Error::Invalid(format!(
-                "the system's ssh, which this host needs, cannot connect to {path}: its -W accepts only host:port"
-            )));
+            return Err(Invalid::SocketBySystemSsh(path.clone()).into());
         }
         Program::Listen(..) | Program::ListenSocket(_) | Program::Incoming(_) => {
-            return Err(Error::Invalid(
-                "connections from the server are not passed on by the system's ssh, which this host needs"
-                    .into(),
-            ));
+            return Err(Invalid::ListenBySystemSsh.into());
         }
     }
     for name in request.env.keys() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use trunkline::Invalid;
 use trunkline::config::HostConfig;
 use trunkline::openssh::{Master, MasterState};
 use trunkline_request::own::OwnError;
@@ -63,6 +64,6 @@ pub(crate) fn unusable_directory(error: PlaceError) -> trunkline::Error {
         PlaceError::NotOwn(OwnError::Io(directory, error)) => {
             trunkline::Error::local(format!("cannot create directory {}", directory.display()), error)
         }
-        error => trunkline::Error::Invalid(error.to_string()),
+        error => Invalid::Directory(error.to_string()).into(),
     }
 }

@@ -18,7 +18,7 @@ use trunkline::interaction::{LogLine, MessageKind};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
-use trunkline::{Engine, Error, HostStatus, Interaction, Printable};
+use trunkline::{Engine, Error, HostStatus, Interaction, Invalid, Printable};
 use trunkline_control::private::Connections;
 use trunkline_control::{lent, own_socket};
 use trunkline_http::metrics::Metrics as _;
@@ -107,8 +107,7 @@ impl Service {
         client: Option<u32>,
         strictly: Option<&Interaction>,
     ) -> Result<Reply, Error> {
-        let none = || Error::Invalid("stock ssh is served by the daemon only".into());
-        let mux = self.mux.as_ref().ok_or_else(none)?;
+        let mux = self.mux.as_ref().ok_or(Invalid::NoDaemon)?;
         mux.listen(host, path, client, strictly).await?;
         Ok(Reply::Done)
     }

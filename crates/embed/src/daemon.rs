@@ -331,7 +331,7 @@ impl AsyncRead for Answers {
             let why = ready!(Pin::new(why).poll(cx));
             self.why = None;
             if let Ok(Some(failure)) = why {
-                return Poll::Ready(Err(io::Error::other(failure.message)));
+                return Poll::Ready(Err(io::Error::other(failure)));
             }
         }
         Poll::Ready(read)

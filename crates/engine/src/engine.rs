@@ -19,7 +19,7 @@ use crate::config::{
     ControlMaster, Departure, HostConfig, Reason, Request, Resolver, SharingKey, Vantage, World,
 };
 use crate::connection::Connection;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::hosts;
 use crate::memory::{HostId, Lesson, Memory};
 use crate::metrics::Metrics;
@@ -181,12 +181,9 @@ impl Engine {
     /// # Errors
     /// What `ssh -G` says; a request from another part of the system, where it would mean another host.
     pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, Error> {
-        if let Some(what) = self.inner.vantage.difference(&request.world.vantage) {
-            return Err(Error::Invalid(format!(
-                "{}: the request comes from another {what}, where this may mean another host or other files: \
-                 --no-daemon connects from there",
-                request.destination.host
-            )));
+        if let Some(difference) = self.inner.vantage.difference(&request.world.vantage) {
+            let host = request.destination.host.clone();
+            return Err(Invalid::Elsewhere { host, difference }.into());
         }
         if let Some(config) = self.inner.resolver.cached(request) {
             return Ok(config);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use trunkline_proto::DisconnectReason;
-pub use trunkline_request::failure::{ErrorKind, Execution};
+pub use trunkline_request::failure::{ErrorKind, Execution, Invalid};
 use trunkline_request::{Waiting, not_shared, words_of};
 use trunkline_sftp::StatusCode;
 use trunkline_text::Printable;
@@ -121,9 +121,9 @@ pub enum Error {
         /// The directive, and what to do about it.
         problem: String,
     },
-    /// The request is malformed or impossible on any host; the text says what to request instead.
-    #[error("{0}")]
-    Invalid(String),
+    /// The request is malformed, or impossible as it is.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
     /// The user was to confirm the use of a connection, and did not.
     #[error("{host}: the use of its connection {why}")]
     Denied {
@@ -204,7 +204,7 @@ pub enum Error {
         cause: Arc<Error>,
     },
     /// The connection was lost while a command was under way.
-    #[error("{cause}{}", .execution.clause())]
+    #[error("{cause}; the command {execution}")]
     Lost {
         /// Whether it may have run.
         execution: Execution,
@@ -665,7 +665,7 @@ impl From<KnownHostsError> for Error {
             KnownHostsError::Io { action, file, source } => {
                 Self::local(format!("cannot {action} {}", file.display()), source)
             }
-            error => Self::Invalid(error.to_string()),
+            error => Invalid::KnownHosts(error.to_string()).into(),
         }
     }
 }
@@ -676,7 +676,7 @@ impl From<InventoryError> for Error {
             InventoryError::File { file, error } => {
                 Self::local(format!("cannot read the inventory {}", file.display()), error)
             }
-            error => Self::Invalid(error.to_string()),
+            error => Invalid::Hosts(error.to_string()).into(),
         }
     }
 }

@@ -12,7 +12,12 @@ use crate::error::Error;
 
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
+        let (without_clause, was_under_way) = match error {
+            Error::Lost { cause, .. } => (&**cause, true),
+            error => (error, false),
+        };
         let cause = match error.root() {
+            Error::Invalid(invalid) => Cause::Invalid(invalid.clone()),
             Error::Lookup { .. } => Cause::Lookup,
             Error::Network { address, .. } => Cause::Network { address: *address },
             Error::ClosedByPeer { .. } => Cause::ClosedByPeer,
@@ -49,7 +54,8 @@ impl From<&Error> for Failure {
         Self {
             kind: error.kind(),
             execution: error.execution(),
-            message: words_of(error),
+            message: words_of(without_clause),
+            was_under_way,
             errno: error.errno(),
             cause,
             in_words_of_ssh: None,

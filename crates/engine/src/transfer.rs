@@ -78,7 +78,7 @@ pub use trunkline_request::copy::{
 };
 pub use trunkline_request::mode::{ModeChange, ModeError};
 
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use job::Job;
 use owners::Owners;
 pub(crate) use parallel::usual_streams;
@@ -217,9 +217,7 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
         });
         let work = Box::pin(async {
             match (&group.place, to) {
-                (Place::Local, Place::Local) => Err(Error::Invalid(
-                    "no host is named: use cp(1) for local copies".into(),
-                )),
+                (Place::Local, Place::Local) => Err(Invalid::NoHost.into()),
                 (Place::Server(sessions), Place::Local) => {
                     let root = PathBuf::from(path::os(&top.root));
                     match down::Down::new(job, sessions, &root) {

@@ -206,7 +206,7 @@ impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Self::new(format!(
             "{} ({})",
-            trunkline_text::Printable::text(&failure.message),
+            trunkline_text::Printable::text(failure.to_string()),
             failure.execution
         ))
     }

@@ -26,19 +26,14 @@ pub struct CopyOptions {
     pub preserve: bool,
     /// Keep owners and groups, too, and what is set for them, if the target's side is root: by their names, or by their
     /// numbers where an end has no such name.
-    #[serde(default)]
     pub owners: bool,
     /// Keep them by their numbers alone; the target's side has to be root.
-    #[serde(default)]
     pub numeric_ids: bool,
     /// Changes to the source's permissions before they apply.
-    #[serde(default)]
     pub chmod: Vec<ModeChange>,
     /// Names of one file at the source become names of one file at the target.
-    #[serde(default)]
     pub hard_links: bool,
     /// A backup name for replaced and deleted files.
-    #[serde(default)]
     pub backup: Option<Backup>,
     /// Leave out what the target has in the same version or a newer one, by its time.
     pub update: bool,

@@ -1,11 +1,15 @@
 //! Failures, sorted by who is to blame, and their meaning for the requested command.
 
+mod invalid;
+
 use std::fmt;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::LogLevel;
+
+pub use invalid::Invalid;
 
 /// A failure, as it is reported over the control socket and to programs in other languages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,8 +18,10 @@ pub struct Failure {
     pub kind: ErrorKind,
     /// Whether the command may have run.
     pub execution: Execution,
-    /// A sentence for the user.
+    /// A sentence for the user, without what became of the command.
     pub message: String,
+    /// The failure met a command under way, of which its whole text says what became.
+    pub was_under_way: bool,
     /// The errno of this machine that says what the system, or a server of a file, said.
     pub errno: Option<i32>,
     /// The value by which programs distinguish failures of one kind.
@@ -41,6 +47,7 @@ impl Failure {
             kind,
             execution: Execution::DidNotStart,
             message: words_of(message.into()),
+            was_under_way: false,
             errno: None,
             cause: Cause::Other,
             in_words_of_ssh: None,
@@ -73,7 +80,11 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.message)?;
+        match self.was_under_way {
+            true => write!(f, "; the command {}", self.execution),
+            false => Ok(()),
+        }
     }
 }
 
@@ -100,6 +111,8 @@ pub enum AlgorithmKind {
 pub enum Cause {
     /// The kind says it all.
     Other,
+    /// The request is malformed, or impossible as it is.
+    Invalid(Invalid),
     /// A host's name has no address, or nobody could be asked for it.
     Lookup,
     /// The network failed.
@@ -162,12 +175,6 @@ pub enum Execution {
 }
 
 impl Execution {
-    /// Returns the last clause of a lost connection's message.
-    #[must_use]
-    pub fn clause(self) -> String {
-        format!("; the command {self}")
-    }
-
     /// The words that messages and JSON use.
     pub fn as_str(self) -> &'static str {
         match self {

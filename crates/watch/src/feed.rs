@@ -82,7 +82,7 @@ pub(crate) async fn close(place: &Place, sharing: String, at_once: bool) -> anyh
     loop {
         match client.next().await? {
             Reply::Closed(count) => return Ok(count),
-            Reply::Failed(failure) => anyhow::bail!(failure.message),
+            Reply::Failed(failure) => anyhow::bail!(failure),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt as _;
 use proptest::prelude::*;
-use trunkline::{AuditMode, Settings};
+use trunkline::{AuditMode, Invalid, Settings};
 use trunkline_control::place::{Place, make_private};
 
 use super::*;
@@ -104,7 +104,7 @@ async fn walk(steps: &[Step]) {
                 continue;
             }
             Step::End => {
-                entry.fail(&Error::Invalid("it failed".into()));
+                entry.fail(&Error::Invalid(Invalid::NoHost));
                 ended = true;
                 continue;
             }

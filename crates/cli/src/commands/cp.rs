@@ -29,6 +29,7 @@ use trunkline_text::Printable;
 
 use crate::backend::{Backend, Daemon, runtime};
 use crate::commands::run::{ManyHosts, warn_of};
+use crate::hints::Refused;
 use crate::questions::Conversation;
 use crate::ssh_options::{HOSTS, HostOptions};
 use crate::terminal::can_be_drawn_on;
@@ -512,9 +513,9 @@ async fn converse(
                     failure::ErrorKind::Network | failure::ErrorKind::Timeout
                 );
                 if is_lost && has_begun && keeps_parts {
-                    bail!("{}; {again}", failure.message)
+                    bail!("{}; {again}", Refused(failure))
                 }
-                bail!(failure.message)
+                bail!(Refused(failure))
             }
             _ => {}
         }

@@ -30,6 +30,7 @@ use trunkline_request::{LogLevel, LogLine, RESOLVING, not_shared};
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, must_share, runtime};
+use crate::hints;
 use crate::questions::Conversation;
 use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, USAGE, UsageError};
 use crate::terminal::command_line::{self, CommandLine};
@@ -610,11 +611,9 @@ impl Talk<'_> {
                 let execution = failure.execution;
                 let advice = match execution {
                     Execution::DidNotStart => String::new(),
-                    // An error of a lost connection says so itself.
-                    _ if failure.message.ends_with(&execution.clause()) => String::new(),
-                    execution => format!(" (the command {execution})"),
+                    execution => format!("; the command {execution}"),
                 };
-                let ours = || format!("trunkline: {}{advice}", failure.message);
+                let ours = || hints::append(format_args!("trunkline: {}{advice}", failure.message), &failure);
                 // sshconnect.c logs that it cannot connect as an error, and continues to its end.
                 let level = match failure.kind {
                     ErrorKind::Network | ErrorKind::Timeout => LogLevel::Error,

@@ -26,6 +26,7 @@ use crate::OWN_ERROR;
 use crate::backend::{Backend, runtime};
 use crate::commands::run::{ManyHosts, colours, warn_of};
 use crate::duration;
+use crate::hints::Refused;
 use crate::questions::Conversation;
 use crate::report::colours::Colours;
 use crate::report::lines::{LinePrefixer, Names, Stream};
@@ -513,8 +514,8 @@ impl Follower<'_> {
                         && failure.execution != Execution::DidNotStart;
                     let is_end = is_unwritten && !matches!(self.args.restart, Restart::Always);
                     break match failure.kind.may_pass() && !is_end {
-                        true => Attempt::Lost(failure.message),
-                        false => Attempt::Failed(failure.message),
+                        true => Attempt::Lost(failure.to_string()),
+                        false => Attempt::Failed(Refused(failure).to_string()),
                     };
                 }
                 // The daemon runs it, where nobody is to be asked.

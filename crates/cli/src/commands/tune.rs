@@ -19,11 +19,12 @@ use trunkline_request::tuning::{
 };
 use trunkline_text::Printable;
 
-use crate::ask::{Refused, ask, unexpected_reply};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Daemon, Running, runtime};
 use crate::commands::cp::size;
 use crate::commands::hosts::{HostArgs, NAMING_HOSTS, which_hosts};
 use crate::duration;
+use crate::hints::Refused;
 use crate::questions::Conversation;
 use crate::report::grid::{Grid, wrapped};
 use crate::terminal;
@@ -212,7 +213,8 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
             Reply::Failed(failure) => {
                 break match interrupted {
                     Some(signal) => {
-                        bar.suspend(|| eprintln!("trunkline: {}", Printable::text(&failure.message)));
+                        let words = Refused(failure).to_string();
+                        bar.suspend(|| eprintln!("trunkline: {}", Printable::text(words)));
                         Ok(Measured::Interrupted(signal))
                     }
                     None => Err(Refused(failure).into()),

@@ -17,6 +17,7 @@ use trunkline_request::ssh_options::keyword_and_value;
 use trunkline_request::{RESOLVING, not_shared};
 
 use crate::backend::{self, Backend, Daemon, host_request, must_share, place, runtime};
+use crate::hints::Refused;
 use crate::questions::Conversation;
 use crate::ssh_args::SshArgs;
 
@@ -118,7 +119,7 @@ fn listen(caller: &Caller, backend: &Backend, strict: bool) -> anyhow::Result<()
     })?;
     match reply {
         Reply::Done => Ok(()),
-        Reply::Failed(failure) => anyhow::bail!(failure.message),
+        Reply::Failed(failure) => Err(Refused(failure).into()),
         other => anyhow::bail!("unexpected reply from the daemon: {other:?}"),
     }
 }

@@ -35,13 +35,7 @@ fn table(results: &[HostResult], width: Option<u16>, commands: bool) -> String {
         let (command, error) = match &outcome {
             Outcome::Failed {
                 message, execution, ..
-            } => {
-                let command = execution.to_string();
-                // The column before says it.
-                let error = message.strip_suffix(&execution.clause());
-                let error = printable(error.unwrap_or(message));
-                (command, error)
-            }
+            } => (execution.to_string(), printable(message)),
             Outcome::Exited(_) | Outcome::Signaled { .. } => ("finished".to_owned(), String::new()),
         };
         table.row(shown([
@@ -160,7 +154,7 @@ mod tests {
         };
         let lost = failed(
             "timeout",
-            "no answer for 30 s;\nthe connection was given up; the command may have started",
+            "no answer for 30 s;\nthe connection was given up",
             Execution::MayHaveStarted,
         );
         let mut cold = result("db1", lost, "");

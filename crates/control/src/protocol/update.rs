@@ -62,10 +62,8 @@ pub struct Activity {
     /// The progress of a copy.
     pub transfer: Option<TransferReport>,
     /// The times that it was carried over to a new connection.
-    #[serde(default)]
     pub resumed: u32,
     /// The one that the program acts for, if that is not the user: an assistant, or who gave a job to the fleet. One line.
-    #[serde(default)]
     pub on_behalf: String,
 }
 

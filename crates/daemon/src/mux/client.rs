@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
-use trunkline::{Engine, Error, Host};
+use trunkline::{Engine, Error, Host, Invalid};
 
 use super::info;
 use super::packets::{PacketError, Packets};
@@ -186,8 +186,7 @@ impl Client<'_> {
             if !self.peer.means(host.config(), self.door.sockets.engine.vantage())
                 || self.peer.is_for_another(self.door.socket)
             {
-                let error = Error::Invalid("the client might not reach the same host by itself".into());
-                return Err((error, Decline::AnotherHost));
+                return Err((Invalid::AnotherHost.into(), Decline::AnotherHost));
             }
             if host.is_warm() {
                 return Ok(());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::Mutex;
 use trunkline::config::{self, ForwardTarget, Listen};
-use trunkline::{Error, ForwardHandle, Host};
+use trunkline::{Error, ForwardHandle, Host, Invalid};
 
 use super::wire::{Address, Forward, Reply};
 use crate::protocol::ForwardKind;
@@ -116,7 +116,7 @@ impl Forwarding {
 
 /// Returns the request in the engine's terms (mux.c, `mux_master_process_open_fwd`, and readconf.c, `parse_forward`).
 fn meaning(asked: &Forward, cwd: &Path) -> Result<config::Forward, Error> {
-    let invalid = || Error::Invalid("Invalid forwarding request".into());
+    let invalid = || Error::from(Invalid::ForwardingRequest);
     let path = |path: &str, here: bool| -> PathBuf { if here { cwd.join(path) } else { path.into() } };
     let remote = asked.kind == ForwardKind::Remote;
     let listen = match &asked.listen {

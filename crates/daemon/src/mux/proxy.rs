@@ -18,7 +18,7 @@ use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline::config::{ForwardAgent, Listen};
-use trunkline::{ChannelStream, Error, ErrorKind, Host};
+use trunkline::{ChannelStream, Error, ErrorKind, Host, Invalid};
 use trunkline_proto::OpenFailure;
 
 use crate::observed::metrics::Stock;
@@ -72,8 +72,7 @@ impl Client<'_> {
         };
         // sshd lends the agent to every session of a connection. These cannot ask for it.
         if host.config().forward_agent != ForwardAgent::No {
-            let why = "this connection forwards the agent, which proxy mode does not";
-            return self.refuse(id, Stock::Proxy, &Error::Invalid(why.into())).await;
+            return self.refuse(id, Stock::Proxy, &Invalid::AgentOfProxy.into()).await;
         }
         if let Err(error) = host.connect().await {
             return self.refuse(id, Stock::Proxy, &error).await;
@@ -357,8 +356,7 @@ async fn serve(host: Host, recorder: Recorder, target: Option<Target>, peer: Pee
 }
 
 async fn connect(host: &Host, target: &Target) -> Result<ChannelStream, Error> {
-    let port =
-        |port: u32| u16::try_from(port).map_err(|_| Error::Invalid(format!("{port} is not a port number")));
+    let port = |port: u32| u16::try_from(port).map_err(|_| Invalid::Port(port));
     match target {
         Target::Tcp {
             host: name,

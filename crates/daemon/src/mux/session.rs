@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use trunkline::config::ForwardAgent;
-use trunkline::{ChannelStream, Error, Execution, ExitStatus, Host, Pty, TerminalSize};
+use trunkline::{ChannelStream, Error, Execution, ExitStatus, Host, Invalid, Pty, TerminalSize};
 use trunkline_request::not_shared;
 
 use super::client::{Client, Door, Dropped};
@@ -400,16 +400,14 @@ async fn start(
     observers: &Observers<'_>,
 ) -> Result<(Host, Started), Error> {
     let host = door.host().await?;
-    let refuse = |why: &str| Err(Error::Invalid(why.into()));
     if request.x11 {
-        return refuse("trunkline does not forward X11");
+        return Err(Invalid::X11.into());
     }
     // sshd lends the agent to every session of a connection, so that those which want it and those which do not must
     // not share one.
-    match (request.agent, host.config().forward_agent != ForwardAgent::No) {
-        (true, false) => return refuse("this connection does not forward the agent"),
-        (false, true) => return refuse("this connection forwards the agent, which was not asked for"),
-        _ => {}
+    let forwarded = host.config().forward_agent != ForwardAgent::No;
+    if request.agent != forwarded {
+        return Err(Invalid::Agent { forwarded }.into());
     }
     let spec = spec?;
     observers
@@ -439,7 +437,7 @@ fn spec(request: &NewSession, terminal: Option<&Terminal>) -> Result<Spec, Error
         modes: modes::read_from(&terminal.fd),
     });
     if request.subsystem && str::from_utf8(&request.command).is_err() {
-        return Err(Error::Invalid("the subsystem's name is not UTF-8".into()));
+        return Err(Invalid::NotUtf8("the subsystem's name".into()).into());
     }
     Ok(Spec {
         leaves_running: true,

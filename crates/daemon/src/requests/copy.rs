@@ -12,7 +12,7 @@ use rustix::fs::FileType;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use trunkline::transfer::{self, Location, Progress, Rate, Stream};
-use trunkline::{ConnectionInfo, Engine, Error, Interaction};
+use trunkline::{ConnectionInfo, Engine, Error, Interaction, Invalid};
 
 use crate::protocol::{CopyCipher, CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
 use trunkline_audit::Entry;
@@ -133,13 +133,10 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
     Ok(match place {
         CopyPlace::Local(path) if path.is_absolute() => Location::Local(path.clone()),
         CopyPlace::Local(path) => {
-            return Err(Error::Invalid(format!("{} is not absolute", path.display())));
+            return Err(Invalid::NotAbsolute(path.display().to_string()).into());
         }
         CopyPlace::Passed(path) => {
-            return Err(Error::Invalid(format!(
-                "{} arrived without its descriptor",
-                path.display()
-            )));
+            return Err(Invalid::NoDescriptor(path.display().to_string()).into());
         }
         CopyPlace::Host(host, path) => {
             let asked = crate::reports::engine_request(host);
@@ -173,7 +170,7 @@ fn output(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error
 
 /// The next descriptor, and whether it is a FIFO, which can be waited for without a thread.
 fn passed(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<(OwnedFd, bool), Error> {
-    let missing = || Error::Invalid(format!("{} arrived without its descriptor", path.display()));
+    let missing = || Error::from(Invalid::NoDescriptor(path.display().to_string()));
     let fd = fds.next().ok_or_else(missing)?;
     let found = rustix::fs::fstat(&fd).map_err(|error| unusable(path, error.into()))?;
     let is_fifo = FileType::from_raw_mode(found.st_mode) == FileType::Fifo;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use tokio::sync::Mutex;
 use trunkline::config::{self, Forward, ForwardTarget, HostConfig, Listen, LogLevel};
-use trunkline::{Doing, Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
+use trunkline::{Doing, Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction, Invalid};
 
 use crate::protocol::{Failure, ForwardKind, ForwardRequest, HostRequest, WordsOfSsh};
 use crate::reports::engine_request;
@@ -148,11 +148,7 @@ impl<'a> Forwards<'a> {
         let config = self.engine.resolve(&request).await?;
         let understood = configured(&config).into_iter().next();
         understood.map_or_else(
-            || {
-                Err(Error::Invalid(format!(
-                    "{specification} is not a valid forwarding"
-                )))
-            },
+            || Err(Invalid::Forwarding(specification.clone()).into()),
             |(_, forward)| Ok(forward),
         )
     }

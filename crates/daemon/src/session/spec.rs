@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use trunkline::config::{ForwardAgent, HostConfig, RequestTty, SessionType};
-use trunkline::{Command, Engine, Error, Host, Pty};
+use trunkline::{Command, Engine, Error, Host, Invalid, Pty};
 use trunkline_audit::Subject;
 
 use super::observers::Observers;
@@ -126,7 +126,7 @@ pub(crate) fn meant(config: &HostConfig, asked: &Program, for_ssh: bool) -> Resu
         let name = command.and_then(|name| String::from_utf8(name).ok());
         return name
             .map(Program::Subsystem)
-            .ok_or_else(|| Error::Invalid("You must specify a subsystem to invoke.".into()));
+            .ok_or_else(|| Invalid::NoSubsystem.into());
     }
     Ok(command.map_or(Program::Configured, Program::Exec))
 }

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use trunkline::{ChannelReader, ChannelStream, ChannelWriter, Error, Host, SessionControl};
+use trunkline::{ChannelReader, ChannelStream, ChannelWriter, Error, Host, Invalid, SessionControl};
 
 use super::events::{Events, Inputs};
 use crate::protocol::{Exit, Reply, Request, Stdio};
@@ -41,10 +41,7 @@ pub(super) enum Sink {
 impl Streams {
     pub(crate) fn new(kinds: [Stdio; 3], fds: Vec<OwnedFd>) -> Result<Self, Error> {
         let mut fds = fds.into_iter();
-        let mut next = || {
-            fds.next()
-                .ok_or_else(|| Error::Invalid("the request came without its descriptors".into()))
-        };
+        let mut next = || fds.next().ok_or_else(|| Error::from(Invalid::NoDescriptors));
         let broken = |error: io::Error| Error::local("using a descriptor", error);
         let [stdin, stdout, stderr] = kinds;
         let stdin = match stdin {

@@ -12,7 +12,7 @@ use trunkline_proto::signature::fingerprint;
 
 use crate::connection::dial::Dialed;
 use crate::connection::socket::Stream;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::host_key::{Accepted, Decision, HostKeyError, Server};
 use crate::keys::KeyFile;
 
@@ -262,9 +262,7 @@ impl Login {
                 rtt: None,
                 words: None,
             }),
-            None => Err(Error::Invalid(
-                "the stream that was given for the connection is used up".into(),
-            )),
+            None => Err(Invalid::StreamUsedUp.into()),
         })
     }
 

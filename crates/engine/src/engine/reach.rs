@@ -15,7 +15,7 @@ use crate::connection::dial::{self, Dialed};
 use crate::connection::handshake::{Gate, Handshake};
 use crate::connection::login::Login;
 use crate::connection::timing::idle::Activity;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::interaction::{Interaction, LogLevel};
 use crate::memory::{HostId, Memory, tuned};
 use crate::pool::{Caller, Pool, Way};
@@ -33,7 +33,7 @@ impl Engine {
         let world = World::current().map_err(|source| Error::local("reading the environment", source))?;
         let destination = destination
             .parse()
-            .map_err(|error: crate::destination::DestinationError| Error::Invalid(error.to_string()))?;
+            .map_err(|error: crate::destination::DestinationError| Invalid::Hosts(error.to_string()))?;
         self.host_for(&Request::new(destination, Arc::new(world)), interaction)
             .await
     }

@@ -15,7 +15,7 @@ use crate::config::{Forward, ForwardTarget};
 use crate::connection::channel::ChannelStream;
 use crate::connection::splice::{Ahead, LocalStream, splice};
 use crate::engine::Host;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 
 /// A SOCKS client must have said where it wants to go by then.
 pub(super) const GREETING_LIMIT: Duration = Duration::from_secs(30);
@@ -192,9 +192,7 @@ pub(super) async fn ask(
                     if let Some(answer) = error.answer() {
                         let _ = client.write_all(&answer).await;
                     }
-                    return Err(Error::Invalid(format!(
-                        "the SOCKS client cannot be served: {error}"
-                    )));
+                    return Err(Invalid::Socks(error.to_string()).into());
                 }
             }
         }

@@ -20,7 +20,7 @@ use crate::connection::lease::Lease;
 use crate::connection::splice::{Ahead, LocalStream, finish, splice};
 use crate::connection::timing::idle::{Activity, Idle};
 use crate::engine::Host;
-use crate::error::{Error, ErrorKind, ServerRequest};
+use crate::error::{Error, ErrorKind, Invalid, ServerRequest};
 
 /// Between attempts to have the server listen again: doubled from the first to the second value. A server that lost the
 /// connection keeps the port until it notices.
@@ -280,10 +280,7 @@ impl Request {
                 Some(path) => Ok(Self::Unix {
                     path: path.to_owned(),
                 }),
-                None => Err(Error::Invalid(format!(
-                    "the path {} is not UTF-8; choose another",
-                    path.display()
-                ))),
+                None => Err(Invalid::NotUtf8(format!("the path {}", path.display())).into()),
             },
         }
     }

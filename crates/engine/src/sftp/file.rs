@@ -14,7 +14,7 @@ use trunkline_text::Printable;
 
 use super::link::{Call, is_end};
 use super::{FileAttributes, Limits, Sftp, StatVfs, Status, StatusCode};
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 
 /// An open file.
 ///
@@ -292,7 +292,7 @@ impl File {
     fn handle(&self) -> Result<Handle, Error> {
         self.handle
             .clone()
-            .ok_or_else(|| Error::Invalid(format!("{} was closed before", Printable::line(&self.path))))
+            .ok_or_else(|| Invalid::Closed(Printable::line(&self.path).into_string()).into())
     }
 
     fn call(&self, doing: &'static str, request: Request) -> Call {

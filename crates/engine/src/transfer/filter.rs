@@ -11,7 +11,7 @@ use trunkline_request::copy::FilterRule;
 
 use super::path::{is_pattern, shown};
 use super::pattern::{compiled, expression, literal};
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 
 /// The rules of a copy, in their order.
 #[derive(Debug, Clone)]
@@ -40,9 +40,7 @@ impl Only {
             let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
             if parts.contains(&&b".."[..]) {
                 let path = shown(path);
-                return Err(Error::Invalid(format!(
-                    "{path} leads out of the source: write it without .."
-                )));
+                return Err(Invalid::OutOfSource(path).into());
             }
             for end in 1..parts.len() {
                 only.directories.insert(parts[..end].join(&b'/'));
@@ -109,10 +107,8 @@ impl Filters {
 impl Rule {
     fn new(rule: &FilterRule) -> Result<Self, Error> {
         let wrong = |why: &str| {
-            Error::Invalid(format!(
-                "the pattern {} is not valid: {why}",
-                shown(&rule.pattern)
-            ))
+            let (pattern, why) = (shown(&rule.pattern), why.to_owned());
+            Error::from(Invalid::Pattern { pattern, why })
         };
         let (pattern, directories) = match rule.pattern.strip_suffix(b"/") {
             Some(pattern) if !pattern.is_empty() => (pattern, true),
@@ -136,7 +132,7 @@ impl Rule {
             false => pattern.iter().map(|byte| literal(*byte)).collect(),
         };
         let expression = compiled(&format!("{begin}{body}$"));
-        let expression = expression.ok_or_else(|| wrong("the pattern is not valid"))?;
+        let expression = expression.ok_or_else(|| wrong("it is too large"))?;
         Ok(Self {
             include: rule.include,
             expression,

@@ -17,7 +17,7 @@ use super::path::{self, shown};
 use super::place::{Location, Place};
 use super::sessions::Sessions;
 use super::sources::Other;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::sftp::{FileAttributes, Sftp};
 
 /// Names that are made at once.
@@ -30,10 +30,10 @@ pub(super) async fn check(wanted: bool, to: &Place, sources: &[Location]) -> Res
     }
     let is_here = |source: &Location| matches!(source, Location::Local(_) | Location::Stream(_));
     let Place::Server(sessions) = to else {
-        return Err(unknown());
+        return Err(Invalid::HardLinksOfServer.into());
     };
     if !sources.iter().all(is_here) {
-        return Err(unknown());
+        return Err(Invalid::HardLinksOfServer.into());
     }
     let link = trunkline_sftp::Request::Hardlink {
         from: Bytes::new(),
@@ -42,17 +42,8 @@ pub(super) async fn check(wanted: bool, to: &Place, sources: &[Location]) -> Res
     let sftp = sessions.first();
     match sftp.link().supports(&link).await? {
         true => Ok(()),
-        false => Err(Error::Invalid(format!(
-            "{} cannot make hard links: copy without --hard-links",
-            sftp.host()
-        ))),
+        false => Err(Invalid::HardLinks(sftp.host().to_owned()).into()),
     }
-}
-
-fn unknown() -> Error {
-    let message = "hard links can only be kept on the way from this machine to a server: SFTP does not tell which names \
-                   are one file; copy without --hard-links";
-    Error::Invalid(message.into())
 }
 
 /// Makes the other names, when the first ones are there.

@@ -511,8 +511,8 @@ impl From<'_> {
             && let Some(root) = to.absolute(&top.root).await
         {
             let from = Place::Server(sessions.clone());
-            if let Some(message) = into_itself(&from, &path, to, (&root, &below)).await? {
-                job.failed(path, message);
+            if let Some(invalid) = into_itself(&from, &path, to, (&root, &below)).await? {
+                job.failed(path, invalid.to_string());
                 return Ok(());
             }
         }

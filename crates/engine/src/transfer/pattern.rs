@@ -3,7 +3,7 @@
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::path::{is_pattern, shown};
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 
 /// A part of a path that may be a pattern, as glob(3) reads it.
 #[derive(Debug)]
@@ -30,8 +30,10 @@ impl Part {
         let Some(body) = expression(part).filter(|_| is_pattern(part)) else {
             return Ok(Self::Name(unescaped(part)));
         };
-        let expression = compiled(&format!("^{body}$"))
-            .ok_or_else(|| Error::Invalid(format!("the pattern {} is not valid", shown(part))))?;
+        let expression = compiled(&format!("^{body}$")).ok_or_else(|| Invalid::Pattern {
+            pattern: shown(part),
+            why: "a bracket is not closed, or has a class that is not known".into(),
+        })?;
         Ok(Self::Names(Names {
             expression,
             hidden: part.starts_with(b".") || part.starts_with(b"\\."),

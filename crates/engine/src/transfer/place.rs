@@ -12,7 +12,7 @@ use super::sessions::Sessions;
 use super::stream::Stream;
 use super::{directory, part};
 use crate::engine::Host;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 
 /// One end of a copy.
@@ -112,13 +112,11 @@ impl Place {
         if is_root || !options.numeric_ids {
             return Ok(is_root);
         }
-        Err(Error::Invalid(format!(
-            "only root can keep owners and groups, and {} is another user: log in as root, or copy without --numeric-ids",
-            match self {
-                Self::Local => "this one".to_owned(),
-                Self::Server(sessions) => format!("the one at {}", sessions.first().host()),
-            }
-        )))
+        let host = match self {
+            Self::Local => None,
+            Self::Server(sessions) => Some(sessions.first().host().to_owned()),
+        };
+        Err(Invalid::Owners(host).into())
     }
 
     /// Refuses to keep backups where a file cannot have two names.
@@ -134,10 +132,7 @@ impl Place {
         if sftp.link().supports(&link).await? && sftp.link().supports(&rename).await? {
             return Ok(());
         }
-        Err(Error::Invalid(format!(
-            "{} cannot give a file a second name, which backups are made with: copy without --backup",
-            sftp.host()
-        )))
+        Err(Invalid::Backups(sftp.host().to_owned()).into())
     }
 
     /// A path made absolute and without links; `None` where there is nothing.

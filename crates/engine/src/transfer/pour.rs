@@ -13,7 +13,7 @@ use super::place::Location;
 use super::progress::Progress;
 use super::rate::Rate;
 use super::stream::{PIECE, Stream};
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::sftp::{FileAttributes, FileType, OpenFlags, Sftp};
 
 /// Copies a server's files into a stream, one behind the other. What fails is told to `progress`.
@@ -25,15 +25,17 @@ pub(super) async fn copy_to(
     progress: &Arc<Progress>,
 ) -> Result<Snapshot, Error> {
     let [source] = sources else {
-        return Err(Error::Invalid(format!("{} is not a directory", target.display())));
+        return Err(Invalid::NotADirectory {
+            path: target.display().to_string(),
+            is_missing: false,
+        }
+        .into());
     };
     let (sftp, path) = match source {
         Location::Host(host, path) => (host.sftp().await?, path.clone()),
         Location::Session(sftp, path) => (sftp.clone(), path.clone()),
         Location::Local(_) | Location::Stream(_) => {
-            return Err(Error::Invalid(
-                "no host is named: use cp(1) for local copies".into(),
-            ));
+            return Err(Invalid::NoHost.into());
         }
     };
     let path = path::Expanded::of(&sftp, &path).await?.path();

@@ -14,7 +14,7 @@ use super::path::{self, Expanded, directory_and_name, shown};
 use super::place::{Location, Place};
 use super::there::{Listing, listing};
 use super::top::{Source, Top, into_itself};
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::sftp::Sftp;
 
 /// Finds out what the target is: the directory that everything goes into, and the name there.
@@ -58,14 +58,8 @@ pub(super) async fn find(
     let mkdir = job.options.mkdir && found.is_none();
     let into = path.ends_with(b"/") || are_several(job, sources).await?;
     if into && !mkdir {
-        let more = match found {
-            None => "; --mkdir creates it",
-            Some(_) => "",
-        };
-        return Err(Error::Invalid(format!(
-            "{} is not a directory{more}",
-            place.shown(&path)
-        )));
+        let (path, is_missing) = (place.shown(&path), found.is_none());
+        return Err(Invalid::NotADirectory { path, is_missing }.into());
     }
     if into {
         place.make_directories(&path, &job.options).await?;
@@ -73,10 +67,7 @@ pub(super) async fn find(
     }
     let (root, name) = directory_and_name(&path);
     if matches!(&name[..], b"" | b"." | b"..") {
-        return Err(Error::Invalid(format!(
-            "{} is not a valid file name",
-            shown(&path)
-        )));
+        return Err(Invalid::FileName(shown(&path)).into());
     }
     if mkdir {
         place.make_directories(&root, &job.options).await?;
@@ -200,8 +191,8 @@ pub(super) async fn refuse_into_itself(
             }
         };
         let name = list::target(&typed, top);
-        if let Some(message) = into_itself(from, &path, to, (&root, &name)).await? {
-            return Err(Error::Invalid(message));
+        if let Some(invalid) = into_itself(from, &path, to, (&root, &name)).await? {
+            return Err(invalid.into());
         }
     }
     Ok(())

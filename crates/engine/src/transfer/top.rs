@@ -6,7 +6,7 @@ use super::compare::Beside;
 use super::path::{self, shown};
 use super::place::{Location, Place};
 use super::stream::Stream;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 
 /// What the target is: the directory that everything goes into, and the name there.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub(super) async fn into_itself(
     path: &Bytes,
     to: &Place,
     (target, name): (&Bytes, &Bytes),
-) -> Result<Option<String>, Error> {
+) -> Result<Option<Invalid>, Error> {
     let Some(path) = from.absolute(path).await else {
         return Ok(None);
     };
@@ -64,5 +64,8 @@ pub(super) async fn into_itself(
         None => false,
     };
     let loops = is_inside && to.shows_what_is_made_at(from, target).await?;
-    Ok(loops.then(|| format!("{} cannot be copied into itself, {}", shown(&path), shown(&into))))
+    Ok(loops.then(|| Invalid::IntoItself {
+        source_path: shown(&path),
+        target: shown(&into),
+    }))
 }

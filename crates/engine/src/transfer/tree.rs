@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::compare::split;
 use super::item::Item;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 
 /// How much memory the names that servers tell take up in a copy: a server may make up names without end.
 #[derive(Debug, Default)]
@@ -38,10 +38,7 @@ impl HeldNames {
         let taken = if path == 0 { A_HASH } else { A_PATH + path };
         match self.bytes.fetch_add(taken, Ordering::Relaxed) {
             held if held < MOST_HELD => Ok(()),
-            _ => Err(Error::Invalid(
-                "there are more names than one copy keeps in memory (1 GiB): copy the directories one by one"
-                    .into(),
-            )),
+            _ => Err(Invalid::TooManyNames.into()),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::content::{Side, Wanted};
 use super::path::shown;
 use super::place::Place;
 use super::progress::Progress;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 
 /// What is compared of a copy; nothing, where that was not asked for.
 pub(super) struct Verification(Option<Copied>);
@@ -182,10 +182,9 @@ async fn hashes(place: &Place, files: Vec<Wanted>) -> Result<Vec<Option<Hash>>, 
     match (Side::from(place).hashes(files).await?, place) {
         (Some(hashes), _) => Ok(hashes),
         (None, Place::Local) => Ok(Vec::new()),
-        (None, Place::Server(sessions)) => Err(Error::Invalid(format!(
-            "{} does not hash files: it runs no commands, or has no sha256 program. What was copied was not verified",
-            sessions.first().host()
-        ))),
+        (None, Place::Server(sessions)) => {
+            Err(Invalid::NotVerified(sessions.first().host().to_owned()).into())
+        }
     }
 }
 

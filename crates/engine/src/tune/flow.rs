@@ -10,7 +10,7 @@ use trunkline_sftp::Reply;
 
 use super::plan::{Shape, Slot};
 use super::sample::Samples;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::sftp::{File, FileAttributes, OpenFlags, Permissions, Sftp};
 use trunkline_request::tuning::Direction;
 
@@ -286,9 +286,8 @@ pub(super) fn rate(bytes: u64, elapsed: Duration, rtt: Duration) -> f64 {
 /// The directory that relative paths begin at, or the one that was asked for, made absolute by the server.
 pub(super) async fn directory(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
     let path = sftp.realpath(asked.unwrap_or(".")).await?;
-    String::from_utf8(path.to_vec()).map_err(|_| {
-        Error::Invalid("the directory's name on the server is not valid UTF-8; choose another".into())
-    })
+    String::from_utf8(path.to_vec())
+        .map_err(|_| Invalid::NotUtf8("the directory's name on the server".into()).into())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use trunkline::config::ConfigError;
 use trunkline::hosts::InventoryError;
 use trunkline::known_hosts::KnownHostsError;
-use trunkline::{Error, ErrorKind};
+use trunkline::{Error, ErrorKind, Invalid};
 
 #[test]
 fn a_file_of_this_machine_that_cannot_be_read_is_no_mistake_in_the_configuration() {
@@ -67,7 +67,7 @@ fn what_is_in_use_may_pass_and_what_the_user_said_does_not() {
     };
     for error in [
         Error::Cancelled("its results are not kept"),
-        Error::Invalid("a host has no name".into()),
+        Error::Invalid(Invalid::NoHost),
         denied,
     ] {
         assert!(!error.may_pass(), "{error}");

@@ -197,7 +197,7 @@ fn answer_for(job: &Job, stdout: answers::Output, stderr: answers::Output) -> an
         Some((Ok(ExitStatus::Exited(status)), _)) => exit_status = Some(*status),
         Some((Ok(ExitStatus::Signaled { signal: by, .. }), _)) => signal = Printable::line(by).into_string(),
         Some((Ok(ExitStatus::Unknown), _)) => error = "the server did not say how it ended".into(),
-        Some((Err(failure), _)) => error = Printable::text(&failure.message).into_string(),
+        Some((Err(failure), _)) => error = Printable::text(failure.to_string()).into_string(),
     }
     answers::Ran {
         host: job.host.clone(),

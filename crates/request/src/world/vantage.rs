@@ -82,7 +82,7 @@ impl Vantage {
 }
 
 /// In what two processes stand elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Difference {
     /// The network namespace.
     Network,

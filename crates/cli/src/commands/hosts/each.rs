@@ -14,9 +14,10 @@ use trunkline_request::hosts::{Skipped, Target};
 use trunkline_text::Printable;
 
 use crate::OWN_ERROR;
-use crate::ask::{Refused, ask, unexpected_reply};
+use crate::ask::{ask, unexpected_reply};
 use crate::backend::{Backend, Running};
 use crate::commands::run::{ManyHosts, colours, misspelt, trouble};
+use crate::hints::Refused;
 use crate::report::output::Output;
 use crate::report::progress::Progress;
 use crate::report::{Execution, HostResult, Outcome, Trouble, summary, tell};

@@ -21,6 +21,7 @@ use super::job::{Collected, Stopping, View, failed_outcome, outcome_of};
 use super::rolling::Failures;
 use super::sudo::without_password;
 use super::{Args, Done, Run, host_of};
+use crate::hints::Refused;
 use crate::report::files::OutputFiles;
 use crate::report::lines::Stream;
 use crate::report::{Execution, HostResult, INTERRUPTED, Outcome, SKIPPED};
@@ -197,7 +198,7 @@ impl Run<'_> {
             let is_deaf = error.is::<FrameError>();
             while is_deaf && let Ok(Some(reply)) = fleet.next().await {
                 if let FleetReply::Failed(failure) = reply {
-                    bail!(failure.message);
+                    bail!(Refused(failure));
                 }
             }
             return Err(error);
@@ -221,10 +222,10 @@ impl Run<'_> {
                 FleetReply::Hosts(part) => targets.extend(part.into_iter().map(target)),
                 FleetReply::Failed(failure) => match signal {
                     Some(signal) => {
-                        eprintln!("trunkline: {}", Printable::line(failure.message));
+                        eprintln!("trunkline: {}", Printable::line(failure.to_string()));
                         return Ok(Err(ExitCode::from(status_of(signal))));
                     }
-                    None => bail!(failure.message),
+                    None => bail!(Refused(failure)),
                 },
                 _ => {}
             }
@@ -406,7 +407,7 @@ impl<'a> Following<'a> {
             FleetReply::HostFailed(host, failure) => {
                 let interrupted = || Stopping::new(INTERRUPTED, "SIGTERM was sent".to_owned(), None);
                 let stopping = self.signal.map(|_| interrupted());
-                self.finish_host(host, failed_outcome(failure, None, stopping))?;
+                self.finish_host(host, failed_outcome(&failure, None, stopping))?;
             }
             FleetReply::NotStarted(host, why) => {
                 let kind = match () {

@@ -24,6 +24,7 @@ use zeroize::Zeroizing;
 use super::rolling::Failures;
 use super::sudo::{Asker, SharedPassword, Sign, Tokens, Watch};
 use crate::backend::Backend;
+use crate::hints;
 use crate::questions::{Conversation, Undecided};
 use crate::report::colours::Colours;
 use crate::report::lines::{LinePrefixer, Names, Stream};
@@ -438,7 +439,7 @@ impl Job<'_> {
                         progressed.may_pass = failure.kind.may_pass();
                         progressed.trouble = trouble(&failure);
                         let advice = talk.is_unanswered().then_some(self.target.name.as_str());
-                        failed_outcome(failure, advice, stopping)
+                        failed_outcome(&failure, advice, stopping)
                     }
                 },
                 Reply::UseSystemSsh { reasons, .. } => return Ok(Attempt::NeedsSystemSsh(reasons)),
@@ -636,24 +637,20 @@ pub(super) fn outcome_of(exit: Exit) -> Outcome {
 
 /// Returns the outcome that a failure means. `unanswered`: the host had a question for which there was nobody.
 pub(super) fn failed_outcome(
-    failure: Failure,
+    failure: &Failure,
     unanswered: Option<&str>,
     stopping: Option<Stopping>,
 ) -> Outcome {
-    let Failure {
-        kind,
-        mut message,
-        execution,
-        ..
-    } = failure;
+    let execution = failure.execution;
     if let Some(stopping) = stopping {
         return stopping.outcome(execution);
     }
+    let mut message = hints::append(&failure.message, failure);
     if let Some(name) = unanswered {
         message = format!("{message}; run `trunkline warm {name}` in a terminal to answer its questions");
     }
     Outcome::Failed {
-        kind: kind.as_str().to_owned(),
+        kind: failure.kind.as_str().to_owned(),
         message,
         execution,
     }

@@ -13,6 +13,7 @@ use trunkline_text::{Printable, counted};
 
 use super::{Args, Event, Restart, To, View, colours};
 use crate::backend::Backend;
+use crate::hints::Refused;
 use crate::report::lines::{LinePrefixer, Names, Stream};
 use crate::terminal::interrupts::{Interrupts, status_of};
 
@@ -176,7 +177,7 @@ async fn told_of(fleet: &mut Fleet) -> anyhow::Result<(String, Vec<String>)> {
         match reply.context("trunkline-fleet ended before it had said anything")? {
             FleetReply::Job { job, hosts } => told = Some((job, usize::try_from(hosts)?)),
             FleetReply::Hosts(part) => names.extend(part.into_iter().map(|(name, _)| name)),
-            FleetReply::Failed(failure) => bail!(failure.message),
+            FleetReply::Failed(failure) => bail!(Refused(failure)),
             _ => {}
         }
         if let Some((stream, _)) = told.take_if(|(_, hosts)| names.len() >= *hosts) {
@@ -221,7 +222,7 @@ impl Following<'_> {
             };
             let told = match reply {
                 Some(FleetReply::Done) => break,
-                Some(FleetReply::Failed(failure)) => bail!(failure.message),
+                Some(FleetReply::Failed(failure)) => bail!(Refused(failure)),
                 None => bail!(
                     "trunkline-fleet has ended; the stream goes on: `trunkline fleet attach {} --to TARGET`",
                     self.stream

@@ -1,0 +1,167 @@
+//! Requests that are malformed, or impossible as they are: values to decide by, whose `Display` alone is English.
+
+use serde::{Deserialize, Serialize};
+
+use crate::world::vantage::Difference;
+
+/// A request that is malformed, or impossible as it is. Nothing was begun. A program says what to request instead, in the words
+/// of its own options.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// It comes from elsewhere in the system than the engine.
+    #[error(
+        "{host}: the request comes from another {difference}, where this may mean another host or other files"
+    )]
+    Elsewhere {
+        /// The host.
+        host: String,
+        /// The difference.
+        difference: Difference,
+    },
+    /// A destination, a host list or an inventory that cannot be read.
+    #[error("{0}")]
+    Hosts(String),
+    /// known_hosts cannot be read.
+    #[error("{0}")]
+    KnownHosts(String),
+    /// A name that has to be UTF-8: "the path x".
+    #[error("{0} is not valid UTF-8")]
+    NotUtf8(String),
+    /// A path that has to be absolute.
+    #[error("{0} is not absolute")]
+    NotAbsolute(String),
+    /// A port that is not in the range.
+    #[error("{0} is not a port number")]
+    Port(u32),
+    /// A file that was closed.
+    #[error("{0} was closed before")]
+    Closed(String),
+    /// A connection's stream serves once.
+    #[error("the stream that was given for the connection is used up")]
+    StreamUsedUp,
+    /// A SOCKS client's request.
+    #[error("the SOCKS client cannot be served: {0}")]
+    Socks(String),
+    /// A forwarding, as it was typed.
+    #[error("{0} is not a valid forwarding")]
+    Forwarding(String),
+    /// A forwarding of stock ssh's; its own words.
+    #[error("Invalid forwarding request")]
+    ForwardingRequest,
+    /// SessionType asks for a subsystem, and none is named; ssh's own words.
+    #[error("You must specify a subsystem to invoke.")]
+    NoSubsystem,
+    /// The number of descriptors is not that of the request.
+    #[error("the request came without its descriptors")]
+    NoDescriptors,
+    /// A file that was to come as a descriptor.
+    #[error("{0} arrived without its descriptor")]
+    NoDescriptor(String),
+    /// The system's ssh cannot connect to a path.
+    #[error("the system's ssh, which this host needs, cannot connect to {0}: its -W accepts only host:port")]
+    SocketBySystemSsh(String),
+    /// The system's ssh does not hand over what the server forwards.
+    #[error("connections from the server are not passed on by the system's ssh, which this host needs")]
+    ListenBySystemSsh,
+    /// Both ends of a copy are on this machine.
+    #[error("no host is named")]
+    NoHost,
+    /// A pattern of names.
+    #[error("the pattern {pattern} is not valid: {why}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// The reason.
+        why: String,
+    },
+    /// A name that leads out of the source.
+    #[error("{0} leads out of the source")]
+    OutOfSource(String),
+    /// A directory would be copied without end.
+    #[error("{source_path} cannot be copied into itself, {target}")]
+    IntoItself {
+        /// The directory.
+        source_path: String,
+        /// Its copy.
+        target: String,
+    },
+    /// The target has to be a directory.
+    #[error("{path} is not a directory")]
+    NotADirectory {
+        /// The target.
+        path: String,
+        /// Nothing is there.
+        is_missing: bool,
+    },
+    /// The target cannot be a file.
+    #[error("{0} is not a valid file name")]
+    FileName(String),
+    /// Only root can give files to others.
+    #[error("only root can keep owners and groups, and the user {} is another one", at(.0.as_deref()))]
+    Owners(Option<String>),
+    /// A server on which a file cannot have a second name, as a backup has at first.
+    #[error("{0} cannot give a file a second name, which backups are made with")]
+    Backups(String),
+    /// A server without hard links.
+    #[error("{0} cannot make hard links")]
+    HardLinks(String),
+    /// SFTP does not tell which names are one file.
+    #[error(
+        "hard links can only be kept on the way from this machine to a server: SFTP does not tell which names are one file"
+    )]
+    HardLinksOfServer,
+    /// More names than one copy remembers.
+    #[error("there are more names than one copy keeps in memory (1 GiB)")]
+    TooManyNames,
+    /// A server that cannot hash what it has. The copy is complete.
+    #[error(
+        "{0} does not hash files: it runs no commands, or has no sha256 program. The copy was not verified"
+    )]
+    NotVerified(String),
+    /// A directory of the daemon's that cannot be used.
+    #[error("{0}")]
+    Directory(String),
+    /// Stock ssh is served by a daemon only.
+    #[error("stock ssh is served by the daemon only")]
+    NoDaemon,
+    /// A mux socket that is too long for some systems.
+    #[error(
+        "the mux socket's path {path} has {length} bytes, and {longest} is the longest that every system accepts"
+    )]
+    LongSocket {
+        /// The path.
+        path: String,
+        /// Its bytes.
+        length: usize,
+        /// As many may be.
+        longest: usize,
+    },
+    /// A mux socket's directory that others can write to.
+    #[error(
+        "{0} belongs to somebody else or is open to others: a mux socket's directory must be yours, with mode 0700"
+    )]
+    OpenDirectory(String),
+    /// Stock ssh, by itself, might reach another host.
+    #[error("the client might not reach the same host by itself")]
+    AnotherHost,
+    /// Stock ssh asks for X11.
+    #[error("trunkline does not forward X11")]
+    X11,
+    /// Stock ssh asks for its agent, or not, and the connection is of the other kind.
+    #[error("this connection {}", match .forwarded {
+        true => "forwards the agent, which was not asked for",
+        false => "does not forward the agent",
+    })]
+    Agent {
+        /// Whether the connection forwards it.
+        forwarded: bool,
+    },
+    /// Proxy mode has no words for the agent.
+    #[error("this connection forwards the agent, which proxy mode does not")]
+    AgentOfProxy,
+}
+
+fn at(host: Option<&str>) -> String {
+    host.map_or_else(|| "here".to_owned(), |host| format!("at {host}"))
+}
