@@ -252,7 +252,7 @@ fn main() -> ExitCode {
     if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {
         return commands::up::main(&Backend::new(false));
     }
-    terminal::interrupts::ended(as_typed())
+    terminal::interrupts::end(as_typed())
 }
 
 /// All but `ssh` and `up` for ssh, whose arguments are not clap's.

@@ -210,7 +210,7 @@ impl Questions {
             return false;
         }
         let hidden = turn.bar.as_ref().map(Hidden::new);
-        eprint!("\r\x1b[K{}", live::fitted(&Printable::line(waiting.to_string())));
+        eprint!("\r\x1b[K{}", live::fit(&Printable::line(waiting.to_string())));
         turn.waiting = Some(WaitingLine { _hidden: hidden });
         true
     }
@@ -305,7 +305,7 @@ impl Turn {
         self.interrupted = standard.was_interrupted();
         if self.interrupted {
             // What follows from no answer is not to be taken for a failure.
-            signal.taken().await;
+            signal.take().await;
         }
         answer
     }

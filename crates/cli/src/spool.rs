@@ -50,7 +50,7 @@ pub(crate) enum Stdin {
 impl Stdin {
     /// This process's, unless it is a terminal, `/dev/null`, or closed.
     pub(crate) fn find() -> anyhow::Result<Self> {
-        let Some((fd, found)) = given()? else {
+        let Some((fd, found)) = standard_input()? else {
             return Ok(Self::Nothing);
         };
         if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
@@ -79,12 +79,12 @@ impl Stdin {
 /// All of this process's standard input, piece by piece, for those who hand it to others; `None` where [`Stdin`] has
 /// nothing.
 pub(crate) fn whole() -> anyhow::Result<Option<Input>> {
-    let fd = given()?.map(|(fd, _)| fd);
+    let fd = standard_input()?.map(|(fd, _)| fd);
     fd.map(Input::new).transpose().context("reading the input")
 }
 
 /// This process's standard input, unless it is a terminal, `/dev/null`, or closed.
-fn given() -> anyhow::Result<Option<(OwnedFd, rustix::fs::Stat)>> {
+fn standard_input() -> anyhow::Result<Option<(OwnedFd, rustix::fs::Stat)>> {
     let stdin = io::stdin();
     let Ok(found) = rustix::fs::fstat(&stdin) else {
         return Ok(None);

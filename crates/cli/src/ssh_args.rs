@@ -161,7 +161,7 @@ impl SshArgs {
     /// [`UsageError`] where ssh itself would print its usage or give up before reading its configuration.
     pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
         let original: Vec<OsString> = arguments.into_iter().collect();
-        Meaning::of(LowArgs::parse(&original)?, original)
+        Meaning::from_low(LowArgs::parse(&original)?, original)
     }
 
     /// Returns the reason why only the system's own ssh can do what was typed, in a phrase that completes "handed to
@@ -278,7 +278,7 @@ enum Session {
 }
 
 impl Meaning {
-    fn of(low: LowArgs, original: Vec<OsString>) -> Result<SshArgs, UsageError> {
+    fn from_low(low: LowArgs, original: Vec<OsString>) -> Result<SshArgs, UsageError> {
         let ends_the_line = low.ends_the_line();
         let mut meaning = Self::nothing(original);
         let mut destination_read = false;

@@ -13,7 +13,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    pub(crate) fn after(limit: Duration) -> Self {
+    pub(crate) fn from_limit(limit: Duration) -> Self {
         Self {
             at: tokio::time::Instant::now().checked_add(limit),
             limit,
@@ -39,7 +39,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_time_that_no_clock_reaches_is_never_up() {
-        let deadline = Deadline::after(Duration::MAX);
+        let deadline = Deadline::from_limit(Duration::MAX);
         let waiting = Deadline::wait(Some(deadline), "h");
         let waited = tokio::time::timeout(Duration::from_millis(10), waiting).await;
         assert!(waited.is_err());

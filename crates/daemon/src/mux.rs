@@ -271,7 +271,7 @@ impl Sockets {
         }
         if !state.stands() {
             state.listening = None;
-            if self.stop.asked().is_some() {
+            if self.stop.requested().is_some() {
                 return Err(Error::Closed {
                     host: host.original_host.clone(),
                     why: "the daemon is ending".into(),

@@ -79,12 +79,12 @@ impl Masters {
         make_private(&self.directory).map_err(unusable_directory)?;
         let host = host.through_ssh(world);
         let key = host.sharing_key();
-        let mut table = self.known();
+        let mut table = self.lock_known();
         let known = table.entry(key).or_insert_with(|| {
             let own = Master::of_user(&host, &self.mux);
             MasterHost {
                 host,
-                master: own.unwrap_or_else(|| Master::at(self.directory.join(key.to_string()))),
+                master: own.unwrap_or_else(|| Master::at_path(self.directory.join(key.to_string()))),
                 world: world.clone(),
                 pinned: false,
             }
@@ -103,7 +103,7 @@ impl Masters {
         self.know(host, &request.world)?;
         if pin
             && let Some(known) = self
-                .known()
+                .lock_known()
                 .get_mut(&host.through_ssh(&request.world).sharing_key())
         {
             known.pinned = true;
@@ -131,7 +131,7 @@ impl Masters {
     /// Whether the host has a master that answers.
     pub(crate) async fn is_warm(&self, host: &Arc<HostConfig>, world: &World) -> bool {
         let key = host.through_ssh(world).sharing_key();
-        let known = self.known().get(&key).cloned();
+        let known = self.lock_known().get(&key).cloned();
         match known {
             Some(known) => matches!(known.master.state().await, MasterState::Alive(_)),
             None => false,
@@ -155,7 +155,7 @@ impl Masters {
     /// Ends the masters of the chosen hosts: all that are idle, or all. Returns how many those were.
     pub(crate) async fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
         let chosen: Vec<(SharingKey, MasterHost)> = self
-            .known()
+            .lock_known()
             .iter()
             .filter(|(_, known)| choose(&known.host))
             .map(|(key, known)| (*key, known.clone()))
@@ -174,21 +174,21 @@ impl Masters {
                 Ok(ended) => closed += usize::from(ended),
                 Err(error) => tracing::warn!(host = %known.host.original_host, "{error}"),
             }
-            self.known().remove(&key);
+            self.lock_known().remove(&key);
         }
         closed
     }
 
     /// A report on the master that is shared by this key, if there is one.
     pub(crate) async fn report(&self, key: &SharingKey) -> Option<MasterReport> {
-        let known = self.known().get(key).cloned()?;
+        let known = self.lock_known().get(key).cloned()?;
         report(&known.master).await
     }
 
     /// A report on every host with a master, and its configuration.
     pub(crate) async fn list(&self) -> Vec<(HostReport, Arc<HostConfig>)> {
         let known: Vec<(SharingKey, MasterHost)> = self
-            .known()
+            .lock_known()
             .iter()
             .map(|(key, known)| (*key, known.clone()))
             .collect();
@@ -214,7 +214,7 @@ impl Masters {
         reports
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<SharingKey, MasterHost>> {
+    fn lock_known(&self) -> MutexGuard<'_, BTreeMap<SharingKey, MasterHost>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -268,7 +268,7 @@ pub(crate) async fn session(
     let feeding = feed(child.stdin.take(), inputs);
     let name = &request.host.destination.host;
     let failed = |kind, message: String| Reply::Failed(Failure::new(kind, message).after_start());
-    let time_is_up = Deadline::wait(request.limit.map(Deadline::after), name);
+    let time_is_up = Deadline::wait(request.limit.map(Deadline::from_limit), name);
     tokio::select! {
         status = carry(&mut child, replies) => {
             let status = status.map_err(|source| Error::local("waiting for ssh", source))?;

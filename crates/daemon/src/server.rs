@@ -201,7 +201,7 @@ pub async fn run(
         }
     }
     // The place is free from here on: a new daemon can start while sessions end here.
-    let at_once = stop.asked().unwrap_or(false);
+    let at_once = stop.requested().unwrap_or(false);
     stop.ask(at_once);
     mux.close();
     drop((serving_metrics, metrics_socket));
@@ -305,7 +305,7 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
                 }
             };
             let Some(reply) = reply else { break };
-            activity.told(&reply);
+            activity.handle_reply(&reply);
             let sent = match &reply {
                 Reply::Lend { line: Some(line) } => writer.send_with(&reply, &[line.as_fd()]).await,
                 reply => writer.send(reply).await,
@@ -350,7 +350,7 @@ async fn greet(
         Ok(Ok(None)) | Err(_) => return Ok(None),
     };
     if service.makes_room() {
-        if service.stop.asked().is_none() {
+        if service.stop.requested().is_none() {
             tracing::info!("trunklined was updated: no new clients; waiting for running sessions");
             service.stop.ask(false);
         }
@@ -390,12 +390,12 @@ async fn talk(
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
             break;
         }
-        activity.asked(&request);
+        activity.handle_request(&request);
         let reply = match request {
             Request::Session(session) => {
                 let fds = reader.take_fds();
                 let last = serve_session(reader, service, (activity, recorder), *session, fds, replies).await;
-                activity.ended(&last);
+                activity.handle_end(&last);
                 send(replies, last).await?;
                 break;
             }
@@ -419,7 +419,7 @@ async fn talk(
                 None => continue,
             },
         };
-        activity.ended(&reply);
+        activity.handle_end(&reply);
         send(replies, reply).await?;
     }
     Ok(())
@@ -653,7 +653,7 @@ async fn serve_session(
     let (inputs, session_inputs) = mpsc::channel(16);
     let asked = Asked {
         request: &request,
-        deadline: request.limit.map(Deadline::after),
+        deadline: request.limit.map(Deadline::from_limit),
         interaction: &interaction,
         replies,
         terminated: CancellationToken::new(),
@@ -979,7 +979,7 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
     };
     let facts = engine.memory().facts(&HostId::of(&config));
     let mut memory = Vec::new();
-    let choice = tune::remembered(engine.memory(), &config);
+    let choice = tune::recall(engine.memory(), &config);
     if let Some(facts) = facts {
         let key = facts.key_fingerprint();
         let mut add = |name: &str, value: Option<String>| {

@@ -40,9 +40,11 @@ pub(crate) async fn run(asked: &Asked<'_>, fds: Vec<OwnedFd>, inputs: mpsc::Rece
         let program = &asked.request.program;
         let request = crate::reports::engine_request(&asked.request.host);
         let config = asked.engine.resolve(&request).await.ok();
-        let meant = config.as_ref().map(|config| spec::meant(config, program, true));
+        let meant = config
+            .as_ref()
+            .map(|config| spec::resolve_program(config, program, true));
         let meant = meant.and_then(Result::ok).unwrap_or_else(|| program.clone());
-        failure.in_words_of_ssh = ssh_words::of(&error, config.as_deref(), &meant);
+        failure.in_words_of_ssh = ssh_words::describe(&error, config.as_deref(), &meant);
     }
     Reply::Failed(failure)
 }

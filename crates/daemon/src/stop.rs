@@ -23,7 +23,7 @@ impl Stop {
     }
 
     /// Whether it is to end, and so.
-    pub(crate) fn asked(&self) -> Option<bool> {
+    pub(crate) fn requested(&self) -> Option<bool> {
         *self.0.borrow()
     }
 

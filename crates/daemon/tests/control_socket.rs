@@ -35,7 +35,7 @@ impl Daemon {
     }
 
     /// A connection that has said hello and been welcomed.
-    fn welcomed(&self, protocol: u32) -> UnixStream {
+    fn connect_as(&self, protocol: u32) -> UnixStream {
         let mut stream = self.connect();
         send(&mut stream, &hello(protocol));
         assert!(matches!(
@@ -50,7 +50,7 @@ impl Daemon {
 
     /// Returns whether a client of its own kind is served.
     fn serves(&self) -> bool {
-        let mut stream = self.welcomed(VERSION);
+        let mut stream = self.connect_as(VERSION);
         send(&mut stream, &Request::List);
         matches!(receive(&mut stream), Some(Reply::Hosts(hosts)) if hosts.is_empty())
     }
@@ -171,10 +171,10 @@ fn nothing_is_done_for_a_client_that_does_not_say_hello() {
 #[test]
 fn a_client_of_another_version_can_only_ask_to_stop() {
     let daemon = Daemon::start();
-    let mut stream = daemon.welcomed(VERSION + 1);
+    let mut stream = daemon.connect_as(VERSION + 1);
     send(&mut stream, &Request::List);
     assert!(is_closed(&mut stream));
-    let mut stream = daemon.welcomed(VERSION + 1);
+    let mut stream = daemon.connect_as(VERSION + 1);
     send(&mut stream, &Request::Stop { at_once: false });
     assert!(matches!(receive(&mut stream), Some(Reply::Done)));
     assert!(is_closed(&mut stream));
@@ -183,7 +183,7 @@ fn a_client_of_another_version_can_only_ask_to_stop() {
 #[test]
 fn descriptors_that_nobody_claims_are_closed() {
     let daemon = Daemon::start();
-    let mut stream = daemon.welcomed(VERSION);
+    let mut stream = daemon.connect_as(VERSION);
     let (mut reader, writer) = std::io::pipe().unwrap();
     let fds: [BorrowedFd<'_>; 3] = [writer.as_fd(); 3];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -230,8 +230,8 @@ fn one_place_has_one_daemon_and_is_private() {
 #[test]
 fn clients_with_nothing_under_way_do_not_hold_up_the_end() {
     let daemon = Daemon::start();
-    let (mut idle, mut silent) = (daemon.welcomed(VERSION), daemon.connect());
-    let mut last = daemon.welcomed(VERSION);
+    let (mut idle, mut silent) = (daemon.connect_as(VERSION), daemon.connect());
+    let mut last = daemon.connect_as(VERSION);
     send(&mut last, &Request::Stop { at_once: false });
     assert!(matches!(receive(&mut last), Some(Reply::Done)));
     assert!(is_closed(&mut idle));

@@ -156,7 +156,7 @@ impl ForwardHandle {
 
     /// Returns the reasons why some of the requested addresses are not listened on: another program has the port there,
     /// and a client of that address reaches it and not this forwarding. At least one address is listened on.
-    pub fn failed(&self) -> &[Error] {
+    pub fn failures(&self) -> &[Error] {
         &self.failed
     }
 

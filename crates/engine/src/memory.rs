@@ -169,7 +169,7 @@ impl Memory {
             .believed_at(now);
         facts.last_used = now;
         change(&mut facts);
-        facts.bound();
+        facts.limit_sizes();
         known.insert(host.clone(), Some(facts.clone()));
         if let Some(disk) = self.disk() {
             // Queued under the lock on `known`, so that the disk sees changes in the order the process did.

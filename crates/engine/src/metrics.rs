@@ -404,7 +404,7 @@ impl Collector for Totals {
 mod tests {
     use super::*;
 
-    fn encoded(metrics: &Arc<Metrics>) -> String {
+    fn encode(metrics: &Arc<Metrics>) -> String {
         let mut registry = Registry::with_prefix("trunkline");
         metrics.register(&mut registry);
         let mut text = String::new();
@@ -419,13 +419,13 @@ mod tests {
         let one = Arc::new(ConnectionMetrics::default());
         let counted = metrics.count("box", &one);
         one.bytes_sent.add(7);
-        assert!(encoded(&metrics).contains(&sent(7)));
+        assert!(encode(&metrics).contains(&sent(7)));
         drop(counted);
-        assert!(encoded(&metrics).contains(&sent(7)));
+        assert!(encode(&metrics).contains(&sent(7)));
         let two = Arc::new(ConnectionMetrics::default());
         let _counted = metrics.count("box", &two);
         two.bytes_sent.add(1);
-        assert!(encoded(&metrics).contains(&sent(8)));
+        assert!(encode(&metrics).contains(&sent(8)));
     }
 
     #[test]
@@ -438,7 +438,7 @@ mod tests {
                 metrics.count(&format!("box{n}"), &connection)
             })
             .collect();
-        assert!(encoded(&metrics).contains("trunkline_sent_bytes_total{host=\"other\"} 50\n"));
+        assert!(encode(&metrics).contains("trunkline_sent_bytes_total{host=\"other\"} 50\n"));
         drop(counted);
         assert_eq!(metrics.hosts().len(), MOST_HOSTS + 1);
     }
@@ -451,15 +451,15 @@ mod tests {
             metrics.waiting_for_server.wait(),
             metrics.waiting_for_server.wait(),
         ];
-        assert!(encoded(&metrics).contains(&length(2)));
+        assert!(encode(&metrics).contains(&length(2)));
         drop(waiting);
-        assert!(encoded(&metrics).contains(&length(0)));
+        assert!(encode(&metrics).contains(&length(0)));
     }
 
     #[test]
     fn a_host_cannot_write_lines_of_its_own() {
         let metrics = Arc::new(Metrics::default());
         let _counted = metrics.count("a\"} 1\nevil 2", &Arc::default());
-        assert!(!encoded(&metrics).contains("\nevil"));
+        assert!(!encode(&metrics).contains("\nevil"));
     }
 }

@@ -65,7 +65,7 @@ pub struct MasterReport {
 
 impl Master {
     /// The master whose socket is at `path`, if there is one.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    pub fn at_path(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
             host: None,

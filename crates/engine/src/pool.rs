@@ -87,7 +87,7 @@ impl Caller {
     /// What its configuration says of a channel of this kind.
     pub(crate) fn terms(&self, kind: &ChannelKind) -> ChannelTerms {
         ChannelTerms {
-            idle: Idle::of(&self.config, kind.name(), &self.activity),
+            idle: Idle::for_channel(&self.config, kind.name(), &self.activity),
             keystrokes: self.config.obscure_keystroke_timing,
         }
     }

@@ -41,8 +41,8 @@ macro_rules! settings {
                 vec![$(
                     Setting {
                         key: stringify!($key),
-                        value: self.$key.written(),
-                        default: defaults.$key.written(),
+                        value: self.$key.to_text(),
+                        default: defaults.$key.to_text(),
                         meaning: concat!($($meaning),+).trim_ascii(),
                     },
                 )*]
@@ -292,7 +292,7 @@ trait Written {
     where
         Self: Sized;
 
-    fn written(&self) -> String;
+    fn to_text(&self) -> String;
 }
 
 fn read<T>(value: Spanned<DeValue<'_>>) -> Result<T, Problem>
@@ -315,7 +315,7 @@ macro_rules! written_plainly {
                 Some(form)$(.filter(|form| *form <= $most))?
             }
 
-            fn written(&self) -> String {
+            fn to_text(&self) -> String {
                 self.to_string()
             }
         }
@@ -340,7 +340,7 @@ impl Written for AuditMode {
         Some(form)
     }
 
-    fn written(&self) -> String {
+    fn to_text(&self) -> String {
         let word = match self {
             Self::Off => "off",
             Self::On => "on",
@@ -359,7 +359,7 @@ impl Written for PredictMode {
         Some(form)
     }
 
-    fn written(&self) -> String {
+    fn to_text(&self) -> String {
         let word = match self {
             Self::Adaptive => "adaptive",
             Self::Always => "always",
@@ -379,7 +379,7 @@ impl Written for Duration {
         (i32::try_from(seconds).is_ok()).then(|| Self::from_secs(seconds.into()))
     }
 
-    fn written(&self) -> String {
+    fn to_text(&self) -> String {
         self.as_secs().to_string()
     }
 }
@@ -393,7 +393,7 @@ impl Written for String {
         Some(form)
     }
 
-    fn written(&self) -> String {
+    fn to_text(&self) -> String {
         format!("{self:?}")
     }
 }
@@ -407,7 +407,7 @@ impl Written for Vec<String> {
         Some(form)
     }
 
-    fn written(&self) -> String {
+    fn to_text(&self) -> String {
         format!("{self:?}")
     }
 }

@@ -33,7 +33,7 @@ use crate::engine::{Engine, Host};
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::memory::tuned;
-pub use crate::memory::tuned::{Choice, Rates, of, remember, remembered};
+pub use crate::memory::tuned::{Choice, Rates, from_facts, recall, remember};
 use crate::prompt::Answerer;
 use crate::sftp::Sftp;
 use crate::transfer::{NEAR, SESSIONS_A_CONNECTION, usual_streams};
@@ -294,7 +294,7 @@ impl Tuning<'_> {
         let mut rate = None;
         *wanted = (*wanted / STEP).max(FIRST_UNDER_WAY);
         loop {
-            let left = self.left(Stage::Link);
+            let left = self.time_left(Stage::Link);
             let slot = left.share(8, self.rtt, rate, longest(&self.options));
             let shape = Shape::holding(*wanted, self.largest);
             let moved = if fill {
@@ -561,7 +561,7 @@ impl Tuning<'_> {
         let rate = self.report.link.rates.up.unwrap_or(1e6);
         let most = (rate * RSYNC_SECONDS) as u64;
         let bytes = most
-            .min(self.left(Stage::Rsync).bytes / runs)
+            .min(self.time_left(Stage::Rsync).bytes / runs)
             .clamp(1 << 20, LONGEST_FILE / 2);
         let prepared = Rsync::prepare(&self.request, &sftp, names.rsync, &self.samples, bytes);
         let outcome = match prepared {
@@ -577,7 +577,7 @@ impl Tuning<'_> {
     async fn run_rsync(&mut self, rsync: &mut Rsync, variants: &[Variant]) -> Result<(), String> {
         self.tell(Stage::Rsync, 0, variants.len() * rsync::RUNS, "as it is");
         let one = rsync.run(&variants[0]).await?;
-        let left = self.left(Stage::Rsync);
+        let left = self.time_left(Stage::Rsync);
         let fits = |variants: &[&Variant]| {
             let runs = (variants.len() * rsync::RUNS) as u64;
             one.as_secs_f64() * runs as f64 <= left.time.as_secs_f64() && rsync.bytes() * runs <= left.bytes
@@ -729,24 +729,24 @@ impl Tuning<'_> {
         self.engine.host_with(config, &self.request, &self.interaction)
     }
 
-    fn left(&self, stage: Stage) -> Slot {
+    fn time_left(&self, stage: Stage) -> Slot {
         let budget = Budget {
             time: self.options.time,
             bytes: self.options.bytes,
             rtt: self.rtt,
         };
-        budget.left(stage, self.begun.elapsed(), self.report.bytes)
+        budget.remaining(stage, self.begun.elapsed(), self.report.bytes)
     }
 
     fn slot(&self, stage: Stage, measurements: usize) -> Slot {
         let Rates { down, up } = self.report.link.rates;
         let slower = down.into_iter().chain(up).min_by(f64::total_cmp);
-        self.left(stage)
+        self.time_left(stage)
             .share(measurements, self.rtt, slower, longest(&self.options))
     }
 
     fn is_spent(&self, stage: Stage) -> bool {
-        let left = self.left(stage);
+        let left = self.time_left(stage);
         left.time.is_zero() || left.bytes == 0
     }
 

@@ -238,7 +238,7 @@ impl Observer {
     }
 
     /// A write has been answered, or not.
-    pub(crate) fn written(&mut self, now: Time, token: Token, written: &Written) {
+    pub(crate) fn note_write(&mut self, now: Time, token: Token, written: &Written) {
         let Some((sent, at)) = self.sent.remove(&token) else {
             return;
         };
@@ -265,7 +265,7 @@ impl Observer {
     }
 
     /// A command is started, of a job that was submitted then (seconds since 1970).
-    pub(crate) fn started(&mut self, now: Time, intent: &Intent, submitted: u64) {
+    pub(crate) fn note_start(&mut self, now: Time, intent: &Intent, submitted: u64) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let delay = since.saturating_sub(Duration::from_secs(submitted));
         self.metrics.start_delay.observe(delay.as_secs_f64());
@@ -273,7 +273,7 @@ impl Observer {
     }
 
     /// A command has ended.
-    pub(crate) fn executed(&mut self, now: Time, intent: &Intent) {
+    pub(crate) fn note_end(&mut self, now: Time, intent: &Intent) {
         if let Some(since) = self.started.remove(&(intent.job.0.clone(), intent.host)) {
             let took = now.saturating_sub(since);
             self.metrics.execution_time.observe(took.as_secs_f64());
@@ -282,7 +282,7 @@ impl Observer {
 
     /// Looks at the node as it is now.
     pub(crate) fn look(&mut self, now: Time, node: &Node, is_connected: bool) {
-        let observed = node.observed(now);
+        let observed = node.observe(now);
         for unit in observed.held.difference(&self.held) {
             let from = self.taking.remove(unit).unwrap_or("new");
             self.metrics.gained.get_or_create(&[("from", from)]).inc();

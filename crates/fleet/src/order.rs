@@ -79,7 +79,7 @@ pub trait OrderTerms: Clone + Serialize + DeserializeOwned {
     const KIND: Kind;
 
     /// Takes times that are longer than [`LONGEST_TIME`] for that.
-    fn bound(&mut self);
+    fn limit_times(&mut self);
 }
 
 /// A job or a stream, without its hosts.
@@ -241,7 +241,7 @@ pub fn sign<T: OrderTerms>(
     };
     let text = encode(&order).map_err(malformed)?;
     let id = name_of(T::KIND, &text).into();
-    let signed = signed(key, T::KIND.order(), text)?;
+    let signed = seal(key, T::KIND.order(), text)?;
     let order = encode(&signed).map_err(malformed)?;
     Ok(Written { id, order, parts })
 }
@@ -276,7 +276,7 @@ pub(crate) fn read<T: OrderTerms>(
         });
     }
     let mut order: Order<T> = decode(&signed.text).map_err(malformed)?;
-    order.terms.bound();
+    order.terms.limit_times();
     let apart = order.at.abs_diff(got);
     if apart > CLOCKS_APART {
         return Err(OrderError::Time { kind, apart });
@@ -353,7 +353,7 @@ pub(crate) fn sign_cancel<T: OrderTerms>(
         by: key.public_key(),
     };
     let text = encode(&cancellation).map_err(|_| OrderError::Malformed(T::KIND))?;
-    signed(key, T::KIND.end(), text)
+    seal(key, T::KIND.end(), text)
 }
 
 /// Returns whether it is the one with this key who says that a job or a stream is to end.
@@ -382,7 +382,7 @@ pub fn is_name(text: &str) -> bool {
     text.len() == NAME && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'))
 }
 
-fn signed(key: &KeyPair, purpose: Purpose, text: Vec<u8>) -> Result<Signed, OrderError> {
+fn seal(key: &KeyPair, purpose: Purpose, text: Vec<u8>) -> Result<Signed, OrderError> {
     Signed::new(key, purpose, text).map_err(|error| OrderError::Key(error.to_string()))
 }
 
@@ -485,7 +485,7 @@ pub(crate) mod tests {
         change(&mut order);
         let text = encode(&order).unwrap();
         let id = name_of(T::KIND, &text).into();
-        (id, encode(&signed(key, T::KIND.order(), text).unwrap()).unwrap())
+        (id, encode(&seal(key, T::KIND.order(), text).unwrap()).unwrap())
     }
 
     fn no_more_hosts_are_read_than_an_order_can_have<T: OrderTerms>(terms: T) {

@@ -253,7 +253,7 @@ pub async fn run_counted(
     loop {
         tokio::select! {
             entry = watch.next(), if anew.is_none() => match entry {
-                Some(Ok(entry)) => running.told(&mut node, &entry),
+                Some(Ok(entry)) => running.handle_entry(&mut node, &entry),
                 Some(Err(error)) => tracing::warn!("watching the fleet: {error}"),
                 None => watch_anew(&mut anew, &bucket),
             },
@@ -303,7 +303,7 @@ pub async fn run_counted(
             running.event(&mut node, event);
         }
         while let Some(Some(Ok(entry))) = watch.next().now_or_never() {
-            running.told(&mut node, &entry);
+            running.handle_entry(&mut node, &entry);
         }
         if running.is_anew {
             return Err(NodeError::Anew);
@@ -482,12 +482,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn told(&mut self, revision: u64) {
+    fn note_revision(&mut self, revision: u64) {
         self.told = self.told.max(revision);
         self.silent = None;
     }
 
-    fn written(&mut self, written: &Written) {
+    fn handle_write(&mut self, written: &Written) {
         if let Written::Done(revision) = written {
             self.written = self.written.max(*revision);
         }
@@ -535,8 +535,8 @@ impl Running {
     }
 
     /// An entry, and whether it was the last that stood there.
-    fn told(&mut self, node: &mut Node, entry: &kv::Entry) {
-        self.progress.told(entry.revision);
+    fn handle_entry(&mut self, node: &mut Node, entry: &kv::Entry) {
+        self.progress.note_revision(entry.revision);
         self.entry(node, entry);
         if is_all(entry, self.moment) {
             node.handle_synced();
@@ -604,7 +604,7 @@ impl Running {
                     return;
                 }
                 if let Some(before) = reading.parts.insert(part, entry.value.to_vec()) {
-                    self.waiting.replaced(&job, before.len());
+                    self.waiting.replace(&job, before.len());
                 }
                 self.wait_for(&job, entry.value.len());
             }
@@ -755,8 +755,8 @@ impl Running {
     fn event(&mut self, node: &mut Node, event: Event) {
         match event {
             Event::Written(token, written) => {
-                self.progress.written(&written);
-                self.observer.written(now(), token, &written);
+                self.progress.handle_write(&written);
+                self.observer.note_write(now(), token, &written);
                 node.handle_written(now(), token, written);
             }
             Event::Intended(all) => {
@@ -765,7 +765,7 @@ impl Running {
                 }
             }
             Event::Executed(intent, returned) => {
-                self.observer.executed(now(), &intent);
+                self.observer.note_end(now(), &intent);
                 self.cancels.remove(&(intent.job.clone(), intent.host));
                 node.handle_executed(now(), intent, returned);
             }
@@ -869,7 +869,7 @@ impl Running {
             sent: Arc::default(),
             metrics: self.observer.metrics().clone(),
         };
-        self.observer.started(now(), &intent, order.at);
+        self.observer.note_start(now(), &intent, order.at);
         let execution = HostExecution {
             executor: self.executor.clone(),
             options: self.options.clone(),
@@ -1005,15 +1005,15 @@ mod tests {
         assert!(progress.has_stopped(ms(250), 2));
         assert!(!progress.has_stopped(ms(500), 2));
 
-        progress.written(&Written::Done(7));
+        progress.handle_write(&Written::Done(7));
         assert!(!progress.has_stopped(ms(1_000), 2));
         // It is behind, and goes on.
-        progress.told(5);
+        progress.note_revision(5);
         assert!(!progress.has_stopped(ms(2_900), 2));
         assert!(!progress.has_stopped(ms(4_800), 2));
         assert!(progress.has_stopped(ms(4_900), 2));
         assert!(!progress.has_stopped(ms(5_000), 2));
-        progress.told(7);
+        progress.note_revision(7);
         assert!(!progress.has_stopped(ms(9_000), 2));
     }
 }

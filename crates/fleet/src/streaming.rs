@@ -315,7 +315,7 @@ impl Streaming {
         let at = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
         if entry.operation != Operation::Put {
             if what == "order" {
-                self.removed(node, &stream, entry.operation, at);
+                self.handle_removal(node, &stream, entry.operation, at);
             }
             return;
         }
@@ -344,7 +344,7 @@ impl Streaming {
                 }
                 let part = usize::try_from(part).unwrap_or(usize::MAX);
                 if let Some(before) = reading.parts.insert(part, entry.value.to_vec()) {
-                    self.waiting.replaced(&stream, before.len());
+                    self.waiting.replace(&stream, before.len());
                 }
                 self.wait_for(&stream, entry.value.len());
             }
@@ -352,7 +352,7 @@ impl Streaming {
                 let Ok(cancel) = decode::<Signed>(&entry.value) else {
                     return;
                 };
-                return self.cancelled(node, &stream, who, cancel);
+                return self.handle_cancel(node, &stream, who, cancel);
             }
             ("end", _, Some(Ok(host))) => {
                 reading.ended.insert(host, at);
@@ -365,7 +365,7 @@ impl Streaming {
 
     /// The order of a stream stands in the bucket no more. A node removes it when the stream has ended everywhere; of a stream that
     /// runs it is somebody else who has, without having signed that it is to end.
-    fn removed(&mut self, node: &mut Node, stream: &StreamId, operation: Operation, at: u64) {
+    fn handle_removal(&mut self, node: &mut Node, stream: &StreamId, operation: Operation, at: u64) {
         if self.streams.get(stream).is_some_and(Reading::is_under_way) {
             return tracing::warn!(
                 "stream {stream} goes on: its order was removed from the bucket, which does not end it"
@@ -401,7 +401,7 @@ impl Streaming {
 
     /// Somebody wants a stream to end. It is remembered where that one may not say so yet: the order may come later, and the allow
     /// list may change.
-    fn cancelled(&mut self, node: &mut Node, stream: &StreamId, who: &str, cancel: Signed) {
+    fn handle_cancel(&mut self, node: &mut Node, stream: &StreamId, who: &str, cancel: Signed) {
         if !order::is_cancel::<StreamTerms>(&self.bucket.charter, stream, who, &cancel) {
             return tracing::warn!("stream {stream}: {who} has not signed that it is to end");
         }
@@ -486,7 +486,7 @@ impl Streaming {
         match order.read_hosts(&parts) {
             Ok(hosts) => {
                 let (name, prefix) = (&self.name, &self.bucket.prefix);
-                let refused = |host: &OrderedHost| order.refused(allowed, name, prefix, host);
+                let refused = |host: &OrderedHost| order.reason_to_refuse(allowed, name, prefix, host);
                 let plan = order.plan(&hosts, &self.bucket.charter.zones, refused);
                 reading.hosts = Some(Arc::new(hosts));
                 reading.parts.clear();
@@ -523,7 +523,7 @@ impl Streaming {
             let (name, prefix) = (&self.name, &self.bucket.prefix);
             let refused = hosts
                 .iter()
-                .map(|host| order.refused(allowed, name, prefix, host));
+                .map(|host| order.reason_to_refuse(allowed, name, prefix, host));
             node.handle_stream_judged(stream, refused.collect());
             self.cancel(node, stream);
         }
@@ -555,7 +555,7 @@ impl Streaming {
             StreamEvent::Time(Some(time)) => self.time = Some((now, time)),
             // It is asked again when it is needed next.
             StreamEvent::Time(None) => self.asked = None,
-            StreamEvent::Forgotten(stream) => self.markers.removed(&stream),
+            StreamEvent::Forgotten(stream) => self.markers.forget(&stream),
         }
     }
 
@@ -569,7 +569,7 @@ impl Streaming {
             }
             StreamAction::Refuse(run, why) => {
                 tracing::warn!("stream {}: {why}", run.stream);
-                if let Some((_, host)) = self.found(&run) {
+                if let Some((_, host)) = self.find(&run) {
                     let outlet = self.outlet(run, &host, None);
                     // Who follows is told if NATS is there; the next judgement says so again.
                     tokio::spawn(async move {
@@ -581,7 +581,7 @@ impl Streaming {
         }
     }
 
-    fn found(&self, run: &Run) -> Option<(StreamOrder, OrderedHost)> {
+    fn find(&self, run: &Run) -> Option<(StreamOrder, OrderedHost)> {
         let reading = self.streams.get(&run.stream)?;
         let host = reading.hosts.as_ref()?.get(usize::try_from(run.host).ok()?)?;
         Some((reading.order.clone()?, host.clone()))
@@ -600,13 +600,13 @@ impl Streaming {
 
     fn begin(&mut self, run: Run) {
         let events = self.events.clone();
-        let Some((order, host)) = self.found(&run) else {
+        let Some((order, host)) = self.find(&run) else {
             // Only what was planned is begun; what is gone meanwhile is not needed.
             events(StreamEvent::RunEnded(run, RunEnd::Stopped));
             return;
         };
         let (name, prefix) = (self.name.clone(), &self.bucket.prefix);
-        let refused = order.refused(&self.allow.current(), &name, prefix, &host);
+        let refused = order.reason_to_refuse(&self.allow.current(), &name, prefix, &host);
         let outlet = self.outlet(run.clone(), &host, order.subject_of(&host));
         let stop = Arc::new(Notify::new());
         self.stops.insert(run.clone(), stop.clone());

@@ -269,7 +269,7 @@ fn fate_of(bytes: &[u8]) -> Fate {
                 fence: 0,
             },
             returned: Returned {
-                exit: Exit::tampered(),
+                exit: Exit::tampered_exit(),
                 output: 0,
             },
         },

@@ -60,7 +60,7 @@ impl<I: Clone + Eq + Hash> Waiting<I> {
     }
 
     /// A value of so many bytes has been replaced.
-    pub(crate) fn replaced(&mut self, id: &I, bytes: usize) {
+    pub(crate) fn replace(&mut self, id: &I, bytes: usize) {
         if let Some((_, kept)) = self.kept.get_mut(id) {
             let bytes = bytes.saturating_add(EACH).min(*kept);
             *kept -= bytes;
@@ -90,7 +90,7 @@ mod tests {
         assert!(waiting.add(&"a", EACH).is_empty());
         assert!(waiting.add(&"b", 3 * EACH).is_empty());
         assert!(waiting.add(&"a", EACH).is_empty());
-        waiting.replaced(&"a", EACH);
+        waiting.replace(&"a", EACH);
         assert!(waiting.add(&"c", 3 * EACH).is_empty());
         assert_eq!(waiting.add(&"c", 0), ["a"]);
         waiting.remove(&"b");

@@ -86,10 +86,10 @@ pub async fn follow(
                     // It has ended: begun again, once NATS answers.
                     tokio::time::sleep(QUIET).await;
                     let again = watch(bucket, number).await;
-                    seen.push(again.unwrap_or_else(|error| failed(number, error.to_string())));
+                    seen.push(again.unwrap_or_else(|error| failed_stream(number, error.to_string())));
                 }
             },
-            Some((job, hosts)) = names.recv() => view.named(&job, hosts),
+            Some((job, hosts)) = names.recv() => view.set_names(&job, hosts),
             Some(is_same) = answers.recv() => match is_same {
                 Some(false) => {
                     let words = "another fleet has been made in the place of this one (`trunkline fleet init --anew`)";
@@ -154,7 +154,7 @@ async fn watch(bucket: &Bucket, number: usize) -> Result<Seen, BucketError> {
 }
 
 /// A stream of one failure.
-fn failed(number: usize, why: String) -> Seen {
+fn failed_stream(number: usize, why: String) -> Seen {
     Box::pin(futures_util::stream::once(async move { (number, Err(why)) }))
 }
 

@@ -273,7 +273,7 @@ impl Args {
         let all = targets.len();
         let batch = self.rolling.batch(all).map_or(all, usize::from);
         let mut plan = String::new();
-        let names = Names::aligned(targets.iter().map(|target| target.name.as_str()));
+        let names = Names::align(targets.iter().map(|target| target.name.as_str()));
         for (index, target) in targets.iter().enumerate() {
             if batch < all && index % batch == 0 {
                 let last = targets.len().min(index + batch);
@@ -287,7 +287,7 @@ impl Args {
                 None => String::new(),
             };
             let line = Printable::text(format!("{by}{command}")).into_string();
-            writeln!(plan, "{}{line}", names.before(&target.name, number, colours))?;
+            writeln!(plan, "{}{line}", names.prefix(&target.name, number, colours))?;
         }
         Ok(plan)
     }
@@ -423,7 +423,7 @@ impl Run<'_> {
                     }
                     Err(number) => {
                         signal = Some(number);
-                        common.view.progress.interrupted();
+                        common.view.progress.show_interrupt();
                         interrupt.send_replace(true);
                         continue;
                     }
@@ -433,7 +433,7 @@ impl Run<'_> {
                     return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
                 }
                 let result = self.finish(result, files.as_ref())?;
-                common.view.progress.finished(&result);
+                common.view.progress.finish(&result);
                 done.push(result);
             }
         }
@@ -472,7 +472,7 @@ impl Run<'_> {
                 trouble: None,
             };
             let result = self.finish(result, files)?;
-            view.progress.finished(&result);
+            view.progress.finish(&result);
             Ok(result)
         });
         results.collect()
@@ -493,7 +493,7 @@ impl Run<'_> {
             keep: (!live || args.output.is_some()).then(Arc::default),
             names: match (args.no_names, stdout_is_terminal) {
                 (true, _) => Names::absent(),
-                (false, true) => Names::aligned(names),
+                (false, true) => Names::align(names),
                 (false, false) => Names::default(),
             },
             colours: colours(stdout_is_terminal),
@@ -547,7 +547,7 @@ impl Run<'_> {
         }
         self.print_held(done, view)?;
         if signal.is_some() {
-            eprint!("{}", summary::interrupted(done));
+            eprint!("{}", summary::render_interrupted(done));
         }
         let is_well = done.iter().all(|result| result.outcome.is_success());
         if !(self.args.quiet && is_well) {

@@ -26,7 +26,7 @@ use crate::commands::hosts::{HostArgs, NAMING_HOSTS, which_hosts};
 use crate::duration;
 use crate::hints::Refused;
 use crate::questions::Conversation;
-use crate::report::grid::{Grid, wrapped};
+use crate::report::grid::{Grid, wrap};
 use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, status_of};
 use crate::terminal::live;
@@ -288,7 +288,7 @@ fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> 
     let link = &report.link;
     let marks = Marks(&report.choice);
     let line = |out: &mut dyn std::io::Write, line: String| {
-        writeln!(out, "{}", wrapped(Printable::line(line).as_str(), 2, width))
+        writeln!(out, "{}", wrap(Printable::line(line).as_str(), 2, width))
     };
     for words in report.verdict_lines() {
         line(out, words)?;

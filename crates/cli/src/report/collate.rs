@@ -1,9 +1,9 @@
 //! `--collate`: hosts that answered the same, together, under their folded names.
 
 use super::colours::Colours;
-use super::grid::wrapped;
+use super::grid::wrap;
 use super::output::Output;
-use super::{HostResult, Outcome, fold, joined, printable};
+use super::{HostResult, Outcome, fold, join, printable};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -85,7 +85,7 @@ impl Group<'_> {
         } else {
             String::new()
         };
-        let joined = joined(&self.outcomes);
+        let joined = join(&self.outcomes);
         let outcome = match &joined {
             Some(outcome) if !outcome.is_success() => format!(": {}", colours.bad(outcome)),
             _ => String::new(),
@@ -96,7 +96,7 @@ impl Group<'_> {
         }) = joined
         {
             let line = format!("{} (the command {execution})", printable(&message));
-            writeln!(out, "{}", wrapped(&line, 0, width))?;
+            writeln!(out, "{}", wrap(&line, 0, width))?;
         }
         write_lines(out, "", self.stdout)?;
         write_lines(out, &colours.bad("! "), self.stderr)
@@ -128,7 +128,7 @@ fn write_lines(out: &mut impl Write, mark: &str, output: &Output) -> io::Result<
 mod tests {
     use super::super::Execution;
     use super::super::forms::forms;
-    use super::super::tests::{failed, result};
+    use super::super::tests::{failure, result};
     use super::*;
 
     fn print(results: &[HostResult], colours: Colours, width: Option<u16>) -> String {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn hosts_that_answered_the_same_stand_together_the_biggest_group_first() {
-        let refused = failed("network", "connection refused\u{7}", Execution::DidNotStart);
+        let refused = failure("network", "connection refused\u{7}", Execution::DidNotStart);
         let mut odd = result("web04", Outcome::Exited(2), "6.1.0\n");
         odd.stderr = b"warning: old\nno newline".as_slice().into();
         let results = [

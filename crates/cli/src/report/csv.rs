@@ -17,7 +17,7 @@ pub(crate) fn write_header(out: &mut impl Write) -> io::Result<()> {
 /// # Errors
 /// Those of `out`, and output that is on disk and could not be read.
 pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()> {
-    let fields = Fields::of(result);
+    let fields = Fields::from_result(result);
     let status = fields.status.map(|status| status.to_string()).unwrap_or_default();
     for text in [
         fields.host,
@@ -65,13 +65,13 @@ fn write_doubled(out: &mut impl Write, text: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{failed, result};
+    use super::super::tests::{failure, result};
     use super::super::{Execution, Outcome};
     use super::*;
 
     #[test]
     fn records_are_quoted_where_they_have_to_be() {
-        let lost = failed("network", "the \"link\", gone", Execution::MayHaveStarted);
+        let lost = failure("network", "the \"link\", gone", Execution::MayHaveStarted);
         let mut out = Vec::new();
         write_header(&mut out).expect("a Vec takes everything");
         for result in [

@@ -49,17 +49,17 @@ impl Grid {
 
 /// A line of prose or of a list, broken between words where the terminal is too narrow. What follows is indented by `hang`
 /// columns more than the line. A word that does not fit stays whole, for those who copy it. Has no newline at its end.
-pub(crate) fn wrapped(line: &str, hang: usize, width: Option<u16>) -> String {
-    broken(line, hang, width, |word| vec![word])
+pub(crate) fn wrap(line: &str, hang: usize, width: Option<u16>) -> String {
+    break_line(line, hang, width, |word| vec![word])
 }
 
 /// The same, in which a word that does not fit is broken behind its commas: a list of algorithms.
 pub(crate) fn wrapped_list(line: &str, hang: usize, width: Option<u16>) -> String {
-    broken(line, hang, width, |word| word.split_inclusive(',').collect())
+    break_line(line, hang, width, |word| word.split_inclusive(',').collect())
 }
 
 /// `parts`: of a word that does not fit, what stays whole.
-fn broken(line: &str, hang: usize, width: Option<u16>, parts: fn(&str) -> Vec<&str>) -> String {
+fn break_line(line: &str, hang: usize, width: Option<u16>, parts: fn(&str) -> Vec<&str>) -> String {
     let Some(width) = width else {
         return line.to_owned();
     };
@@ -102,17 +102,14 @@ mod tests {
     #[test]
     fn lines_break_between_words_and_no_word_breaks() {
         assert_eq!(
-            wrapped("  one two three four", 2, Some(12)),
+            wrap("  one two three four", 2, Some(12)),
             "  one two\n    three\n    four"
         );
-        assert_eq!(wrapped("one two", 2, None), "one two");
+        assert_eq!(wrap("one two", 2, None), "one two");
+        assert_eq!(wrap("a /long/path/of/it b", 0, Some(6)), "a\n/long/path/of/it\nb");
+        assert_eq!(wrap("", 2, Some(10)), "");
         assert_eq!(
-            wrapped("a /long/path/of/it b", 0, Some(6)),
-            "a\n/long/path/of/it\nb"
-        );
-        assert_eq!(wrapped("", 2, Some(10)), "");
-        assert_eq!(
-            wrapped("hosts: web1,web22,web3", 2, Some(14)),
+            wrap("hosts: web1,web22,web3", 2, Some(14)),
             "hosts:\n  web1,web22,web3"
         );
     }

@@ -34,7 +34,7 @@ pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()>
         text_or_base64(&result.stdout, &problem)?,
         text_or_base64(&result.stderr, &problem)?,
     ];
-    let fields = Fields::of(result);
+    let fields = Fields::from_result(result);
     let object = Object {
         host: fields.host,
         kind: fields.kind,
@@ -71,7 +71,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(result: &'a HostResult) -> Self {
+    pub(super) fn from_result(result: &'a HostResult) -> Self {
         let (kind, status, signal, error, execution) = match &result.outcome {
             Outcome::Exited(status) => ("exited", Some(*status), None, None, Execution::Finished),
             Outcome::Signaled { name, .. } => {
@@ -196,7 +196,7 @@ fn milliseconds(seconds: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{failed, result};
+    use super::super::tests::{failure, result};
     use super::*;
 
     fn line(result: &HostResult) -> String {
@@ -213,7 +213,7 @@ mod tests {
             name: "TERM".to_owned(),
             core: false,
         };
-        let lost = failed("network", "the connection \"broke\"", Execution::MayHaveStarted);
+        let lost = failure("network", "the connection \"broke\"", Execution::MayHaveStarted);
         let lines: String = [
             result("web1", Outcome::Exited(3), "a\nb\u{e9}"),
             binary,

@@ -20,7 +20,7 @@ const WIDEST: usize = 24;
 
 impl Names {
     /// For lines on a terminal.
-    pub(crate) fn aligned<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+    pub(crate) fn align<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let widths = names.into_iter().map(|name| name.chars().count());
         let width = widths.filter(|width| *width <= WIDEST).max().unwrap_or(0);
         Self { width, absent: false }
@@ -35,7 +35,7 @@ impl Names {
     }
 
     /// Returns the prefix of a line of the `number`th host.
-    pub(crate) fn before(&self, host: &str, number: usize, colours: Colours) -> String {
+    pub(crate) fn prefix(&self, host: &str, number: usize, colours: Colours) -> String {
         let space = self.space(host);
         format!("{}:{:space$}", colours.host_of_many(number, host), "")
     }
@@ -71,7 +71,7 @@ impl LinePrefixer {
     pub(crate) fn new(names: &Names, host: &str, number: usize, stream: Stream, colours: Colours) -> Self {
         let prefix = match stream {
             _ if names.absent => String::new(),
-            Stream::Stdout => names.before(host, number, colours),
+            Stream::Stdout => names.prefix(host, number, colours),
             Stream::Stderr => {
                 let space = names.space(host);
                 format!("{}{:space$}", colours.bad(format_args!("{host}!")), "")
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn prefixed(prefixer: LinePrefixer, pieces: &[&[u8]]) -> Vec<u8> {
+    fn prefix_all(prefixer: LinePrefixer, pieces: &[&[u8]]) -> Vec<u8> {
         let mut prefixer = prefixer;
         let mut lines = Vec::new();
         for piece in pieces {
@@ -140,26 +140,26 @@ mod tests {
     #[test]
     fn every_line_bears_its_hosts_name() {
         let stdout = LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stdout, Colours::Off);
-        let lines = prefixed(stdout, &[b"a", b"b\n\nc\r\n\xff", b"", b"d"]);
+        let lines = prefix_all(stdout, &[b"a", b"b\n\nc\r\n\xff", b"", b"d"]);
         assert_eq!(lines, b"web1: ab\nweb1: \nweb1: c\r\nweb1: \xffd\n");
         let stderr = LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stderr, Colours::Off);
-        assert_eq!(prefixed(stderr, &[b"oops\n"]), b"web1! oops\n");
+        assert_eq!(prefix_all(stderr, &[b"oops\n"]), b"web1! oops\n");
         let coloured = LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stdout, Colours::On);
-        assert_eq!(prefixed(coloured, &[b"a\n"]), b"\x1b[36mweb1\x1b[0m: a\n");
-        let names = Names::aligned(["web1", "web10", "a-name-that-is-longer-than-most.example.com"]);
+        assert_eq!(prefix_all(coloured, &[b"a\n"]), b"\x1b[36mweb1\x1b[0m: a\n");
+        let names = Names::align(["web1", "web10", "a-name-that-is-longer-than-most.example.com"]);
         let aligned = LinePrefixer::new(&names, "web1", 2, Stream::Stdout, Colours::Off);
-        assert_eq!(prefixed(aligned, &[b"a\n"]), b"web1:  a\n");
+        assert_eq!(prefix_all(aligned, &[b"a\n"]), b"web1:  a\n");
         let other = LinePrefixer::new(&names, "web10", 2, Stream::Stdout, Colours::On);
-        assert_eq!(prefixed(other, &[b"a\n"]), b"\x1b[32mweb10\x1b[0m: a\n");
+        assert_eq!(prefix_all(other, &[b"a\n"]), b"\x1b[32mweb10\x1b[0m: a\n");
         assert_eq!(
-            prefixed(
+            prefix_all(
                 LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stdout, Colours::Off),
                 &[]
             ),
             b""
         );
         let bare = LinePrefixer::new(&Names::absent(), "web1", 1, Stream::Stderr, Colours::On);
-        assert_eq!(prefixed(bare, &[b"a\nb"]), b"a\nb\n");
+        assert_eq!(prefix_all(bare, &[b"a\nb"]), b"a\nb\n");
     }
 
     #[test]
@@ -197,8 +197,8 @@ mod tests {
         ) {
             let prefixer = || LinePrefixer::new(&Names::default(), "h", 1, Stream::Stdout, Colours::Off);
             let pieces: Vec<&[u8]> = output.chunks(size).collect();
-            let lines = prefixed(prefixer(), &pieces);
-            prop_assert_eq!(&lines, &prefixed(prefixer(), &[&output]));
+            let lines = prefix_all(prefixer(), &pieces);
+            prop_assert_eq!(&lines, &prefix_all(prefixer(), &[&output]));
             let each = lines.split_inclusive(|&byte| byte == b'\n');
             let mut bare: Vec<u8> = each.flat_map(|line| &line["h: ".len()..]).copied().collect();
             if output.last().is_some_and(|&byte| byte != b'\n') {

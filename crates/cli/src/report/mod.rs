@@ -33,13 +33,13 @@ pub(crate) mod table;
 
 /// Says something about the whole command on standard error. On a terminal, lines break between words.
 pub(crate) fn tell(text: impl Display) {
-    eprintln!("{}", told(text, terminal::width(std::io::stderr())));
+    eprintln!("{}", wrap_message(text, terminal::width(std::io::stderr())));
 }
 
 /// Returns the output of [`tell`] for a terminal of this width. Has no newline at its end.
-fn told(text: impl Display, width: Option<u16>) -> String {
+fn wrap_message(text: impl Display, width: Option<u16>) -> String {
     let text = Printable::text(words_of(format_args!("trunkline: {text}"))).to_string();
-    let lines: Vec<_> = text.lines().map(|line| grid::wrapped(line, 2, width)).collect();
+    let lines: Vec<_> = text.lines().map(|line| grid::wrap(line, 2, width)).collect();
     lines.join("\n")
 }
 
@@ -101,7 +101,7 @@ impl HostResult {
 }
 
 /// The outcome that stands for several which are [alike](HostResult::alike).
-fn joined(outcomes: &[&Outcome]) -> Option<Outcome> {
+fn join(outcomes: &[&Outcome]) -> Option<Outcome> {
     let messages = outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Failed { message, .. } => Some(message.as_str()),
         _ => None,
@@ -122,7 +122,7 @@ pub(crate) fn trouble_here(results: &[HostResult]) -> Option<String> {
         return None;
     }
     let outcomes: Vec<&Outcome> = results.iter().map(|result| &result.outcome).collect();
-    match joined(&outcomes)? {
+    match join(&outcomes)? {
         Outcome::Failed {
             message,
             execution: Execution::DidNotStart,
@@ -208,9 +208,9 @@ mod tests {
     #[test]
     fn what_is_told_breaks_between_words_on_a_terminal_only() {
         let text = "no space left in web1:/data for big.iso\n  ^ there";
-        assert_eq!(told(text, None), format!("trunkline: {text}"));
+        assert_eq!(wrap_message(text, None), format!("trunkline: {text}"));
         assert_eq!(
-            told(text, Some(30)),
+            wrap_message(text, Some(30)),
             "trunkline: no space left in\n  web1:/data for big.iso\n  ^ there"
         );
     }
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    pub(super) fn failed(kind: &str, message: &str, execution: Execution) -> Outcome {
+    pub(super) fn failure(kind: &str, message: &str, execution: Execution) -> Outcome {
         Outcome::Failed {
             kind: kind.to_owned(),
             message: message.to_owned(),

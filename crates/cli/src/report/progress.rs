@@ -41,7 +41,7 @@ impl Progress {
         let shown = Arc::clone(&tally);
         let line = move |_: &ProgressState, to: &mut dyn fmt::Write| {
             // What cannot be drawn now is drawn at the next tick.
-            _ = to.write_str(&live::fitted(&locked(&shown).line(Instant::now())));
+            _ = to.write_str(&live::fit(&lock_tally(&shown).line(Instant::now())));
         };
         let style = ProgressStyle::with_template("{tally}").expect("a template with one key is well-formed");
         let bar = ProgressBar::with_draw_target(None, target).with_style(style.with_key("tally", line));
@@ -54,20 +54,20 @@ impl Progress {
     }
 
     /// Work on `host` begins.
-    pub(crate) fn started(&self, host: &str) {
-        locked(&self.tally).start(host, Instant::now());
+    pub(crate) fn start(&self, host: &str) {
+        lock_tally(&self.tally).start(host, Instant::now());
         self.bar.tick();
     }
 
     /// A host is done.
-    pub(crate) fn finished(&self, result: &HostResult) {
-        locked(&self.tally).finish(result);
+    pub(crate) fn finish(&self, result: &HostResult) {
+        lock_tally(&self.tally).finish(result);
         self.bar.tick();
     }
 
     /// The commands are told to end, which may take them a while.
-    pub(crate) fn interrupted(&self) {
-        locked(&self.tally).is_interrupted = true;
+    pub(crate) fn show_interrupt(&self) {
+        lock_tally(&self.tally).is_interrupted = true;
         self.bar.tick();
     }
 
@@ -130,7 +130,7 @@ impl Tally {
 }
 
 /// Counting continues after a panic elsewhere.
-fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+fn lock_tally(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -172,14 +172,14 @@ mod tests {
     #[test]
     fn without_a_terminal_only_the_output_is_written() {
         let progress = Progress::new(1, false);
-        progress.started("web1");
+        progress.start("web1");
         let mut out = Vec::new();
         progress
             .write(&mut out, b"web1: x\n")
             .expect("a Vec takes everything");
-        progress.finished(&result("web1", Outcome::Exited(0), ""));
+        progress.finish(&result("web1", Outcome::Exited(0), ""));
         progress.clear();
         assert_eq!(out, b"web1: x\n");
-        assert_eq!(locked(&progress.tally).done, 1);
+        assert_eq!(lock_tally(&progress.tally).done, 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::colours::Colours;
 use super::grid::Grid;
-use super::{Execution, HostResult, INTERRUPTED, Outcome, fold, joined, printable, seconds};
+use super::{Execution, HostResult, INTERRUPTED, Outcome, fold, join, printable, seconds};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn table(results: &[HostResult], width: Option<u16>, commands: bool) -> String {
 }
 
 /// Says how far each host of an interrupted run had come. Ends in a newline.
-pub(crate) fn interrupted(results: &[HostResult]) -> String {
+pub(crate) fn render_interrupted(results: &[HostResult]) -> String {
     let stopped = |outcome: &Outcome| match outcome {
         // What the run's own SIGTERM does.
         Outcome::Signaled { name, .. } => name == "TERM",
@@ -128,7 +128,7 @@ fn alike(results: &[HostResult]) -> Vec<(Outcome, Vec<&str>)> {
     failures.sort_by_key(|alike| std::cmp::Reverse(alike.len()));
     let failures = failures.into_iter().filter_map(|alike| {
         let outcomes: Vec<&Outcome> = alike.iter().map(|result| &result.outcome).collect();
-        let outcome = joined(&outcomes)?;
+        let outcome = join(&outcomes)?;
         Some((outcome, alike.iter().map(|result| result.host.as_str()).collect()))
     });
     failures.collect()
@@ -137,7 +137,7 @@ fn alike(results: &[HostResult]) -> Vec<(Outcome, Vec<&str>)> {
 #[cfg(test)]
 mod tests {
     use super::super::forms::forms;
-    use super::super::tests::{failed, result};
+    use super::super::tests::{failure, result};
     use super::*;
 
     fn summary(results: &[HostResult], elapsed: Duration) -> String {
@@ -146,13 +146,13 @@ mod tests {
 
     fn run() -> Vec<HostResult> {
         let refused = || {
-            failed(
+            failure(
                 "network",
                 "the server refused the connection on port 22",
                 Execution::DidNotStart,
             )
         };
-        let lost = failed(
+        let lost = failure(
             "timeout",
             "no answer for 30 s;\nthe connection was given up",
             Execution::MayHaveStarted,
@@ -204,14 +204,14 @@ mod tests {
             result("web3", signalled, ""),
             result(
                 "web4",
-                failed("interrupted", "SIGTERM was sent", Execution::MayHaveStarted),
+                failure("interrupted", "SIGTERM was sent", Execution::MayHaveStarted),
                 "",
             ),
-            result("web5", failed("interrupted", "x", Execution::DidNotStart), ""),
-            result("web6", failed("interrupted", "x", Execution::DidNotStart), ""),
+            result("web5", failure("interrupted", "x", Execution::DidNotStart), ""),
+            result("web6", failure("interrupted", "x", Execution::DidNotStart), ""),
         ];
         assert_eq!(
-            interrupted(&results),
+            render_interrupted(&results),
             "interrupted; done: web[1-2]; running, sent SIGTERM: web[3-4]; not started: web[5-6]\n"
         );
     }
@@ -220,7 +220,7 @@ mod tests {
     fn hosts_whose_errors_differ_in_names_alone_share_a_row() {
         let refused = |host: &str, n: u8| {
             let message = format!("connecting to 10.0.0.{n} port 22: Connection refused");
-            result(host, failed("network", &message, Execution::DidNotStart), "")
+            result(host, failure("network", &message, Execution::DidNotStart), "")
         };
         insta::assert_snapshot!(summary(
             &[refused("web1", 1), refused("web2", 2)],

@@ -72,13 +72,13 @@ fn beginning(output: &Output) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::super::forms::forms;
-    use super::super::tests::{failed, result};
+    use super::super::tests::{failure, result};
     use super::*;
 
     #[test]
     fn each_host_has_a_row() {
         let numbered = |number, result: HostResult| HostResult { number, ..result };
-        let refused = failed(
+        let refused = failure(
             "network",
             "connecting to db1.example.com port 22: Connection refused",
             Execution::DidNotStart,

@@ -30,7 +30,7 @@ impl Interrupts {
     /// The system's.
     pub(crate) fn watch() -> io::Result<Self> {
         signals_are_handled();
-        Self::of(&[SIGINT, SIGTERM, SIGHUP])
+        Self::catch(&[SIGINT, SIGTERM, SIGHUP])
     }
 
     /// Handles SIGINT instead of the system from now on, as [`Self::watch`] does, where it may be meant for a line that the
@@ -40,10 +40,10 @@ impl Interrupts {
     /// The system's.
     pub(crate) fn watch_typing() -> io::Result<Self> {
         interrupt_is_handled();
-        Self::of(&[SIGINT])
+        Self::catch(&[SIGINT])
     }
 
-    fn of(signals: &[i32]) -> io::Result<Self> {
+    fn catch(signals: &[i32]) -> io::Result<Self> {
         let ignored = ignored_signals();
         let heeded = signals
             .iter()
@@ -122,7 +122,7 @@ impl Upcoming {
         Self(TAKEN.subscribe())
     }
 
-    pub(crate) async fn taken(mut self) {
+    pub(crate) async fn take(mut self) {
         let _ = tokio::time::timeout(Self::LIMIT, self.0.changed()).await;
     }
 }
@@ -135,7 +135,7 @@ impl Drop for Upcoming {
 
 /// Ends the program: if a signal has ended its work, by that signal. A shell ends a loop around a command only if
 /// SIGINT has ended the command, and not for a status that says so.
-pub(crate) fn ended(code: ExitCode) -> ExitCode {
+pub(crate) fn end(code: ExitCode) -> ExitCode {
     let signal = *TAKEN.borrow();
     if signal != 0 && code == ExitCode::from(status_of(signal)) {
         // Nothing more of this process runs.

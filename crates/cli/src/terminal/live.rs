@@ -43,7 +43,7 @@ pub(crate) fn width() -> usize {
 }
 
 /// The same text, ended with an ellipsis where it has more columns than that.
-pub(crate) fn fitted(text: &str) -> String {
+pub(crate) fn fit(text: &str) -> String {
     truncate_str(text, width(), "…").into_owned()
 }
 
@@ -107,7 +107,7 @@ impl TermLike for Narrowed {
 
     fn write_str(&self, text: &str) -> io::Result<()> {
         IS_SHOWN.fetch_or(!text.is_empty(), Ordering::Relaxed);
-        self.draw(|term| term.write_str(&broken(text, self.width().into())))
+        self.draw(|term| term.write_str(&break_lines(text, self.width().into())))
     }
 
     fn clear_line(&self) -> io::Result<()> {
@@ -121,7 +121,7 @@ impl TermLike for Narrowed {
 }
 
 /// The text in lines of so many columns, as indicatif counts them: the terminal, which is wider, would break it elsewhere.
-fn broken(text: &str, columns: usize) -> String {
+fn break_lines(text: &str, columns: usize) -> String {
     if measure_text_width(text) <= columns {
         return text.to_owned();
     }
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_broken_where_it_was_counted() {
-        assert_eq!(broken("abc", 3), "abc");
-        assert_eq!(broken("abcd", 3), "abc\r\nd");
-        assert_eq!(broken("a\u{4e2d}\u{4e2d}b", 3), "a\u{4e2d}\r\n\u{4e2d}b");
+        assert_eq!(break_lines("abc", 3), "abc");
+        assert_eq!(break_lines("abcd", 3), "abc\r\nd");
+        assert_eq!(break_lines("a\u{4e2d}\u{4e2d}b", 3), "a\u{4e2d}\r\n\u{4e2d}b");
     }
 
     #[test]

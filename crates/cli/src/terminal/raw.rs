@@ -57,7 +57,7 @@ impl RawMode {
     fn try_guard(terminal: impl AsFd) -> Option<Arc<Terminal>> {
         let saved = tcgetattr(&terminal).ok()?;
         let terminal = Self::watch(terminal, saved.clone(), saved)?;
-        let mut state = locked(&terminal.state);
+        let mut state = lock(&terminal.state);
         (state.wanted, state.entered, state.foreign) = (true, true, true);
         drop(state);
         Some(terminal)
@@ -72,7 +72,7 @@ impl RawMode {
             state: Mutex::default(),
         });
         {
-            let mut current = locked(&CURRENT);
+            let mut current = lock(&CURRENT);
             if current.is_some() {
                 return None;
             }
@@ -85,7 +85,7 @@ impl RawMode {
 
     /// The modes the terminal had before; `None` when this does nothing.
     #[cfg(test)]
-    pub(crate) fn saved(&self) -> Option<&Termios> {
+    pub(crate) fn saved_modes(&self) -> Option<&Termios> {
         self.terminal.as_ref().map(|terminal| &terminal.saved)
     }
 
@@ -121,7 +121,7 @@ impl Drop for RawMode {
         if let Some(terminal) = &self.terminal {
             // Restored first: a signal in between finds nothing left to do.
             terminal.pause();
-            *locked(&CURRENT) = None;
+            *lock(&CURRENT) = None;
         }
     }
 }
@@ -150,20 +150,20 @@ struct State {
 
 impl Terminal {
     fn resume(&self) {
-        let mut state = locked(&self.state);
+        let mut state = lock(&self.state);
         state.wanted = true;
         self.enter(&mut state);
     }
 
     fn pause(&self) {
-        let mut state = locked(&self.state);
+        let mut state = lock(&self.state);
         state.wanted = false;
         self.leave(&mut state, OptionalActions::Drain);
     }
 
     /// SIGCONT.
-    fn continued(&self) {
-        let mut state = locked(&self.state);
+    fn handle_continue(&self) {
+        let mut state = lock(&self.state);
         if state.wanted {
             self.enter(&mut state);
         }
@@ -171,7 +171,7 @@ impl Terminal {
 
     /// The process is about to be stopped or killed. Never waits: neither for output that nobody reads, nor
     /// for an owner that waits for it in [`pause`](Self::pause).
-    fn interrupted(&self) {
+    fn handle_interrupt(&self) {
         match self.state.try_lock() {
             Ok(mut state) => self.leave(&mut state, OptionalActions::Now),
             Err(_) => {
@@ -190,7 +190,7 @@ impl Terminal {
     fn enter(&self, state: &mut State) {
         // TCSADRAIN as in OpenSSH's enter_raw_mode(): what was typed ahead is kept.
         if is_in_foreground(&self.fd)
-            && tcsetattr(&self.fd, OptionalActions::Drain, &locked(&self.raw)).is_ok()
+            && tcsetattr(&self.fd, OptionalActions::Drain, &lock(&self.raw)).is_ok()
         {
             state.entered = true;
         }
@@ -203,7 +203,7 @@ impl Terminal {
             if state.foreign
                 && let Ok(now) = tcgetattr(&self.fd)
             {
-                *locked(&self.raw) = now;
+                *lock(&self.raw) = now;
             }
             _ = tcsetattr(&self.fd, when, &self.saved);
         }
@@ -268,15 +268,15 @@ fn guard_terminal(on_guard: &Sender<()>) {
         if signal == SIGINT && INTERRUPT_HANDLED.load(Ordering::Acquire) {
             continue;
         }
-        let terminal = locked(&CURRENT).clone();
+        let terminal = lock(&CURRENT).clone();
         if signal == SIGCONT {
             if let Some(terminal) = terminal {
-                terminal.continued();
+                terminal.handle_continue();
             }
             continue;
         }
         if let Some(terminal) = terminal {
-            terminal.interrupted();
+            terminal.handle_interrupt();
         }
         let ends = matches!(signal, SIGINT | SIGTERM | SIGHUP);
         if !(ends && HANDLED.load(Ordering::Acquire)) {
@@ -293,7 +293,7 @@ pub(crate) fn restore_at_a_panic() {
         // Held by the thread that panicked, or for a moment by another one that changes it: not to be waited for.
         let terminal = CURRENT.try_lock().ok().and_then(|current| current.clone());
         if let Some(terminal) = terminal {
-            terminal.interrupted();
+            terminal.handle_interrupt();
         }
         match cfg!(panic = "abort") {
             // Without a backtrace, which says nothing to those who have the program only.
@@ -330,7 +330,7 @@ pub(super) fn ignored_signals() -> u64 {
 }
 
 /// A lock that a panic elsewhere does not take away: restoring the terminal matters then most of all.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -372,14 +372,14 @@ pub(super) mod tests {
 
     #[test]
     fn the_terminal_is_restored_on_drop_and_on_panic() {
-        let _turn = locked(&TURN);
+        let _turn = lock(&TURN);
         let (_master, slave) = pty();
         let modes = || format!("{:?}", tcgetattr(&slave).expect("a terminal has modes"));
         let before = modes();
         let raw = RawMode::enter(&slave);
         assert!(is_raw(&slave));
         assert_eq!(
-            raw.saved().map(|saved| format!("{saved:?}")),
+            raw.saved_modes().map(|saved| format!("{saved:?}")),
             Some(before.clone())
         );
         raw.pause();
@@ -398,7 +398,7 @@ pub(super) mod tests {
 
     #[test]
     fn only_one_guard_changes_the_terminal() {
-        let _turn = locked(&TURN);
+        let _turn = lock(&TURN);
         let (_master, slave) = pty();
         let first = RawMode::enter(&slave);
         drop(RawMode::enter(&slave));
@@ -413,7 +413,7 @@ pub(super) mod tests {
         let raw = RawMode::enter(&null);
         raw.pause();
         raw.resume();
-        assert!(raw.saved().is_none());
+        assert!(raw.saved_modes().is_none());
     }
 
     const IN_CHILD: &str = "TRUNKLINE_TEST_RAW_MODE_CHILD";

@@ -329,7 +329,7 @@ fn all_of(mut stream: impl Read) -> Vec<u8> {
 }
 
 /// Starts a command whose first words are "up", and returns once they have come: it runs on the server then, and goes on.
-pub(crate) fn started(command: &mut Command) -> Child {
+pub(crate) fn start(command: &mut Command) -> Child {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

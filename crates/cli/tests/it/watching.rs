@@ -27,7 +27,7 @@ fn top(home: &Home) -> Terminal {
 struct Sleeping(Child);
 
 impl Sleeping {
-    fn on(home: &Home, server: &Sshd) -> Self {
+    fn start_on(home: &Home, server: &Sshd) -> Self {
         let mut ssh = home.ssh(server);
         Self(ssh.args([server.alias(), "sleep 1000"]).spawn().unwrap())
     }
@@ -137,7 +137,7 @@ fn top_waits_for_a_daemon_shows_it_and_says_when_it_has_ended() {
     let line = format!("{} top --interval 100ms; echo ended $?; exec cat", program());
     tmux.run(&["new-session", "-d", "-x", "80", "-y", "24", &line]);
     tmux.expect("Waiting: the daemon is not running");
-    let sleeping = Sleeping::on(&home, &server);
+    let sleeping = Sleeping::start_on(&home, &server);
     tmux.expect(server.alias());
     tmux.run(&["send-keys", "2"]);
     tmux.expect("sleep 1000");
@@ -188,12 +188,12 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    fn of(home: &Home) -> Self {
-        Self::with(home, &[])
+    fn serve(home: &Home) -> Self {
+        Self::serve_with(home, &[])
     }
 
     /// With these options.
-    pub(crate) fn with(home: &Home, options: &[&str]) -> Self {
+    pub(crate) fn serve_with(home: &Home, options: &[&str]) -> Self {
         let mut command = home.trunkline();
         command.args(["serve-ui", "--interval", "100ms"]).args(options);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -239,7 +239,7 @@ impl Drop for Page {
 #[test]
 fn the_page_is_for_those_who_have_its_address_and_for_no_other_site() {
     let home = Home::new();
-    let mut page = Page::of(&home);
+    let mut page = Page::serve(&home);
     let (port, path) = (page.port(), page.path().to_owned());
     let here = format!("Host: 127.0.0.1:{port}\r\n");
     let answer = page.ask(&path, &here);
@@ -294,7 +294,7 @@ fn a_browser_shows_what_goes_on_and_names_as_text() {
         ssh.args(["-o", "HostName=127.0.0.1", "-p", "1", host, "true"]);
         assert!(!ssh.output().unwrap().status.success());
     }
-    let page = Page::of(&home);
+    let page = Page::serve(&home);
     let mut browser = Browser::open(&home, &page.url);
     let shown = browser.expect(evil);
     for wanted in [
@@ -323,7 +323,7 @@ fn the_page_fits_every_window_and_is_dark_where_the_user_wants_that() {
             .spawn()
             .unwrap(),
     );
-    let page = Page::of(&home);
+    let page = Page::serve(&home);
     let mut browser = Browser::open(&home, &page.url);
     browser.expect(&long);
     for width in [390, 768, 1280, 2560] {

@@ -46,7 +46,7 @@ pub(super) enum Dropped {
 /// Serves one client.
 pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket) -> Result<(), Dropped> {
     check_peer(&stream)?;
-    let peer = Peer::of(&stream);
+    let peer = Peer::from_stream(&stream);
     let mut client = Client {
         peer,
         activity: OfClient::new(&sockets.activities, &stream, true),
@@ -110,7 +110,7 @@ impl<'a> Door<'a> {
 
 impl Door<'_> {
     /// Counts a request that is not served.
-    pub(super) fn declined(&self, request: Stock, reason: Decline) {
+    pub(super) fn count_declined(&self, request: Stock, reason: Decline) {
         self.sockets.metrics.decline_mux(request, reason);
     }
 
@@ -195,11 +195,11 @@ impl Client<'_> {
         };
         let connected = tokio::select! {
             connected = connected => connected,
-            () = self.packets.left() => return Ok(false),
+            () = self.packets.wait_until_left() => return Ok(false),
         };
         if let Err((error, reason)) = connected {
             // One that must not make a connection of its own is told so when it asks for its session.
-            self.door.declined(Stock::Hello, reason);
+            self.door.count_declined(Stock::Hello, reason);
             if !self.must_share() {
                 return Ok(false);
             }
@@ -241,7 +241,7 @@ impl Client<'_> {
             }
             // mux.c's words.
             Request::Unknown => {
-                self.door.declined(Stock::Unknown, Decline::Unsupported);
+                self.door.count_declined(Stock::Unknown, Decline::Unsupported);
                 Reply::Failure("unsupported request".into())
             }
         };
@@ -268,13 +268,13 @@ impl Client<'_> {
     }
 
     /// What the client wants has started, which it is told.
-    pub(super) async fn opened(&self, id: u32) -> Result<(), Dropped> {
+    pub(super) async fn report_opened(&self, id: u32) -> Result<(), Dropped> {
         self.activity.note_start(true);
         Ok(self.packets.reply(id, &Reply::SessionOpened).await?)
     }
 
     /// What the client wants has failed.
-    pub(super) fn failed(&self, error: &Error) {
+    pub(super) fn report_failure(&self, error: &Error) {
         if let Some(running) = self.activity.running().take() {
             running.failed_by(error);
         }
@@ -291,7 +291,7 @@ impl Client<'_> {
             Err(error) => error,
         };
         self.door
-            .declined(Stock::Forwarding, Decline::Failed(error.kind()));
+            .count_declined(Stock::Forwarding, Decline::Failed(error.kind()));
         // A client that asks for its session next would make a connection of its own instead.
         if self.must_share() && !self.peer.only_asks() {
             self.shut_out.get_or_insert(error);
@@ -302,7 +302,7 @@ impl Client<'_> {
 
     /// What the user does not allow is not done. A client that wanted a session makes a connection of its own for it.
     async fn deny(&mut self, id: u32, request: &Request) -> Result<ControlFlow<()>, Dropped> {
-        self.door.declined(asked(request), Decline::NotAllowed);
+        self.door.count_declined(counted_as(request), Decline::NotAllowed);
         if matches!(request, Request::NewSession(_)) && self.must_share() {
             self.shut_out = Some(Error::Denied {
                 host: self.door.socket.name(),
@@ -344,14 +344,14 @@ impl Client<'_> {
         request: Stock,
         why: &Error,
     ) -> Result<ControlFlow<()>, Dropped> {
-        self.door.declined(request, Decline::Failed(why.kind()));
+        self.door.count_declined(request, Decline::Failed(why.kind()));
         self.packets.reply(id, &Reply::Failure(why.to_string())).await?;
         Ok(ControlFlow::Continue(()))
     }
 }
 
 /// What a request is counted as where it is not served.
-fn asked(request: &Request) -> Stock {
+fn counted_as(request: &Request) -> Stock {
     match request {
         Request::Hello { .. } => Stock::Hello,
         Request::NewSession(_) => Stock::Session,

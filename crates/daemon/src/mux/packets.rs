@@ -78,9 +78,9 @@ impl Packets {
         Ok((fds.len() == count).then_some(fds))
     }
 
-    /// Waits as [`Arrivals::left`].
-    pub(super) async fn left(&mut self) {
-        self.split().1.left().await;
+    /// Waits as [`Arrivals::wait_until_left`].
+    pub(super) async fn wait_until_left(&mut self) {
+        self.split().1.wait_until_left().await;
     }
 
     /// Its two directions.
@@ -138,7 +138,7 @@ pub(super) struct Arrivals<'a> {
 
 impl Arrivals<'_> {
     /// Waits until the client has left, or says more than a packet while it has nothing to say. Up to there it is kept.
-    pub(super) async fn left(&mut self) {
+    pub(super) async fn wait_until_left(&mut self) {
         while self.buffer.len() <= MAX_PACKET {
             if !matches!(self.fill().await, Ok(1..)) {
                 return;

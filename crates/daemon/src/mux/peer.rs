@@ -15,7 +15,7 @@ use trunkline_audit::asker::process_of;
 pub(super) struct Peer(Option<u32>);
 
 impl Peer {
-    pub(super) fn of(stream: &UnixStream) -> Self {
+    pub(super) fn from_stream(stream: &UnixStream) -> Self {
         Self(process_of(stream))
     }
 

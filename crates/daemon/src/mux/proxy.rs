@@ -154,7 +154,7 @@ impl Proxy<'_> {
                 Some(offer) = self.offers.recv() => self.offer(offer).await,
                 Some(ended) = self.tasks.join_next() => {
                     // A panic in one is the client's end.
-                    self.ended(&ended.map_err(std::io::Error::other)?);
+                    self.handle_end(&ended.map_err(std::io::Error::other)?);
                 }
                 () = &mut ending, if !last => last = true,
             }
@@ -172,12 +172,14 @@ impl Proxy<'_> {
             Message::Open { kind, peer } => return self.open(kind, peer).await,
             Message::Confirmation { channel, peer } => {
                 takes_data(channel, &peer)?;
-                self.with(channel, |door| door.confirm(peer))?;
+                self.for_client(channel, |door| door.confirm(peer))?;
             }
-            Message::OpenFailure { channel } => self.with(channel, Door::refuse)?,
-            Message::WindowAdjust { channel, bytes } => self.with(channel, |door| door.adjust(bytes))?,
-            Message::Data { channel, data } => self.with(channel, |door| door.data(&data))?,
-            Message::ExtendedData { channel, len } => self.with(channel, |door| door.discard(len))?,
+            Message::OpenFailure { channel } => self.for_client(channel, Door::refuse)?,
+            Message::WindowAdjust { channel, bytes } => {
+                self.for_client(channel, |door| door.adjust(bytes))?
+            }
+            Message::Data { channel, data } => self.for_client(channel, |door| door.data(&data))?,
+            Message::ExtendedData { channel, len } => self.for_client(channel, |door| door.discard(len))?,
             Message::Eof { channel } => {
                 if let Some(door) = self.door(channel)? {
                     door.eof();
@@ -210,7 +212,7 @@ impl Proxy<'_> {
         Ok(door.filter(|door| !door.is_closed()))
     }
 
-    fn with(
+    fn for_client(
         &mut self,
         channel: u32,
         act: impl FnOnce(&mut Door) -> Result<(), Misuse>,
@@ -284,7 +286,7 @@ impl Proxy<'_> {
         });
     }
 
-    fn ended(&mut self, ended: &Ended) {
+    fn handle_end(&mut self, ended: &Ended) {
         if let Some(door) = self.channels.get_mut(&ended.channel) {
             door.done = true;
             if door.is_closed() || !ended.opened {

@@ -50,7 +50,7 @@ impl Client<'_> {
         let observers = Observers::new((&entry, &self.activity), None, door.recordings(), door.engine());
         let started = tokio::select! {
             started = start(door, &request, spec, &observers) => started,
-            () = self.packets.left() => return Ok(ControlFlow::Break(())),
+            () = self.packets.wait_until_left() => return Ok(ControlFlow::Break(())),
         };
         let (host, started) = match started {
             Ok(started) => started,
@@ -82,7 +82,7 @@ impl Client<'_> {
             biased;
             ended = Box::pin(running.run(started, streams, Resizes(terminal))) => ended,
             // A client that was interrupted or has died takes its session with it.
-            () = arrivals.left() => return Ok(ControlFlow::Break(())),
+            () = arrivals.wait_until_left() => return Ok(ControlFlow::Break(())),
         };
         entry.end_session(&ended);
         let is_open = events.is_open();
@@ -106,7 +106,7 @@ impl Client<'_> {
                 // Whoever reads from the client's streams is to see their end when the client has exited.
                 drop(stderr);
                 if !is_open {
-                    self.opened(id).await?;
+                    self.report_opened(id).await?;
                 }
                 // As OpenSSH's master: what a signal has ended has no status, and the client exits with 255.
                 if let ExitStatus::Exited(status) = status {
@@ -129,10 +129,10 @@ impl Client<'_> {
             false => None,
         };
         let typing = Arc::<Typing>::default();
-        let typed = self.typed(request, &fds, typing.clone()).map_err(failed)?;
+        let typed = self.with_escapes(request, &fds, typing.clone()).map_err(failed)?;
         let mut streams = Streams::new([Stdio::Passed; 3], fds)?;
         if let Some(typed) = typed {
-            streams = streams.typed(typed);
+            streams = streams.with_terminal(typed);
         }
         let ends = Ends {
             streams,
@@ -144,7 +144,7 @@ impl Client<'_> {
 
     /// The input of a session whose escape sequences are obeyed: also in what a terminal's session is given from elsewhere
     /// (mux.c registers the filter for any session that wants a terminal).
-    fn typed(
+    fn with_escapes(
         &self,
         request: &NewSession,
         fds: &[OwnedFd],
@@ -171,7 +171,7 @@ impl Client<'_> {
             .map_err(|_| Dropped::Descriptors(io::ErrorKind::InvalidData.into()))?;
         let why = self.shut_out.take();
         let error = why.unwrap_or(Error::Bug("nobody was shut out"));
-        self.failed(&error);
+        self.report_failure(&error);
         // Counted as declined when that was decided.
         self.tell_not_shared(id, &error, stderr).await
     }
@@ -183,7 +183,7 @@ impl Client<'_> {
         error: &Error,
         stderr: OwnedFd,
     ) -> Result<ControlFlow<()>, Dropped> {
-        self.opened(id).await?;
+        self.report_opened(id).await?;
         self.tell(stderr, &format!("trunkline: {}", not_shared(error)))
             .await;
         Ok(ControlFlow::Break(()))
@@ -211,15 +211,16 @@ impl Client<'_> {
         stderr: OwnedFd,
         is_final: bool,
     ) -> Result<ControlFlow<()>, Dropped> {
-        self.failed(error);
+        self.report_failure(error);
         if error.execution() == Execution::DidNotStart && !is_final {
             if !self.must_share() {
                 return self.refuse(id, Stock::Session, error).await;
             }
-            self.door.declined(Stock::Session, Decline::Failed(error.kind()));
+            self.door
+                .count_declined(Stock::Session, Decline::Failed(error.kind()));
             return self.tell_not_shared(id, error, stderr).await;
         }
-        self.opened(id).await?;
+        self.report_opened(id).await?;
         self.complain(error, stderr).await
     }
 
@@ -234,7 +235,7 @@ impl Client<'_> {
 
     /// Tells the client's user why the session has ended, which the protocol has no words for.
     async fn complain(&mut self, error: &Error, stderr: OwnedFd) -> Result<ControlFlow<()>, Dropped> {
-        self.failed(error);
+        self.report_failure(error);
         self.tell(stderr, &format!("trunkline: {error}")).await;
         Ok(ControlFlow::Break(()))
     }
@@ -243,7 +244,7 @@ impl Client<'_> {
     async fn tell(&mut self, stderr: OwnedFd, line: &str) {
         tokio::select! {
             () = show(stderr, line) => {}
-            () = self.packets.left() => {}
+            () = self.packets.wait_until_left() => {}
         }
     }
 
@@ -270,13 +271,13 @@ impl Client<'_> {
         };
         let connected = tokio::select! {
             connected = connected => connected,
-            () = self.packets.left() => return Ok(ControlFlow::Break(())),
+            () = self.packets.wait_until_left() => return Ok(ControlFlow::Break(())),
         };
         let (_host, stream) = match connected {
             Ok(connected) => connected,
             Err(error) => {
                 entry.fail(&error);
-                self.failed(&error);
+                self.report_failure(&error);
                 return self.refuse(id, Stock::Tunnel, &error).await;
             }
         };
@@ -287,7 +288,7 @@ impl Client<'_> {
             _ = tunnel(streams, stream, Resizes(None), &events, &entry) => {}
             // The server's end. Whoever reads from the client sees it when the client ends.
             () = events.said.notified() => {}
-            () = arrivals.left() => {}
+            () = arrivals.wait_until_left() => {}
         }
         Ok(ControlFlow::Break(()))
     }

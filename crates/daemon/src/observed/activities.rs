@@ -68,7 +68,7 @@ impl Activities {
 
     /// What is under way, and what has failed since there were `seen` failures.
     pub(crate) fn present(&self, seen: u64) -> Present {
-        let known = self.known();
+        let known = self.lock_state();
         let new = usize::try_from(known.failed - seen).unwrap_or(usize::MAX);
         let kept = known.failures.len();
         Present {
@@ -88,29 +88,29 @@ impl Activities {
                 && report.execution == Execution::DidNotStart
                 && !matches!(report.kind, ErrorKind::File | ErrorKind::Limit | ErrorKind::Local)
         };
-        self.known().failures.iter().rev().find(of_host).cloned()
+        self.lock_state().failures.iter().rev().find(of_host).cloned()
     }
 
     /// Counts the times that running sessions of a host were carried over to a new connection.
     pub(crate) fn resumptions(&self, host: &str) -> u32 {
         let host = line(host);
-        let known = self.known();
+        let known = self.lock_state();
         let of_host = known.running.values().filter(|activity| activity.host == host);
         of_host.map(|activity| activity.resumed).sum()
     }
 
     /// Whether anything is under way.
     pub(crate) fn are_any(&self) -> bool {
-        !self.known().running.is_empty()
+        !self.lock_state().running.is_empty()
     }
 
-    fn known(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(self: &Arc<Self>, kind: ActivityKind, host: String, runs: String, asker: Asker) -> Running {
         let since = self.now();
-        let mut known = self.known();
+        let mut known = self.lock_state();
         known.last += 1;
         let id = known.last;
         let activity = Activity {
@@ -143,9 +143,9 @@ pub(crate) struct Running {
 
 impl Running {
     /// It has started, on a connection that was there if `warm`.
-    pub(crate) fn started(&self, warm: bool) {
+    pub(crate) fn note_start(&self, warm: bool) {
         let now = self.all.now();
-        let mut known = self.all.known();
+        let mut known = self.all.lock_state();
         let Some(activity) = known.running.get_mut(&self.id) else {
             return;
         };
@@ -162,28 +162,28 @@ impl Running {
 
     /// Whether it is a connection for stock ssh.
     fn is_for_stock_ssh(&self) -> bool {
-        let known = self.all.known();
+        let known = self.all.lock_state();
         let activity = known.running.get(&self.id);
         activity.is_some_and(|activity| activity.kind == ActivityKind::Warm && activity.runs == FOR_STOCK_SSH)
     }
 
     /// It is on somebody's behalf.
     fn is_for(&self, who: &str) {
-        if let Some(activity) = self.all.known().running.get_mut(&self.id) {
+        if let Some(activity) = self.all.lock_state().running.get_mut(&self.id) {
             activity.on_behalf = line(who);
         }
     }
 
     /// It was carried over to a new connection.
     fn note_resumption(&self) {
-        if let Some(activity) = self.all.known().running.get_mut(&self.id) {
+        if let Some(activity) = self.all.lock_state().running.get_mut(&self.id) {
             activity.resumed += 1;
         }
     }
 
     /// A copy is so far.
     fn progress(&self, progress: &CopyProgress) {
-        if let Some(activity) = self.all.known().running.get_mut(&self.id) {
+        if let Some(activity) = self.all.lock_state().running.get_mut(&self.id) {
             activity.transfer = Some(TransferReport {
                 bytes: progress.bytes,
                 total_bytes: progress.total_bytes,
@@ -197,8 +197,8 @@ impl Running {
     }
 
     /// It did not work.
-    pub(crate) fn failed(&self, failure: &Failure) {
-        let mut known = self.all.known();
+    pub(crate) fn note_failure(&self, failure: &Failure) {
+        let mut known = self.all.lock_state();
         let Some(activity) = known.running.get(&self.id) else {
             return;
         };
@@ -220,13 +220,13 @@ impl Running {
 
     /// The same, by the engine's words.
     pub(crate) fn failed_by(&self, error: &Error) {
-        self.failed(&error.into());
+        self.note_failure(&error.into());
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.all.known().running.remove(&self.id);
+        self.all.lock_state().running.remove(&self.id);
     }
 }
 
@@ -261,7 +261,7 @@ impl OfClient {
     }
 
     /// The client has asked for something.
-    pub(crate) fn asked(&self, request: &Request) {
+    pub(crate) fn handle_request(&self, request: &Request) {
         match request {
             Request::Session(session) => {
                 let (kind, runs) = words(&session.program);
@@ -281,7 +281,7 @@ impl OfClient {
     /// Notes that the client's request has started, on a connection that was there if `warm`.
     pub(crate) fn note_start(&self, warm: bool) {
         if let Some(running) = &*self.running() {
-            running.started(warm);
+            running.note_start(warm);
         }
     }
 
@@ -291,20 +291,20 @@ impl OfClient {
     }
 
     /// The client is told something before the end.
-    pub(crate) fn told(&self, reply: &Reply) {
+    pub(crate) fn handle_reply(&self, reply: &Reply) {
         match (reply, &*self.running()) {
-            (Reply::Begun { warm, .. }, Some(running)) => running.started(*warm),
+            (Reply::Begun { warm, .. }, Some(running)) => running.note_start(*warm),
             (Reply::Progress(progress), Some(running)) => running.progress(progress),
             _ => {}
         }
     }
 
     /// What was asked for has ended so. What stock ssh was left to do by itself has not failed.
-    pub(crate) fn ended(&self, last: &Reply) {
+    pub(crate) fn handle_end(&self, last: &Reply) {
         if let (Some(running), Reply::Failed(failure)) = (self.running().take(), last)
             && !(running.is_for_stock_ssh() && failure.kind == ErrorKind::Configuration)
         {
-            running.failed(failure);
+            running.note_failure(failure);
         }
     }
 
@@ -417,8 +417,8 @@ mod tests {
             hostname: String::new(),
             predict: None,
         };
-        client.told(&begun);
-        client.told(&begun);
+        client.handle_reply(&begun);
+        client.handle_reply(&begun);
         let present = all.present(0);
         assert!(
             present
@@ -427,7 +427,7 @@ mod tests {
                 .all(|activity| activity.started.is_some())
         );
         assert_eq!((present.starts.warm.total(), present.starts.cold.total()), (1, 0));
-        client.ended(&Reply::Done);
+        client.handle_end(&Reply::Done);
         assert!(all.present(0).running.is_empty());
         client.begins(ActivityKind::Shell, "web1", "");
         drop(client);
@@ -440,7 +440,7 @@ mod tests {
         let client = client(&all);
         for number in 0..FAILURES + 7 {
             client.begins(ActivityKind::Warm, "web1", "");
-            client.ended(&Reply::Failed(Failure::new(
+            client.handle_end(&Reply::Failed(Failure::new(
                 ErrorKind::Network,
                 format!("no {number}\n"),
             )));
@@ -452,7 +452,7 @@ mod tests {
             format!("no {}\\012", FAILURES + 6)
         );
         client.begins(ActivityKind::Warm, "web1", FOR_STOCK_SSH);
-        client.ended(&Reply::Failed(Failure::new(
+        client.handle_end(&Reply::Failed(Failure::new(
             ErrorKind::Configuration,
             "it needs the system's ssh",
         )));

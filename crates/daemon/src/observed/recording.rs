@@ -163,7 +163,7 @@ impl Recording {
     }
 
     /// The session has ended.
-    pub(crate) fn ended(&self, ended: &Result<ExitStatus, Error>) {
+    pub(crate) fn record_end(&self, ended: &Result<ExitStatus, Error>) {
         let kind = match ended {
             Ok(ExitStatus::Exited(status)) => Kind::Exit(*status),
             Ok(ExitStatus::Signaled { signal, .. }) => Kind::Marker(format!("ended by signal {signal}")),

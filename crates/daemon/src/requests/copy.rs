@@ -31,7 +31,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    fn of(&self, request: &CopyRequest) -> Arc<Rate> {
+    fn for_request(&self, request: &CopyRequest) -> Arc<Rate> {
         let new = || Arc::new(Rate::new(request.options.limit));
         let Some(number) = request.rate else {
             return new();
@@ -111,7 +111,7 @@ pub(crate) async fn run(
             let _ = replies.send(Reply::Progress(progress.snapshot())).await;
         }
     };
-    let rate = rates.of(&request);
+    let rate = rates.for_request(&request);
     let result = tokio::select! {
         result = transfer::copy_at(rate, &sources, &target, &request.options, &progress) => result,
         () = watching => unreachable!("watching has no end"),
@@ -150,7 +150,7 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
 
 /// A source that the client has opened, for this copy alone.
 fn input(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error> {
-    let (fd, is_fifo) = passed(path, fds)?;
+    let (fd, is_fifo) = take_descriptor(path, fds)?;
     if is_fifo {
         let pipe = pipe::Receiver::from_owned_fd(fd).map_err(|error| unusable(path, error))?;
         return Ok(Stream::reading(path, pipe));
@@ -160,7 +160,7 @@ fn input(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error>
 
 /// A target that the client has opened, likewise.
 fn output(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error> {
-    let (fd, is_fifo) = passed(path, fds)?;
+    let (fd, is_fifo) = take_descriptor(path, fds)?;
     if is_fifo {
         let pipe = pipe::Sender::from_owned_fd(fd).map_err(|error| unusable(path, error))?;
         return Ok(Stream::writing(path, pipe));
@@ -169,7 +169,7 @@ fn output(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error
 }
 
 /// The next descriptor, and whether it is a FIFO, which can be waited for without a thread.
-fn passed(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<(OwnedFd, bool), Error> {
+fn take_descriptor(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<(OwnedFd, bool), Error> {
     let missing = || Error::from(Invalid::NoDescriptor(path.display().to_string()));
     let fd = fds.next().ok_or_else(missing)?;
     let found = rustix::fs::fstat(&fd).map_err(|error| unusable(path, error.into()))?;
@@ -207,13 +207,13 @@ mod tests {
             names: false,
             rate,
         };
-        let first = rates.of(&request(Some(1)));
-        assert!(Arc::ptr_eq(&first, &rates.of(&request(Some(1)))));
+        let first = rates.for_request(&request(Some(1)));
+        assert!(Arc::ptr_eq(&first, &rates.for_request(&request(Some(1)))));
         for other in [Some(2), None] {
-            assert!(!Arc::ptr_eq(&first, &rates.of(&request(other))));
+            assert!(!Arc::ptr_eq(&first, &rates.for_request(&request(other))));
         }
         drop(first);
-        let _next = rates.of(&request(Some(3)));
+        let _next = rates.for_request(&request(Some(3)));
         assert_eq!(rates.shared.lock().unwrap().len(), 1, "the others are over");
     }
 }

@@ -84,7 +84,7 @@ pub(crate) async fn choices(engine: &Engine) -> Reply {
         .into_iter()
         .filter_map(|(host, facts)| {
             let HostId { hostname, port, user } = host;
-            Some((format!("{user}@{hostname}:{port}"), tune::of(&facts)?))
+            Some((format!("{user}@{hostname}:{port}"), tune::from_facts(&facts)?))
         });
     Reply::Choices(choices.collect())
 }

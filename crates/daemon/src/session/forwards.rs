@@ -50,7 +50,7 @@ impl<'a> Forwards<'a> {
             entry,
             standing: Mutex::default(),
         };
-        let configured = configured(host.config());
+        let configured = configured_forwards(host.config());
         if !configured.is_empty() {
             host.warm().await?;
         }
@@ -120,13 +120,13 @@ impl<'a> Forwards<'a> {
     }
 
     async fn add(&self, kind: ForwardKind, specification: String) -> Result<(), Error> {
-        let asked = self.understood(kind, specification).await?;
+        let asked = self.resolve(kind, specification).await?;
         self.open(kind, asked).await
     }
 
     async fn cancel(&self, kind: ForwardKind, specification: String) -> Result<bool, Error> {
         // As ssh does: what ends a forwarding has the form of a dynamic one, an address and a port.
-        let listen = self.understood(ForwardKind::Dynamic, specification).await?.listen;
+        let listen = self.resolve(ForwardKind::Dynamic, specification).await?.listen;
         let mut standing = self.standing.lock().await;
         let meant = |forward: &Forwarding| {
             forward.kind == kind
@@ -141,12 +141,12 @@ impl<'a> Forwards<'a> {
     }
 
     /// Returns the forwarding that was typed behind `-L`, `-R` or `-D`, as the user's own ssh understands it.
-    async fn understood(&self, kind: ForwardKind, specification: String) -> Result<Forward, Error> {
+    async fn resolve(&self, kind: ForwardKind, specification: String) -> Result<Forward, Error> {
         let mut request = engine_request(&self.request);
         request.ssh_args = ["-F", "none", kind.option()].map(OsString::from).into();
         request.ssh_args.push(specification.clone().into());
         let config = self.engine.resolve(&request).await?;
-        let understood = configured(&config).into_iter().next();
+        let understood = configured_forwards(&config).into_iter().next();
         understood.map_or_else(
             || Err(Invalid::Forwarding(specification.clone()).into()),
             |(_, forward)| Ok(forward),
@@ -168,7 +168,7 @@ impl<'a> Forwards<'a> {
             let said = format!("Allocated port {port} for remote forward to {target}");
             self.interaction.notice(&said);
         }
-        for error in handle.failed() {
+        for error in handle.failures() {
             self.interaction.notice(&error.to_string());
         }
         watch(&handle, self.interaction);
@@ -246,7 +246,7 @@ pub(crate) fn list<'a>(
 }
 
 /// Every forwarding that a configuration names.
-fn configured(config: &HostConfig) -> Vec<(ForwardKind, Forward)> {
+fn configured_forwards(config: &HostConfig) -> Vec<(ForwardKind, Forward)> {
     let HostConfig {
         local_forwards,
         dynamic_forwards,

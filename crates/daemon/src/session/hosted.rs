@@ -41,7 +41,7 @@ impl Hosted<'_> {
                 streams.close_stdin();
             }
         }
-        let spec = Spec::of(asked.request, config)?;
+        let spec = Spec::from_request(asked.request, config)?;
         let question = spec.question(&config.original_host);
         asked.may_end(Box::pin(host.confirm_use(&question))).await?;
         let recorded = asked

@@ -100,7 +100,7 @@ impl Waiting {
                 },
                 offered = next => {
                     let Some((connection, _place)) = offered else {
-                        return Ok(Reply::Failed(listening.ended().await.into()));
+                        return Ok(Reply::Failed(listening.wait_for_end().await.into()));
                     };
                     let number = self.number();
                     let originator = connection.originator().to_owned();

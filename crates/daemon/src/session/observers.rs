@@ -95,7 +95,7 @@ impl<'a> Observers<'a> {
     /// The session has ended so.
     pub(crate) fn note_end(&self, ended: &Result<ExitStatus, Error>) {
         if let Some(recording) = self.recording.get() {
-            recording.ended(ended);
+            recording.record_end(ended);
         }
     }
 }

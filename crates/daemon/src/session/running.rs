@@ -93,7 +93,7 @@ impl<'a, E: Events> Running<'a, E> {
         });
         let stopped = tokio::select! {
             biased;
-            (status, written, ()) = &mut whole => return settled(written, status),
+            (status, written, ()) = &mut whole => return combine(written, status),
             never = streams.stdin.feed(stdin, frames, &control, self.host) => match never {},
             error = Deadline::wait(self.deadline, self.name()) => error,
             left = self.attend(inputs, framed, Some(&control)) => match left {
@@ -286,7 +286,7 @@ impl<E: Events> Pump<'_, E> {
         let timed_out = matches!(stopped, Error::TimeUp { .. });
         match tokio::time::timeout(GRACE, &mut whole).await {
             // How it ended is the better answer, but for the one that time was up.
-            Ok((status, written, ())) if !timed_out => return settled(written, status),
+            Ok((status, written, ())) if !timed_out => return combine(written, status),
             Ok((Ok(ExitStatus::Exited(_)), _, ())) => return Err(stopped.with_execution(Execution::Finished)),
             Ok((Err(error), _, ())) => return Err(stopped.with_execution(error.execution())),
             Ok(_) => return Err(stopped.with_execution(Execution::MayHaveStarted)),
@@ -312,7 +312,7 @@ pub(crate) fn as_told(exit: ExitStatus) -> Exit {
 }
 
 /// The end of a session whose streams have ended.
-fn settled(written: io::Result<()>, status: Result<ExitStatus, Error>) -> Result<ExitStatus, Error> {
+fn combine(written: io::Result<()>, status: Result<ExitStatus, Error>) -> Result<ExitStatus, Error> {
     let status = status?;
     // A reader that has left had enough; a full disk is a loss that nobody asked for.
     match written {

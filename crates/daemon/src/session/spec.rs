@@ -27,8 +27,8 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// Reads a request by a host's configuration.
-    pub(crate) fn of(request: &SessionRequest, config: &HostConfig) -> Result<Self, Error> {
-        let program = meant(config, &request.program, request.ssh.is_some())?;
+    pub(crate) fn from_request(request: &SessionRequest, config: &HostConfig) -> Result<Self, Error> {
+        let program = resolve_program(config, &request.program, request.ssh.is_some())?;
         let (pty, lacks_terminal) = terminal(config, request, &program);
         let configured = config.session_env(&request.host.world);
         let configured = configured.map(|(name, value)| (Cow::Borrowed(name), value));
@@ -99,7 +99,8 @@ impl Spec {
         if self.leaves_running {
             session.control.leave_running();
         }
-        let resumption = Resumption::of(engine, host, &self.program, &self.command, self.leaves_running);
+        let resumption =
+            Resumption::for_session(engine, host, &self.program, &self.command, self.leaves_running);
         Ok(Started {
             parts: session.into_parts(),
             resumption: resumption.filter(|_| self.pty.is_none()),
@@ -108,7 +109,7 @@ impl Spec {
 }
 
 /// The program to run: the request's own word, else the configuration's. For ssh, SessionType says what a command is.
-pub(crate) fn meant(config: &HostConfig, asked: &Program, for_ssh: bool) -> Result<Program, Error> {
+pub(crate) fn resolve_program(config: &HostConfig, asked: &Program, for_ssh: bool) -> Result<Program, Error> {
     let by_type = match asked {
         Program::Configured => true,
         Program::Exec(_) => for_ssh,

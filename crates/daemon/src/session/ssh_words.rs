@@ -13,7 +13,11 @@ use crate::protocol::{Program, WordsOfSsh};
 /// `None` where ssh has no words for it.
 ///
 /// `config`: the host's, if it can be used.
-pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) -> Option<Vec<WordsOfSsh>> {
+pub(crate) fn describe(
+    error: &Error,
+    config: Option<&HostConfig>,
+    program: &Program,
+) -> Option<Vec<WordsOfSsh>> {
     if let Error::Config(error) = error {
         match &**error {
             ConfigError::Refused(said) => return Some(vec![fatal(said.clone())]),
@@ -27,7 +31,7 @@ pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) 
     if let Error::Jump { jump, cause } = error {
         // ssh runs another ssh for the jump host, and finds that one's output at its end.
         let forwards = Program::Stdio(config.hostname.clone(), config.port);
-        let of_jump = of(cause, Some(jump), &forwards)?;
+        let of_jump = describe(cause, Some(jump), &forwards)?;
         let shown = of_jump
             .into_iter()
             .filter(|said| said.level.is_none_or(|level| level <= jump.log_level))
@@ -67,10 +71,10 @@ fn of_a_lost_connection(error: &Error, config: &HostConfig, peer: &str) -> Optio
     Some(match error {
         // While it logged in, with the command already on its way.
         Error::ClosedByPeer { during: Some(_), .. } => info(format!("Connection closed by {peer}")),
-        Error::ClosedByPeer { .. } => unlogged(format!("Connection to {host} closed by remote host.")),
+        Error::ClosedByPeer { .. } => without_log(format!("Connection to {host} closed by remote host.")),
         Error::Network { .. } => {
             let why = error.system_words()?;
-            unlogged(format!("Read from remote host {host}: {why}"))
+            without_log(format!("Read from remote host {host}: {why}"))
         }
         Error::TerminalRefused { .. } => at_error("PTY allocation request failed on channel 0"),
         Error::Timeout { .. } => info(format!("Timeout, server {host} not responding.")),
@@ -238,22 +242,22 @@ fn closed_at_once(peer: &str) -> [WordsOfSsh; 2] {
 // What ssh logs at each level; `sshlogdie` is what ends it without being an error.
 
 fn fatal(text: impl Into<String>) -> WordsOfSsh {
-    at(LogLevel::Fatal, text)
+    at_level(LogLevel::Fatal, text)
 }
 
 fn at_error(text: impl Into<String>) -> WordsOfSsh {
-    at(LogLevel::Error, text)
+    at_level(LogLevel::Error, text)
 }
 
 fn info(text: impl Into<String>) -> WordsOfSsh {
-    at(LogLevel::Info, text)
+    at_level(LogLevel::Info, text)
 }
 
-fn unlogged(text: String) -> WordsOfSsh {
+fn without_log(text: String) -> WordsOfSsh {
     WordsOfSsh { level: None, text }
 }
 
-fn at(level: LogLevel, text: impl Into<String>) -> WordsOfSsh {
+fn at_level(level: LogLevel, text: impl Into<String>) -> WordsOfSsh {
     WordsOfSsh {
         level: Some(level),
         text: text.into(),
@@ -365,7 +369,7 @@ mod tests {
                 ],
             ),
         ] {
-            let said = of(&error, Some(&config), &Program::Configured).unwrap();
+            let said = describe(&error, Some(&config), &Program::Configured).unwrap();
             let said: Vec<&str> = said.iter().map(|said| said.text.as_str()).collect();
             assert_eq!(said, words, "{error:?}");
         }
@@ -381,7 +385,7 @@ mod tests {
                 reset: false,
             }
             .with_execution(Execution::MayHaveStarted);
-            let said = of(&error, Some(&config), &Program::Exec(b"true".to_vec())).unwrap();
+            let said = describe(&error, Some(&config), &Program::Exec(b"true".to_vec())).unwrap();
             said.into_iter().map(|said| said.text).collect::<Vec<_>>()
         };
         assert_eq!(

@@ -69,7 +69,7 @@ impl Streams {
     }
 
     /// Takes the input from a terminal that came along instead.
-    pub(crate) fn typed(self, typed: TerminalInput) -> Self {
+    pub(crate) fn with_terminal(self, typed: TerminalInput) -> Self {
         Self {
             stdin: Source::Terminal(typed),
             ..self

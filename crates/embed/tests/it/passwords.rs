@@ -34,7 +34,7 @@ impl Supplies {
         })
     }
 
-    fn asked(&self) -> usize {
+    fn count(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
 }
@@ -123,7 +123,7 @@ async fn thirty_sessions_at_once_have_as_many_connections_as_they_need() {
             assert_eq!(outcome, Ok(ExitStatus::Exited(0)));
         }
         assert!(sshd.authentications() >= 6, "{}", sshd.authentications());
-        assert_eq!((program.asked(), failures(&sshd)), (sshd.authentications(), 0));
+        assert_eq!((program.count(), failures(&sshd)), (sshd.authentications(), 0));
         drop(way);
         let_go(daemon).await;
     }
@@ -153,7 +153,7 @@ async fn a_program_that_has_left_holds_up_nobody_and_costs_no_attempt() {
         way.run(&exec("true"), None, None).await.outcome,
         Ok(ExitStatus::Exited(0))
     );
-    assert_eq!((silent.asked(), third.asked()), (1, 1));
+    assert_eq!((silent.count(), third.count()), (1, 1));
     assert_eq!((sshd.authentications(), failures(&sshd)), (2, 0));
     finish(held).await;
     drop((first, way));
@@ -169,7 +169,7 @@ async fn a_wrong_password_is_one_attempt() {
         let way = way(&sshd, &daemon.dir(), preference, &wrong).await;
         let failure = way.run(&exec("true"), None, None).await.outcome.unwrap_err();
         assert_eq!(failure.kind, ErrorKind::Authentication);
-        assert_eq!((wrong.asked(), failures(&sshd)), (1, 1));
+        assert_eq!((wrong.count(), failures(&sshd)), (1, 1));
         drop(way);
         let_go(daemon).await;
     }
@@ -195,7 +195,7 @@ async fn work_whose_wrong_password_is_refused_waits_for_the_connection_that_is_t
         assert_eq!(outcome, Ok(ExitStatus::Exited(0)));
     }
     // How often a refused log-in is tried again is for the policy to say.
-    assert_eq!((right.asked(), wrong.asked()), (1, failures(&sshd)));
+    assert_eq!((right.count(), wrong.count()), (1, failures(&sshd)));
     assert_eq!(sshd.authentications(), 1);
     drop((first, second));
     let_go(daemon).await;

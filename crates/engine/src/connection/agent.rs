@@ -54,7 +54,7 @@ pub(crate) async fn is_there(host: &HostConfig) -> bool {
 
 async fn carry(offered: Offered, socket: PathBuf, binding: SessionBinding, host: Arc<HostConfig>) {
     // One of the connection, not of a request.
-    let idle = Idle::of(&host, "agent-connection", &Activity::new());
+    let idle = Idle::for_channel(&host, "agent-connection", &Activity::new());
     match connect(&socket, &binding).await {
         Ok(agent) => splice(agent, offered.accept(idle), Ahead::default(), &Traffic::default()).await,
         Err(error) => tracing::warn!(host = %host.original_host, %error, "the agent could not be forwarded"),

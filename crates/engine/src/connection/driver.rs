@@ -397,7 +397,7 @@ impl Driver {
         };
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
         let now = Instant::now();
-        self.keepalive.heard(now);
+        self.keepalive.note_answer(now);
         self.metrics.heard();
         self.received += n as u64;
         self.heard = now;
@@ -518,7 +518,7 @@ impl Driver {
         if self.proto.is_exchanging_keys() {
             return keystrokes.stop(data);
         }
-        keystrokes.typed(data, self.proto.waiting(id), Instant::now())
+        keystrokes.hold_keys(data, self.proto.waiting(id), Instant::now())
     }
 
     /// Lets what was typed go, before something that comes behind it.
@@ -535,7 +535,7 @@ impl Driver {
     /// A channel has carried something.
     fn carried(&self, id: ChannelId) {
         if let Some(idle) = self.idle.get(&id) {
-            idle.carried(Instant::now());
+            idle.note_traffic(Instant::now());
         }
     }
 
@@ -546,7 +546,7 @@ impl Driver {
         let due: Vec<_> = self
             .idle
             .iter()
-            .filter_map(|(id, idle)| Some((*id, idle.reached(now)?)))
+            .filter_map(|(id, idle)| Some((*id, idle.reached_limit(now)?)))
             .collect();
         for (id, after) in due {
             self.idle.remove(&id);
@@ -561,7 +561,7 @@ impl Driver {
     /// Keeps time for a channel from now on, if its user wants that.
     fn keep_time(&mut self, id: ChannelId, port: &mut Port) {
         if let Some(idle) = port.terms.idle.take() {
-            idle.carried(Instant::now());
+            idle.note_traffic(Instant::now());
             self.idle.insert(id, idle);
         }
     }
@@ -606,7 +606,7 @@ impl Driver {
             self.io.asked();
         }
         if op.is_answered() {
-            self.keepalive.asked(Instant::now());
+            self.keepalive.note_question(Instant::now());
         }
         match op {
             Op::Open { kind, requests, port } => self.open(&kind, &requests, port),
@@ -687,7 +687,7 @@ impl Driver {
             Op::Rekey => self.proto.rekey(),
             Op::HostKeysLearned => self.learns_host_keys = false,
             Op::Doubt => self.metrics.doubted.cancel(),
-            Op::Awaited(awaited) => self.keepalive.awaited(awaited, Instant::now()),
+            Op::Awaited(awaited) => self.keepalive.change_waiting(awaited, Instant::now()),
             Op::Drain => self.draining = true,
             Op::Disconnect { why } => {
                 self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);
@@ -1003,7 +1003,7 @@ impl Driver {
             self.proto.write(id, data);
         }
         if self.proto.room(id) == 0 && self.full.insert(id) {
-            self.keepalive.awaited(true, Instant::now());
+            self.keepalive.change_waiting(true, Instant::now());
         }
     }
 
@@ -1023,7 +1023,7 @@ impl Driver {
             .full
             .extract_if(|id| !ports.contains_key(id) || proto.room(*id) > 0)
         {
-            self.keepalive.awaited(false, Instant::now());
+            self.keepalive.change_waiting(false, Instant::now());
         }
         for (id, reply) in self.rooms.extract_if(.., |(id, reply)| {
             reply.is_closed() || !ports.contains_key(id) || proto.room(*id) > 0

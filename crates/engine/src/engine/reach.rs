@@ -58,7 +58,7 @@ impl Engine {
     /// As [`Self::host`].
     pub async fn host_for_copies(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
-        let choice = tuned::remembered(self.memory(), &config);
+        let choice = tuned::recall(self.memory(), &config);
         let best = match &choice {
             Some(choice) => tuned::apply(choice, config.clone(), request),
             None => config.clone(),

@@ -184,7 +184,7 @@ fn create_socket(path: &Path, mask: u32) -> io::Result<Listener> {
     let mode = 0o777 & !mask;
     rustix::fs::fchmod(socket.as_fd(), Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, &address)?;
-    let file = SocketFile::of(path)?;
+    let file = SocketFile::read(path)?;
     // The umask may have taken away what the mask grants.
     if file.mode & 0o777 != mode {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
@@ -202,7 +202,7 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn read(path: &Path) -> io::Result<Self> {
         let found = path.symlink_metadata()?;
         Ok(Self {
             path: path.to_owned(),

@@ -208,7 +208,7 @@ impl RemoteListener {
     }
 
     /// Waits for the end of the connection, and with it of the listening.
-    pub async fn ended(&self) -> Error {
+    pub async fn wait_for_end(&self) -> Error {
         self.connection.ended().await
     }
 
@@ -324,8 +324,8 @@ impl Request {
                     .global(GlobalRequest::StreamlocalForward { path: path.clone() })
                     .await?;
                 granted.map_or_else(
-                    || Err(refused(connection, path.clone())),
-                    |_| Ok(listening.granted()),
+                    || Err(refusal(connection, path.clone())),
+                    |_| Ok(listening.grant()),
                 )
             }
             Self::Tcp {
@@ -347,12 +347,11 @@ impl Request {
                     }
                     let listening = Listening::new(incoming, key, address(*port));
                     let granted = connection.global(request).await?;
-                    return granted
-                        .map_or_else(|| Err(refused(connection, what)), |_| Ok(listening.granted()));
+                    return granted.map_or_else(|| Err(refusal(connection, what)), |_| Ok(listening.grant()));
                 }
                 let unsettled = incoming.expect_port();
                 let Some(granted) = connection.global(request).await? else {
-                    return Err(refused(connection, what));
+                    return Err(refusal(connection, what));
                 };
                 // RFC 4254 section 7.1: the answer carries the port.
                 let port = granted
@@ -368,7 +367,7 @@ impl Request {
                 let key = ListenKey::Tcp(name.clone(), port);
                 incoming.listen(key.clone(), handler);
                 drop(unsettled);
-                Ok(Listening::new(incoming, key, address(chosen)).granted())
+                Ok(Listening::new(incoming, key, address(chosen)).grant())
             }
         }
     }
@@ -383,7 +382,7 @@ fn server_name(host: Option<&str>) -> &str {
     }
 }
 
-fn refused(connection: &Connection, place: String) -> Error {
+fn refusal(connection: &Connection, place: String) -> Error {
     Error::Refused {
         host: connection.host().original_host.clone(),
         what: ServerRequest::Listen(place),
@@ -411,7 +410,7 @@ impl Listening {
         }
     }
 
-    fn granted(mut self) -> Self {
+    fn grant(mut self) -> Self {
         self.granted = true;
         self.incoming.granted(&self.key);
         self
@@ -462,7 +461,7 @@ struct Carrier {
 
 impl Carrier {
     fn accept(&self, offered: Offered) -> ChannelStream {
-        offered.accept(Idle::of(&self.config, self.kind, &self.activity))
+        offered.accept(Idle::for_channel(&self.config, self.kind, &self.activity))
     }
 
     /// Tells of a client before anything is done for it.

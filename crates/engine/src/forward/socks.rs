@@ -100,11 +100,11 @@ fn handle_v4(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
             command,
         });
     }
-    let Some((_user, behind)) = terminated(&input[8..])? else {
+    let Some((_user, behind)) = split_at_zero(&input[8..])? else {
         return Ok(None);
     };
     let (host, behind) = match [a, b, c, d] {
-        [0, 0, 0, last] if last != 0 => match terminated(behind)? {
+        [0, 0, 0, last] if last != 0 => match split_at_zero(behind)? {
             None => return Ok(None),
             Some((host, behind)) => (name(Version::V4, host)?, behind),
         },
@@ -123,7 +123,7 @@ fn handle_v4(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
 type Split<'a> = (&'a [u8], &'a [u8]);
 
 /// The bytes in front of the first zero, and those behind it; `None` if it has not come yet.
-fn terminated(input: &[u8]) -> Result<Option<Split<'_>>, SocksError> {
+fn split_at_zero(input: &[u8]) -> Result<Option<Split<'_>>, SocksError> {
     match input.iter().take(MAX_NAME + 1).position(|byte| *byte == 0) {
         Some(end) => Ok(Some((&input[..end], &input[end + 1..]))),
         None if input.len() > MAX_NAME => Err(SocksError::TooLong),

@@ -90,7 +90,7 @@ impl HostFacts {
         self
     }
 
-    pub(super) fn bound(&mut self) {
+    pub(super) fn limit_sizes(&mut self) {
         for text in [&mut self.banner, &mut self.kex_first, &mut self.host_key_first]
             .into_iter()
             .flatten()

@@ -15,12 +15,12 @@ pub(crate) const MOST_STREAMS: usize = 16;
 pub(crate) const SMALLEST_REQUEST: u32 = 1024;
 
 /// Returns the choice that host memory holds for a host.
-pub fn remembered(memory: &Memory, config: &HostConfig) -> Option<Choice> {
-    of(&memory.facts(&HostId::of(config))?)
+pub fn recall(memory: &Memory, config: &HostConfig) -> Option<Choice> {
+    from_facts(&memory.facts(&HostId::of(config))?)
 }
 
 /// Returns the choice among the facts about a host.
-pub fn of(facts: &HostFacts) -> Option<Choice> {
+pub fn from_facts(facts: &HostFacts) -> Option<Choice> {
     let choice: Choice = serde_json::from_str(facts.tuning.as_ref()?)
         .inspect_err(|error| tracing::debug!("what tuning found cannot be read: {error}"))
         .ok()?;
@@ -64,23 +64,23 @@ mod tests {
     fn what_is_remembered_comes_back_within_bounds() {
         let memory = Memory::in_memory();
         let config = HostConfig::explicit("db1.example", 22, "me").unwrap();
-        assert_eq!(remembered(&memory, &config), None);
+        assert_eq!(recall(&memory, &config), None);
         let mut choice = Choice {
             cipher: "aes256-ctr".into(),
             streams_up: Some(3),
             ..Choice::default()
         };
         remember(Some(&choice), &memory, &config);
-        assert_eq!(remembered(&memory, &config).as_ref(), Some(&choice));
+        assert_eq!(recall(&memory, &config).as_ref(), Some(&choice));
         choice.streams_up = Some(1_000_000);
         choice.request_size = Some(0);
         remember(Some(&choice), &memory, &config);
-        let bounded = remembered(&memory, &config).unwrap();
+        let bounded = recall(&memory, &config).unwrap();
         assert_eq!(
             (bounded.streams_up, bounded.request_size),
             (Some(MOST_STREAMS), Some(SMALLEST_REQUEST))
         );
         remember(None, &memory, &config);
-        assert_eq!(remembered(&memory, &config), None);
+        assert_eq!(recall(&memory, &config), None);
     }
 }

@@ -19,7 +19,7 @@ use crate::config::{ConfigError, World, control_paths};
 pub fn find_masters(world: &World, config_file: Option<&OsStr>) -> Result<Vec<Master>, ConfigError> {
     let mut masters: Vec<Master> = Vec::new();
     for path in control_paths(world, config_file)? {
-        for master in Template::of(&path).masters() {
+        for master in Template::parse(&path).masters() {
             if masters.iter().all(|known| known.path != master.path) {
                 masters.push(master);
             }
@@ -35,7 +35,7 @@ struct Template {
 }
 
 impl Template {
-    fn of(path: &str) -> Self {
+    fn parse(path: &str) -> Self {
         let (mut glob, mut expression) = (String::new(), "^".to_owned());
         let mut has_host = false;
         let mut characters = path.chars();
@@ -99,7 +99,7 @@ mod tests {
         let _sockets =
             ["me@web1:22", "me@web2:2222", "no-port"].map(|name| UnixListener::bind(at(name)).unwrap());
         std::fs::write(at("me@file:22"), "").unwrap();
-        let template = Template::of(&format!("{}/%r@%h:%p", directory.path().display()));
+        let template = Template::parse(&format!("{}/%r@%h:%p", directory.path().display()));
         let mut found = template.masters();
         found.sort_by(|a, b| a.path.cmp(&b.path));
         let found: Vec<_> = found
@@ -107,15 +107,15 @@ mod tests {
             .map(|master| master.host.as_deref().unwrap())
             .collect();
         assert_eq!(found, ["web1", "web2"]);
-        let hashed = Template::of(&format!("{}/%C", directory.path().display())).masters();
+        let hashed = Template::parse(&format!("{}/%C", directory.path().display())).masters();
         assert_eq!(hashed, []);
-        let fixed = Template::of(&at("no-port").display().to_string()).masters();
-        assert_eq!(fixed, [Master::at(at("no-port"))]);
+        let fixed = Template::parse(&at("no-port").display().to_string()).masters();
+        assert_eq!(fixed, [Master::at_path(at("no-port"))]);
     }
 
     #[test]
     fn what_looks_like_a_wildcard_is_none() {
-        let template = Template::of("/a[1]*?/100%%/%n");
+        let template = Template::parse("/a[1]*?/100%%/%n");
         assert_eq!(template.glob, "/a[[]1[]][*][?]/100%/*");
         assert!(
             Regex::new(&template.expression)

@@ -177,11 +177,11 @@ impl Lane {
         loop {
             while flight.len() < depth && clock.goes_on() {
                 flight.push(file.read_call(next % places * size, size as usize)?);
-                clock.asked(size);
+                clock.note_asked(size);
                 next += 1;
             }
             match flight.next().await.transpose()? {
-                Some(Reply::Data(data)) => clock.moved(data.len() as u64),
+                Some(Reply::Data(data)) => clock.note_moved(data.len() as u64),
                 Some(_) => {}
                 None => return Ok(clock.stop()),
             }
@@ -197,7 +197,7 @@ impl Lane {
         span: u64,
     ) -> Result<Moved, Error> {
         let Shape { size, depth } = shape;
-        let sample = self.samples.of(compressible);
+        let sample = self.samples.sample(compressible);
         let size = (size as usize).min(sample.len());
         let places = (span / size as u64).max(1);
         let mut clock = Clock::start(slot, self.rtt);
@@ -208,11 +208,11 @@ impl Lane {
                 let data = slice(sample, next, size);
                 let call = file.write_call(next % places * size as u64, data)?;
                 flight.push(async move { call.await.map(|_| size as u64) });
-                clock.asked(size as u64);
+                clock.note_asked(size as u64);
                 next += 1;
             }
             match flight.next().await.transpose()? {
-                Some(bytes) => clock.moved(bytes),
+                Some(bytes) => clock.note_moved(bytes),
                 None => return Ok(clock.stop()),
             }
         }
@@ -259,11 +259,11 @@ impl Clock {
         self.asked == 0 || (self.asked < self.slot.bytes && self.begun.elapsed() < self.slot.time)
     }
 
-    fn asked(&mut self, bytes: u64) {
+    fn note_asked(&mut self, bytes: u64) {
         self.asked += bytes;
     }
 
-    fn moved(&mut self, bytes: u64) {
+    fn note_moved(&mut self, bytes: u64) {
         self.last = Instant::now();
         self.bytes += bytes;
     }

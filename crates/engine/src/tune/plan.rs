@@ -83,7 +83,7 @@ const FEWEST: f64 = 128e3;
 
 impl Budget {
     /// What is left for a stage, of time and bytes, when so much is spent.
-    pub(super) fn left(&self, stage: Stage, elapsed: Duration, moved: u64) -> Slot {
+    pub(super) fn remaining(&self, stage: Stage, elapsed: Duration, moved: u64) -> Slot {
         let mut order = Stage::order(self.rtt).into_iter();
         let end = order.find(|(each, _)| *each == stage).map_or(1.0, |(_, end)| end);
         Slot {
@@ -253,10 +253,10 @@ mod tests {
             bytes: 1000,
             rtt: Duration::ZERO,
         };
-        let left = budget.left(Stage::Ciphers, 2 * MS, 10);
+        let left = budget.remaining(Stage::Ciphers, 2 * MS, 10);
         assert_eq!((left.time, left.bytes), (22 * MS, 230));
-        assert_eq!(budget.left(Stage::Link, 50 * MS, 999).time, Duration::ZERO);
-        assert_eq!(budget.left(Stage::Link, 50 * MS, 999).bytes, 0);
+        assert_eq!(budget.remaining(Stage::Link, 50 * MS, 999).time, Duration::ZERO);
+        assert_eq!(budget.remaining(Stage::Link, 50 * MS, 999).bytes, 0);
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Samples {
         }
     }
 
-    pub(super) fn of(&self, compressible: bool) -> &Bytes {
+    pub(super) fn sample(&self, compressible: bool) -> &Bytes {
         if compressible { &self.text } else { &self.random }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     /// The length after zlib at its usual level, which sshd uses.
-    fn compressed(data: &[u8]) -> usize {
+    fn compressed_length(data: &[u8]) -> usize {
         let mut out = Vec::with_capacity(data.len() * 2);
         flate2::Compress::new(flate2::Compression::new(6), true)
             .compress_vec(data, &mut out, flate2::FlushCompress::Finish)
@@ -102,8 +102,8 @@ mod tests {
     fn one_sample_compresses_as_logs_do_and_the_other_does_not() {
         let samples = Samples::new();
         assert_eq!((samples.text.len(), samples.random.len()), (LENGTH, LENGTH));
-        let ratio = LENGTH as f64 / compressed(&samples.text) as f64;
+        let ratio = LENGTH as f64 / compressed_length(&samples.text) as f64;
         assert!((3.0..8.0).contains(&ratio), "{ratio}");
-        assert!(compressed(&samples.random) > LENGTH);
+        assert!(compressed_length(&samples.random) > LENGTH);
     }
 }

@@ -342,7 +342,7 @@ fn backup(directory: Option<&str>, suffix: &str) -> Option<Backup> {
 
 /// The names below a directory with what is in the files, sorted.
 fn contents(root: &Path) -> Vec<String> {
-    fn below(root: &Path, directory: &Path, found: &mut Vec<String>) {
+    fn list_below(root: &Path, directory: &Path, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let name = path.strip_prefix(root).unwrap().display().to_string();
@@ -352,7 +352,7 @@ fn contents(root: &Path) -> Vec<String> {
                     std::fs::read_link(&path).unwrap().display()
                 ));
             } else if path.is_dir() {
-                below(root, &path, found);
+                list_below(root, &path, found);
             } else {
                 let content = std::fs::read(&path).unwrap();
                 let begin = content.iter().take(8).map(|byte| char::from(*byte));
@@ -361,7 +361,7 @@ fn contents(root: &Path) -> Vec<String> {
         }
     }
     let mut found = Vec::new();
-    below(root, root, &mut found);
+    list_below(root, root, &mut found);
     found.sort();
     found
 }

@@ -526,7 +526,7 @@ async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
 }
 
 /// What becomes of texts with NULs, and of modes that stop in the middle.
-async fn malformed(host: &trunkline::Host) -> Vec<Error> {
+async fn send_malformed(host: &trunkline::Host) -> Vec<Error> {
     let terminal = |term: &str, modes: &[u8]| Pty {
         term: term.into(),
         size: TerminalSize::default(),
@@ -552,7 +552,7 @@ async fn malformed(host: &trunkline::Host) -> Vec<Error> {
     refused
 }
 
-fn padded(len: usize) -> Command {
+fn padded_command(len: usize) -> Command {
     Command::exec(format!("true {}", " ".repeat(len - 5)))
 }
 
@@ -574,7 +574,7 @@ async fn what_a_server_would_end_the_connection_for_is_not_sent() {
     let mut refused = Vec::new();
     // On a session that was opened ahead, and on one that was not.
     for _ in 0..3 {
-        refused.push((LONGEST, host.run(&padded(LONGEST + 1)).await.unwrap_err()));
+        refused.push((LONGEST, host.run(&padded_command(LONGEST + 1)).await.unwrap_err()));
     }
     let variable = Command::exec("true").env("LC_X", " ".repeat(LONGEST));
     refused.push((LONGEST, host.run(&variable).await.unwrap_err()));
@@ -585,13 +585,13 @@ async fn what_a_server_would_end_the_connection_for_is_not_sent() {
         let limit = format!("this server takes at most {longest}");
         assert!(error.to_string().contains(&limit), "{error}");
     }
-    for error in malformed(&host).await {
+    for error in send_malformed(&host).await {
         is("malformed", &error, ErrorKind::Configuration, DidNotStart);
         let says = "for which servers end the connection";
         assert!(error.to_string().contains(says), "{error}");
     }
     // A shell may find it too long; the connection carries it.
-    host.run(&padded(LONGEST)).await.unwrap();
+    host.run(&padded_command(LONGEST)).await.unwrap();
     echoes(bystander).await;
 }
 
@@ -601,19 +601,19 @@ async fn how_long_a_command_may_be_is_found_out_on_a_connection_of_its_own() {
     let host = crate::site::Site::at(&dropbear.ssh_config(), dropbear.alias()).await;
     let mut bystander = host.start(&Command::exec("cat")).await.unwrap();
     bystander.started().await.unwrap();
-    let error = host.run(&padded(20_000)).await.unwrap_err();
+    let error = host.run(&padded_command(20_000)).await.unwrap_err();
     is("found out", &error, ErrorKind::Network, MayHaveStarted);
     let says = "when it was sent 20000 bytes, and may take no command so long";
     assert!(error.to_string().contains(says), "{error}");
     for length in [20_000, 100_000] {
-        let error = host.run(&padded(length)).await.unwrap_err();
+        let error = host.run(&padded_command(length)).await.unwrap_err();
         is("known", &error, ErrorKind::Configuration, DidNotStart);
         let says = format!("the command has {length} bytes, and this server takes at most 19999");
         assert!(error.to_string().contains(&says), "{error}");
     }
     // Its MAX_CMD_LEN.
-    host.run(&padded(9000)).await.unwrap();
-    host.run(&padded(8500)).await.unwrap();
+    host.run(&padded_command(9000)).await.unwrap();
+    host.run(&padded_command(8500)).await.unwrap();
     echoes(bystander).await;
 }
 

@@ -23,7 +23,7 @@ fn payload() -> Vec<u8> {
 }
 
 /// A server, and a host of a new engine that reaches it.
-async fn connected(options: &[&str]) -> (Sshd, Host) {
+async fn connect(options: &[&str]) -> (Sshd, Host) {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), options).await;
@@ -31,7 +31,7 @@ async fn connected(options: &[&str]) -> (Sshd, Host) {
 }
 
 /// The same, through a relay.
-async fn relayed() -> (Sshd, Relay, Engine, Host) {
+async fn connect_through_relay() -> (Sshd, Relay, Engine, Host) {
     let sshd = Sshd::start_default().unwrap();
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
@@ -143,7 +143,7 @@ async fn event(events: &mut trunkline::ForwardEvents) -> ForwardEvent {
 }
 
 /// Waits until `done`; for what no event tells.
-async fn until(what: &str, mut done: impl FnMut() -> bool) {
+async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let waiting = async {
         while !done() {
             tokio::task::yield_now().await;
@@ -158,10 +158,10 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_local_port_leads_to_a_port_of_the_server() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let handle = local(&host, tcp(0), to_port(echo_port().await)).await;
     carries_everything(client(&handle).await).await;
-    until("the client is counted as served", || handle.counters().open == 0).await;
+    wait_until("the client is counted as served", || handle.counters().open == 0).await;
     let counters = handle.counters();
     assert_eq!((counters.accepted, counters.refused), (1, 0));
     assert_eq!(
@@ -172,7 +172,7 @@ async fn a_local_port_leads_to_a_port_of_the_server() {
 
 #[tokio::test]
 async fn a_local_socket_leads_to_a_socket_of_the_server() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let directory = tempfile::tempdir().unwrap();
     let (near, far) = (directory.path().join("near"), directory.path().join("far"));
     echo_socket(&far);
@@ -188,7 +188,7 @@ async fn a_local_socket_leads_to_a_socket_of_the_server() {
 
 #[tokio::test]
 async fn a_port_without_an_address_is_loopback_in_both_families() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let handle = local(&host, any_port(), to_port(echo_port().await)).await;
     let port = handle.port().unwrap();
     let listening = handle.listening();
@@ -204,7 +204,7 @@ async fn a_port_without_an_address_is_loopback_in_both_families() {
 
 #[tokio::test]
 async fn a_port_in_use_is_named() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = host
@@ -220,7 +220,7 @@ async fn a_port_in_use_is_named() {
 
 #[tokio::test]
 async fn each_direction_ends_by_itself() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = target.local_addr().unwrap().port();
     let handle = local(&host, tcp(0), to_port(port)).await;
@@ -254,7 +254,7 @@ async fn each_direction_ends_by_itself() {
 
 #[tokio::test]
 async fn a_refused_target_costs_one_client_only() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let directory = tempfile::tempdir().unwrap();
     let far = directory.path().join("far");
     let handle = local(&host, tcp(0), ForwardTarget::Socket(far.clone())).await;
@@ -274,7 +274,7 @@ async fn a_refused_target_costs_one_client_only() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_holds_up_nobody_else() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let handle = local(&host, tcp(0), to_port(echo_port().await)).await;
     let mut stalled = client(&handle).await;
     // Until everything between here and the target is full.
@@ -297,7 +297,7 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
 
 #[tokio::test]
 async fn what_is_cut_off_does_not_look_complete() {
-    let (_sshd, relay, _engine, host) = relayed().await;
+    let (_sshd, relay, _engine, host) = connect_through_relay().await;
     let handle = local(&host, tcp(0), to_port(echo_port().await)).await;
     let mut stream = client(&handle).await;
     stream.write_all(b"part").await.unwrap();
@@ -314,7 +314,7 @@ async fn what_is_cut_off_does_not_look_complete() {
 
 #[tokio::test]
 async fn closing_ends_the_listening_and_aborting_ends_all() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     // Once it is closed nobody else is given it.
     let port = free_port();
     let target = to_port(echo_port().await);
@@ -380,7 +380,7 @@ async fn socks(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), version: &Soc
 
 #[tokio::test]
 async fn socks_clients_of_every_version_get_where_they_ask() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let handle = host.forward_dynamic(&tcp(0)).await.unwrap();
     let port = echo_port().await;
     for (version, granted) in [(Socks::V4, 90), (Socks::V4a, 90), (Socks::V5Name, 0)] {
@@ -395,7 +395,7 @@ async fn socks_clients_of_every_version_get_where_they_ask() {
 
 #[tokio::test]
 async fn a_socks_client_is_told_of_a_refused_target() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let handle = host.forward_dynamic(&tcp(0)).await.unwrap();
     let free = free_port();
     assert_eq!(
@@ -416,7 +416,7 @@ async fn a_socks_client_is_told_of_a_refused_target() {
 
 #[tokio::test]
 async fn a_port_of_the_server_leads_here() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let port = echo_port().await;
     for name in [
         None,
@@ -453,7 +453,7 @@ async fn a_port_of_the_server_leads_here() {
 
 #[tokio::test]
 async fn a_socket_of_the_server_leads_to_a_socket_here() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let directory = tempfile::tempdir().unwrap();
     let (near, far) = (directory.path().join("near"), directory.path().join("far"));
     echo_socket(&near);
@@ -465,7 +465,7 @@ async fn a_socket_of_the_server_leads_to_a_socket_here() {
 async fn a_socks_port_of_the_server_goes_where_it_is_permitted() {
     let allowed = echo_port().await;
     let other = echo_port().await;
-    let (_sshd, host) = connected(&[&format!("PermitRemoteOpen=127.0.0.1:{allowed}")]).await;
+    let (_sshd, host) = connect(&[&format!("PermitRemoteOpen=127.0.0.1:{allowed}")]).await;
     let handle = remote(&host, any_port(), ForwardTarget::Socks).await;
     let mut stream = client(&handle).await;
     assert_eq!(socks(&mut stream, &Socks::V5Address, other).await, 2);
@@ -495,7 +495,7 @@ async fn what_a_socks_port_permits_is_said_by_the_command_that_brought_it() {
 
 #[tokio::test]
 async fn a_refused_target_here_closes_the_client_there() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let free = free_port();
     let handle = remote(&host, any_port(), to_port(free)).await;
     let mut events = handle.events();
@@ -513,7 +513,7 @@ async fn a_refused_target_here_closes_the_client_there() {
 
 #[tokio::test]
 async fn a_port_in_use_on_the_server_is_named() {
-    let (_sshd, host) = connected(&[]).await;
+    let (_sshd, host) = connect(&[]).await;
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = host
@@ -541,7 +541,7 @@ async fn a_port_in_use_on_the_server_is_named() {
 
 #[tokio::test]
 async fn a_remote_forwarding_outlives_its_connection() {
-    let (_sshd, relay, _engine, host) = relayed().await;
+    let (_sshd, relay, _engine, host) = connect_through_relay().await;
     let handle = remote(&host, any_port(), to_port(echo_port().await)).await;
     let mut events = handle.events();
     for _ in 0..2 {
@@ -865,7 +865,7 @@ async fn everybody_who_shares_an_unverified_connection_is_told_once() {
 
 #[tokio::test]
 async fn of_two_who_ask_for_a_port_at_once_each_is_told_what_the_server_says() {
-    let (sshd, host) = connected(&[]).await;
+    let (sshd, host) = connect(&[]).await;
     host.warm().await.unwrap();
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let wanted = forward(tcp(other.local_addr().unwrap().port()), to_port(1));

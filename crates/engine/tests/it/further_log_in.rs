@@ -153,7 +153,7 @@ impl Answers {
         })
     }
 
-    fn asked(&self) -> usize {
+    fn count(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
 }
@@ -189,7 +189,7 @@ fn with_password(sessions: usize) -> Sshd {
 }
 
 /// An engine, and its host for a server as somebody asks for it.
-async fn wanted(sshd: &Sshd, interaction: &Interaction) -> (Engine, Request, Host) {
+async fn prepare(sshd: &Sshd, interaction: &Interaction) -> (Engine, Request, Host) {
     let (engine, request) = (engine(), request(&sshd.ssh_config(), sshd.alias(), &[]));
     let host = engine.host_for(&request, interaction).await.unwrap();
     (engine, request, host)
@@ -226,9 +226,9 @@ async fn make_use(engine: &Engine, host: &Host, request: &Request, interaction: 
 async fn nobody_is_asked_for_a_password_again_for_a_further_connection() {
     let sshd = with_password(3);
     let (asks, interaction) = asking("secret", true);
-    let (engine, request, host) = wanted(&sshd, &interaction).await;
+    let (engine, request, host) = prepare(&sshd, &interaction).await;
     make_use(&engine, &host, &request, &interaction).await;
-    assert_eq!((asks.asked(), sshd.connections()), (1, 1));
+    assert_eq!((asks.count(), sshd.connections()), (1, 1));
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn nobody_is_asked_for_a_passphrase_again_for_a_further_connection() {
     let request = request(&sshd.ssh_config(), sshd.alias(), &[&identity, "BatchMode=no"]);
     let host = engine.host_for(&request, &interaction).await.unwrap();
     make_use(&engine, &host, &request, &interaction).await;
-    assert_eq!((asks.asked(), sshd.authentications()), (1, 1));
+    assert_eq!((asks.count(), sshd.authentications()), (1, 1));
 }
 
 #[tokio::test]
@@ -287,11 +287,11 @@ async fn an_agent_that_asks_is_asked_once_for_a_connection_and_never_for_a_key_i
 async fn a_program_that_has_its_answers_at_hand_gives_them_to_further_connections() {
     let sshd = with_password(1);
     let (asks, interaction) = asking("secret", false);
-    let (_engine, _, host) = wanted(&sshd, &interaction).await;
+    let (_engine, _, host) = prepare(&sshd, &interaction).await;
     let first = running(&host, "cat").await;
     echo(&host, "beside").await;
     finish(first).await;
-    assert_eq!((asks.asked(), sshd.authentications()), (2, 2));
+    assert_eq!((asks.count(), sshd.authentications()), (2, 2));
 }
 
 #[tokio::test]
@@ -302,7 +302,7 @@ async fn nobody_is_asked_for_a_further_connection_whose_log_in_has_become_a_ques
         .start()
         .unwrap();
     let (asks, interaction) = asking("secret", true);
-    let (_engine, _, host) = wanted(&sshd, &interaction).await;
+    let (_engine, _, host) = prepare(&sshd, &interaction).await;
     let first = running(&host, "cat").await;
     shut(&sshd);
     let second = echo_beside(&host, "second");
@@ -311,7 +311,7 @@ async fn nobody_is_asked_for_a_further_connection_whose_log_in_has_become_a_ques
         .unwrap();
     finish(first).await;
     second.await.unwrap();
-    assert_eq!((asks.asked(), sshd.authentications()), (0, 1));
+    assert_eq!((asks.count(), sshd.authentications()), (0, 1));
 }
 
 #[tokio::test]
@@ -320,7 +320,7 @@ async fn who_waits_for_a_session_is_told_so_until_there_is_one() {
     let (show, mut shown) = mpsc::unbounded_channel();
     let interaction = Interaction::new(Answers::new("secret", true), |_| {});
     let waits = interaction.showing(move |waiting| show.send(waiting.cloned()).unwrap());
-    let (_engine, _, host) = wanted(&sshd, &waits).await;
+    let (_engine, _, host) = prepare(&sshd, &waits).await;
     let first = running(&host, "cat").await;
     let second = echo_beside(&host, "second");
     let told = shown.recv().await.unwrap();
@@ -381,7 +381,7 @@ async fn a_password_that_works_once_is_enough() {
         asked: AtomicUsize::new(0),
         password: "once".into(),
     });
-    let (_engine, _, host) = wanted(&sshd, &Interaction::new(asks, |_| {})).await;
+    let (_engine, _, host) = prepare(&sshd, &Interaction::new(asks, |_| {})).await;
     // All at once and cold: nothing else is tried before the first log-in has come to its end.
     echo_all(&host, 15).await;
     assert_eq!(sshd.authentications(), 1);

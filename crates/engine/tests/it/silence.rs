@@ -19,7 +19,7 @@ fn asking(probe_limit: Duration) -> Engine {
 }
 
 /// Waits until a session is open ahead, in which a command would leave at once.
-async fn ahead(host: &Host) {
+async fn wait_for_spare(host: &Host) {
     host.run(&Command::exec("true")).await.unwrap();
     while host.lanes().iter().all(|lane| lane.report.spares == 0) {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -41,7 +41,7 @@ async fn a_command_is_not_risked_on_a_connection_that_has_been_forgotten() {
     let sshd = Sshd::start_default().unwrap();
     let engine = asking(Duration::from_secs(1));
     let host = host_of(&engine, &sshd).await;
-    ahead(&host).await;
+    wait_for_spare(&host).await;
     let (command, ran) = counting(&sshd);
     // It answers nothing, and nobody says so: as behind a firewall that has forgotten the connection.
     sshd.freeze_connections();
@@ -59,7 +59,7 @@ async fn a_command_for_a_server_that_is_gone_when_it_is_asked_runs_on_the_next_c
     let sshd = Sshd::start_default().unwrap();
     let engine = asking(Duration::from_secs(120));
     let host = host_of(&engine, &sshd).await;
-    ahead(&host).await;
+    wait_for_spare(&host).await;
     let (command, ran) = counting(&sshd);
     sshd.freeze_connections();
     let session = host.start(&command);
@@ -81,12 +81,12 @@ async fn a_tunnel_and_a_remote_forwarding_leave_a_connection_that_is_gone() {
     let sshd = Sshd::start_default().unwrap();
     let engine = asking(Duration::from_secs(1));
     let host = host_of(&engine, &sshd).await;
-    ahead(&host).await;
+    wait_for_spare(&host).await;
     sshd.freeze_connections();
     let (address, port) = (sshd.addr().ip().to_string(), sshd.port());
     host.direct_tcpip(&address, port, ("127.0.0.1", 0)).await.unwrap();
     sshd.thaw_connections();
-    ahead(&host).await;
+    wait_for_spare(&host).await;
     sshd.freeze_connections();
     let listen = Listen::Tcp { host: None, port: 0 };
     let target = ForwardTarget::Tcp { host: address, port };
@@ -100,7 +100,7 @@ async fn a_server_that_answers_keeps_its_connection() {
     let engine = asking(Duration::from_secs(120));
     let host = host_of(&engine, &sshd).await;
     for _ in 0..3 {
-        ahead(&host).await;
+        wait_for_spare(&host).await;
     }
     assert_eq!(sshd.authentications(), 1);
 }

@@ -59,7 +59,7 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
     assert!(report.bytes < (256 << 20) + 16 * 16_000_000, "{}", report.bytes);
     assert!(is_empty(directory.path()));
     let config = engine.resolve(&request).await.unwrap();
-    assert_eq!(tune::remembered(engine.memory(), &config), None);
+    assert_eq!(tune::recall(engine.memory(), &config), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,7 +28,7 @@ impl Markers {
     }
 
     /// Nothing of it is there any more.
-    pub(crate) fn removed(&mut self, stream: &StreamId) {
+    pub(crate) fn forget(&mut self, stream: &StreamId) {
         self.0.remove(stream);
     }
 
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(markers.due(4609, 10, |_| true), [id("a"), id("a2"), id("b")]);
         assert_eq!(markers.due(4610, 10, mine), [id("a"), id("a2")]);
         assert_eq!(markers.due(4610, 10, |_| true), [id("a"), id("a2")]);
-        markers.removed(&id("a"));
+        markers.forget(&id("a"));
         markers.see(&id("a2"), Operation::Put, 4700);
         assert!(markers.due(9999, 10, |_| true).is_empty());
     }

@@ -29,7 +29,7 @@ impl OrderTerms for JobTerms {
 
     const KIND: Kind = Kind::Job;
 
-    fn bound(&mut self) {
+    fn limit_times(&mut self) {
         self.limit = self.limit.map(|limit| limit.min(LONGEST_TIME));
     }
 }

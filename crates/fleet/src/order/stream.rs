@@ -23,7 +23,7 @@ impl OrderTerms for StreamTerms {
 
     const KIND: Kind = Kind::Stream;
 
-    fn bound(&mut self) {
+    fn limit_times(&mut self) {
         let Resuming { first, longest, .. } = &mut self.resuming;
         *first = (*first).min(LONGEST_TIME);
         *longest = (*longest).min(LONGEST_TIME);
@@ -45,7 +45,7 @@ impl StreamOrder {
     }
 
     /// Returns the reason why a node does not run a host, if there is one.
-    pub(crate) fn refused(
+    pub(crate) fn reason_to_refuse(
         &self,
         allowed: &Allowed,
         node: &str,
@@ -126,7 +126,7 @@ mod tests {
                 allow: vec![rule(subjects)],
                 cancel: Vec::new(),
             };
-            order(subject).refused(&Ok(Arc::new(list)), "n", "trunkline", &host("a.eu"))
+            order(subject).reason_to_refuse(&Ok(Arc::new(list)), "n", "trunkline", &host("a.eu"))
         };
         assert_eq!(refused(&["logs.*"], None), None);
         assert_eq!(refused(&["logs.*"], Some("logs.{host}")), None);

@@ -231,7 +231,7 @@ pub enum Exit {
 
 impl Exit {
     /// That of a host of which NATS has what no node has written.
-    pub(crate) fn tampered() -> Self {
+    pub(crate) fn tampered_exit() -> Self {
         Self::Failed {
             kind: ErrorKind::Peer,
             message: "what NATS has of its result cannot be read: somebody has overwritten it".into(),

@@ -52,7 +52,7 @@ pub struct PlannedHost {
 pub(super) struct Job {
     /// `None` before it was read.
     pub(super) plan: Option<Plan>,
-    /// Hosts that are not settled. With [`Self::unclaimed`] and [`Self::claimed`] it says at once what would otherwise be looked
+    /// Hosts that are not settled. With [`Self::unclaimed`] and [`Self::claimed_hosts`] it says at once what would otherwise be looked
     /// for among all hosts, each time that something happens to one of them.
     unsettled: BTreeSet<u32>,
     /// Those of them that nobody has claimed, by where they belong.
@@ -78,7 +78,7 @@ impl Job {
         }
     }
 
-    pub(super) fn planned(&mut self, plan: Plan) {
+    pub(super) fn set_plan(&mut self, plan: Plan) {
         let hosts = plan.hosts.len();
         self.has_refused = plan.hosts.iter().any(|host| host.refused.is_some());
         self.plan = Some(plan);
@@ -119,7 +119,7 @@ impl Job {
     }
 
     /// The hosts that somebody has claimed and that are not settled.
-    pub(super) fn claimed(&self) -> Vec<u32> {
+    pub(super) fn claimed_hosts(&self) -> Vec<u32> {
         self.claimed.iter().copied().collect()
     }
 
@@ -129,7 +129,7 @@ impl Job {
     }
 
     /// Takes a new judgement of the hosts that may start.
-    pub(super) fn judged(&mut self, refused: Vec<Option<String>>) {
+    pub(super) fn apply_judgement(&mut self, refused: Vec<Option<String>>) {
         self.has_refused = refused.iter().any(Option::is_some);
         let hosts = self.plan.iter_mut().flat_map(|plan| &mut plan.hosts);
         for (host, refused) in hosts.zip(refused) {
@@ -177,7 +177,7 @@ impl Job {
     }
 
     /// Returns the number of hosts that may start, and the reason why no more are to, if there is one.
-    pub(super) fn released(&self) -> (u32, Option<&str>) {
+    pub(super) fn released_hosts(&self) -> (u32, Option<&str>) {
         match (&self.gate, &self.plan) {
             (Some((_, gate)), _) => (gate.released, gate.stop.as_deref()),
             (None, Some(plan)) => (plan.first(), None),
@@ -188,7 +188,7 @@ impl Job {
     /// The gate as it should be by now, where that differs from what it is. It only ever opens, and stops for good.
     pub(super) fn due_gate(&self) -> Option<Gate> {
         let plan = self.plan.as_ref()?;
-        let (released, stop) = self.released();
+        let (released, stop) = self.released_hosts();
         if stop.is_some() {
             return None;
         }
@@ -252,7 +252,7 @@ mod tests {
         let unit = Unit { site: None, shard: 0 };
         let host = PlannedHost { unit, refused: None };
         let mut job = Job::default();
-        job.planned(Plan {
+        job.set_plan(Plan {
             hosts: vec![host; hosts],
             limits,
         });
@@ -285,7 +285,7 @@ mod tests {
                 ..Limits::default()
             },
         );
-        assert_eq!(job.released(), (2, None));
+        assert_eq!(job.released_hosts(), (2, None));
         assert_eq!(job.due_gate(), None);
         end(&mut job, 1, 0);
         let gate = job.due_gate().unwrap();
@@ -305,7 +305,7 @@ mod tests {
                 ..Limits::default()
             },
         );
-        assert_eq!(job.released(), (2, None));
+        assert_eq!(job.released_hosts(), (2, None));
         end(&mut job, 0, 0);
         assert_eq!(job.due_gate(), None);
         end(&mut job, 1, 0);

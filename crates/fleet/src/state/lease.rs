@@ -110,8 +110,8 @@ impl LeaseState {
 
     /// The key is gone. The bucket drops what is old; whether it is one that has twice in a row forgotten what it had just
     /// acknowledged. Once is not enough: a server that has just become the leader can be behind for a moment.
-    pub fn vanished(&mut self, now: Time) -> bool {
-        let losses = self.losses + u32::from(self.held(now).is_some());
+    pub fn note_vanished(&mut self, now: Time) -> bool {
+        let losses = self.losses + u32::from(self.held_revision(now).is_some());
         *self = Self {
             losses,
             ..Self::new(self.terms)
@@ -120,7 +120,7 @@ impl LeaseState {
     }
 
     /// A write has been sent.
-    pub fn sent(&mut self, now: Time) {
+    pub fn note_sent(&mut self, now: Time) {
         self.in_flight = true;
         self.unresolved.get_or_insert(now);
         if let Some(held) = &mut self.held {
@@ -129,7 +129,7 @@ impl LeaseState {
     }
 
     /// The write that was sent then is done.
-    pub fn written(&mut self, now: Time, sent: Time, revision: u64, me: &Holder) {
+    pub fn note_written(&mut self, now: Time, sent: Time, revision: u64, me: &Holder) {
         self.in_flight = false;
         self.unresolved = None;
         if self.seen.as_ref().is_some_and(|seen| seen.revision > revision) {
@@ -148,12 +148,12 @@ impl LeaseState {
     }
 
     /// The write was refused: something else stands there, which is told separately.
-    pub fn refused(&mut self) {
+    pub fn note_refused(&mut self) {
         self.in_flight = false;
     }
 
     /// Nobody knows what became of the write.
-    pub fn lost(&mut self) {
+    pub fn note_lost(&mut self) {
         self.in_flight = false;
     }
 
@@ -193,7 +193,7 @@ impl LeaseState {
     }
 
     /// The revision that this node holds, before the lease's end.
-    pub fn held(&self, now: Time) -> Option<u64> {
+    pub fn held_revision(&self, now: Time) -> Option<u64> {
         let held = self.held.filter(|held| now < held.since + self.terms.ttl)?;
         Some(held.revision)
     }
@@ -218,7 +218,7 @@ impl LeaseState {
 
     /// Lets go of a lease whose end has come.
     pub fn expire(&mut self, now: Time) {
-        if self.held.is_some() && self.held(now).is_none() {
+        if self.held.is_some() && self.held_revision(now).is_none() {
             self.give_up();
         }
     }
@@ -273,14 +273,14 @@ mod tests {
         let (a, b) = (holder("a"), holder("b"));
         let mut own = LeaseState::default();
         assert_eq!(own.takeable(s(0), &a), Some(0));
-        own.sent(s(0));
-        own.written(s(2), s(0), 7, &a);
+        own.note_sent(s(0));
+        own.note_written(s(2), s(0), 7, &a);
         assert_eq!(own.may_start(s(9)), Some(7));
         assert_eq!(own.may_start(s(10)), None);
         assert_eq!(own.may_go_on(s(11)), Some(7));
         assert_eq!(own.may_go_on(s(12)), None);
-        assert_eq!(own.held(s(14)), Some(7));
-        assert_eq!(own.held(s(15)), None);
+        assert_eq!(own.held_revision(s(14)), Some(7));
+        assert_eq!(own.held_revision(s(15)), None);
 
         let mut other = LeaseState::default();
         other.saw(s(1), 7, Some(&a), &b);
@@ -292,18 +292,18 @@ mod tests {
     fn what_was_renewed_lasts_and_what_was_given_back_is_free() {
         let (a, b) = (holder("a"), holder("b"));
         let mut own = LeaseState::default();
-        own.sent(s(0));
-        own.written(s(0), s(0), 1, &a);
+        own.note_sent(s(0));
+        own.note_written(s(0), s(0), 1, &a);
         assert_eq!(own.renewable(s(4)), None);
         assert_eq!(own.renewable(s(5)), Some(1));
-        own.sent(s(5));
+        own.note_sent(s(5));
         assert_eq!(own.renewable(s(6)), None);
-        own.lost();
+        own.note_lost();
         assert_eq!(own.renewable(s(6)), Some(1));
         // It was done after all: the revision is known, and the lease not longer for that.
         own.saw(s(7), 2, Some(&a), &a);
         assert_eq!(own.renewable(s(7)), Some(2));
-        assert_eq!(own.held(s(15)), None);
+        assert_eq!(own.held_revision(s(15)), None);
 
         let mut other = LeaseState::default();
         other.saw(s(0), 2, Some(&a), &b);

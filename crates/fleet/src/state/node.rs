@@ -277,7 +277,7 @@ impl Node {
     pub(crate) fn owns(&self, unit: &Unit, now: Time) -> bool {
         self.leases
             .get(unit)
-            .is_some_and(|lease| lease.held(now).is_some())
+            .is_some_and(|lease| lease.held_revision(now).is_some())
     }
 
     /// On how many hosts it is about to run something, or does.
@@ -402,7 +402,7 @@ impl Node {
         if let Some(job) = self.job(now, job)
             && job.plan.is_none()
         {
-            job.planned(plan);
+            job.set_plan(plan);
         }
     }
 
@@ -410,27 +410,27 @@ impl Node {
     pub(crate) fn handle_judged(&mut self, job: &JobId, refused: Vec<Option<String>>) {
         self.is_stirred = true;
         if let Some(job) = self.jobs.get_mut(job) {
-            job.judged(refused);
+            job.apply_judgement(refused);
         }
     }
 
     /// A stream has been read.
     pub(crate) fn handle_stream(&mut self, now: Time, stream: StreamId, plan: StreamPlan) {
         self.stir_streams();
-        self.streams.planned(now, stream, plan);
+        self.streams.set_plan(now, stream, plan);
     }
 
     /// Why each host of a stream is not run here, where that is so, as it is judged by now. What runs and is not allowed any
     /// more is stopped.
     pub(crate) fn handle_stream_judged(&mut self, stream: &StreamId, refused: Vec<Option<String>>) {
         self.stir_streams();
-        self.streams.judged(stream, refused);
+        self.streams.apply_judgement(stream, refused);
     }
 
     /// A stream is to end, says somebody who may.
     pub(crate) fn handle_stream_cancelled(&mut self, stream: &StreamId) {
         self.stir_streams();
-        self.streams.cancelled(stream);
+        self.streams.cancel(stream);
     }
 
     /// A host of a stream has ended for good, as it stands in the bucket.
@@ -442,7 +442,7 @@ impl Node {
     /// A stream stands in the bucket no more.
     pub(crate) fn handle_stream_gone(&mut self, stream: &StreamId) {
         self.stir_streams();
-        self.streams.gone(stream);
+        self.streams.forget(stream);
     }
 
     /// Nothing more comes of a run.
@@ -494,10 +494,10 @@ impl Node {
             };
             let mut is_forgotten = false;
             match &written {
-                Written::Done(revision) => lease.written(now, sent.at, *revision, &me),
-                Written::Refused(Some(_)) => lease.refused(),
-                Written::Refused(None) => is_forgotten = lease.vanished(now),
-                Written::Lost => lease.lost(),
+                Written::Done(revision) => lease.note_written(now, sent.at, *revision, &me),
+                Written::Refused(Some(_)) => lease.note_refused(),
+                Written::Refused(None) => is_forgotten = lease.note_vanished(now),
+                Written::Lost => lease.note_lost(),
             }
             if is_forgotten {
                 // So it may have forgotten that the fleet is frozen, too.
@@ -542,7 +542,7 @@ impl Node {
         self.is_stirred = true;
         let place = (intent.job.clone(), intent.host);
         match intended {
-            Intended::Noted => self.intended(now, intent),
+            Intended::Noted => self.note_intent(now, intent),
             Intended::Before => {
                 self.mine.remove(&place);
                 self.freeze_because(now, lost_claim(&place.0, place.1));
@@ -557,7 +557,7 @@ impl Node {
     /// A command has returned.
     pub(crate) fn handle_executed(&mut self, now: Time, intent: Intent, returned: Returned) {
         self.is_stirred = true;
-        self.executed(intent, returned);
+        self.note_executed(intent, returned);
         self.think(now);
     }
 
@@ -577,7 +577,7 @@ impl Node {
         for unit in held {
             self.give_back(now, &unit);
         }
-        if let Some(expected) = self.name.held(now) {
+        if let Some(expected) = self.name.held_revision(now) {
             self.name.give_up();
             let member = Member {
                 holder: None,
@@ -643,13 +643,13 @@ impl Node {
         self.name.expire(now);
         let me = &self.settings.me;
         let due = self.name.renewable(now).or_else(|| self.name.takeable(now, me));
-        let due = due.or_else(|| self.name.held(now).filter(|_| at_once));
+        let due = due.or_else(|| self.name.held_revision(now).filter(|_| at_once));
         let Some(expected) = due else {
             return;
         };
         let key = Key::Member(me.node.clone());
         let member = Value::Member(self.as_member(now));
-        self.name.sent(now);
+        self.name.note_sent(now);
         self.write(now, Purpose::Member, key, expected, member);
     }
 
@@ -662,7 +662,7 @@ impl Node {
         let mut nodes: BTreeSet<_> = others
             .map(|(name, member)| (name.to_owned(), member.site.clone()))
             .collect();
-        if self.name.held(now).is_some() && !self.is_draining && self.disk.is_none() {
+        if self.name.held_revision(now).is_some() && !self.is_draining && self.disk.is_none() {
             nodes.insert((me.clone(), self.settings.site.clone()));
         }
         if nodes == self.divided {
@@ -687,7 +687,10 @@ impl Node {
         for lease in self.leases.values_mut() {
             lease.expire(now);
         }
-        let held = self.leases.iter().filter(|(_, lease)| lease.held(now).is_some());
+        let held = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.held_revision(now).is_some());
         let held = held
             .map(|(unit, _)| unit)
             .filter(|unit| !self.own.contains(*unit));
@@ -702,7 +705,7 @@ impl Node {
         for unit in free.cloned().collect::<Vec<_>>() {
             self.give_back(now, &unit);
         }
-        if self.name.held(now).is_none() {
+        if self.name.held_revision(now).is_none() {
             return;
         }
         let me = self.settings.me.clone();
@@ -716,7 +719,7 @@ impl Node {
             let lease = self.leases.entry(unit.clone());
             let lease = lease.or_insert_with(|| LeaseState::new(self.settings.terms));
             if let Some(expected) = lease.renewable(now).or_else(|| lease.takeable(now, &me)) {
-                lease.sent(now);
+                lease.note_sent(now);
                 writes.push((unit.clone(), expected));
             }
         }
@@ -760,7 +763,7 @@ impl Node {
         let Some(lease) = self.leases.get_mut(unit) else {
             return;
         };
-        if let Some(expected) = lease.held(now) {
+        if let Some(expected) = lease.held_revision(now) {
             lease.give_up();
             let value = Value::Lease(Lease { holder: None });
             self.write(now, Purpose::GiveBack, Key::Lease(unit.clone()), expected, value);
@@ -803,7 +806,7 @@ impl Node {
 
     /// Says of hosts of lost nodes that they may have started.
     fn look_after_lost(&mut self, now: Time, id: &JobId) {
-        let claimed = self.jobs.get(id).map(Job::claimed).unwrap_or_default();
+        let claimed = self.jobs.get(id).map(Job::claimed_hosts).unwrap_or_default();
         for host in claimed {
             let lost = self.jobs.get(id).and_then(|job| {
                 let unit = &job.host(host)?.unit;
@@ -833,7 +836,7 @@ impl Node {
                 && let Some(planned) = job.host(host)
             {
                 from = host.saturating_add(1);
-                let (released, stop) = job.released();
+                let (released, stop) = job.released_hosts();
                 let cancelled = job.is_cancelled.then(|| "the job was cancelled".to_owned());
                 let why = planned.refused.clone().or(cancelled);
                 if let Some(why) = why.or_else(|| stop.map(str::to_owned)) {

@@ -204,7 +204,7 @@ impl Streams {
             .map(|host| &host.planned.unit)
     }
 
-    pub(super) fn planned(&mut self, now: Time, id: StreamId, plan: StreamPlan) {
+    pub(super) fn set_plan(&mut self, now: Time, id: StreamId, plan: StreamPlan) {
         let ended = self.early.remove(&id).unwrap_or_default();
         self.streams.entry(id).or_insert_with(|| Stream {
             resuming: plan.resuming,
@@ -225,14 +225,14 @@ impl Streams {
         });
     }
 
-    pub(super) fn judged(&mut self, id: &StreamId, refused: Vec<Option<String>>) {
+    pub(super) fn apply_judgement(&mut self, id: &StreamId, refused: Vec<Option<String>>) {
         let hosts = self.streams.get_mut(id).map(|stream| &mut stream.hosts);
         for (host, refused) in hosts.into_iter().flatten().zip(refused) {
             host.planned.refused = refused;
         }
     }
 
-    pub(super) fn cancelled(&mut self, id: &StreamId) {
+    pub(super) fn cancel(&mut self, id: &StreamId) {
         if let Some(stream) = self.streams.get_mut(id) {
             stream.is_cancelled = true;
         }
@@ -251,7 +251,7 @@ impl Streams {
     }
 
     /// Nothing of it stands in the bucket any more.
-    pub(super) fn gone(&mut self, id: &StreamId) {
+    pub(super) fn forget(&mut self, id: &StreamId) {
         self.early.remove(id);
         if let Some(stream) = self.streams.get_mut(id) {
             stream.is_gone = true;

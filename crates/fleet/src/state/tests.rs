@@ -16,7 +16,7 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 /// Lets a fleet live through faults, and then in peace for long enough; returns it to be judged.
-fn lived(seed: u64, faults: Faults) -> World {
+fn live_through(seed: u64, faults: Faults) -> World {
     let mut world = World::new(seed, 3, faults);
     world.run_until(seconds(3));
     let limits = Limits {
@@ -95,7 +95,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 fn nothing_runs_twice_and_each_fate_is_known_and_true() {
     let (mut ended, mut unknown, mut all) = (0, 0, 0);
     for seed in seeds(60) {
-        let world = lived(seed, Faults::all());
+        let world = live_through(seed, Faults::all());
         judge(&world, seed);
         for (_, value) in world.store.values() {
             match value {
@@ -116,7 +116,7 @@ fn nothing_runs_twice_and_each_fate_is_known_and_true() {
 #[test]
 fn claims_hold_where_leases_do_not() {
     for seed in seeds(60) {
-        let world = lived(seed, Faults::wild_clocks());
+        let world = live_through(seed, Faults::wild_clocks());
         judge(&world, seed);
     }
 }
@@ -124,7 +124,7 @@ fn claims_hold_where_leases_do_not() {
 #[test]
 fn where_nothing_fails_every_host_is_executed_within_the_limits() {
     for seed in seeds(20) {
-        let world = lived(seed, Faults::none());
+        let world = live_through(seed, Faults::none());
         judge(&world, seed);
         for (job, hosts) in &world.jobs {
             for host in 0..*hosts {
@@ -142,7 +142,7 @@ fn where_nothing_fails_every_host_is_executed_within_the_limits() {
 }
 
 /// Lets streams live through faults, with one that is cancelled meanwhile.
-fn streamed(seed: u64, faults: Faults) -> World {
+fn stream_through(seed: u64, faults: Faults) -> World {
     let mut world = World::new(seed, 3, faults);
     world.stream("one", 30);
     world.run_until(seconds(15));
@@ -163,10 +163,10 @@ fn streamed(seed: u64, faults: Faults) -> World {
 fn a_stream_is_run_by_one_owner_at_a_time_and_goes_on_until_it_has_ended() {
     let (mut begun, mut hosts) = (0, 0);
     for seed in seeds(60) {
-        let world = streamed(seed, Faults::all());
+        let world = stream_through(seed, Faults::all());
         // Those of which the command has ended by itself are not begun again. All others run, or wait for their next attempt.
         for (stream, all) in [("one", 30), ("two", 20)] {
-            let (runs, ended) = (world.streaming(stream), world.ended(stream));
+            let (runs, ended) = (world.streaming(stream), world.ended_hosts(stream));
             assert!(
                 runs + ended <= all,
                 "seed {seed}: {runs} run and {ended} have ended"
@@ -190,8 +190,11 @@ fn a_stream_is_run_by_one_owner_at_a_time_and_goes_on_until_it_has_ended() {
 #[test]
 fn streams_go_on_where_leases_do_not_hold() {
     for seed in seeds(20) {
-        let world = streamed(seed, Faults::wild_clocks());
-        assert!(world.streaming("one") + world.ended("one") > 0, "seed {seed}");
+        let world = stream_through(seed, Faults::wild_clocks());
+        assert!(
+            world.streaming("one") + world.ended_hosts("one") > 0,
+            "seed {seed}"
+        );
     }
 }
 
@@ -205,7 +208,7 @@ fn a_cancelled_stream_stops_everywhere_and_stays_so() {
         world.cancel_stream("one");
         world.run_until(at + seconds(30));
         assert_eq!(
-            (world.streaming("one"), world.ended("one")),
+            (world.streaming("one"), world.ended_hosts("one")),
             (0, 30),
             "seed {seed}"
         );
@@ -230,7 +233,7 @@ fn a_stream_moves_with_its_shard() {
         world.run_until(seconds(60));
         assert_eq!(world.owned_by(0), 0, "seed {seed}: a drained node keeps shards");
         assert_eq!(world.owned_by_all(), world.units(), "seed {seed}");
-        let known = world.streaming("one") + world.ended("one");
+        let known = world.streaming("one") + world.ended_hosts("one");
         assert!(
             (27..=30).contains(&known),
             "seed {seed}: {known} of 30 run or have ended"
@@ -590,7 +593,7 @@ fn what_was_claimed_without_an_answer_before_the_lease_ended_never_starts() {
                 node.handle_written(seconds(0), token, Written::Done(revision));
             }
         }
-        assert_eq!(node.observed(seconds(1)).held.len(), 1);
+        assert_eq!(node.observe(seconds(1)).held.len(), 1);
         let host = PlannedHost {
             unit: Zones::default().units(None).remove(0),
             refused: None,

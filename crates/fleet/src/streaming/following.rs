@@ -300,7 +300,7 @@ impl Follower {
                     let entry = entry.ok_or_else(|| nats(&"no more news"))?;
                     let entry = entry.map_err(|error| nats(&error))?;
                     let Some(host) = place_of(&entry.key) else { continue };
-                    let end = decode(&entry.value).unwrap_or_else(|_| StreamEnd::Ended(Exit::tampered()));
+                    let end = decode(&entry.value).unwrap_or_else(|_| StreamEnd::Ended(Exit::tampered_exit()));
                     if let Some(ends) = self.ends.get(host) {
                         ends.send_replace(Some(end));
                     }

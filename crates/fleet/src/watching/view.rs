@@ -305,7 +305,7 @@ impl View {
     }
 
     /// What the hosts of a job are called, in their order.
-    pub(super) fn named(&mut self, id: &JobId, names: Vec<String>) {
+    pub(super) fn set_names(&mut self, id: &JobId, names: Vec<String>) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let known = (0_u32..)
             .zip(names)
@@ -326,7 +326,7 @@ impl View {
             let state = node.map(|node| node.state(moment.heard, self.charter.terms.ttl));
             !matches!(state, None | Some(NodeState::Lost | NodeState::Left))
         };
-        let (mut streams, streams_gone) = self.streams.changed(is_there);
+        let (mut streams, streams_gone) = self.streams.take_changes(is_there);
         self.fleet.older_streams = self.streams.older();
         let changed = std::mem::take(&mut self.changed_moves);
         let moves = self.moves.iter().filter(|one| changed.contains(&one.id));
@@ -448,7 +448,7 @@ impl View {
             .extend(newest.difference(&self.told_jobs).cloned());
         let changed = std::mem::take(&mut self.changed_jobs);
         let told = changed.iter().filter(|id| newest.contains(*id));
-        let reports = told.filter_map(|id| Some(self.jobs.get(id)?.told())).collect();
+        let reports = told.filter_map(|id| Some(self.jobs.get(id)?.report())).collect();
         self.told_jobs = newest;
         (reports, gone)
     }
@@ -495,7 +495,7 @@ impl Job {
         }
     }
 
-    fn told(&self) -> JobReport {
+    fn report(&self) -> JobReport {
         let name = |host: &u32| {
             let name = self.names.as_ref().and_then(|names| names.get(host));
             name.cloned()

@@ -16,11 +16,11 @@ use trunkline_request::destination::Destination;
 use trunkline_testkit::LightServer;
 
 use crate::faults::site::Node;
-use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
+use crate::fleet::{Ledger, TestNode, everything, follow_to_end, hosts, number_names};
 use crate::nats::Nats;
 
 /// Returns the program's output and its end, with these settings.
-fn said(settings: &str, arguments: &[&str]) -> (String, Option<i32>) {
+fn run_and_read(settings: &str, arguments: &[&str]) -> (String, Option<i32>) {
     let directory = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
     if !settings.is_empty() {
         std::fs::write(directory.path().join("fleet.toml"), settings).unwrap();
@@ -56,7 +56,7 @@ async fn what_is_wrong_with_nats_is_said_in_one_sentence() {
     ] {
         for command in ["init", "status"] {
             let settings = format!("url = {url:?}\n");
-            let (said, status) = tokio::task::spawn_blocking(move || said(&settings, &[command]))
+            let (said, status) = tokio::task::spawn_blocking(move || run_and_read(&settings, &[command]))
                 .await
                 .unwrap();
             assert_eq!(status, Some(255), "{said}");
@@ -76,7 +76,7 @@ async fn a_cluster_of_old_servers_is_warned_of() {
     let make = |replicas: &'static str| {
         let settings = settings.clone();
         // It takes some time until there is a cluster; what a try has left is removed by the next.
-        let made = move || said(&settings, &["init", "--anew", "--replicas", replicas]);
+        let made = move || run_and_read(&settings, &["init", "--anew", "--replicas", replicas]);
         async move { tokio::task::spawn_blocking(made).await.unwrap() }
     };
     let mut tries = 0;
@@ -133,7 +133,7 @@ async fn a_certificate_of_ones_own_is_trusted_where_it_is_named_and_for_its_name
         ("127.0.0.1", of_own.as_str(), "there is no fleet"),
     ] {
         let settings = format!("url = \"tls://{name}:{port}\"\n{more}");
-        let said = tokio::task::spawn_blocking(move || said(&settings, &["status"]));
+        let said = tokio::task::spawn_blocking(move || run_and_read(&settings, &["status"]));
         let (said, status) = said.await.unwrap();
         assert_eq!(status, Some(255), "{said}");
         assert!(said.contains(wanted), "{name}: {said}");
@@ -175,7 +175,7 @@ async fn a_job_by_a_wrong_clock_is_not_taken_and_its_submitter_is_told() {
     );
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
-    let one = hosts(&numbered("web", 1));
+    let one = hosts(&number_names("web", 1));
     let charter = &bucket.charter;
     let written = order::sign(&key, charter, 1_000_000_000, &one, JobTerms::default()).unwrap();
     let client = async_nats::connect(nats.access().servers).await.unwrap();
@@ -191,7 +191,7 @@ async fn a_job_by_a_wrong_clock_is_not_taken_and_its_submitter_is_told() {
     let job = submit(&bucket, &key, &one, Limits::default(), None)
         .await
         .unwrap();
-    told(&bucket, &job).await;
+    follow_to_end(&bucket, &job).await;
     let executed: Vec<String> = ledger.lock().unwrap().keys().cloned().collect();
     assert_eq!(executed, [format!("{job} web0.test")]);
 }
@@ -240,7 +240,7 @@ async fn a_node_whose_disk_is_full_runs_nothing_and_the_others_run_all() {
     let job = submit(&bucket, &key, &light(40), Limits::default(), None)
         .await
         .unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     for fate in fates.values() {
         let Fate::Ended { claim, returned } = fate else {
             panic!("{fate:?}: {}", full.log())
@@ -285,7 +285,7 @@ async fn a_second_node_of_one_name_starts_nothing_and_says_why() {
     let job = submit(&bucket, &key, &light(20), Limits::default(), None)
         .await
         .unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     let incarnations: std::collections::BTreeSet<u64> = fates
         .values()
         .map(|fate| match fate {

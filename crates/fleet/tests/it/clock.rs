@@ -15,8 +15,8 @@ use trunkline_request::destination::Destination;
 use trunkline_testkit::LightServer;
 
 use crate::faults::site::Node;
-use crate::fleet::told;
-use crate::nats::{Nats, charter, made};
+use crate::fleet::follow_to_end;
+use crate::nats::{Nats, charter, create};
 
 /// The time that the fleet keeps ended jobs: less than the clock jumps by.
 const KEEP: Duration = Duration::from_secs(1800);
@@ -105,7 +105,7 @@ async fn run(bucket: &Bucket, key: &KeyPair, ledger: &LightServer, clock: &Clock
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     clock.set(offset);
-    let (fates, _) = told(bucket, &job).await;
+    let (fates, _) = follow_to_end(bucket, &job).await;
     for fate in fates.values() {
         let is_ended =
             matches!(fate, Fate::Ended { returned, .. } if matches!(returned.exit, Exit::Status(_)));
@@ -136,7 +136,7 @@ async fn a_clock_that_jumps_changes_nothing() {
         },
         ..charter(8)
     };
-    let bucket = made(&nats[0].access(), charter, 1).await;
+    let bucket = create(&nats[0].access(), charter, 1).await;
     let directory = trunkline_testkit::directory().unwrap();
     let clock = Clock::new(directory.path());
     let mut node = Node::new(0, &nats, &key, &ledger.ssh_config());
@@ -166,7 +166,7 @@ async fn a_clock_that_jumps_changes_nothing() {
         let job = submit(&bucket, &key, &long, Limits::default(), None)
             .await
             .unwrap();
-        assert_eq!(told(&bucket, &job).await.0.len(), 1);
+        assert_eq!(follow_to_end(&bucket, &job).await.0.len(), 1);
         let nodes = status(&bucket).await.unwrap().nodes;
         let (name, member, shards, _) = &nodes[0];
         assert_eq!(

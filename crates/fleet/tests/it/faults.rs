@@ -290,7 +290,7 @@ impl Course {
     async fn go(&mut self) -> Result<Duration, Frozen> {
         // Jobs that are there before all nodes are begin while shards move.
         if self.random.random_bool(0.8) {
-            self.settled().await?;
+            self.wait_until_settled().await?;
         }
         self.submit(16).await;
         for _ in 0..self.random.random_range(1..=4) {
@@ -301,9 +301,9 @@ impl Course {
         if self.random.random_bool(0.3) {
             self.cancel().await;
         }
-        self.settled().await?;
+        self.wait_until_settled().await?;
         let takeover = self.long_fault().await?;
-        self.settled().await?;
+        self.wait_until_settled().await?;
         Ok(takeover)
     }
 
@@ -447,7 +447,7 @@ impl Course {
     }
 
     /// Waits until all nodes are there and have their parts.
-    async fn settled(&mut self) -> Result<(), Frozen> {
+    async fn wait_until_settled(&mut self) -> Result<(), Frozen> {
         for node in &mut self.site.nodes {
             node.see_to();
         }

@@ -101,7 +101,7 @@ impl TestNode {
         self.task.abort();
     }
 
-    async fn ended(self) -> Result<(), NodeError> {
+    async fn wait_for_end(self) -> Result<(), NodeError> {
         self.task.await.unwrap()
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn hosts(names: &[String]) -> Vec<OrderedHost> {
     names.iter().map(host).collect()
 }
 
-pub(crate) fn numbered(name: &str, hosts: usize) -> Vec<String> {
+pub(crate) fn number_names(name: &str, hosts: usize) -> Vec<String> {
     (0..hosts).map(|host| format!("{name}{host}.test")).collect()
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn everything(key: &KeyPair) -> AllowList {
 }
 
 /// Waits until each of so many nodes has its part: a shard that moves while a host begins is given up by its owner.
-async fn divided(bucket: &Bucket, nodes: usize, shards: usize) {
+async fn wait_until_divided(bucket: &Bucket, nodes: usize, shards: usize) {
     loop {
         let seen = status(bucket).await.unwrap().nodes;
         assert!(seen.is_sorted_by(|one, other| one.0 < other.0), "{seen:?}");
@@ -147,7 +147,7 @@ async fn divided(bucket: &Bucket, nodes: usize, shards: usize) {
 }
 
 /// All that is told of a job.
-pub(crate) async fn told(
+pub(crate) async fn follow_to_end(
     bucket: &Bucket,
     job: &trunkline_fleet::state::JobId,
 ) -> (BTreeMap<u32, Fate>, BTreeMap<u32, String>) {
@@ -181,13 +181,13 @@ async fn a_job_runs_once_on_each_host_and_can_be_looked_at_later() {
     let open = || Bucket::open(&access);
     let a = TestNode::start("a", open().await.unwrap(), &directory, everything(&key), &ledger);
     let _b = TestNode::start("b", open().await.unwrap(), &directory, everything(&key), &ledger);
-    divided(&bucket, 2, 16).await;
-    let mut names = numbered("web", 40);
+    wait_until_divided(&bucket, 2, 16).await;
+    let mut names = number_names("web", 40);
     names[7] = "bad7.test".into();
     let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
         .await
         .unwrap();
-    let (fates, output) = told(&bucket, &job).await;
+    let (fates, output) = follow_to_end(&bucket, &job).await;
     assert_eq!(fates.len(), 40);
     for (host, fate) in &fates {
         let Fate::Ended { returned, .. } = fate else {
@@ -198,7 +198,7 @@ async fn a_job_runs_once_on_each_host_and_can_be_looked_at_later() {
         assert_eq!(output[host], format!("this is {name}\n"));
     }
     // Somebody else asks later.
-    assert_eq!(told(&bucket, &job).await, (fates, output));
+    assert_eq!(follow_to_end(&bucket, &job).await, (fates, output));
     let executed = ledger.lock().unwrap().clone();
     assert_eq!(executed.len(), 40);
     assert!(executed.values().all(|nodes| nodes.len() == 1));
@@ -209,11 +209,11 @@ async fn a_job_runs_once_on_each_host_and_can_be_looked_at_later() {
 
     // A node that leaves gives back what it has, and the other one takes it at once.
     a.tell.send(Instruction::Leave).await.unwrap();
-    let names = numbered("db", 20);
+    let names = number_names("db", 20);
     let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
         .await
         .unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     assert!(
         fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
         "{fates:?}"
@@ -230,16 +230,16 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
         let bucket = Bucket::open(&nats.access()).await.unwrap();
         TestNode::start(name, bucket, &directory, everything(&key), &ledger);
     }
-    divided(&bucket, 2, 8).await;
+    wait_until_divided(&bucket, 2, 8).await;
     let limits = Limits {
         at_once: 2,
         failures: Some(0),
         ..Limits::default()
     };
-    let mut names = numbered("web", 20);
+    let mut names = number_names("web", 20);
     names[3] = "bad3.test".into();
     let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     let not_started = fates
         .values()
         .filter(|fate| matches!(fate, Fate::NotStarted { .. }))
@@ -247,7 +247,7 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
     assert!((12..=16).contains(&not_started), "{fates:?}");
     assert_eq!(ledger.lock().unwrap().len(), 20 - not_started);
 
-    let names = numbered("slow", 10);
+    let names = number_names("slow", 10);
     let limits = Limits {
         at_once: 4,
         ..Limits::default()
@@ -265,19 +265,19 @@ async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
     let later = submit(
         &bucket,
         &key,
-        &hosts(&numbered("web", 40)),
+        &hosts(&number_names("web", 40)),
         Limits::default(),
         None,
     )
     .await
     .unwrap();
     // Both nodes have seen what was written before that.
-    told(&bucket, &later).await;
+    follow_to_end(&bucket, &later).await;
     let seen = jobs(&bucket).await.unwrap();
     let seen = seen.iter().find(|status| status.job == job).unwrap();
     assert_eq!(seen.running, 4, "{seen:?}");
     cancel(&bucket, &key, &job).await.unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     for (host, fate) in &fates {
         match fate {
             Fate::Ended { returned, .. } => assert_eq!(returned.exit, Exit::Signal("TERM".into())),
@@ -315,14 +315,14 @@ async fn a_node_runs_what_it_allows_and_says_what_it_does_not() {
     let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
         .await
         .unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     assert_eq!(why(&fates[&0]), "");
     assert!(why(&fates[&1]).contains("does not let"), "{fates:?}");
     assert!(why(&fates[&2]).contains("be root on web2.test"), "{fates:?}");
     let job = submit(&bucket, &stranger, &hosts(&names[..1]), Limits::default(), None)
         .await
         .unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     assert!(why(&fates[&0]).contains("takes nothing from"), "{fates:?}");
     assert_eq!(ledger.lock().unwrap().len(), 1);
 }
@@ -391,7 +391,7 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
         ..Limits::default()
     };
     // The first host is begun while the list allows it, and the others come when it allows nothing any more.
-    let mut names = numbered("web", 4);
+    let mut names = number_names("web", 4);
     names[0] = "slow0.test".into();
     let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
     while ledger.lock().unwrap().is_empty() {
@@ -421,7 +421,7 @@ async fn what_is_allowed_is_what_the_list_says_by_then() {
     let job = submit(&bucket, &key, &hosts(&names[1..]), Limits::default(), None)
         .await
         .unwrap();
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     assert!(
         fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
         "{fates:?}"
@@ -489,16 +489,16 @@ async fn a_fleet_made_anew_takes_nothing_over_from_the_one_before() {
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
     let directory = tempfile::tempdir().unwrap();
     let node = TestNode::start("a", bucket.clone(), &directory, everything(&key), &ledger);
-    divided(&bucket, 1, 4).await;
+    wait_until_divided(&bucket, 1, 4).await;
     let removed = remove(&nats.access()).await;
     assert!(matches!(removed, Err(BucketError::AtWork { .. })), "{removed:?}");
-    let one = hosts(&numbered("web", 1));
+    let one = hosts(&number_names("web", 1));
     let job = submit(&bucket, &key, &one, Limits::default(), None)
         .await
         .unwrap();
-    told(&bucket, &job).await;
+    follow_to_end(&bucket, &job).await;
     node.tell.send(Instruction::Leave).await.unwrap();
-    node.ended().await.unwrap();
+    node.wait_for_end().await.unwrap();
 
     remove(&nats.access()).await.unwrap();
     let anew = nats.fleet(4).await;
@@ -507,12 +507,12 @@ async fn a_fleet_made_anew_takes_nothing_over_from_the_one_before() {
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     let job = submit(&anew, &key, &one, Limits::default(), None).await.unwrap();
-    let (fates, _) = told(&anew, &job).await;
+    let (fates, _) = follow_to_end(&anew, &job).await;
     assert!(matches!(fates[&0], Fate::Ended { .. }), "{fates:?}");
 
     // A process of the former fleet that comes back finds another one, and ends without freezing it.
     let former = TestNode::start("b", bucket, &directory, everything(&key), &ledger);
-    let ended = former.ended().await.unwrap_err();
+    let ended = former.wait_for_end().await.unwrap_err();
     assert!(matches!(ended, NodeError::Anew), "{ended}");
     assert_eq!(anew.frozen().await.unwrap(), None);
 }

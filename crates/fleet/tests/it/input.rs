@@ -14,7 +14,7 @@ use trunkline_fleet::state::{Exit, Fate, JobId};
 use trunkline_fleet::submitting::{order_of, submit_with};
 use trunkline_request::failure::{ErrorKind, Execution};
 
-use crate::fleet::{everything, hosts, numbered, told};
+use crate::fleet::{everything, follow_to_end, hosts, number_names};
 use crate::nats::Nats;
 
 /// Reads what it gets, and fails as often as it is told to before anything has started.
@@ -25,7 +25,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn taken(&self) -> Vec<Vec<u8>> {
+    fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut *self.read.lock().unwrap())
     }
 
@@ -44,7 +44,7 @@ impl Executor for Shared {
         let reader = self.0.clone();
         Box::pin(async move {
             if reader.is_to_fail() {
-                return failed(ErrorKind::Network, Execution::DidNotStart);
+                return failed_exit(ErrorKind::Network, Execution::DidNotStart);
             }
             let mut all = Vec::new();
             if let Some(input) = work.input {
@@ -62,7 +62,7 @@ impl Executor for Shared {
     }
 }
 
-fn failed(kind: ErrorKind, execution: Execution) -> Exit {
+fn failed_exit(kind: ErrorKind, execution: Execution) -> Exit {
     Exit::Failed {
         kind,
         message: "as was asked for".into(),
@@ -114,11 +114,11 @@ impl Fleet {
     }
 
     async fn submit(&self, names: usize, terms: JobTerms) -> JobId {
-        let names = hosts(&numbered("web", names));
+        let names = hosts(&number_names("web", names));
         submit_with(&self.bucket, &self.key, &names, terms).await.unwrap()
     }
 
-    async fn uploaded(&self, data: &[u8]) -> JobTerms {
+    async fn upload(&self, data: &[u8]) -> JobTerms {
         JobTerms {
             input: Some(upload(&self.bucket, data).await.unwrap()),
             ..JobTerms::default()
@@ -127,7 +127,7 @@ impl Fleet {
 
     /// Returns the ends of the job's hosts.
     async fn exits(&self, job: &JobId) -> Vec<Exit> {
-        let (fates, _) = told(&self.bucket, job).await;
+        let (fates, _) = follow_to_end(&self.bucket, job).await;
         let exits = fates.into_values().map(|fate| match fate {
             Fate::Ended { returned, .. } => returned.exit,
             other => panic!("{other:?}"),
@@ -136,7 +136,7 @@ impl Fleet {
     }
 
     /// Returns the error of an input that is to be found out before anything starts.
-    async fn refused(&self, terms: JobTerms) -> String {
+    async fn refusal_of(&self, terms: JobTerms) -> String {
         let job = self.submit(2, terms).await;
         let mut why = String::new();
         for exit in self.exits(&job).await {
@@ -149,7 +149,7 @@ impl Fleet {
             assert_eq!(execution, Execution::DidNotStart);
             why = message;
         }
-        assert_eq!(self.reader.taken(), Vec::<Vec<u8>>::new());
+        assert_eq!(self.reader.take(), Vec::<Vec<u8>>::new());
         why
     }
 }
@@ -158,16 +158,16 @@ impl Fleet {
 async fn each_host_reads_what_was_signed_or_does_not_start() {
     let fleet = Fleet::start().await;
     let data: Vec<u8> = (0..=255).cycle().take(600_001).collect();
-    let terms = fleet.uploaded(&data).await;
+    let terms = fleet.upload(&data).await;
     let job = fleet.submit(3, terms.clone()).await;
     assert_eq!(fleet.exits(&job).await, [(); 3].map(|()| Exit::Status(0)));
-    assert_eq!(fleet.reader.taken(), vec![data.clone(); 3]);
+    assert_eq!(fleet.reader.take(), vec![data.clone(); 3]);
     // A job that is run again reads the same.
     let order = order_of(&fleet.bucket, &job).await.unwrap();
     assert_eq!(order.terms, terms);
     let again = fleet.submit(1, order.terms).await;
     assert_eq!(fleet.exits(&again).await, [Exit::Status(0)]);
-    assert_eq!(fleet.reader.taken(), [data]);
+    assert_eq!(fleet.reader.take(), [data]);
 
     let input = terms.input.unwrap();
     let with = |change: &dyn Fn(&mut OrderedInput)| {
@@ -190,7 +190,7 @@ async fn each_host_reads_what_was_signed_or_does_not_start() {
             "longer than 64 MiB",
         ),
     ] {
-        let said = fleet.refused(terms).await;
+        let said = fleet.refusal_of(terms).await;
         assert!(said.contains(why), "{said}");
     }
     // Somebody else writes there.
@@ -203,7 +203,7 @@ async fn each_host_reads_what_was_signed_or_does_not_start() {
         .unwrap()
         .await
         .unwrap();
-    let said = fleet.refused(with(&|_| ())).await;
+    let said = fleet.refusal_of(with(&|_| ())).await;
     assert!(said.contains("damaged"), "{said}");
     // NATS has forgotten it.
     jetstream
@@ -213,7 +213,7 @@ async fn each_host_reads_what_was_signed_or_does_not_start() {
         .purge()
         .await
         .unwrap();
-    let said = fleet.refused(with(&|_| ())).await;
+    let said = fleet.refusal_of(with(&|_| ())).await;
     assert!(said.contains("not in NATS any more"), "{said}");
 }
 
@@ -223,16 +223,16 @@ async fn a_host_is_tried_again_only_where_nothing_may_have_run() {
     *fleet.reader.fails.lock().unwrap() = 2;
     let terms = JobTerms {
         retries: 2,
-        ..fleet.uploaded(b"input").await
+        ..fleet.upload(b"input").await
     };
     let job = fleet.submit(1, terms.clone()).await;
     assert_eq!(fleet.exits(&job).await, [Exit::Status(0)]);
-    assert_eq!(fleet.reader.taken(), [b"input"]);
+    assert_eq!(fleet.reader.take(), [b"input"]);
     *fleet.reader.fails.lock().unwrap() = 3;
     let job = fleet.submit(1, terms).await;
     assert_eq!(
         fleet.exits(&job).await,
-        [failed(ErrorKind::Network, Execution::DidNotStart)]
+        [failed_exit(ErrorKind::Network, Execution::DidNotStart)]
     );
-    assert_eq!(fleet.reader.taken(), Vec::<Vec<u8>>::new());
+    assert_eq!(fleet.reader.take(), Vec::<Vec<u8>>::new());
 }

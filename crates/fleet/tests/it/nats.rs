@@ -23,7 +23,7 @@ pub(crate) struct Nats {
 impl Nats {
     /// Starts one; with this text in its configuration besides.
     pub(crate) fn start(more: &str) -> Self {
-        Self::at(free_port(), more)
+        Self::with_configuration(free_port(), more)
     }
 
     /// Starts three that are one cluster. They tell clients nothing of each other: a client gets where it was told to.
@@ -39,23 +39,23 @@ impl Nats {
                 "server_name: s{n}\ncluster {{ name: c, listen: \"127.0.0.1:{route}\", routes: [{routes}], no_advertise: \
                  true }}"
             );
-            Self::at(port, &more)
+            Self::with_configuration(port, &more)
         };
         (0..3).map(server).collect()
     }
 
     /// Starts one without JetStream.
     pub(crate) fn start_plain() -> Self {
-        Self::with(free_port(), |_| String::new())
+        Self::start_with(free_port(), |_| String::new())
     }
 
-    fn at(port: u16, more: &str) -> Self {
-        Self::with(port, |store| {
+    fn with_configuration(port: u16, more: &str) -> Self {
+        Self::start_with(port, |store| {
             format!("jetstream {{ store_dir: {store:?} }}\n{more}\n")
         })
     }
 
-    fn with(port: u16, more: impl FnOnce(&Path) -> String) -> Self {
+    fn start_with(port: u16, more: impl FnOnce(&Path) -> String) -> Self {
         let directory = directory().unwrap();
         let more = more(&directory.path().join("store"));
         let text = format!("listen: \"127.0.0.1:{port}\"\n{more}");
@@ -111,7 +111,7 @@ impl Nats {
 
     /// Makes a fleet of so many shards, once the server answers.
     pub(crate) async fn fleet(&self, shards: u16) -> Bucket {
-        made(&self.access(), charter(shards), 1).await
+        create(&self.access(), charter(shards), 1).await
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn charter(shards: u16) -> Charter {
 }
 
 /// Makes a fleet, once the servers answer; what a try has left of one that is not whole is removed.
-pub(crate) async fn made(access: &Access, charter: Charter, replicas: usize) -> Bucket {
+pub(crate) async fn create(access: &Access, charter: Charter, replicas: usize) -> Bucket {
     for attempt in 0.. {
         match Bucket::create(access, charter.clone(), replicas).await {
             Ok(bucket) => return bucket,

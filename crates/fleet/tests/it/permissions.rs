@@ -10,11 +10,11 @@ use trunkline_fleet::streaming::What;
 use trunkline_fleet::streaming::following::{self, Follower, Position, Read};
 use trunkline_fleet::submitting::{cancel, submit, submit_with};
 
-use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
+use crate::fleet::{Ledger, TestNode, everything, follow_to_end, hosts, number_names};
 use crate::nats::Nats;
 
 /// The configuration as it is installed, for these machines, without its certificate and on loopback.
-fn installed(admin: &KeyPair, submitter: &KeyPair, node: &KeyPair) -> String {
+fn installed_configuration(admin: &KeyPair, submitter: &KeyPair, node: &KeyPair) -> String {
     let text = include_str!("../../../../deploy/nats-fleet.conf");
     let accounts = &text[text.find("accounts {").unwrap()..];
     [
@@ -41,7 +41,7 @@ fn access(nats: &Nats, key: &KeyPair) -> Access {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_machine_can_do_its_part_and_no_other() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
-    let nats = Nats::start(&installed(&admin, &submitter, &node));
+    let nats = Nats::start(&installed_configuration(&admin, &submitter, &node));
     let access = |key: &KeyPair| access(&nats, key);
     let zones = Zones {
         shards: 4,
@@ -74,10 +74,10 @@ async fn each_machine_can_do_its_part_and_no_other() {
         input: Some(upload(&of_submitter, &[7; 300_000]).await.unwrap()),
         ..JobTerms::default()
     };
-    let job = submit_with(&of_submitter, &submitter, &hosts(&numbered("web", 6)), terms)
+    let job = submit_with(&of_submitter, &submitter, &hosts(&number_names("web", 6)), terms)
         .await
         .unwrap();
-    let (fates, output) = told(&of_submitter, &job).await;
+    let (fates, output) = follow_to_end(&of_submitter, &job).await;
     assert_eq!((fates.len(), output.len()), (6, 6));
     for fate in fates.values() {
         assert!(
@@ -93,7 +93,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
         submit(
             &of_node,
             &node,
-            &hosts(&numbered("db", 1)),
+            &hosts(&number_names("db", 1)),
             Limits::default(),
             None
         )
@@ -144,7 +144,7 @@ async fn each_machine_can_do_its_part_and_no_other() {
 async fn a_configuration_of_before_inboxes_is_named() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
     let own = format!("_INBOX_{}.>", submitter.public_key());
-    let nats = Nats::start(&installed(&admin, &submitter, &node).replace(&own, "_INBOX.>"));
+    let nats = Nats::start(&installed_configuration(&admin, &submitter, &node).replace(&own, "_INBOX.>"));
     let access = Access {
         nkey: Some(submitter.seed().unwrap()),
         prefix: "trunkline".into(),
@@ -191,9 +191,9 @@ async fn consumers(nats: &Nats, key: &KeyPair) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_writes_another_charter() {
     let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
-    let nats = Nats::start(&installed(&admin, &submitter, &node));
+    let nats = Nats::start(&installed_configuration(&admin, &submitter, &node));
     let access = |key: &KeyPair| access(&nats, key);
-    let bucket = crate::nats::made(&access(&admin), crate::nats::charter(4), 1).await;
+    let bucket = crate::nats::create(&access(&admin), crate::nats::charter(4), 1).await;
     let (client, jetstream) = jetstream_of(&nats, &submitter).await;
     for subject in [
         "$KV.trunkline-charter.fleet",
@@ -249,7 +249,7 @@ async fn streams(of_submitter: &Bucket, submitter: &KeyPair, admin: &KeyPair) {
         first: std::time::Duration::from_secs(1),
         longest: std::time::Duration::from_secs(60),
     };
-    let slow = hosts(&numbered("slow", 1));
+    let slow = hosts(&number_names("slow", 1));
     let stream = following::submit(of_submitter, submitter, &slow, resuming, None)
         .await
         .unwrap();

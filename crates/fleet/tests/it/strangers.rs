@@ -17,7 +17,7 @@ use trunkline_fleet::streaming::following;
 use trunkline_fleet::submitting::{SubmitError, Wait, cancel, jobs, order_of, own_order, submit, waits};
 
 use crate::bad_input::wait_for_shards;
-use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
+use crate::fleet::{Ledger, TestNode, everything, follow_to_end, hosts, number_names};
 use crate::nats::Nats;
 
 async fn bucket_of(nats: &Nats, name: &str) -> Store {
@@ -27,7 +27,7 @@ async fn bucket_of(nats: &Nats, name: &str) -> Store {
 }
 
 /// An order for some hosts, which nobody has handed over.
-fn signed(bucket: &Bucket, key: &KeyPair, names: &[String]) -> Written<JobId> {
+fn sign(bucket: &Bucket, key: &KeyPair, names: &[String]) -> Written<JobId> {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     order::sign(key, &bucket.charter, now, &hosts(names), JobTerms::default()).unwrap()
 }
@@ -40,7 +40,7 @@ async fn put(state: &Store, job: &JobId, written: &Written<JobId>) {
     order.await.unwrap();
 }
 
-fn executed(ledger: &Ledger) -> Vec<String> {
+fn executed_hosts(ledger: &Ledger) -> Vec<String> {
     ledger.lock().unwrap().keys().cloned().collect()
 }
 
@@ -56,17 +56,23 @@ async fn an_order_in_the_place_of_another_is_nobody_s() {
     let job = submit(
         &bucket,
         &key,
-        &hosts(&numbered("web", 2)),
+        &hosts(&number_names("web", 2)),
         Limits::default(),
         None,
     )
     .await
     .unwrap();
-    let other = submit(&bucket, &key, &hosts(&numbered("db", 2)), Limits::default(), None)
-        .await
-        .unwrap();
+    let other = submit(
+        &bucket,
+        &key,
+        &hosts(&number_names("db", 2)),
+        Limits::default(),
+        None,
+    )
+    .await
+    .unwrap();
     let state = bucket_of(&nats, "state").await;
-    put(&state, &job, &signed(&bucket, &stranger, &numbered("evil", 2))).await;
+    put(&state, &job, &sign(&bucket, &stranger, &number_names("evil", 2))).await;
     let replaced = order_of(&bucket, &job).await.unwrap_err();
     assert!(
         matches!(replaced, SubmitError::Order(OrderError::Replaced(_))),
@@ -76,13 +82,13 @@ async fn an_order_in_the_place_of_another_is_nobody_s() {
     // A node that comes now runs what its submitter signed, and nothing of the other.
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start("a", own, &directory, list, &ledger);
-    let (fates, _) = told(&bucket, &other).await;
+    let (fates, _) = follow_to_end(&bucket, &other).await;
     assert!(
         fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
         "{fates:?}"
     );
     assert_eq!(
-        executed(&ledger),
+        executed_hosts(&ledger),
         ["db0.test", "db1.test"].map(|name| format!("{other} {name}"))
     );
 
@@ -102,16 +108,16 @@ async fn a_job_that_was_cancelled_before_its_order_came_does_not_run() {
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
     wait_for_shards(&bucket, "a", |own| own == 4).await;
-    let written = signed(&bucket, &key, &numbered("web", 2));
+    let written = sign(&bucket, &key, &number_names("web", 2));
     cancel(&bucket, &key, &written.id).await.unwrap();
     let state = bucket_of(&nats, "state").await;
     put(&state, &written.id, &written).await;
-    let (fates, _) = told(&bucket, &written.id).await;
+    let (fates, _) = follow_to_end(&bucket, &written.id).await;
     assert!(
         fates.values().all(|fate| matches!(fate, Fate::NotStarted { .. })),
         "{fates:?}"
     );
-    assert!(executed(&ledger).is_empty());
+    assert!(executed_hosts(&ledger).is_empty());
 }
 
 #[derive(Debug)]
@@ -132,22 +138,22 @@ async fn who_is_let_cancel_later_need_not_say_so_again() {
     let list = Arc::new(Changing(Mutex::new(everything(&key))));
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start_with("a", own, &directory, list.clone(), &ledger);
-    let slow = hosts(&numbered("slow", 1));
+    let slow = hosts(&number_names("slow", 1));
     let job = submit(&bucket, &key, &slow, Limits::default(), None)
         .await
         .unwrap();
-    while executed(&ledger).is_empty() {
+    while executed_hosts(&ledger).is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     cancel(&bucket, &other, &job).await.unwrap();
     // What is executed after that comes when the node has seen it.
-    let quick = hosts(&numbered("web", 1));
+    let quick = hosts(&number_names("web", 1));
     let seen = submit(&bucket, &key, &quick, Limits::default(), None)
         .await
         .unwrap();
-    told(&bucket, &seen).await;
+    follow_to_end(&bucket, &seen).await;
     list.0.lock().unwrap().cancel.push(other.public_key());
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     assert!(
         matches!(&fates[&0], Fate::Ended { returned, .. } if returned.exit == Exit::Signal("TERM".into())),
         "{fates:?}"
@@ -167,20 +173,20 @@ async fn a_stream_whose_order_somebody_removes_goes_on_until_it_is_cancelled() {
         first: Duration::MAX,
         longest: Duration::MAX,
     };
-    let slow = hosts(&numbered("slow", 1));
+    let slow = hosts(&number_names("slow", 1));
     let stream = following::submit(&bucket, &key, &slow, resuming, None)
         .await
         .unwrap();
-    while executed(&ledger).is_empty() {
+    while executed_hosts(&ledger).is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let streams = bucket_of(&nats, "streams").await;
     streams.delete(format!("{stream}.order")).await.unwrap();
     // It would have been stopped by then: the node has seen what came later.
-    let other = following::submit(&bucket, &key, &hosts(&numbered("slower", 1)), resuming, None)
+    let other = following::submit(&bucket, &key, &hosts(&number_names("slower", 1)), resuming, None)
         .await
         .unwrap();
-    while executed(&ledger).len() < 2 {
+    while executed_hosts(&ledger).len() < 2 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     following::cancel(&bucket, &key, &other).await.unwrap();
@@ -267,11 +273,11 @@ async fn all_that_nats_knows_of_a_job_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _node = TestNode::start("a", own, &directory, everything(&key), &ledger);
-    let six = hosts(&numbered("web", 6));
+    let six = hosts(&number_names("web", 6));
     let job = submit(&bucket, &key, &six, Limits::default(), None)
         .await
         .unwrap();
-    told(&bucket, &job).await;
+    follow_to_end(&bucket, &job).await;
     let access = Access {
         servers: faltering(&nats).await,
         ..nats.access()
@@ -286,7 +292,7 @@ async fn it_is_known_which_hosts_wait_and_why() {
     let bucket = nats.fleet(4).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
     let directory = tempfile::tempdir().unwrap();
-    let one = hosts(&numbered("web", 1));
+    let one = hosts(&number_names("web", 1));
     assert_eq!(waits(&bucket, &one).await.unwrap(), [Some(Wait::NoNode(None))]);
     let own = Bucket::open(&nats.access()).await.unwrap();
     let node = TestNode::start("a", own, &directory, everything(&key), &ledger);
@@ -302,7 +308,7 @@ async fn what_cannot_be_read_is_told_as_tampering_and_keeps_nobody_waiting() {
     let nats = Nats::start("");
     let bucket = nats.fleet(4).await;
     let key = KeyPair::new_user();
-    let names = hosts(&numbered("web", 2));
+    let names = hosts(&number_names("web", 2));
     let job = submit(&bucket, &key, &names, Limits::default(), None)
         .await
         .unwrap();
@@ -314,7 +320,7 @@ async fn what_cannot_be_read_is_told_as_tampering_and_keeps_nobody_waiting() {
             .unwrap();
     }
     // Who follows it is told, and does not wait for what nobody can read.
-    let (fates, _) = told(&bucket, &job).await;
+    let (fates, _) = follow_to_end(&bucket, &job).await;
     for fate in fates.values() {
         let Fate::Ended { returned, .. } = fate else {
             panic!("{fate:?}")

@@ -15,8 +15,8 @@ use trunkline_fleet::streaming::following::{
     Follower, Position, Read, StreamError, cancel, stream_of, streams, submit,
 };
 
-use crate::fleet::{Ledger, TestNode, everything, hosts, numbered};
-use crate::nats::{Nats, charter, made};
+use crate::fleet::{Ledger, TestNode, everything, hosts, number_names};
+use crate::nats::{Nats, charter, create};
 
 fn resuming(restart: Restart) -> Resuming {
     Resuming {
@@ -56,7 +56,7 @@ async fn read(
 }
 
 /// Waits until the nodes have told this of the only stream.
-async fn shared(bucket: &Bucket, is_so: impl Fn(&BTreeMap<String, StreamShare>) -> bool) {
+async fn wait_until_shared(bucket: &Bucket, is_so: impl Fn(&BTreeMap<String, StreamShare>) -> bool) {
     loop {
         let seen = streams(bucket).await.unwrap();
         if is_so(&seen[0].shares) {
@@ -66,7 +66,7 @@ async fn shared(bucket: &Bucket, is_so: impl Fn(&BTreeMap<String, StreamShare>) 
     }
 }
 
-fn begun(all: &[What]) -> Vec<&str> {
+fn begun_hosts(all: &[What]) -> Vec<&str> {
     let begun = all.iter().filter_map(|what| match what {
         What::Begun(node) => Some(node.as_str()),
         _ => None,
@@ -86,15 +86,15 @@ async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
     let directory = tempfile::tempdir().unwrap();
     let open = async || Bucket::open(&nats.access()).await.unwrap();
     let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
-    let one = hosts(&numbered("slow", 1));
+    let one = hosts(&number_names("slow", 1));
     let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
         .await
         .unwrap();
     assert_eq!(stream_of(&bucket, &stream).await.unwrap().1, one);
     let (all, position, _) = read(&bucket, &stream, Position::default(), has_output).await;
-    assert_eq!(begun(&all), ["a"]);
+    assert_eq!(begun_hosts(&all), ["a"]);
 
-    shared(&bucket, |shares| {
+    wait_until_shared(&bucket, |shares| {
         shares.get("a").is_some_and(|share| share.running == 1)
     })
     .await;
@@ -103,18 +103,18 @@ async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
     let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
     a.tell.send(Instruction::Leave).await.unwrap();
     let (all, _, _) = read(&bucket, &stream, position, has_output).await;
-    assert_eq!(begun(&all), ["b"]);
+    assert_eq!(begun_hosts(&all), ["b"]);
     // Who has not reads all of it.
     let two = |all: &[What]| all.iter().filter(|what| matches!(what, What::Output(_))).count() == 2;
     let (all, _, _) = read(&bucket, &stream, Position::default(), two).await;
-    assert_eq!(begun(&all), ["a", "b"]);
+    assert_eq!(begun_hosts(&all), ["a", "b"]);
 
     let b_runs = |count| {
         move |shares: &BTreeMap<String, StreamShare>| {
             shares.get("b").is_some_and(|share| share.running == count)
         }
     };
-    shared(&bucket, b_runs(1)).await;
+    wait_until_shared(&bucket, b_runs(1)).await;
 
     // Somebody else may write to the bucket, and ends nothing by that.
     cancel(&bucket, &KeyPair::new_user(), &stream).await.unwrap();
@@ -124,7 +124,7 @@ async fn a_stream_moves_with_its_owner_and_is_read_on_from_where_it_was() {
     let seen = streams(&bucket).await.unwrap();
     assert_eq!((seen.len(), seen[0].hosts, seen[0].ended), (1, 1, 1), "{seen:?}");
     // Who looks is told that nobody runs it any more.
-    shared(&bucket, b_runs(0)).await;
+    wait_until_shared(&bucket, b_runs(0)).await;
     let missing = stream_of(&bucket, &StreamId("other".into())).await;
     assert!(matches!(missing, Err(StreamError::NoStream(_))), "{missing:?}");
 }
@@ -137,7 +137,7 @@ async fn what_a_killed_node_ran_is_begun_again_by_another_one() {
     let directory = tempfile::tempdir().unwrap();
     let open = async || Bucket::open(&nats.access()).await.unwrap();
     let a = TestNode::start("a", open().await, &directory, everything(&key), &ledger);
-    let one = hosts(&numbered("slow", 1));
+    let one = hosts(&number_names("slow", 1));
     let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), None)
         .await
         .unwrap();
@@ -145,7 +145,7 @@ async fn what_a_killed_node_ran_is_begun_again_by_another_one() {
     a.kill();
     let _b = TestNode::start("b", open().await, &directory, everything(&key), &ledger);
     let (all, _, _) = read(&bucket, &stream, position, has_output).await;
-    assert_eq!(begun(&all), ["b"]);
+    assert_eq!(begun_hosts(&all), ["b"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,12 +156,12 @@ async fn a_stream_goes_on_where_nats_was_away() {
     let directory = tempfile::tempdir().unwrap();
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _a = TestNode::start("a", own, &directory, everything(&key), &ledger);
-    let one = hosts(&numbered("web", 1));
+    let one = hosts(&number_names("web", 1));
     // Its command ends again and again.
     let stream = submit(&bucket, &key, &one, resuming(Restart::Always), None)
         .await
         .unwrap();
-    let runs = |wanted: usize| move |all: &[What]| begun(all).len() >= wanted;
+    let runs = |wanted: usize| move |all: &[What]| begun_hosts(all).len() >= wanted;
     let (_, position, _) = read(&bucket, &stream, Position::default(), runs(3)).await;
     nats.kill();
     nats.up();
@@ -209,7 +209,7 @@ async fn a_stream_that_was_removed_leaves_nothing_in_the_bucket() {
         },
         ..charter(4)
     };
-    let bucket = made(&nats.access(), charter, 1).await;
+    let bucket = create(&nats.access(), charter, 1).await;
     let (key, ledger) = (KeyPair::new_user(), Ledger::default());
     let directory = tempfile::tempdir().unwrap();
     let open = async || Bucket::open(&nats.access()).await.unwrap();
@@ -259,7 +259,7 @@ async fn a_stream_that_is_not_allowed_waits_and_says_why() {
     let list = Arc::new(crate::fleet::Changing::new(everything(&key)));
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _a = TestNode::start_with("a", own, &directory, list.clone(), &ledger);
-    let one = hosts(&numbered("slow", 1));
+    let one = hosts(&number_names("slow", 1));
     let stream = submit(&bucket, &stranger, &one, resuming(Restart::Lost), None)
         .await
         .unwrap();
@@ -272,7 +272,7 @@ async fn a_stream_that_is_not_allowed_waits_and_says_why() {
     // Allowed from now on, and then no more: what runs is stopped.
     list.set(everything(&stranger));
     let (all, position, _) = read(&bucket, &stream, position, has_output).await;
-    assert_eq!(begun(&all), ["a"]);
+    assert_eq!(begun_hosts(&all), ["a"]);
     list.set(everything(&key));
     let (all, _, _) = read(&bucket, &stream, position, |all| !all.is_empty()).await;
     assert!(matches!(&all[0], What::Refused(_)), "{all:?}");
@@ -288,7 +288,7 @@ async fn output_goes_to_a_subject_that_the_allow_list_names() {
     allow.allow[0].subjects = vec!["logs.*".into()];
     let own = Bucket::open(&nats.access()).await.unwrap();
     let _a = TestNode::start("a", own, &directory, allow, &ledger);
-    let one = hosts(&numbered("slow", 1));
+    let one = hosts(&number_names("slow", 1));
     let submitted = async |subject| {
         let stream = submit(&bucket, &key, &one, resuming(Restart::Lost), Some(subject)).await;
         stream.unwrap()

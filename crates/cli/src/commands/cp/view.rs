@@ -13,7 +13,7 @@ use trunkline_text::{Printable, counted};
 
 use crate::report::alike;
 use crate::report::fold::fold;
-use crate::report::grid::{Grid, wrapped};
+use crate::report::grid::{Grid, wrap};
 use crate::terminal;
 use crate::terminal::live;
 
@@ -169,7 +169,7 @@ impl View {
     pub(super) fn line(&self, line: &str) {
         let width = terminal::width(std::io::stderr());
         let line = Printable::text(line).to_string();
-        self.bar.suspend(|| eprintln!("{}", wrapped(&line, 2, width)));
+        self.bar.suspend(|| eprintln!("{}", wrap(&line, 2, width)));
     }
 
     /// Shows the events of names.
@@ -333,7 +333,7 @@ impl View {
         let mut copies = self.copies();
         if !self.shows.quiet {
             let line = summary_of_all(&copies, self.hosts, self.begun.elapsed(), self.shows);
-            eprintln!("{}", wrapped(&line, 2, width));
+            eprintln!("{}", wrap(&line, 2, width));
         }
         let failures = std::mem::take(&mut copies.of_hosts);
         eprint!("{}", table_of_failures(failures, width));
@@ -785,7 +785,7 @@ mod tests {
         ];
         insta::assert_snapshot!(forms(|width, _| {
             let lines = lines.iter().map(|(end, dry_run)| summary(end, shows(*dry_run)));
-            lines.map(|line| wrapped(&line, 2, width) + "\n").collect()
+            lines.map(|line| wrap(&line, 2, width) + "\n").collect()
         }));
     }
 
@@ -846,7 +846,7 @@ mod tests {
                 ),
                 line(&copies(vec![end(0, 0, 1)]), 3, false),
             ];
-            let lines = lines.map(|line| wrapped(&line, 2, width) + "\n");
+            let lines = lines.map(|line| wrap(&line, 2, width) + "\n");
             lines.concat() + &table_of_failures(failures.clone(), width)
         });
         insta::assert_snapshot!(shown);

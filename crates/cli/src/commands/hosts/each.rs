@@ -140,7 +140,7 @@ impl Hosts {
         // Each tells its own end, while the others go on: one of them may have a question on the screen.
         let mut answers = futures_util::stream::iter(self.targets.iter().enumerate())
             .map(async |(place, target)| {
-                progress.started(&target.name);
+                progress.start(&target.name);
                 let (asked, started) = (Instant::now(), SystemTime::now());
                 let answer = work(place, target).await;
                 let mut result = result(target, place + 1, answer.as_ref().err());
@@ -168,7 +168,7 @@ impl Hosts {
             let told = Printable::text(format!("{}: {message}", result.host));
             progress.bar().suspend(|| tell(told));
         }
-        progress.finished(result);
+        progress.finish(result);
     }
 
     async fn sum_up(

@@ -56,7 +56,7 @@ impl Command {
             // What cannot be set must not be missing silently.
             line.extend([b"export ", name.as_bytes(), b"=", &value, b" || exit 255; "].concat());
         }
-        let words = self.words.iter().map(|word| filled(word.as_bytes(), host));
+        let words = self.words.iter().map(|word| fill_in(word.as_bytes(), host));
         let words = words.collect::<anyhow::Result<Vec<_>>>()?;
         match &self.script {
             Some(script) => {
@@ -84,7 +84,7 @@ impl Command {
             parts.push(script.name.as_bytes().to_vec());
         }
         for word in &self.words {
-            let word = filled(word.as_bytes(), host)?;
+            let word = fill_in(word.as_bytes(), host)?;
             parts.push(if self.script.is_some() { quote(&word) } else { word });
         }
         Ok(String::from_utf8_lossy(&parts.join(&b' ')).into_owned())
@@ -92,7 +92,7 @@ impl Command {
 }
 
 /// Puts the host's name and number where `{host}` and `{n}` stand. `${n}` is the shell's, and `{{n}}` is a template's.
-fn filled(text: &[u8], host: Host<'_>) -> anyhow::Result<Vec<u8>> {
+fn fill_in(text: &[u8], host: Host<'_>) -> anyhow::Result<Vec<u8>> {
     let mut filled = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.iter().position(|&byte| byte == b'{') {
@@ -250,7 +250,7 @@ mod tests {
     };
 
     fn fill(text: &str) -> String {
-        String::from_utf8(filled(text.as_bytes(), WEB).unwrap()).unwrap()
+        String::from_utf8(fill_in(text.as_bytes(), WEB).unwrap()).unwrap()
     }
 
     #[test]
@@ -274,8 +274,8 @@ mod tests {
             name: "web1;reboot",
             number: 1,
         };
-        assert!(filled(b"echo {host}", bad).is_err());
-        assert!(filled(b"echo {n}", bad).is_ok());
+        assert!(fill_in(b"echo {host}", bad).is_err());
+        assert!(fill_in(b"echo {n}", bad).is_ok());
     }
 
     #[test]

@@ -356,7 +356,7 @@ impl<'a> Following<'a> {
                 }
                 Err(number) => {
                     self.signal = Some(number);
-                    self.view.progress.interrupted();
+                    self.view.progress.show_interrupt();
                     is_cancelled = true;
                     fleet.send(&FleetRequest::Cancel).await?;
                     continue;
@@ -394,7 +394,7 @@ impl<'a> Following<'a> {
                     && pending.started.is_none()
                 {
                     pending.started = Some((SystemTime::now(), Instant::now()));
-                    self.view.progress.started(&target.name);
+                    self.view.progress.start(&target.name);
                 }
             }
             FleetReply::Output(host, data) => self.output(host, Stream::Stdout, &data)?,
@@ -484,7 +484,7 @@ impl<'a> Following<'a> {
             trouble: None,
         };
         let result = self.run.finish(result, self.files)?;
-        self.view.progress.finished(&result);
+        self.view.progress.finish(&result);
         self.done.push(result);
         Ok(())
     }

@@ -151,7 +151,7 @@ impl Job<'_> {
         let outcome = match self.not_to_start() {
             Some(outcome) => outcome,
             None => {
-                view.progress.started(name);
+                view.progress.start(name);
                 self.tries(&mut collected, &mut progressed).await
             }
         };

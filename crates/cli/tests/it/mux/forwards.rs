@@ -251,7 +251,7 @@ fn a_jump_goes_through_the_warm_connection_of_the_jump_host() {
 }
 
 /// A daemon that serves a server whose key is not the one that is known.
-fn unverified() -> Stock {
+fn unverified_server() -> Stock {
     let server = server();
     let other = KeyPair::generate(server.dir(), "other", KeyType::Ed25519).unwrap();
     let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
@@ -267,7 +267,7 @@ fn unverified() -> Stock {
 #[test]
 fn nothing_leans_on_a_server_that_was_not_verified() {
     const DISABLED: &str = "disabled to avoid man-in-the-middle attacks";
-    let stock = unverified();
+    let stock = unverified_server();
     let alias = stock.server.alias();
     let output = stock.on("echo here");
     assert_status(&output, 0);

@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use trunkline_testkit::free_port;
 
 use super::forwards::{echo, says, works};
-use super::rude::{greeted, is_closed, packet, reply, string};
+use super::rude::{greet, is_closed, packet, reply, string};
 use super::stock::Stock;
 use crate::home::{PATIENCE, assert_status, finish, finish_with, server, text, wait_until};
 use crate::tty::Terminal;
 
 /// Stock ssh as a client in proxy mode; add options, the alias and a command.
-fn proxied(stock: &Stock) -> Command {
+fn proxy_command(stock: &Stock) -> Command {
     let mut command = stock.ssh();
     command.args(["-O", "proxy"]);
     command
@@ -40,18 +40,18 @@ impl Drop for Running {
 fn stock_ssh_runs_commands_over_the_daemons_connection() {
     let stock = Stock::new(server());
     let alias = stock.server.alias().to_owned();
-    let output = finish(proxied(&stock).args([&alias, "echo out; echo err >&2; exit 7"]));
+    let output = finish(proxy_command(&stock).args([&alias, "echo out; echo err >&2; exit 7"]));
     assert_status(&output, 7);
     assert_eq!(
         (text(&output.stdout), text(&output.stderr)),
         ("out\n".into(), "err\n".into())
     );
-    let killed = finish(proxied(&stock).args([&alias, "kill -TERM $$"]));
+    let killed = finish(proxy_command(&stock).args([&alias, "kill -TERM $$"]));
     assert_status(&killed, 255);
     let bytes: Vec<u8> = (0..16_u32 << 20)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
-    let output = finish_with(proxied(&stock).args([&alias, "cat"]), &bytes);
+    let output = finish_with(proxy_command(&stock).args([&alias, "cat"]), &bytes);
     assert_status(&output, 0);
     assert!(output.stdout == bytes, "what cat was given comes back");
     stock.assert_logins(1);
@@ -60,7 +60,7 @@ fn stock_ssh_runs_commands_over_the_daemons_connection() {
 #[test]
 fn stock_ssh_has_a_terminal() {
     let stock = Stock::new(server());
-    let mut terminal = Terminal::start(proxied(&stock).arg(stock.server.alias()));
+    let mut terminal = Terminal::start(proxy_command(&stock).arg(stock.server.alias()));
     terminal.send("PS1='pro''mpt> '\n");
     terminal.expect("prompt> ");
     terminal.send("echo [$TERM $(stty size)]\n");
@@ -80,7 +80,7 @@ fn stock_ssh_forwards_in_both_directions() {
     let socket = stock.home.path("listens");
     let here = format!("127.0.0.1:{target}");
     let client = Running::start(
-        proxied(&stock)
+        proxy_command(&stock)
             .args(["-L", &format!("127.0.0.1:{local}:{here}")])
             .args(["-R", &format!("127.0.0.1:{remote}:{here}")])
             .args(["-R", &format!("{}:{here}", socket.display())])
@@ -128,13 +128,13 @@ fn number(value: u32) -> [u8; 4] {
     value.to_be_bytes()
 }
 
-fn at(message: &[u8], offset: usize) -> u32 {
+fn number_at(message: &[u8], offset: usize) -> u32 {
     u32::from_be_bytes(message[offset..offset + 4].try_into().unwrap())
 }
 
 impl Proxy {
     fn new(stock: &Stock) -> Self {
-        let mut stream = greeted(stock);
+        let mut stream = greet(stock);
         stream.write_all(&packet(0x1000_000f, &number(5))).unwrap();
         assert_eq!(reply(&mut stream), (0x8000_000f, number(5).to_vec()));
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -154,12 +154,12 @@ impl Proxy {
         loop {
             let mut head = [0; 6];
             self.stream.read_exact(&mut head).unwrap();
-            let mut body = vec![0; at(&head, 0) as usize - 2];
+            let mut body = vec![0; number_at(&head, 0) as usize - 2];
             self.stream.read_exact(&mut body).unwrap();
             if head[5] != 93 {
                 return (head[5], body);
             }
-            self.credit += at(&body, 4) as usize;
+            self.credit += number_at(&body, 4) as usize;
         }
     }
 
@@ -176,8 +176,8 @@ impl Proxy {
         let kind = string(str::from_utf8(kind).unwrap());
         self.send(90, &[&kind, &number(ours), &number(window), &number(32768), rest]);
         let body = self.expect(91);
-        assert_eq!((at(&body, 0), at(&body, 8)), (ours, WINDOW));
-        at(&body, 4)
+        assert_eq!((number_at(&body, 0), number_at(&body, 8)), (ours, WINDOW));
+        number_at(&body, 4)
     }
 
     /// Asks something of a session.
@@ -306,7 +306,7 @@ fn requests_are_answered_as_sshd_answers_them_and_in_order() {
         80,
         &[&string("tcpip-forward"), &[1], &string("127.0.0.1"), &number(0)],
     );
-    let port = at(&client.expect(81), 0);
+    let port = number_at(&client.expect(81), 0);
     for kind in [81, 82] {
         client.send(
             80,
@@ -361,12 +361,12 @@ fn connections_go_both_ways_and_a_refusal_has_the_servers_words() {
         80,
         &[&string("tcpip-forward"), &[1], &string("localhost"), &number(0)],
     );
-    let port = at(&client.expect(81), 0);
+    let port = number_at(&client.expect(81), 0);
     let visitor = TcpStream::connect(("127.0.0.1", u16::try_from(port).unwrap())).unwrap();
     let offer = client.expect(90);
     let head = join(&[&string("forwarded-tcpip")]);
     assert_eq!(offer[..head.len()], head);
-    let theirs = at(&offer, head.len());
+    let theirs = number_at(&offer, head.len());
     let came = visitor.local_addr().unwrap();
     let rest = join(&[
         &string("localhost"),
@@ -389,7 +389,7 @@ fn connections_go_both_ways_and_a_refusal_has_the_servers_words() {
     assert_eq!(rest, "bye");
     // One that is not taken.
     let refused = TcpStream::connect(("127.0.0.1", u16::try_from(port).unwrap())).unwrap();
-    let theirs = at(&client.expect(90), head.len());
+    let theirs = number_at(&client.expect(90), head.len());
     client.send(92, &[&number(theirs), &number(1), &string("no"), &string("")]);
     assert_eq!((&refused).read(&mut [0]).unwrap(), 0, "closed");
     client.works(8);

@@ -40,7 +40,7 @@ fn session() -> Vec<u8> {
     packet(NEW_SESSION, &body.concat())
 }
 
-pub(crate) fn greeted(stock: &Stock) -> UnixStream {
+pub(crate) fn greet(stock: &Stock) -> UnixStream {
     let mut stream = UnixStream::connect(&stock.socket).unwrap();
     stream.set_read_timeout(Some(crate::home::PATIENCE)).unwrap();
     stream.write_all(HELLO).unwrap();
@@ -105,7 +105,7 @@ fn nonsense_ends_its_own_client_only() {
         assert!(is_closed(&mut stream), "{bytes:?}");
     }
     for bytes in nonsense {
-        let mut stream = greeted(&stock);
+        let mut stream = greet(&stock);
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut rest = Vec::new();
@@ -117,7 +117,7 @@ fn nonsense_ends_its_own_client_only() {
             .unwrap()
             .write_all(&HELLO[..len])
             .unwrap();
-        greeted(&stock).write_all(&session()[..len]).unwrap();
+        greet(&stock).write_all(&session()[..len]).unwrap();
     }
     drop(bystander.stdin.take());
     assert!(bystander.wait().unwrap().success());
@@ -128,7 +128,7 @@ fn nonsense_ends_its_own_client_only() {
 #[test]
 fn what_is_not_known_is_refused_by_name_and_the_talk_goes_on() {
     let stock = Stock::new(server());
-    let mut stream = greeted(&stock);
+    let mut stream = greet(&stock);
     stream
         .write_all(&packet(0x1000_7777, &9_u32.to_be_bytes()))
         .unwrap();
@@ -180,7 +180,7 @@ fn sessions_without_or_with_too_many_descriptors_are_refused_and_leak_nothing() 
     let before = stock.home.descriptors();
     let null = std::fs::File::open("/dev/null").unwrap();
     for fds in [0, 1, 30] {
-        let mut stream = greeted(&stock);
+        let mut stream = greet(&stock);
         stream.write_all(&session()).unwrap();
         for byte in 0..3 {
             let own = if byte == 0 {
@@ -207,7 +207,7 @@ fn a_client_that_stops_reading_holds_up_nobody() {
     let mut rude = rude.spawn().unwrap();
     let mut first = [0];
     rude.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-    let flood = greeted(&stock);
+    let flood = greet(&stock);
     flood.set_nonblocking(true).unwrap();
     let alive = packet(0x1000_0004, &1_u32.to_be_bytes());
     while (&flood).write_all(&alive).is_ok() {}

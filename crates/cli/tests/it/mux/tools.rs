@@ -39,10 +39,10 @@ impl Bench {
     }
 
     fn with_hosts(server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
-        Self::at(Home::never_busy(), server, way, hosts)
+        Self::assemble(Home::never_busy(), server, way, hosts)
     }
 
-    fn at(home: Home, server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
+    fn assemble(home: Home, server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
         let config = home.path("config");
         let path = format!("ControlPath {}", stock::socket(&home, "%n").display());
         let hosts = hosts.into_iter().map(|host| match way {
@@ -232,7 +232,7 @@ fn sftp_and_scp_outlive_their_connections() {
         let entry = server.host_entry(server.alias()).at(relay.addr());
         let home = Home::never_busy();
         home.settings("sftp_resume_hosts = [\"*\"]\nprobe_after = 1\nprobe_limit = 1\n");
-        let bench = Bench::at(home, server, way, vec![entry]);
+        let bench = Bench::assemble(home, server, way, vec![entry]);
         let directory = bench.directory("files");
         let file = directory.join("file");
         fs::write(&file, noise(LEN, 1)).unwrap();
@@ -292,7 +292,7 @@ fn a_session_that_was_carried_over_is_told_of() {
         let entry = server.host_entry(server.alias()).at(relay.addr());
         let home = Home::never_busy();
         home.settings("sftp_resume = true\naudit = \"on\"\n");
-        let bench = Bench::at(home, server, way, vec![entry]);
+        let bench = Bench::assemble(home, server, way, vec![entry]);
         let place = bench.home.path("made");
         fs::create_dir(&place).unwrap();
         let mut sftp = bench.copier("sftp");

@@ -49,7 +49,7 @@ impl Audited {
     }
 
     /// The records that have these values, once the daemon, which is waited for by nobody, has written one.
-    fn found(&self, values: &[(&str, &str)]) -> Vec<Value> {
+    fn find_records(&self, values: &[(&str, &str)]) -> Vec<Value> {
         let mut found = Vec::new();
         wait_until("there is such a record", || {
             found = self.records();
@@ -106,8 +106,8 @@ fn a_session_is_recorded_with_who_what_where_and_how_it_ended() {
         .args([server.alias(), "cat; exit 3"]);
     let output = finish_with(&mut command, b"input-of-mine\n");
     assert_status(&output, 3);
-    let end = &audited.found(&[("event", "end"), ("kind", "session")])[0];
-    let begin = &audited.found(&[("event", "begin"), ("kind", "session")])[0];
+    let end = &audited.find_records(&[("event", "end"), ("kind", "session")])[0];
+    let begin = &audited.find_records(&[("event", "begin"), ("kind", "session")])[0];
     assert_eq!(begin["id"], end["id"]);
     for record in [begin, end] {
         assert_eq!(record["command"], "cat; exit 3");
@@ -183,7 +183,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
             .args([source.to_str().unwrap(), &place]),
     );
     assert_status(&copied, 0);
-    let copy = &audited.found(&[("event", "end"), ("kind", "copy")])[0];
+    let copy = &audited.find_records(&[("event", "end"), ("kind", "copy")])[0];
     assert_eq!(copy["sources"][0], source.to_str().unwrap());
     assert_eq!(copy["target"], place);
     assert_eq!(
@@ -196,7 +196,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let forward = format!("{}:localhost:9", socket.display());
     let mut session = audited.home.ssh(&server);
     assert_status(&finish(session.args(["-L", &forward, server.alias(), "true"])), 0);
-    let forwarding = &audited.found(&[("event", "end"), ("kind", "forwarding")])[0];
+    let forwarding = &audited.find_records(&[("event", "end"), ("kind", "forwarding")])[0];
     let way = forwarding["command"].as_str().unwrap();
     assert!(
         way.starts_with("-L ") && way.ends_with(" to localhost:9"),
@@ -207,7 +207,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let mut tunnel = audited.home.ssh(&server);
     tunnel.args(["-W", &format!("localhost:{}", server.port()), server.alias()]);
     finish_with(&mut tunnel, b"SSH-2.0-me\r\n");
-    let tunnel = &audited.found(&[("event", "end"), ("kind", "tunnel")])[0];
+    let tunnel = &audited.find_records(&[("event", "end"), ("kind", "tunnel")])[0];
     assert_eq!(tunnel["command"], format!("localhost:{}", server.port()));
     assert_eq!(tunnel["sent_bytes"], 12);
     assert!(tunnel["received_bytes"].as_u64().unwrap() > 0);
@@ -215,7 +215,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let mut nowhere = audited.home.ssh(&server);
     nowhere.args(["-p", "1", "-o", "ConnectTimeout=5", server.alias(), "never-run"]);
     assert_status(&finish(&mut nowhere), 255);
-    let failed = &audited.found(&[("event", "end"), ("command", "never-run")])[0];
+    let failed = &audited.find_records(&[("event", "end"), ("command", "never-run")])[0];
     assert_eq!(failed["execution"], "did not start");
     assert!(failed["error"].is_string());
 
@@ -224,7 +224,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let mut late = audited.home.trunkline();
     late.args(["run", "-F"]).arg(server.ssh_config());
     assert_status(&finish(late.args(["-t", "3", "-H", server.alias(), command])), 1);
-    let late = &audited.found(&[("event", "end"), ("command", command)])[0];
+    let late = &audited.find_records(&[("event", "end"), ("command", command)])[0];
     assert_eq!(
         (&late["status"], &late["execution"]),
         (&6.into(), &"finished".into())
@@ -243,7 +243,7 @@ fn a_private_daemon_writes_to_the_same_trail() {
     assert_status(&finish(private.args([server.alias(), "echo private"])), 0);
     assert_eq!(
         audited
-            .found(&[("event", "begin"), ("command", "echo private")])
+            .find_records(&[("event", "begin"), ("command", "echo private")])
             .len(),
         1
     );
@@ -260,7 +260,7 @@ fn a_killed_daemon_loses_nothing_that_was_begun_and_the_next_goes_on() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    audited.found(&[("event", "begin")]);
+    audited.find_records(&[("event", "begin")]);
     kill_process(audited.home.daemon().unwrap(), Signal::KILL).unwrap();
     end_of(&mut running, "the client of a killed daemon");
     // As when the machine had ended in the middle of a line.
@@ -411,7 +411,7 @@ fn a_daemon_that_cannot_write_a_strict_trail_refuses_everything_until_it_can() {
     fs::remove_dir(audited.file()).unwrap();
     assert_status(&audited.home.on(&server, "true"), 0);
     audited.stop();
-    assert_eq!(audited.found(&[("event", "begin")]).len(), 1);
+    assert_eq!(audited.find_records(&[("event", "begin")]).len(), 1);
     assert_status(&audited.verify(&[]), 0);
 }
 
@@ -457,7 +457,7 @@ fn each_connection_through_a_forwarding_is_recorded() {
     let (server, audited) = (server(), Audited::new("audit = \"on\"\n"));
     let Forwarded { mut ssh, target, .. } = audited.send_five_bytes(&server, "-L");
     let to = target.local_addr().unwrap().to_string();
-    let end = &audited.found(&[("event", "end"), ("kind", "tunnel"), ("command", &to)])[0];
+    let end = &audited.find_records(&[("event", "end"), ("kind", "tunnel"), ("command", &to)])[0];
     assert_eq!(
         (&end["sent_bytes"], &end["execution"]),
         (&5.into(), &"finished".into()),
@@ -477,7 +477,7 @@ fn each_connection_through_a_remote_forwarding_is_recorded() {
     } = audited.send_five_bytes(&server, "-R");
     let to = target.local_addr().unwrap().to_string();
     let incoming = [("kind", "incoming"), ("command", to.as_str())];
-    let end = &audited.found(&[incoming[0], incoming[1], ("event", "end")])[0];
+    let end = &audited.find_records(&[incoming[0], incoming[1], ("event", "end")])[0];
     assert_eq!(
         (&end["received_bytes"], &end["execution"]),
         (&5.into(), &"finished".into()),
@@ -492,7 +492,7 @@ fn each_connection_through_a_remote_forwarding_is_recorded() {
     // sshd closes what was refused, or resets it.
     let _ = client.read_to_end(&mut nothing);
     wait_until("the refused connection is recorded", || {
-        let ends = audited.found(&[incoming[0], incoming[1], ("event", "end")]);
+        let ends = audited.find_records(&[incoming[0], incoming[1], ("event", "end")]);
         ends.iter()
             .any(|end| end["execution"] == "did not start" && end["error"].is_string())
     });

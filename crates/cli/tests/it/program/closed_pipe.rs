@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::home::{Home, describe, server, text};
 
 /// A pipe that nobody reads.
-fn closed() -> Stdio {
+fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer.into()
@@ -44,7 +44,11 @@ fn each(mut check: impl FnMut(&[&str], Command)) {
 #[test]
 fn a_reader_who_leaves_is_no_error() {
     each(|arguments, mut command| {
-        let child = command.stdout(closed()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command
+            .stdout(closed_pipe())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(text(&output.stderr), "", "{arguments:?}");
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
@@ -54,7 +58,11 @@ fn a_reader_who_leaves_is_no_error() {
 #[test]
 fn nobody_reads_the_messages_either() {
     each(|arguments, mut command| {
-        let status = command.stdout(closed()).stderr(closed()).status().unwrap();
+        let status = command
+            .stdout(closed_pipe())
+            .stderr(closed_pipe())
+            .status()
+            .unwrap();
         assert_eq!(status.code(), Some(0), "{arguments:?}");
     });
     let (home, mut failing) = (Home::new(), Vec::new());
@@ -65,7 +73,7 @@ fn nobody_reads_the_messages_either() {
         let status = home
             .trunkline()
             .args(arguments)
-            .stderr(closed())
+            .stderr(closed_pipe())
             .status()
             .unwrap();
         failing.push(status.code());

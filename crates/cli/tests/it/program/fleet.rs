@@ -24,10 +24,10 @@ struct Site {
 
 impl Site {
     fn start(nodes: usize) -> Self {
-        Self::on(nodes, Home::new(), sshd())
+        Self::with_nodes(nodes, Home::new(), sshd())
     }
 
-    fn on(nodes: usize, home: Home, server: SshdBuilder) -> Self {
+    fn with_nodes(nodes: usize, home: Home, server: SshdBuilder) -> Self {
         let server = server.any_loopback_address().start().unwrap();
         let config = home.path("config");
         let entries = (1..=6).map(|n| {

@@ -14,7 +14,7 @@ fn completions_and_man_pages_know_every_command() {
         let asks = text(&output.stdout).contains(&format!("trunkline complete {shell} "));
         assert!(asks || text(&output.stdout).contains("explain"), "{shell}");
     }
-    assert!(completed(&home, &["expl"])[0].starts_with("explain\tShow "));
+    assert!(complete(&home, &["expl"])[0].starts_with("explain\tShow "));
     let directory = home.path("man");
     assert_status(&finish(home.trunkline().arg("man").arg(&directory)), 0);
     for command in [
@@ -91,7 +91,7 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 /// Returns the words that may replace the last one, each with its description.
-fn completed(home: &Home, words: &[&str]) -> Vec<String> {
+fn complete(home: &Home, words: &[&str]) -> Vec<String> {
     let output = finish(
         home.trunkline()
             .args(["complete", "fish", "trunkline"])
@@ -122,7 +122,7 @@ fn configuration(home: &Home, server: &Sshd) -> String {
 fn hosts_are_completed_from_every_place_that_knows_some() {
     let (server, home) = (server(), Home::new());
     let config = configuration(&home, &server);
-    let hosts = |words: &[&str]| completed(&home, words);
+    let hosts = |words: &[&str]| complete(&home, words);
     let cold = ["testbed\tssh_config", "tested\tknown_hosts", "tester\tssh_config"];
     assert_eq!(hosts(&["ssh", "-F", &config, "tes"]), cold);
     assert_eq!(hosts(&["ssh", "--no-daemon", "-F", &config, "tes"]), cold);
@@ -166,7 +166,7 @@ fn paths_are_completed_where_a_connection_is() {
     }
     std::os::unix::fs::symlink("a dir", directory.join("a link")).unwrap();
     let begun = format!("testbed:{}/a", directory.display());
-    let paths = || completed(&home, &["cp", "-F", config, &begun]);
+    let paths = || complete(&home, &["cp", "-F", config, &begun]);
     assert_eq!(paths(), Vec::<String>::new());
     assert!(home.daemon().is_none());
     assert_status(&home.on(&server, "true"), 0);
@@ -176,7 +176,7 @@ fn paths_are_completed_where_a_connection_is() {
     let on_each = format!(":{}/b", directory.display());
     for hosts in [&["-H", "testa,testbed"][..], &["--hosts=test*"], &["-wtestbed"]] {
         let words = [&["cp", "-F", config], hosts, &[&on_each]].concat();
-        assert_eq!(completed(&home, &words), [on_each.as_str()], "{hosts:?}");
+        assert_eq!(complete(&home, &words), [on_each.as_str()], "{hosts:?}");
     }
     // bash replaces what is behind the colon, and runs nothing of it.
     let line = format!("trunkline cp -F {config} {begun}");
@@ -196,16 +196,16 @@ fn a_daemon_that_hangs_holds_up_no_completion() {
     let config = config.to_str().unwrap();
     let daemon = home.stop_answering();
     assert_eq!(
-        completed(&home, &["ssh", "-F", config, "testb"]),
+        complete(&home, &["ssh", "-F", config, "testb"]),
         ["testbed\tssh_config"]
     );
     assert_eq!(
-        completed(&home, &["cp", "-F", config, "testbed:/"]),
+        complete(&home, &["cp", "-F", config, "testbed:/"]),
         Vec::<String>::new()
     );
     rustix::process::kill_process(daemon, rustix::process::Signal::CONT).unwrap();
     assert_eq!(
-        completed(&home, &["ssh", "-F", config, "testb"]),
+        complete(&home, &["ssh", "-F", config, "testb"]),
         ["testbed\tconnected"]
     );
 }

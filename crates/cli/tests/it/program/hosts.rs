@@ -9,7 +9,7 @@ use crate::home::{Home, assert_status, closed_address, describe, finish, server,
 use crate::tty::Terminal;
 
 /// A command about the server's host.
-fn about(home: &Home, server: &Sshd, words: &[&str]) -> Command {
+fn command_for(home: &Home, server: &Sshd, words: &[&str]) -> Command {
     let mut command = home.trunkline();
     command
         .arg(words[0])
@@ -59,10 +59,10 @@ fn ls_lists_connections_for_people_and_programs() {
 #[test]
 fn what_is_used_or_kept_does_not_close_by_itself() {
     let (server, home) = (server(), Home::new());
-    assert_status(&finish(&mut about(&home, &server, &["warm", "--pin"])), 0);
+    assert_status(&finish(&mut command_for(&home, &server, &["warm", "--pin"])), 0);
     let pinned = home.ls();
     assert_eq!(pinned[0]["connections"][0]["closes_in"], serde_json::Value::Null);
-    assert_status(&finish(&mut about(&home, &server, &["close"])), 0);
+    assert_status(&finish(&mut command_for(&home, &server, &["close"])), 0);
     let (reader, _writer) = std::io::pipe().unwrap();
     let mut child = home
         .ssh(&server)
@@ -181,7 +181,7 @@ fn tables_are_no_wider_than_the_terminal() {
 #[test]
 fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
     let (server, home) = (server(), Home::new());
-    let none = finish(&mut about(&home, &server, &["check"]));
+    let none = finish(&mut command_for(&home, &server, &["check"]));
     assert_status(&none, 255);
     assert!(
         text(&none.stderr).contains("no connection: the daemon is not running"),
@@ -189,7 +189,7 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
         describe(&none)
     );
     assert_status(&home.on(&server, "true"), 0);
-    let alive = finish(&mut about(&home, &server, &["check"]));
+    let alive = finish(&mut command_for(&home, &server, &["check"]));
     assert_status(&alive, 0);
     assert!(
         text(&alive.stdout).starts_with("testbed: alive, round trip "),
@@ -204,7 +204,7 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
             .iter()
             .all(|host| host["connections"] == serde_json::json!([]))
     });
-    assert_status(&finish(&mut about(&home, &server, &["check"])), 255);
+    assert_status(&finish(&mut command_for(&home, &server, &["check"])), 255);
     // The next command has a new connection.
     assert_status(&home.on(&server, "true"), 0);
     assert_eq!(server.authentications(), 2);
@@ -214,7 +214,7 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
 fn close_names_the_hosts_that_had_nothing_to_close() {
     let (server, home) = (server(), Home::new());
     assert_status(&home.on(&server, "true"), 0);
-    let output = finish(about(&home, &server, &["close"]).arg("127.0.0.9"));
+    let output = finish(command_for(&home, &server, &["close"]).arg("127.0.0.9"));
     assert_status(&output, 255);
     assert_eq!(text(&output.stdout), "testbed: closed 1 connection\n");
     assert!(
@@ -243,7 +243,7 @@ fn close_lets_sessions_end_unless_told_otherwise() {
         (child, writer)
     };
     let (mut child, input) = start();
-    let output = finish(&mut about(&home, &server, &["close"]));
+    let output = finish(&mut command_for(&home, &server, &["close"]));
     assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "closed 1 connection\n");
     // New commands get a new connection, the old session its end.
@@ -254,10 +254,10 @@ fn close_lets_sessions_end_unless_told_otherwise() {
 
     // What is to end later is still there, and can be ended now.
     let (child, _input) = start();
-    assert_status(&finish(&mut about(&home, &server, &["close"])), 0);
+    assert_status(&finish(&mut command_for(&home, &server, &["close"])), 0);
     let hosts = home.ls();
     assert!(hosts.to_string().contains(r#""sessions":1"#), "{hosts}");
-    let output = finish(&mut about(&home, &server, &["close", "--now"]));
+    let output = finish(&mut command_for(&home, &server, &["close", "--now"]));
     assert_eq!(
         text(&output.stdout),
         "closed 1 connection\n",
@@ -273,7 +273,9 @@ fn close_lets_sessions_end_unless_told_otherwise() {
     );
     // Closing what is not there.
     wait_until("all are closed", || {
-        !finish(&mut about(&home, &server, &["close"])).status.success()
+        !finish(&mut command_for(&home, &server, &["close"]))
+            .status
+            .success()
     });
     assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
 }
@@ -300,7 +302,7 @@ fn close_lets_a_client_go_on_that_has_nothing_but_forwardings() {
         Some(greeting)
     };
     wait_until("it listens", || greeting().is_some());
-    let output = finish(&mut about(&home, &server, &["close"]));
+    let output = finish(&mut command_for(&home, &server, &["close"]));
     assert_eq!(text(&output.stdout), "closed 1 connection\n");
     // It is used, and stays.
     assert_status(&home.on(&server, "true"), 0);
@@ -312,14 +314,14 @@ fn close_lets_a_client_go_on_that_has_nothing_but_forwardings() {
     );
     assert_eq!(forwarding.try_wait().unwrap(), None);
 
-    assert_status(&finish(&mut about(&home, &server, &["close", "--now"])), 0);
+    assert_status(&finish(&mut command_for(&home, &server, &["close", "--now"])), 0);
     assert_eq!(crate::home::end_of(&mut forwarding, "ssh").code(), Some(255));
 }
 
 #[test]
 fn warm_says_that_a_connection_of_its_own_closes_with_it() {
     let (server, home) = (server(), Home::new());
-    let output = finish(about(&home, &server, &["warm", "--pin"]).arg("--no-daemon"));
+    let output = finish(command_for(&home, &server, &["warm", "--pin"]).arg("--no-daemon"));
     assert_status(&output, 0);
     assert_eq!(
         text(&output.stdout),
@@ -331,11 +333,11 @@ fn warm_says_that_a_connection_of_its_own_closes_with_it() {
 fn a_pinned_connection_outlives_the_idle_timeout() {
     let (pinned, other, home) = (server(), server(), Home::new());
     home.settings("idle_timeout = 1\n");
-    let output = finish(&mut about(&home, &pinned, &["warm", "--pin"]));
+    let output = finish(&mut command_for(&home, &pinned, &["warm", "--pin"]));
     assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "testbed: connected, kept until closed\n");
     // A connection that is not pinned shows when the timeout has passed.
-    assert_status(&finish(&mut about(&home, &other, &["warm"])), 0);
+    assert_status(&finish(&mut command_for(&home, &other, &["warm"])), 0);
     let has = |server: &Sshd| {
         let address = format!("{}@127.0.0.1:{}", server.user(), server.port());
         let hosts = home.ls();
@@ -379,8 +381,8 @@ fn warm_tells_of_each_host_that_cannot_be_reached() {
 #[test]
 fn explain_names_the_transport_and_the_reason() {
     let (server, home) = (server(), Home::new());
-    finish(&mut about(&home, &server, &["warm"]));
-    let short = text(&finish(&mut about(&home, &server, &["explain"])).stdout);
+    finish(&mut command_for(&home, &server, &["warm"]));
+    let short = text(&finish(&mut command_for(&home, &server, &["explain"])).stdout);
     let port = format!("  port {} (default: 22)", server.port());
     for part in [
         &*port,
@@ -391,7 +393,7 @@ fn explain_names_the_transport_and_the_reason() {
         assert!(short.contains(part), "{part} is not in\n{short}");
     }
     assert!(!short.contains("ipqos"), "{short}");
-    let json = finish(&mut about(&home, &server, &["explain", "--json"]));
+    let json = finish(&mut command_for(&home, &server, &["explain", "--json"]));
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["sharing"]["user"], server.user());
     assert_eq!(json["connections"][0]["sessions"], 0);
@@ -399,7 +401,7 @@ fn explain_names_the_transport_and_the_reason() {
         json["memory"]["server"].as_str(),
         json["connections"][0]["handshake"]["server"].as_str()
     );
-    let native = text(&finish(&mut about(&home, &server, &["explain", "--all"])).stdout);
+    let native = text(&finish(&mut command_for(&home, &server, &["explain", "--all"])).stdout);
     let address = format!("127.0.0.1:{}", server.port());
     for part in [
         &*address,

@@ -16,7 +16,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn of(hosts: u8) -> Self {
+    fn with_hosts(hosts: u8) -> Self {
         let builder = sshd().any_loopback_address().config("MaxStartups 100:30:200");
         let (server, home) = (builder.start().unwrap(), Home::new());
         let config = home.path("config");
@@ -46,7 +46,7 @@ impl Fleet {
 }
 
 /// Lines in the order of their hosts: they are printed as the hosts answer.
-fn sorted(bytes: &[u8]) -> Vec<String> {
+fn sort_lines(bytes: &[u8]) -> Vec<String> {
     let mut lines: Vec<String> = text(bytes).lines().map(str::to_owned).collect();
     lines.sort_unstable();
     lines
@@ -54,10 +54,10 @@ fn sorted(bytes: &[u8]) -> Vec<String> {
 
 #[test]
 fn each_host_is_told_by_name_and_those_that_failed_alike_share_a_row() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let output = fleet.does(&["warm", "box[1-3],!box2", "-H", "down*"]);
     assert_status(&output, 255);
-    assert_eq!(sorted(&output.stdout), ["box1: connected", "box3: connected"]);
+    assert_eq!(sort_lines(&output.stdout), ["box1: connected", "box3: connected"]);
     let told = text(&output.stderr);
     for name in ["down1", "down2"] {
         let line = format!("trunkline: {name}: connecting to ");
@@ -79,7 +79,7 @@ fn each_host_is_told_by_name_and_those_that_failed_alike_share_a_row() {
 
 #[test]
 fn a_check_says_why_a_host_has_no_connection_and_connects_to_none() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     assert_status(&fleet.does(&["warm", "box1", "down1"]), 255);
     let output = fleet.does(&["check", "box[1-2]", "down[1-2]"]);
     assert_status(&output, 255);
@@ -98,9 +98,9 @@ fn a_check_says_why_a_host_has_no_connection_and_connects_to_none() {
 
 #[test]
 fn a_pattern_means_the_hosts_with_connections_and_else_those_of_ssh_config() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     assert_status(&fleet.does(&["warm", "box[1-2]"]), 0);
-    assert_eq!(sorted(&fleet.does(&["check", "box*"]).stdout).len(), 2);
+    assert_eq!(sort_lines(&fleet.does(&["check", "box*"]).stdout).len(), 2);
     let listed = fleet.does(&["ls", "--json", "*1"]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
@@ -111,7 +111,7 @@ fn a_pattern_means_the_hosts_with_connections_and_else_those_of_ssh_config() {
     let output = fleet.does(&["close", "box*"]);
     assert_status(&output, 0);
     let closed = ["box1: closed 1 connection", "box2: closed 1 connection"];
-    assert_eq!(sorted(&output.stdout), closed);
+    assert_eq!(sort_lines(&output.stdout), closed);
     // None of them is open any more: the pattern means all that ssh_config knows.
     let output = fleet.does(&["check", "box*"]);
     assert_status(&output, 255);
@@ -124,13 +124,13 @@ fn a_pattern_means_the_hosts_with_connections_and_else_those_of_ssh_config() {
 
 #[test]
 fn hosts_come_from_files_and_one_document_for_each_goes_to_programs() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let list = fleet.home.path("list");
     std::fs::write(&list, "box1\nbox2 # the other\n").unwrap();
     let list = format!("@{}", list.display());
     let output = fleet.does(&["explain", "--json", &list]);
     assert_status(&output, 0);
-    let names: Vec<String> = sorted(&output.stdout)
+    let names: Vec<String> = sort_lines(&output.stdout)
         .iter()
         .map(|line| {
             let document: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -163,7 +163,7 @@ fn no_host_at_all_is_a_mistake_in_the_arguments() {
 
 #[test]
 fn a_terminal_shows_how_far_many_hosts_are() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let mut command = fleet.home.trunkline();
     command.args(["warm", "-F"]).arg(&fleet.config).arg("box[1-3]");
     let mut terminal = Terminal::start(&command);

@@ -26,7 +26,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn of(hosts: u8) -> Self {
+    fn with_hosts(hosts: u8) -> Self {
         // More logins at once than sshd would take by default.
         let builder = sshd().any_loopback_address().config("MaxStartups 100:30:200");
         let (server, home) = (builder.start().unwrap(), Home::new());
@@ -72,7 +72,7 @@ fn json(output: &Output) -> std::collections::BTreeMap<String, serde_json::Value
 
 #[test]
 fn hosts_are_named_by_ranges_patterns_files_and_inventories() {
-    let fleet = Fleet::of(4);
+    let fleet = Fleet::with_hosts(4);
     let names = |options: &[&str]| fleet.names(options);
     assert_eq!(names(&["-H", "box[1-3]"]), ["box1", "box2", "box3"]);
     assert_eq!(names(&["-H", "box2,box4", "-H", "box2"]), ["box2", "box4"]);
@@ -102,7 +102,7 @@ fn hosts_are_named_by_ranges_patterns_files_and_inventories() {
 /// Inventories and patterns are Ansible's: it decides where an inventory leads and which of its hosts a pattern means.
 #[test]
 fn inventories_mean_what_they_mean_to_ansible() {
-    let fleet = Fleet::of(6);
+    let fleet = Fleet::with_hosts(6);
     let write = |name: &str, text: &str| {
         let path = fleet.home.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -185,7 +185,7 @@ fn inventories_mean_what_they_mean_to_ansible() {
 /// count.
 #[test]
 fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let inventory = fleet.home.path("hosts.ini");
     let ini = "[web]\nlocal ansible_connection=local\nbox1\ntemplate ansible_host='{{ ip }}'\n";
     fs::write(&inventory, ini).unwrap();
@@ -241,7 +241,7 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
 
 #[test]
 fn json_tells_everything_about_each_host() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let output = fleet.run(
         &["-H", "box[1-2]", "--json"],
         "echo out; printf '\\377' >&2; exit 3",
@@ -271,7 +271,7 @@ fn json_tells_everything_about_each_host() {
 
 #[test]
 fn lines_of_hosts_are_never_mixed() {
-    let fleet = Fleet::of(10);
+    let fleet = Fleet::with_hosts(10);
     let output = fleet.run(
         &["-H", "box[1-10]"],
         "for i in $(seq 300); do echo \"$SSH_CONNECTION $i\"; done; printf end",
@@ -292,7 +292,7 @@ fn lines_of_hosts_are_never_mixed() {
 
 #[test]
 fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
-    let fleet = Fleet::of(20);
+    let fleet = Fleet::with_hosts(20);
     let closed = closed_address();
     let mut config = fs::read_to_string(&fleet.config).unwrap();
     config = format!("{}\n{config}", fleet.server.host_entry("box7").at(closed));
@@ -320,7 +320,7 @@ fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
 
 #[test]
 fn a_stalled_host_costs_only_its_own_time() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let relay = Relay::to(fleet.server.addr()).unwrap();
     fleet.server.trust_at(relay.addr()).unwrap();
     relay.stall();
@@ -351,7 +351,7 @@ fn a_stalled_host_costs_only_its_own_time() {
 
 #[test]
 fn equal_output_is_shown_once() {
-    let fleet = Fleet::of(4);
+    let fleet = Fleet::with_hosts(4);
     let output = fleet.run(
         &["-H", "box[1-4]", "--collate"],
         "case \"$SSH_CONNECTION\" in *127.0.1.4*) echo odd;; *) echo even;; esac",
@@ -368,7 +368,7 @@ fn equal_output_is_shown_once() {
 
 #[test]
 fn output_goes_to_files_too() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let directory = fleet.home.path("out/put");
     let options = ["-H", "box[1-2]", "-O", directory.to_str().unwrap()];
     assert_status(&fleet.run(&options, "echo out; echo err >&2"), 0);
@@ -409,7 +409,7 @@ fn outputs(output: &Output) -> std::collections::BTreeMap<String, String> {
 
 #[test]
 fn every_host_gets_all_of_the_input_also_those_that_begin_later() {
-    let fleet = Fleet::of(50);
+    let fleet = Fleet::with_hosts(50);
     // More than pipes and windows hold, and no two pieces alike.
     let input: Vec<u8> = (0..600_000u32).flat_map(u32::to_le_bytes).collect();
     let file = fleet.home.path("input");
@@ -448,7 +448,7 @@ fn every_host_gets_all_of_the_input_also_those_that_begin_later() {
 
 #[test]
 fn a_script_on_standard_input_runs_on_every_host() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let options = ["-H", "box[1-3]", "--json"];
     let script = b"echo \"ran $1\"\nexit 4\n";
     for no_daemon in [false, true] {
@@ -467,7 +467,7 @@ fn a_script_on_standard_input_runs_on_every_host() {
 
 #[test]
 fn without_input_commands_get_its_end() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     // `finish` gives /dev/null.
     let output = fleet.run(&["-H", "box[1-2]", "--json"], "cat; echo end");
     assert!(
@@ -488,7 +488,7 @@ fn without_input_commands_get_its_end() {
 
 #[test]
 fn a_file_is_read_from_where_it_stands() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let list = fleet.home.path("list");
     fs::write(&list, "first\nsecond\n").unwrap();
     let mut shell = fleet.home.command("bash");

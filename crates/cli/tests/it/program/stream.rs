@@ -29,7 +29,7 @@ impl Running {
     }
 
     /// Returns its output, line by line.
-    fn said(&mut self) -> impl Iterator<Item = String> + use<> {
+    fn output_lines(&mut self) -> impl Iterator<Item = String> + use<> {
         let stderr = self.0.stderr.take().unwrap();
         BufReader::new(stderr).lines().map(Result::unwrap)
     }
@@ -183,7 +183,7 @@ fn a_lost_connection_is_made_again_and_the_gap_is_marked() {
             .arg(format!("file:{}", log.display()))
             .args(["away", "--", "echo start $$; sleep 1000"]),
     );
-    let mut said = running.said();
+    let mut said = running.output_lines();
     let mut next = |event: &str| {
         let line = said.next().unwrap();
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();

@@ -21,7 +21,7 @@ fn assert_said(output: &Output, words: &[&str]) {
 }
 
 /// `trunkline ssh` to a server under a changed entry.
-fn to(home: &Home, server: &Sshd, lines: &[&str]) -> Command {
+fn command_for(home: &Home, server: &Sshd, lines: &[&str]) -> Command {
     let config = home.path("config");
     let entry = lines
         .iter()
@@ -46,7 +46,7 @@ fn a_host_that_does_not_exist_is_named() {
 fn a_refused_port_is_named() {
     let (server, home) = (server(), Home::new());
     let port = free_port();
-    let output = finish(&mut to(&home, &server, &[&format!("Port {port}")]));
+    let output = finish(&mut command_for(&home, &server, &[&format!("Port {port}")]));
     assert_said(&output, &["127.0.0.1", &port.to_string(), "Connection refused"]);
 }
 
@@ -350,13 +350,13 @@ fn a_variable_with_a_line_feed_never_becomes_a_directive() {
     let mark = home.path("ran");
     let evil = format!("/sock\nproxycommand touch {}\n", mark.display());
     // ssh prints the sockets of forwardings expanded.
-    let mut command = to(&home, &server, &["LocalForward ${PLACE} 127.0.0.1:1"]);
+    let mut command = command_for(&home, &server, &["LocalForward ${PLACE} 127.0.0.1:1"]);
     let output = finish(command.env("PLACE", &evil));
     assert!(!mark.exists(), "{}", describe(&output));
     assert_said(&output, &["PLACE", "control character"]);
     // A variable that only a shell reads may hold anything.
     let lines = ["PermitLocalCommand yes", "LocalCommand test -n \"${PLACE}\""];
-    let mut command = to(&home, &server, &lines);
+    let mut command = command_for(&home, &server, &lines);
     let output = finish(command.env("PLACE", &evil));
     assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "ran\n");

@@ -163,7 +163,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn of(server: Sshd, lines: &[&str]) -> Self {
+    fn new(server: Sshd, lines: &[&str]) -> Self {
         let home = Home::new();
         let config = home.path("config");
         let entry = server.host_entry("box");
@@ -196,7 +196,7 @@ impl Bench {
 
 #[test]
 fn a_connection_made_with_a_password_is_not_for_those_who_forbid_one_or_would_have_used_a_key() {
-    let bench = Bench::of(
+    let bench = Bench::new(
         sshd().password("secret").start().unwrap(),
         &["PreferredAuthentications password"],
     );
@@ -240,7 +240,7 @@ fn a_connection_made_with_a_password_is_not_for_those_who_forbid_one_or_would_ha
 
 #[test]
 fn a_new_host_key_that_was_believed_is_not_enough_for_those_who_do_not_believe_it() {
-    let bench = Bench::of(server(), &[]);
+    let bench = Bench::new(server(), &[]);
     let known = format!("UserKnownHostsFile={}", bench.home.path("known").display());
     let checking = |rule: &str| {
         vec![
@@ -266,7 +266,7 @@ fn a_new_host_key_that_was_believed_is_not_enough_for_those_who_do_not_believe_i
 #[test]
 fn a_further_connection_is_logged_in_to_like_the_first() {
     let server = sshd().config("MaxSessions 1").start().unwrap();
-    let bench = Bench::of(server, &[]);
+    let bench = Bench::new(server, &[]);
     let mut holding = bench.home.ssh_with(&bench.config);
     holding
         .args(["box", "echo in; cat"])
@@ -302,7 +302,7 @@ fn a_further_connection_is_logged_in_to_like_the_first() {
 
 #[test]
 fn a_connection_whose_uses_are_confirmed_is_not_for_those_who_come_with_other_settings() {
-    let bench = Bench::of(server(), &["ControlMaster ask"]);
+    let bench = Bench::new(server(), &["ControlMaster ask"]);
     bench.succeeds(&[], 1);
     // Nobody is asked, and nobody could be.
     let without = ["-o", "ControlMaster=no", "-o", "PasswordAuthentication=no"];

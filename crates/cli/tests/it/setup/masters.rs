@@ -23,7 +23,7 @@ impl Masters {
     }
 
     /// A command about hosts.
-    fn about(&self, words: &[&str]) -> Command {
+    fn command_for(&self, words: &[&str]) -> Command {
         let mut command = self.home.trunkline();
         command.arg(words[0]).arg("-F").arg(self.home.path("config"));
         command.args(&words[1..]);
@@ -32,7 +32,7 @@ impl Masters {
 
     #[track_caller]
     fn succeed(&self, words: &[&str]) -> String {
-        let output = finish(&mut self.about(words));
+        let output = finish(&mut self.command_for(words));
         assert_status(&output, 0);
         text(&output.stdout)
     }
@@ -49,13 +49,13 @@ impl Masters {
 
     /// `trunkline run` on the host `web`.
     fn run(&self, command: &str) -> std::process::Output {
-        finish(&mut self.about(&["run", "-H", "web", "--", command]))
+        finish(&mut self.command_for(&["run", "-H", "web", "--", command]))
     }
 }
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        let _ = finish(&mut self.about(&["close", "--all", "--now"]));
+        let _ = finish(&mut self.command_for(&["close", "--all", "--now"]));
     }
 }
 
@@ -94,7 +94,7 @@ fn a_master_of_the_users_own_is_listed_checked_and_closed() {
     assert!(masters.home.daemon().is_none(), "looking starts no daemon");
     assert_eq!(masters.succeed(&["close", "web"]), "closed 1 connection\n");
     assert_eq!(masters.ls(), serde_json::json!([]));
-    assert_status(&finish(&mut masters.about(&["check", "web"])), 255);
+    assert_status(&finish(&mut masters.command_for(&["check", "web"])), 255);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_master_with_sessions_is_closed_only_at_once() {
     let mut begun = [0; 6];
     std::io::Read::read_exact(session.stdout.as_mut().unwrap(), &mut begun).unwrap();
     assert_eq!(masters.ls()[0]["master"]["sessions"], 1);
-    let refused = finish(&mut masters.about(&["close", "web"]));
+    let refused = finish(&mut masters.command_for(&["close", "web"]));
     assert_status(&refused, 255);
     assert!(text(&refused.stderr).contains("--now"), "{}", describe(&refused));
     assert_eq!(
@@ -142,7 +142,7 @@ fn a_stale_socket_is_told_and_removed_and_nothing_else_is() {
         .collect();
     states.sort();
     assert_eq!(states, ["silent", "stale"]);
-    let checked = finish(&mut masters.about(&["check", "web"]));
+    let checked = finish(&mut masters.command_for(&["check", "web"]));
     assert!(
         text(&checked.stderr).contains("is stale"),
         "{}",
@@ -181,7 +181,7 @@ fn a_host_that_needs_ssh_is_kept_warm_by_it_for_every_command() {
     );
     masters.succeed(&["check", "web"]);
     assert_eq!(masters.succeed(&["close", "web"]), "closed 1 connection\n");
-    assert_status(&finish(&mut masters.about(&["check", "web"])), 255);
+    assert_status(&finish(&mut masters.command_for(&["check", "web"])), 255);
     assert_eq!(masters.ls(), serde_json::json!([]));
 }
 
@@ -221,7 +221,7 @@ fn a_host_that_needs_ssh_can_be_warmed_ahead() {
     let explained = masters.succeed(&["explain", "web"]);
     let line = "\nconnections:\n  the system's ssh, process ";
     assert!(explained.contains(line), "{explained}");
-    let run = finish(&mut masters.about(&["run", "--json", "-H", "web", "--", "true"]));
+    let run = finish(&mut masters.command_for(&["run", "--json", "-H", "web", "--", "true"]));
     assert_status(&run, 0);
     let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(line["warm"], true, "{line}");
@@ -253,7 +253,7 @@ fn a_server_with_nothing_newer_than_sha_1_is_reached_through_ssh_where_the_confi
     let allowing = "HostKeyAlgorithms +ssh-rsa\n    KexAlgorithms +diffie-hellman-group14-sha1";
     let masters = Masters::new(&entry.clone().with(allowing).to_string());
     for warm in [false, true] {
-        let run = finish(&mut masters.about(&["run", "--json", "-H", "web", "--", "exit 0"]));
+        let run = finish(&mut masters.command_for(&["run", "--json", "-H", "web", "--", "exit 0"]));
         assert_status(&run, 0);
         let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
         assert_eq!(line["warm"], warm, "{line}");
@@ -267,7 +267,7 @@ fn a_server_with_nothing_newer_than_sha_1_is_reached_through_ssh_where_the_confi
         "{explained}"
     );
     // ssh itself, with all that it was given.
-    let mut command = masters.about(&["ssh", "web", "exit 7"]);
+    let mut command = masters.command_for(&["ssh", "web", "exit 7"]);
     assert_status(&finish(&mut command), 7);
     assert_eq!(server.authentications(), 1);
 
@@ -300,7 +300,7 @@ fn a_host_that_cannot_be_had_says_why_in_sshs_words() {
     let mut entry = server.host_entry("web").with("VerifyHostKeyDNS yes");
     entry.identities = Vec::new();
     let masters = Masters::new(&entry.to_string());
-    let warmed = finish(&mut masters.about(&["warm", "web"]));
+    let warmed = finish(&mut masters.command_for(&["warm", "web"]));
     assert_status(&warmed, 255);
     assert!(
         text(&warmed.stderr).contains("Permission denied"),
@@ -338,7 +338,7 @@ fn ssh_asks_the_user_and_what_comes_after_needs_no_answer() {
 fn input_reaches_a_command_and_time_is_kept() {
     let server = server();
     let masters = needs_ssh(&server);
-    let late = finish(&mut masters.about(&[
+    let late = finish(&mut masters.command_for(&[
         "run",
         "--timeout",
         "1",

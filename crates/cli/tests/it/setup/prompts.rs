@@ -101,7 +101,7 @@ impl Askpass {
     }
 
     /// Returns the questions since the last look.
-    pub(super) fn asked(&self) -> String {
+    pub(super) fn take_questions(&self) -> String {
         let asked = fs::read_to_string(&self.asked).unwrap_or_default();
         let _ = fs::remove_file(&self.asked);
         asked
@@ -122,11 +122,14 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
     let askpass = Askpass::new(&stanza);
     askpass.will_say("yes\n");
     assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
-    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(
+        askpass.take_questions(),
+        "confirm: Allow shared connection to web? \n"
+    );
     assert_eq!(server.authentications(), 1);
     // An alive check does not count as a use; opening a forwarding does.
     assert_status(&askpass.run(&mut stanza.ssh(), &["-O", "check", "web"]), 0);
-    assert_eq!(askpass.asked(), "");
+    assert_eq!(askpass.take_questions(), "");
     askpass.will_say("no\n");
     let refused = askpass.run(
         &mut stanza.ssh(),
@@ -138,7 +141,10 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
         "{}",
         describe(&refused)
     );
-    assert_eq!(askpass.asked(), "confirm: Open -L /nowhere to db:80 on web? \n");
+    assert_eq!(
+        askpass.take_questions(),
+        "confirm: Open -L /nowhere to db:80 on web? \n"
+    );
     // ssh makes a connection of its own then.
     let own = askpass.run(&mut stanza.ssh(), &["web", "echo own"]);
     assert_status(&own, 0);
@@ -149,7 +155,7 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
         command.args(["ssh", "-F"]).arg(stanza.config());
         askpass.run(&mut command, arguments)
     };
-    askpass.asked();
+    askpass.take_questions();
     let refused = ours(&["web", "echo run"]);
     assert_status(&refused, 255);
     assert!(
@@ -158,7 +164,10 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
         describe(&refused)
     );
     assert!(refused.stdout.is_empty());
-    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(
+        askpass.take_questions(),
+        "confirm: Allow shared connection to web? \n"
+    );
     askpass.will_say("\n");
     assert_eq!(text(&ours(&["web", "echo run"]).stdout), "run\n");
 }
@@ -176,10 +185,13 @@ fn control_master_ask_confirms_each_use_of_a_connection_but_not_its_making() {
         askpass.run(&mut command, &["web", "true"])
     };
     assert_status(&ours(), 0);
-    assert_eq!(askpass.asked(), "");
+    assert_eq!(askpass.take_questions(), "");
     askpass.will_say("yes\n");
     assert_status(&ours(), 0);
-    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(
+        askpass.take_questions(),
+        "confirm: Allow shared connection to web? \n"
+    );
     assert_eq!(server.authentications(), 1);
 }
 
@@ -206,7 +218,7 @@ impl Lent {
             servers,
         };
         assert_status(&lent.ours("ssh", &["web", "true"]), 0);
-        assert_eq!(lent.askpass.asked(), "");
+        assert_eq!(lent.askpass.take_questions(), "");
         lent
     }
 
@@ -271,7 +283,7 @@ fn the_users_of_a_lent_connection_cannot_switch_the_question_off() {
         lent.askpass.will_say("no\n");
         let refused = lent.ours(command, arguments);
         assert!(!refused.status.success(), "{arguments:?}: {}", describe(&refused));
-        let asked = lent.askpass.asked();
+        let asked = lent.askpass.take_questions();
         assert!(
             asked.starts_with(&format!("confirm: {question}")) && asked.lines().count() == 1,
             "{arguments:?}: {asked:?} {}",
@@ -288,7 +300,7 @@ fn the_users_of_a_lent_connection_cannot_switch_the_question_off() {
         &lent.ours("ssh", &["-o", "ControlMaster=no", "behind", "true"]),
         0,
     );
-    assert_eq!(lent.askpass.asked().lines().count(), 1);
+    assert_eq!(lent.askpass.take_questions().lines().count(), 1);
 }
 
 #[test]
@@ -313,7 +325,7 @@ fn whoever_wants_to_use_a_lent_connection_does_not_choose_who_is_asked() {
             "{}",
             describe(&refused)
         );
-        assert_eq!(lent.askpass.asked().lines().count(), 1);
+        assert_eq!(lent.askpass.take_questions().lines().count(), 1);
     }
     assert_eq!(lent.servers[0].authentications(), 1);
 }
@@ -341,13 +353,19 @@ fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
         finish(command.args(["web", "true"]))
     };
     assert_status(&ours(), 0);
-    assert_eq!(askpass.asked(), "");
+    assert_eq!(askpass.take_questions(), "");
     askpass.will_say("no\n");
     assert_status(&ours(), 255);
-    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(
+        askpass.take_questions(),
+        "confirm: Allow shared connection to web? \n"
+    );
     // Stock ssh is asked there, too, and connects by itself then.
     assert_status(&finish(asks_yes(stanza.ssh()).args(["web", "true"])), 0);
-    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(
+        askpass.take_questions(),
+        "confirm: Allow shared connection to web? \n"
+    );
     assert_eq!(server.authentications(), 2);
     askpass.will_say("yes\n");
     assert_status(&ours(), 0);
@@ -362,10 +380,13 @@ fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
     let mut ours = stanza.home.trunkline();
     ours.arg("ssh").args(&confirming);
     assert_status(&askpass.run(&mut ours, &["web", "true"]), 0);
-    assert_eq!(askpass.asked(), "");
+    assert_eq!(askpass.take_questions(), "");
     askpass.will_say("yes\n");
     assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
-    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(
+        askpass.take_questions(),
+        "confirm: Allow shared connection to web? \n"
+    );
     assert_eq!(server.authentications(), 1);
 }
 
@@ -386,7 +407,7 @@ fn the_masters_of_the_systems_ssh_ask_where_their_configuration_does() {
     // With ControlPersist, the ssh that makes the master is its first client, and is asked about as well.
     askpass.will_say("yes\n");
     assert_status(&ours("ssh", &["web", "true"]), 0);
-    askpass.asked();
+    askpass.take_questions();
     // One that is refused connects by itself.
     for (answer, authentications) in [("yes\n", 1), ("no\n", 2)] {
         askpass.will_say(answer);
@@ -395,7 +416,7 @@ fn the_masters_of_the_systems_ssh_ask_where_their_configuration_does() {
         assert_eq!(server.authentications(), authentications);
         assert!(
             askpass
-                .asked()
+                .take_questions()
                 .starts_with("confirm: Allow shared connection to ")
         );
     }

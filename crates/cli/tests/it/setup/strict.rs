@@ -181,7 +181,7 @@ fn up_asks_for_a_password_once() {
     for expected in [1, 0] {
         let output = askpass.run(strictly(&mut stanza.ssh()), &["web", "echo shared"]);
         assert_eq!(text(&output.stdout), "shared\n", "{}", describe(&output));
-        assert_eq!(askpass.asked().lines().count(), expected);
+        assert_eq!(askpass.take_questions().lines().count(), expected);
     }
     assert_eq!(server.authentications(), 1);
 }

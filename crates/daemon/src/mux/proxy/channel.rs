@@ -182,7 +182,7 @@ impl Inside {
             loop {
                 tokio::select! {
                     Some(ProxiedRequest { wants_reply, asked }) = requests.recv(), if answers.len() < MAX_REQUESTS => {
-                        let asked = recorded(asked, entry).await;
+                        let asked = record_start(asked, entry).await;
                         let asked = asked.map(|asked| control.request(asked));
                         this.unanswered.fetch_add(1, Ordering::Relaxed);
                         answers.push_back(async move {
@@ -348,7 +348,7 @@ impl Inside {
 
 /// Returns a client's request to its session, once it is recorded, if it is the one that starts the session's work;
 /// nothing, if that cannot be recorded and has to be.
-async fn recorded(asked: Option<ChannelRequest>, entry: &Entry) -> Option<ChannelRequest> {
+async fn record_start(asked: Option<ChannelRequest>, entry: &Entry) -> Option<ChannelRequest> {
     let program = match &asked {
         Some(ChannelRequest::Exec(command)) => Program::Exec(command.clone()),
         Some(ChannelRequest::Shell) => Program::Configured,
@@ -401,7 +401,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    fn received(&self) -> MutexGuard<'_, Received> {
+    fn lock_received(&self) -> MutexGuard<'_, Received> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -421,7 +421,7 @@ impl Inbox {
                 credit.checked_sub(spent)
             })
             .map_err(|_| Misuse::Overrun)?;
-        let mut received = self.received();
+        let mut received = self.lock_received();
         // Data behind the end is nobody's.
         if received.finished.is_none() {
             received.data.extend_from_slice(data);
@@ -433,12 +433,12 @@ impl Inbox {
     }
 
     fn finish(&self) {
-        self.received().finished.get_or_insert(false);
+        self.lock_received().finished.get_or_insert(false);
         self.more.notify_one();
     }
 
     fn close(&self) {
-        self.received().closed = true;
+        self.lock_received().closed = true;
         self.more.notify_one();
     }
 
@@ -449,7 +449,7 @@ impl Inbox {
     /// Returns the events since the last time.
     async fn next(&self) -> Input {
         loop {
-            if let Some(input) = self.received().next() {
+            if let Some(input) = self.lock_received().next() {
                 return input;
             }
             self.more.notified().await;

@@ -15,7 +15,7 @@ use trunkline::{
 };
 use trunkline_request::Backoff;
 
-use super::{Running, settled};
+use super::{Running, combine};
 use crate::deadline::Deadline;
 use crate::protocol::{Program, Reply};
 use crate::session::events::{Events, Inputs};
@@ -106,7 +106,7 @@ impl Shared {
     }
 
     /// Does something to the state, of which the loops take notice.
-    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let done = change(&mut self.bridge.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_waiters();
         done
@@ -114,7 +114,7 @@ impl Shared {
 
     /// Feeds the bridge; what goes wrong is the session's end.
     fn feed(&self, feed: impl FnOnce(&mut Bridge) -> Result<(), GiveUp>) {
-        self.with(|state| {
+        self.change(|state| {
             if let Err(why) = feed(&mut state.bridge) {
                 state.failed = Some(why);
             }
@@ -122,7 +122,7 @@ impl Shared {
     }
 
     /// Waits until the state gives something.
-    async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+    async fn wait_until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -137,7 +137,7 @@ impl Shared {
 
 impl Resumption {
     /// For a session on this host, if it is SFTP's and to be carried over.
-    pub(crate) fn of(
+    pub(crate) fn for_session(
         engine: &Engine,
         host: &Host,
         program: &Program,
@@ -171,20 +171,20 @@ impl Resumption {
         let output = async {
             let written = write_client(&shared, streams.stdout, running.events).await;
             if written.is_err() {
-                shared.with(|state| state.is_unread = true);
+                shared.change(|state| state.is_unread = true);
             }
             written
         };
         let sessions = async {
             let ended = session.run(parts, streams.stderr).await;
-            shared.with(|state| state.is_over = true);
+            shared.change(|state| state.is_over = true);
             ended
         };
         let (framed, frames) = mpsc::unbounded_channel();
         let mut whole = pin!(async { tokio::join!(biased; sessions, output) });
         tokio::select! {
             biased;
-            (status, written) = &mut whole => settled(written, status),
+            (status, written) = &mut whole => combine(written, status),
             never = read_client(&shared, streams.stdin, frames) => match never {},
             error = Deadline::wait(running.deadline, name) => Err(error.with_execution(Execution::MayHaveStarted)),
             left = running.attend(inputs, framed, None) => {
@@ -202,11 +202,11 @@ async fn read_client(
 ) -> Infallible {
     loop {
         shared
-            .until(|state| state.bridge.takes_from_client().then_some(()))
+            .wait_until(|state| state.bridge.takes_from_client().then_some(()))
             .await;
         let data = source.next(&mut frames).await;
         if data.is_empty() {
-            shared.with(|state| state.has_client_ended = true);
+            shared.change(|state| state.has_client_ended = true);
             return std::future::pending().await;
         }
         shared.feed(|bridge| bridge.handle_client(data));
@@ -218,7 +218,7 @@ async fn write_client(shared: &Shared, mut sink: Sink, events: &impl Events) -> 
     let mut pieces = Vec::new();
     loop {
         let is_over = shared
-            .until(|state| {
+            .wait_until(|state| {
                 state.bridge.poll_client(&mut pieces);
                 (!pieces.is_empty() || state.is_over).then_some(state.is_over)
             })
@@ -288,17 +288,17 @@ impl<E: Events> Sessions<'_, E> {
             let control = parts.control.clone();
             let is_first = !has_begun;
             let ended = self.one(parts, &mut stderr, &mut has_begun).await;
-            if let Some(why) = self.shared.with(|state| state.failed.take()) {
+            if let Some(why) = self.shared.change(|state| state.failed.take()) {
                 control.close();
-                return Err(self.failed(why, is_first));
+                return Err(self.to_error(why, is_first));
             }
-            if self.shared.with(|state| state.is_unread) {
+            if self.shared.change(|state| state.is_unread) {
                 control.close();
                 return Ok(ExitStatus::Unknown);
             }
             let (needs_server, has_client_ended) = self
                 .shared
-                .with(|state| (state.bridge.needs_server(), state.has_client_ended));
+                .change(|state| (state.bridge.needs_server(), state.has_client_ended));
             match &ended {
                 Err(_) if !has_begun => return ended,
                 // The server has ended what the client has no use for any more.
@@ -312,7 +312,7 @@ impl<E: Events> Sessions<'_, E> {
                 let needs_server = state.bridge.needs_server();
                 (needs_server || state.has_client_ended).then_some(needs_server)
             };
-            if !self.shared.until(wants).await {
+            if !self.shared.wait_until(wants).await {
                 return Ok(ExitStatus::Exited(0));
             }
             parts = Box::pin(self.again(&mut losses)).await?;
@@ -359,7 +359,7 @@ impl<E: Events> Sessions<'_, E> {
         let whole = async { tokio::join!(biased; status, output, error_output).0 };
         let failed = self
             .shared
-            .until(|state| (state.failed.is_some() || state.is_unread).then_some(()));
+            .wait_until(|state| (state.failed.is_some() || state.is_unread).then_some(()));
         tokio::select! {
             biased;
             () = failed => Err(Error::Bug("the reason is told by the bridge")),
@@ -373,13 +373,13 @@ impl<E: Events> Sessions<'_, E> {
     async fn watch(&self, control: &SessionControl) -> Infallible {
         loop {
             self.shared
-                .until(|state| (!state.bridge.is_idle()).then_some(()))
+                .wait_until(|state| (!state.bridge.is_idle()).then_some(()))
                 .await;
             // Most answers come sooner, and are worth no word to the connection.
             tokio::time::sleep(LONG_WAIT).await;
             let waiting = Waiting::new(control);
             self.shared
-                .until(|state| state.bridge.is_idle().then_some(()))
+                .wait_until(|state| state.bridge.is_idle().then_some(()))
                 .await;
             drop(waiting);
         }
@@ -392,14 +392,14 @@ impl<E: Events> Sessions<'_, E> {
         loop {
             let has_room =
                 |state: &mut State| (state.bridge.queued_for_client() < MOST_FOR_CLIENT).then_some(());
-            self.shared.until(has_room).await;
+            self.shared.wait_until(has_room).await;
             if stdout.chunks(&mut pieces, PIECES).await == 0 {
                 return;
             }
             for piece in pieces.drain(..) {
                 self.shared.feed(|bridge| bridge.handle_server(piece));
             }
-            if !is_up && self.shared.with(|state| state.bridge.is_up()) {
+            if !is_up && self.shared.change(|state| state.bridge.is_up()) {
                 is_up = true;
                 self.running.observers.note_resumption();
                 let host = self.running.name();
@@ -417,7 +417,7 @@ impl<E: Events> Sessions<'_, E> {
                 let is_end = state.has_client_ended && state.bridge.is_idle();
                 (is_end || !pieces.is_empty()).then_some(is_end)
             };
-            let is_end = self.shared.until(is_end).await;
+            let is_end = self.shared.wait_until(is_end).await;
             // The client may go on.
             self.shared.changed.notify_waiters();
             for piece in pieces.drain(..) {
@@ -435,7 +435,7 @@ impl<E: Events> Sessions<'_, E> {
 
     /// Notes a loss; fails where there are too many.
     fn lose(&self, ended: Result<ExitStatus, Error>, losses: &mut Losses) -> Result<(), Error> {
-        let answered = self.shared.with(|state| {
+        let answered = self.shared.change(|state| {
             state.bridge.lose();
             state.bridge.answered()
         });
@@ -502,7 +502,7 @@ impl<E: Events> Sessions<'_, E> {
     }
 
     /// What the bridge says that the session has failed of.
-    fn failed(&self, why: GiveUp, is_first: bool) -> Error {
+    fn to_error(&self, why: GiveUp, is_first: bool) -> Error {
         match why {
             GiveUp::Server(source) if is_first => Error::Sftp {
                 host: self.running.name().to_owned(),

@@ -25,7 +25,7 @@ impl Activity {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn carried(&self, now: Instant) {
+    fn note_traffic(&self, now: Instant) {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *last = now.max(*last);
     }
@@ -38,7 +38,7 @@ pub(crate) struct Idle(Vec<(Duration, Activity)>);
 impl Idle {
     /// Returns the limits for a channel of this type, by ssh's name for it: that of the first pattern that matches, and
     /// that for all channels `together`. `None` for no limit.
-    pub(crate) fn of(config: &HostConfig, kind: &str, together: &Activity) -> Option<Box<Self>> {
+    pub(crate) fn for_channel(config: &HostConfig, kind: &str, together: &Activity) -> Option<Box<Self>> {
         let timeouts = &config.channel_timeouts;
         let own = timeouts
             .iter()
@@ -57,8 +57,8 @@ impl Idle {
     }
 
     /// It has carried something, or begins.
-    pub(crate) fn carried(&self, now: Instant) {
-        self.0.iter().for_each(|(_, activity)| activity.carried(now));
+    pub(crate) fn note_traffic(&self, now: Instant) {
+        self.0.iter().for_each(|(_, activity)| activity.note_traffic(now));
     }
 
     /// Returns the time at which it is to be closed, unless it carries something before that.
@@ -70,7 +70,7 @@ impl Idle {
     }
 
     /// The limit that has been reached.
-    pub(crate) fn reached(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn reached_limit(&self, now: Instant) -> Option<Duration> {
         self.0
             .iter()
             .find(|(limit, activity)| activity.last() + *limit <= now)
@@ -95,9 +95,9 @@ mod tests {
 
     fn limit(timeouts: &[(&str, u64)], kind: &str) -> Option<u64> {
         let activity = Activity::new();
-        let idle = Idle::of(&config(timeouts), kind, &activity)?;
-        idle.carried(Instant::now());
-        idle.reached(Instant::now() + SECOND * 10_000)
+        let idle = Idle::for_channel(&config(timeouts), kind, &activity)?;
+        idle.note_traffic(Instant::now());
+        idle.reached_limit(Instant::now() + SECOND * 10_000)
             .map(|limit| limit.as_secs())
     }
 
@@ -120,18 +120,18 @@ mod tests {
     fn traffic_of_one_channel_keeps_the_others_of_its_request_open() {
         let (config, together) = (config(&[("global", 10), ("session", 30)]), Activity::new());
         let start = Instant::now() + SECOND;
-        let session = Idle::of(&config, "session", &together).unwrap();
-        let tunnel = Idle::of(&config, "direct-tcpip", &together).unwrap();
-        session.carried(start);
-        tunnel.carried(start + SECOND * 9);
+        let session = Idle::for_channel(&config, "session", &together).unwrap();
+        let tunnel = Idle::for_channel(&config, "direct-tcpip", &together).unwrap();
+        session.note_traffic(start);
+        tunnel.note_traffic(start + SECOND * 9);
         assert_eq!(session.due(), Some(start + SECOND * 19));
-        assert_eq!(session.reached(start + SECOND * 18), None);
-        tunnel.carried(start + SECOND * 25);
-        assert_eq!(session.reached(start + SECOND * 30), Some(SECOND * 30));
-        let other = Idle::of(&config, "session", &Activity::new()).unwrap();
-        other.carried(start);
+        assert_eq!(session.reached_limit(start + SECOND * 18), None);
+        tunnel.note_traffic(start + SECOND * 25);
+        assert_eq!(session.reached_limit(start + SECOND * 30), Some(SECOND * 30));
+        let other = Idle::for_channel(&config, "session", &Activity::new()).unwrap();
+        other.note_traffic(start);
         assert_eq!(
-            other.reached(start + SECOND * 10),
+            other.reached_limit(start + SECOND * 10),
             Some(SECOND * 10),
             "another request's"
         );

@@ -85,7 +85,7 @@ impl Watch {
         }
     }
 
-    fn heard(&mut self, now: Instant) {
+    fn note_answer(&mut self, now: Instant) {
         self.asked = 0;
         self.due = now + self.silence;
     }
@@ -126,7 +126,7 @@ impl KeepAlive {
     }
 
     /// One more, or one less, who comes no further without the server.
-    pub(crate) fn awaited(&mut self, awaited: bool, now: Instant) {
+    pub(crate) fn change_waiting(&mut self, awaited: bool, now: Instant) {
         self.waiting = match awaited {
             true => self.waiting.saturating_add(1),
             false => self.waiting.saturating_sub(1),
@@ -141,7 +141,7 @@ impl KeepAlive {
             && let Some(watch) = &mut self.expected
         {
             // What had to wait is on its way, however slowly.
-            watch.heard(now);
+            watch.note_answer(now);
         }
         self.is_blocked = is_blocked;
         self.expect(now);
@@ -160,18 +160,18 @@ impl KeepAlive {
     }
 
     /// The server was asked for something that it answers at once.
-    pub(crate) fn asked(&mut self, now: Instant) {
+    pub(crate) fn note_question(&mut self, now: Instant) {
         let half = self.limit / 2;
         self.owed.get_or_insert_with(|| Watch::new(half, half, 1, now));
     }
 
     /// Something has come from the server.
-    pub(crate) fn heard(&mut self, now: Instant) {
+    pub(crate) fn note_answer(&mut self, now: Instant) {
         self.heard = now;
         self.owed = None;
         let rules = self.rules.iter_mut().flatten().map(|(_, watch)| watch);
         for watch in rules.chain(&mut self.expected) {
-            watch.heard(now);
+            watch.note_answer(now);
         }
     }
 
@@ -277,8 +277,8 @@ mod tests {
         };
         assert_eq!(with(Duration::ZERO, SECOND).due(), None);
         let mut never = with(Duration::MAX, Duration::MAX);
-        never.heard(start + SECOND);
-        never.asked(start + SECOND);
+        never.note_answer(start + SECOND);
+        never.note_question(start + SECOND);
         assert_eq!(never.turn(start + 1_000_000_000 * SECOND), Turn::Nothing);
     }
 
@@ -287,7 +287,7 @@ mod tests {
         let start = Instant::now();
         let mut keepalive = keepalive(Some((15, 1)), start);
         assert_eq!(keepalive.turn(start + 15 * SECOND), Turn::Ask);
-        keepalive.heard(start + 16 * SECOND);
+        keepalive.note_answer(start + 16 * SECOND);
         assert_eq!(keepalive.due(), Some(start + 31 * SECOND));
         assert_eq!(keepalive.turn(start + 30 * SECOND), Turn::Nothing);
         assert_eq!(keepalive.turn(start + 31 * SECOND), Turn::Ask);
@@ -297,8 +297,8 @@ mod tests {
     fn a_server_that_owes_an_answer_is_asked_sooner_and_doubted_before_it_is_given_up() {
         let start = Instant::now();
         let mut keepalive = keepalive(None, start);
-        keepalive.asked(start + 20 * SECOND);
-        keepalive.asked(start + 22 * SECOND);
+        keepalive.note_question(start + 20 * SECOND);
+        keepalive.note_question(start + 22 * SECOND);
         let expected = [
             (25, Turn::Ask),
             (30, Turn::Doubt),
@@ -318,7 +318,7 @@ mod tests {
             ]
         };
         let mut copied = keepalive(None, start);
-        copied.awaited(true, start);
+        copied.change_waiting(true, start);
         assert_eq!(silence(&mut copied, start), gone(20));
         let mut sent = keepalive(None, start);
         sent.sends(true, start);
@@ -327,8 +327,8 @@ mod tests {
         assert_eq!(silence(&mut sent, start), gone(23));
         // Nobody does any more.
         let mut done = keepalive(None, start);
-        done.awaited(true, start);
-        done.awaited(false, start + 8 * SECOND);
+        done.change_waiting(true, start);
+        done.change_waiting(false, start + 8 * SECOND);
         assert_eq!(done.due(), Some(start + 60 * SECOND));
     }
 
@@ -336,9 +336,9 @@ mod tests {
     fn whatever_comes_from_the_server_is_a_sign_of_life_where_it_owes_an_answer_too() {
         let start = Instant::now();
         let mut keepalive = keepalive(None, start);
-        keepalive.asked(start);
+        keepalive.note_question(start);
         assert_eq!(keepalive.turn(start + 5 * SECOND), Turn::Ask);
-        keepalive.heard(start + 6 * SECOND);
+        keepalive.note_answer(start + 6 * SECOND);
         assert_eq!(keepalive.turn(start + 10 * SECOND), Turn::Nothing);
         assert_eq!(keepalive.due(), Some(start + 66 * SECOND));
     }
@@ -347,7 +347,7 @@ mod tests {
     fn a_doubt_that_is_due_together_with_a_question_keeps_it_from_nobody() {
         let start = Instant::now();
         let mut keepalive = keepalive(Some((30, 1)), start);
-        keepalive.asked(start + 20 * SECOND);
+        keepalive.note_question(start + 20 * SECOND);
         assert_eq!(keepalive.turn(start + 25 * SECOND), Turn::Ask);
         let both = start + 30 * SECOND;
         assert_eq!(keepalive.turn(both), Turn::Ask);

@@ -60,7 +60,7 @@ impl Keystrokes {
     }
 
     /// Takes what was typed and returns what of it leaves now, behind `waiting` bytes that have not left.
-    pub(crate) fn typed(&mut self, data: Bytes, waiting: usize, now: Instant) -> Bytes {
+    pub(crate) fn hold_keys(&mut self, data: Bytes, waiting: usize, now: Instant) -> Bytes {
         if waiting + self.held.len() + data.len() >= PASTED {
             return self.stop(data);
         }
@@ -74,7 +74,7 @@ impl Keystrokes {
             None => {
                 let slower = (self.random)(self.interval / FUZZ);
                 self.typing = Some(Typing {
-                    next: self.after(self.interval, slower, now),
+                    next: self.next_after(self.interval, slower, now),
                     chaff_until,
                     slower,
                 });
@@ -110,7 +110,7 @@ impl Keystrokes {
         // An interval that was missed is not made up for, which would show that this side was busy.
         let missed = (now - typing.next).as_nanos() / self.interval.as_nanos().max(1);
         let intervals = u32::try_from(missed + 1).unwrap_or(u32::MAX);
-        let next = self.after(self.interval.saturating_mul(intervals), typing.slower, now);
+        let next = self.next_after(self.interval.saturating_mul(intervals), typing.slower, now);
         if let Some(typing) = &mut self.typing {
             typing.next = next;
         }
@@ -120,7 +120,7 @@ impl Keystrokes {
         }
     }
 
-    fn after(&self, interval: Duration, slower: Duration, now: Instant) -> Instant {
+    fn next_after(&self, interval: Duration, slower: Duration, now: Instant) -> Instant {
         let fuzz = interval / FUZZ;
         now + (interval - fuzz) + (self.random)(fuzz) + slower
     }
@@ -151,10 +151,10 @@ mod tests {
     fn the_first_keystroke_leaves_at_once_and_the_next_at_the_interval() {
         let (mut keystrokes, start) = (keystrokes(), Instant::now());
         assert_eq!(keystrokes.due(), None);
-        assert_eq!(keystrokes.typed(key(), 0, start), key());
+        assert_eq!(keystrokes.hold_keys(key(), 0, start), key());
         let due = keystrokes.due().unwrap();
         for later in [1, 5, 9] {
-            let typed = keystrokes.typed(key(), 0, start + Duration::from_millis(later));
+            let typed = keystrokes.hold_keys(key(), 0, start + Duration::from_millis(later));
             assert!(typed.is_empty());
         }
         assert_eq!(keystrokes.turn(due - Duration::from_nanos(1)), Turn::Nothing);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn chaff_fills_the_intervals_until_some_time_after_the_last_keystroke() {
         let (mut keystrokes, start) = (keystrokes(), Instant::now());
-        let _ = keystrokes.typed(key(), 0, start);
+        let _ = keystrokes.hold_keys(key(), 0, start);
         let mut last = start;
         let mut chaff = 0;
         while let Some(due) = keystrokes.due() {
@@ -185,13 +185,13 @@ mod tests {
         // Each is a tenth longer: that is this time's own rate.
         assert_eq!(chaff, 139);
         // And begins anew.
-        assert_eq!(keystrokes.typed(key(), 0, last), key());
+        assert_eq!(keystrokes.hold_keys(key(), 0, last), key());
     }
 
     #[test]
     fn intervals_stay_within_their_fuzz() {
         let (mut keystrokes, start) = (Keystrokes::new(INTERVAL), Instant::now());
-        let _ = keystrokes.typed(key(), 0, start);
+        let _ = keystrokes.hold_keys(key(), 0, start);
         let mut last = start;
         while let Some(due) = keystrokes.due() {
             let interval = due - last;
@@ -208,23 +208,23 @@ mod tests {
     #[test]
     fn a_paste_leaves_as_it_comes_behind_what_was_held() {
         let (mut keystrokes, start) = (keystrokes(), Instant::now());
-        let _ = keystrokes.typed(key(), 0, start);
-        assert!(keystrokes.typed(key(), 0, start).is_empty());
+        let _ = keystrokes.hold_keys(key(), 0, start);
+        assert!(keystrokes.hold_keys(key(), 0, start).is_empty());
         let pasted = Bytes::from(vec![b'p'; PASTED]);
-        let sent = keystrokes.typed(pasted.clone(), 0, start);
+        let sent = keystrokes.hold_keys(pasted.clone(), 0, start);
         assert_eq!(sent, [&b"k"[..], &pasted].concat());
         assert_eq!(keystrokes.due(), None);
-        assert_eq!(keystrokes.typed(pasted.clone(), 0, start), pasted);
+        assert_eq!(keystrokes.hold_keys(pasted.clone(), 0, start), pasted);
         assert_eq!(keystrokes.due(), None);
     }
 
     #[test]
     fn nothing_is_held_behind_other_data_nor_behind_a_stop() {
         let (mut keystrokes, start) = (keystrokes(), Instant::now());
-        assert_eq!(keystrokes.typed(key(), PASTED, start), key());
+        assert_eq!(keystrokes.hold_keys(key(), PASTED, start), key());
         assert_eq!(keystrokes.due(), None);
-        let _ = keystrokes.typed(key(), 0, start);
-        let _ = keystrokes.typed(key(), 0, start);
+        let _ = keystrokes.hold_keys(key(), 0, start);
+        let _ = keystrokes.hold_keys(key(), 0, start);
         assert_eq!(keystrokes.stop(Bytes::new()), key());
         assert_eq!(keystrokes.stop(Bytes::new()), Bytes::new());
         assert_eq!(keystrokes.turn(start + INTERVAL * 100), Turn::Nothing);
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn missed_intervals_are_not_made_up_for() {
         let (mut keystrokes, start) = (keystrokes(), Instant::now());
-        let _ = keystrokes.typed(key(), 0, start);
+        let _ = keystrokes.hold_keys(key(), 0, start);
         let late = keystrokes.due().unwrap() + INTERVAL * 10;
         assert_eq!(keystrokes.turn(late), Turn::Chaff);
         assert!(keystrokes.due().unwrap() > late + INTERVAL * 9);

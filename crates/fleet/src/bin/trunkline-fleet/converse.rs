@@ -57,7 +57,7 @@ async fn talk(
     let mut is_new = true;
     let job = loop {
         match next(requests).await? {
-            FleetRequest::Hosts(more) => hosts.extend(more.into_iter().map(ordered)),
+            FleetRequest::Hosts(more) => hosts.extend(more.into_iter().map(order_host)),
             FleetRequest::Input(more) => {
                 if (input.len() + more.len()) as u64 > LONGEST_INPUT {
                     let words = format!("a job's input has at most {} MiB", LONGEST_INPUT >> 20);
@@ -81,10 +81,10 @@ async fn talk(
             }
             FleetRequest::Attach(job) => {
                 is_new = false;
-                break named(job)?;
+                break parse_job(job)?;
             }
             FleetRequest::RetryUnknown(job) => {
-                let job = named(job)?;
+                let job = parse_job(job)?;
                 let me = settings.key(place).map_err(local)?.public_key();
                 let order = submitting::own_order(&bucket, &me, &job)
                     .await
@@ -107,7 +107,7 @@ async fn talk(
                 return crate::stream::converse(place, &settings, &bucket, &stream, requests, replies).await;
             }
             FleetRequest::AttachStream(stream) => {
-                let stream = StreamId(named(stream)?.0);
+                let stream = StreamId(parse_job(stream)?.0);
                 return crate::stream::converse(place, &settings, &bucket, &stream, requests, replies).await;
             }
             FleetRequest::Cancel | FleetRequest::Follow { .. } | FleetRequest::Leave => return Ok(()),
@@ -139,7 +139,7 @@ async fn talk(
 }
 
 /// A job by what somebody has typed.
-fn named(job: String) -> Result<JobId, Failure> {
+fn parse_job(job: String) -> Result<JobId, Failure> {
     match is_name(&job) {
         true => Ok(JobId(job)),
         false => Err(Failure::new(ErrorKind::Configuration, not_a_name(&job))),
@@ -485,7 +485,7 @@ fn end(host: u32, returned: Returned) -> FleetReply {
     }
 }
 
-fn ordered(host: FleetHost) -> OrderedHost {
+fn order_host(host: FleetHost) -> OrderedHost {
     OrderedHost {
         name: host.name,
         destination: host.destination,
@@ -514,7 +514,7 @@ mod tests {
 
     use super::*;
 
-    fn claimed() -> Fate {
+    fn claimed_fate() -> Fate {
         let holder = Holder {
             node: "a".into(),
             incarnation: 1,
@@ -529,12 +529,12 @@ mod tests {
     #[test]
     fn what_no_node_has_taken_by_all_that_is_known_did_not_start() {
         let mut telling = Telling::default();
-        telling.take(JobEvent::Fate(0, claimed()));
+        telling.take(JobEvent::Fate(0, claimed_fate()));
         let drained = Some(Wait::Drained(None));
         // The claim of the second has not been told, but is known.
         let (waits, fates) = (
             vec![drained.clone(); 4],
-            BTreeMap::from([(0, claimed()), (1, claimed())]),
+            BTreeMap::from([(0, claimed_fate()), (1, claimed_fate())]),
         );
         let replies = telling.given_up(&waits, &fates);
         assert_eq!(replies.len(), 2, "{replies:?}");
@@ -566,7 +566,7 @@ mod tests {
             telling.waiting(&names, &waits).unwrap(),
             "the job waits for a node: a, c: no node of the site eu is there; b: all nodes are drained"
         );
-        telling.take(JobEvent::Fate(1, claimed()));
+        telling.take(JobEvent::Fate(1, claimed_fate()));
         assert!(!telling.waiting(&names, &waits).unwrap().contains("drained"));
     }
 }

@@ -38,7 +38,11 @@ impl Executor for Daemon {
             .iter()
             .flat_map(|file| [OsString::from("-F"), file.into()]);
         let ssh_args = ssh_args.chain(NO_FORWARDINGS.map(OsString::from)).collect();
-        Box::pin(async move { execute(place, world, ssh_args, work).await.unwrap_or_else(failed) })
+        Box::pin(async move {
+            execute(place, world, ssh_args, work)
+                .await
+                .unwrap_or_else(failed_exit)
+        })
     }
 }
 
@@ -154,7 +158,7 @@ fn after_start(error: ClientError) -> Failure {
     Failure::from(error).after_start()
 }
 
-fn failed(failure: Failure) -> Exit {
+fn failed_exit(failure: Failure) -> Exit {
     Exit::Failed {
         kind: failure.kind,
         message: failure.message,

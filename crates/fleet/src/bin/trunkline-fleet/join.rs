@@ -108,7 +108,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
             ended = &mut node => break ended,
             _ = interrupt.recv() => Instruction::Leave,
             _ = terminate.recv() => Instruction::Leave,
-            Ok((stream, _)) = listener.accept() => match asked(stream).await {
+            Ok((stream, _)) = listener.accept() => match receive_instruction(stream).await {
                 Some((instruction, stream)) => {
                     waiting.push(stream);
                     instruction
@@ -197,7 +197,7 @@ async fn listen(place: &Place) -> anyhow::Result<(UnixListener, OwnSocket)> {
 }
 
 /// Returns the instruction of somebody on this machine. The directory of the socket is the user's alone.
-async fn asked(stream: UnixStream) -> Option<(Instruction, UnixStream)> {
+async fn receive_instruction(stream: UnixStream) -> Option<(Instruction, UnixStream)> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     let limit = std::time::Duration::from_secs(2);

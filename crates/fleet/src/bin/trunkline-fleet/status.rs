@@ -115,7 +115,7 @@ fn text(status: &FleetStatus, jobs: &[JobStatus], streams: &[StreamStatus]) -> S
         let heads = ["STREAM", "HOSTS", "RUNNING", "ENDED", "REFUSED", "RESTARTS"];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(streams.iter().map(|stream| {
-            let [running, refused] = shared(status, stream).map(u64::from);
+            let [running, refused] = count_shares(status, stream).map(u64::from);
             let counts = [
                 stream.hosts.into(),
                 running,
@@ -135,7 +135,7 @@ fn text(status: &FleetStatus, jobs: &[JobStatus], streams: &[StreamStatus]) -> S
 }
 
 /// On how many hosts nodes that are there run a stream, and on how many they may not.
-fn shared(status: &FleetStatus, stream: &StreamStatus) -> [u32; 2] {
+fn count_shares(status: &FleetStatus, stream: &StreamStatus) -> [u32; 2] {
     let is_there = |name: &str| {
         let mut nodes = status.nodes.iter();
         let node = nodes.find(|(node, ..)| node == name);
@@ -200,7 +200,7 @@ fn json(
         })
     });
     let streams = streams.iter().map(|stream| {
-        let [running, refused] = shared(status, stream);
+        let [running, refused] = count_shares(status, stream);
         serde_json::json!({
             "stream": stream.stream.0, "submitter": stream.submitter, "submitted": stream.at, "hosts": stream.hosts,
             "running": running, "ended": stream.ended, "refused": refused, "restarts": restarts(stream),

@@ -64,7 +64,7 @@ pub(crate) async fn submit(
         longest: wanted.longest,
     };
     let submitted = following::submit(bucket, key, hosts, resuming, wanted.subject.as_deref()).await;
-    submitted.map_err(|error| failed(&error))
+    submitted.map_err(|error| stream_failure(&error))
 }
 
 /// Tells of a stream, and follows it until it has ended or the client wants no more.
@@ -78,7 +78,7 @@ pub(crate) async fn converse(
 ) -> Result<(), Failure> {
     let (order, hosts) = following::stream_of(bucket, stream)
         .await
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| stream_failure(&error))?;
     let told = FleetReply::Job {
         job: stream.0.clone(),
         hosts: order.hosts,
@@ -95,7 +95,7 @@ pub(crate) async fn converse(
     };
     let follower = Follower::new(bucket, stream, hosts.len())
         .await
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| stream_failure(&error))?;
     let local = |error: anyhow::Error| Failure::new(ErrorKind::Local, format!("{error:#}"));
     let positions = match &to {
         Some(to) => Some(Positions::open(place, stream, to).map_err(local)?),
@@ -159,7 +159,7 @@ impl Following {
         replies: mpsc::Sender<FleetReply>,
     ) -> Result<(), Failure> {
         for (place, host) in (0..).zip(hosts) {
-            let kept = self.positions.as_mut().map(|positions| positions.of(place));
+            let kept = self.positions.as_mut().map(|positions| positions.left_at(place));
             let kept = kept.unwrap_or_default();
             let sink = match &self.to {
                 Some(to) => HostSink::open(to, &host.name, self.mark_of(&host.name))
@@ -291,7 +291,7 @@ impl HostTask {
                         self.news(StreamNews::Failed("the stream was cancelled".into()))
                             .await?;
                     }
-                    self.sink.taken().await;
+                    self.sink.wait_until_taken().await;
                     return self.news(StreamNews::Over(is_success)).await;
                 }
             }
@@ -394,6 +394,6 @@ fn reason(exit: &Exit) -> String {
     }
 }
 
-fn failed(error: &StreamError) -> Failure {
+fn stream_failure(error: &StreamError) -> Failure {
     Failure::new(ErrorKind::Configuration, error.to_string())
 }

@@ -58,7 +58,7 @@ pub(crate) struct Intents {
 
 impl Node {
     /// All that is counted.
-    pub(crate) fn observed(&self, now: Time) -> Observed {
+    pub(crate) fn observe(&self, now: Time) -> Observed {
         let mut members = Members::default();
         for (_, member) in self.members(now) {
             *match () {
@@ -76,7 +76,10 @@ impl Node {
                 Stage::Settling(..) => &mut intents.result,
             } += 1;
         }
-        let held = self.leases.iter().filter(|(_, lease)| lease.held(now).is_some());
+        let held = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.held_revision(now).is_some());
         let held: BTreeMap<_, _> = held.collect();
         let leases = held.values().copied().chain([&self.name]);
         let unread = self.jobs.values().filter(|job| job.plan.is_none()).count();

@@ -19,7 +19,7 @@ impl Node {
         self.mine.insert(place, mine);
     }
 
-    pub(super) fn intended(&mut self, now: Time, intent: &Intent) {
+    pub(super) fn note_intent(&mut self, now: Time, intent: &Intent) {
         let place = (intent.job.clone(), intent.host);
         if let Some(mine) = self.mine.get_mut(&place) {
             mine.stage = Stage::Claiming(Flight::Idle);
@@ -27,7 +27,7 @@ impl Node {
         }
     }
 
-    pub(super) fn executed(&mut self, intent: Intent, returned: Returned) {
+    pub(super) fn note_executed(&mut self, intent: Intent, returned: Returned) {
         if let Some(mine) = self.mine.get_mut(&(intent.job.clone(), intent.host)) {
             let claim = mine.claim.clone();
             let fate = Fate::Ended {

@@ -147,7 +147,7 @@ impl World {
             world.add(&format!("n{number}"));
         }
         if faults.nodes {
-            world.after(Duration::from_secs(5), Event::Mischief);
+            world.schedule(Duration::from_secs(5), Event::Mischief);
         }
         world
     }
@@ -238,13 +238,13 @@ impl World {
     }
 
     pub(super) fn leave(&mut self, slot: usize) {
-        self.with(slot, Node::leave);
+        self.step(slot, Node::leave);
         self.slots[slot].node = None;
         self.runs_end_with(slot);
     }
 
     pub(super) fn drain(&mut self, slot: usize) {
-        self.with(slot, Node::drain);
+        self.step(slot, Node::drain);
     }
 
     pub(super) fn fill_disk(&mut self, slot: usize) {
@@ -272,7 +272,7 @@ impl World {
     pub(super) fn look(&mut self) {
         let last = self.sequence;
         for slot in 0..self.slots.len() {
-            self.with(slot, |node, now| {
+            self.step(slot, |node, now| {
                 node.handle_last_sequence(now, last, node.highest());
             });
         }
@@ -287,7 +287,7 @@ impl World {
         self.slots[slot]
             .node
             .as_ref()
-            .map_or(0, |node| node.observed(clock).held.len())
+            .map_or(0, |node| node.observe(clock).held.len())
     }
 
     pub(super) fn owned_by_all(&self) -> usize {
@@ -326,7 +326,7 @@ impl World {
         self.now = end;
     }
 
-    fn after(&mut self, delay: Duration, event: Event) {
+    fn schedule(&mut self, delay: Duration, event: Event) {
         self.number += 1;
         self.events.insert((self.now + delay, self.number), event);
     }
@@ -368,14 +368,14 @@ impl World {
         let intents = this.disk.values().cloned().collect();
         this.node = Some(Node::new(settings, intents));
         let life = (slot, this.life);
-        self.after(Duration::from_millis(50), Event::Sync(life));
+        self.schedule(Duration::from_millis(50), Event::Sync(life));
     }
 
     fn resume(&mut self, slot: usize) {
         self.slots[slot].stopped = false;
         self.streams.continued.insert(slot, self.now);
         for event in std::mem::take(&mut self.slots[slot].waiting) {
-            self.after(Duration::from_micros(1), event);
+            self.schedule(Duration::from_micros(1), event);
         }
     }
 
@@ -414,13 +414,13 @@ impl World {
             Event::News((slot, life)) => self.news(slot, life),
             Event::Sync((slot, life)) => self.sync(slot, life),
             Event::Tick((slot, life)) => {
-                self.after(Duration::from_millis(250), Event::Tick((slot, life)));
-                self.with(slot, Node::handle_tick);
+                self.schedule(Duration::from_millis(250), Event::Tick((slot, life)));
+                self.step(slot, Node::handle_tick);
             }
             Event::Arrives(life, intent) => self.arrives(life, intent),
             Event::Returns(life, intent, status) => {
                 *self.busy.get_mut(&intent.job).unwrap() -= 1;
-                self.after(
+                self.schedule(
                     Duration::from_micros(10),
                     Event::ToNode(life, Input::Executed(intent, status)),
                 );
@@ -446,19 +446,19 @@ impl World {
         match self.pick(3) {
             0 => {
                 self.kill(slot);
-                self.after(back, Event::Start(slot));
+                self.schedule(back, Event::Start(slot));
             }
             1 => {
                 self.slots[slot].stopped = true;
-                self.after(back, Event::Continue(slot));
+                self.schedule(back, Event::Continue(slot));
             }
             _ => {
                 self.slots[slot].cut_off = true;
-                self.after(back, Event::Reconnect(slot));
+                self.schedule(back, Event::Reconnect(slot));
             }
         }
         let next = Duration::from_millis(self.random.random_range(500..15_000));
-        self.after(next, Event::Mischief);
+        self.schedule(next, Event::Mischief);
     }
 
     fn sync(&mut self, slot: usize, life: u64) {
@@ -477,18 +477,18 @@ impl World {
                 value: Some(value.clone()),
             })
             .collect();
-        self.with(slot, |node, now| {
+        self.step(slot, |node, now| {
             for entry in standing {
                 node.handle_entry(now, entry);
             }
             node.handle_synced();
         });
-        self.after(Duration::from_millis(250), Event::Tick((slot, life)));
+        self.schedule(Duration::from_millis(250), Event::Tick((slot, life)));
     }
 
     fn news(&mut self, slot: usize, life: u64) {
         if self.slots[slot].cut_off {
-            self.after(Duration::from_millis(500), Event::News((slot, life)));
+            self.schedule(Duration::from_millis(500), Event::News((slot, life)));
             return;
         }
         let told = self.slots[slot].told;
@@ -499,7 +499,7 @@ impl World {
         };
         self.slots[slot].told = self.log.len();
         let news = self.log[from..].to_vec();
-        self.with(slot, |node, now| {
+        self.step(slot, |node, now| {
             for entry in news {
                 node.handle_entry(now, entry);
             }
@@ -509,17 +509,17 @@ impl World {
     fn at_node(&mut self, slot: usize, input: Input) {
         match input {
             Input::Written(token, written) => {
-                self.with(slot, |node, now| node.handle_written(now, token, written));
+                self.step(slot, |node, now| node.handle_written(now, token, written));
             }
             Input::Intended(intent, intended) => {
                 if intended == Intended::Noted {
                     let place = (intent.job.clone(), intent.host);
                     self.slots[slot].disk.insert(place, (intent.clone(), None));
                 }
-                self.with(slot, |node, now| node.handle_intended(now, &intent, intended));
+                self.step(slot, |node, now| node.handle_intended(now, &intent, intended));
             }
             Input::Executed(intent, status) => {
-                self.with(slot, |node, now| {
+                self.step(slot, |node, now| {
                     let exit = Exit::Status(status);
                     node.handle_executed(now, intent, Returned { exit, output: 0 });
                 });
@@ -548,7 +548,7 @@ impl World {
         for slot in 0..self.slots.len() {
             let life = (slot, self.slots[slot].life);
             let delay = self.delay();
-            self.after(delay, Event::News(life));
+            self.schedule(delay, Event::News(life));
         }
         Written::Done(revision)
     }
@@ -557,7 +557,7 @@ impl World {
         let written = self.set(key, expected, value);
         if !self.is_lost(life.0) {
             let delay = self.delay();
-            self.after(delay, Event::ToNode(life, Input::Written(token, written)));
+            self.schedule(delay, Event::ToNode(life, Input::Written(token, written)));
         }
     }
 
@@ -578,11 +578,11 @@ impl World {
         *busiest = (*busiest).max(*busy);
         let longest = if self.pick(5) == 0 { 30_000 } else { 2_000 };
         let takes = Duration::from_millis(self.random.random_range(1..longest));
-        self.after(takes, Event::Returns(life, intent, status));
+        self.schedule(takes, Event::Returns(life, intent, status));
     }
 
     /// Lets a node do something, and what it wants done.
-    fn with(&mut self, slot: usize, what: impl FnOnce(&mut Node, Time)) {
+    fn step(&mut self, slot: usize, what: impl FnOnce(&mut Node, Time)) {
         let clock = self.clock(slot);
         let Some(mut node) = self.slots[slot].node.take() else {
             return;
@@ -606,11 +606,11 @@ impl World {
             } => {
                 if !self.is_lost(slot) {
                     let delay = self.delay();
-                    self.after(delay, Event::ToStore(life, token, key, expected, value));
+                    self.schedule(delay, Event::ToStore(life, token, key, expected, value));
                 }
                 // Whatever becomes of it, nobody waits for longer than this; an answer that comes first counts.
                 let lost = Event::ToNode(life, Input::Written(token, Written::Lost));
-                self.after(Duration::from_secs(2), lost);
+                self.schedule(Duration::from_secs(2), lost);
             }
             Action::Intend(intent) => {
                 let place = (intent.job.clone(), intent.host);
@@ -620,7 +620,7 @@ impl World {
                     () => Intended::Noted,
                 };
                 let takes = Duration::from_micros(self.random.random_range(100..20_000));
-                self.after(takes, Event::ToNode(life, Input::Intended(intent, intended)));
+                self.schedule(takes, Event::ToNode(life, Input::Intended(intent, intended)));
             }
             Action::Execute(intent) => {
                 let unit = self.zones.unit_of(&format!("host{}", intent.host));
@@ -633,7 +633,7 @@ impl World {
                 );
                 self.slots[slot].executed += 1;
                 let takes = Duration::from_micros(self.random.random_range(500..100_000));
-                self.after(takes, Event::Arrives(life, intent));
+                self.schedule(takes, Event::Arrives(life, intent));
             }
             Action::Note(intent, returned) => {
                 let place = (intent.job.clone(), intent.host);
@@ -653,6 +653,6 @@ impl World {
 
 /// Of how many jobs a node keeps something in memory.
 pub(super) fn jobs_of(node: &Node, now: Time) -> usize {
-    let observed = node.observed(now);
+    let observed = node.observe(now);
     observed.jobs_unread + observed.jobs_open
 }

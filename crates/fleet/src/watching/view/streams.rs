@@ -86,7 +86,10 @@ impl Streams {
     }
 
     /// Those that have changed, and the names of those that are not told of any more.
-    pub(super) fn changed(&mut self, is_there: impl Fn(&str) -> bool) -> (Vec<StreamReport>, Vec<String>) {
+    pub(super) fn take_changes(
+        &mut self,
+        is_there: impl Fn(&str) -> bool,
+    ) -> (Vec<StreamReport>, Vec<String>) {
         let mut newest: Vec<(&StreamId, &StreamOrder, &Stream)> = self
             .streams
             .iter()

@@ -206,7 +206,7 @@ fn claim(node: &str) -> Claim {
     }
 }
 
-fn ended(node: &str, status: u32) -> Fate {
+fn ended_fate(node: &str, status: u32) -> Fate {
     Fate::Ended {
         claim: claim(node),
         returned: Returned {
@@ -240,15 +240,15 @@ fn a_job_is_counted_host_by_host_and_goes_when_nats_drops_it() {
     told.put_bytes(&format!("job.{job}.order"), &written.order);
     let seen = told.update().jobs.remove(0);
     assert_eq!((seen.hosts, seen.running, seen.state()), (4, 1, "running"));
-    told.fate(&job, 0, ended("a", 0));
-    told.fate(&job, 1, ended("a", 3));
+    told.fate(&job, 0, ended_fate("a", 0));
+    told.fate(&job, 1, ended_fate("a", 3));
     let why = "not\x1b[m let".into();
     told.fate(&job, 2, Fate::NotStarted { why });
     told.fate(&job, 3, Fate::Unknown { claim: claim("b") });
     assert_eq!(told.view.nameless(), Some(job.clone()));
     assert_eq!(told.view.nameless(), None, "they are asked for once");
     let names = ["w0", "w1", "w2", "w3"].map(String::from);
-    told.view.named(&job, names.to_vec());
+    told.view.set_names(&job, names.to_vec());
     let seen = told.update().jobs.remove(0);
     let counts = [
         seen.running,
@@ -267,7 +267,7 @@ fn a_job_is_counted_host_by_host_and_goes_when_nats_drops_it() {
     assert!(!failures[1].contains('\x1b') && failures[1].starts_with("w2 did not start: not"));
     assert_eq!(failures[2], "w3 may have started: b was lost");
     // The lost node comes back with the result.
-    told.fate(&job, 3, ended("b", 0));
+    told.fate(&job, 3, ended_fate("b", 0));
     let seen = told.update().jobs.remove(0);
     assert_eq!((seen.succeeded, seen.unknown, seen.failures.len()), (2, 0, 2));
     told.pass(1000);

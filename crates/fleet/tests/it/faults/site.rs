@@ -15,7 +15,7 @@ use trunkline_fleet::state::Terms;
 use trunkline_testkit::{LightServer, Relay, directory};
 
 use crate::log::{last_words, log_at};
-use crate::nats::{Nats, charter, made};
+use crate::nats::{Nats, charter, create};
 
 /// Into how many shards the hosts of a course are divided.
 pub(super) const SHARDS: u16 = 16;
@@ -43,7 +43,7 @@ impl Site {
             terms,
             ..charter(SHARDS)
         };
-        let bucket = made(&access, charter, servers.len()).await;
+        let bucket = create(&access, charter, servers.len()).await;
         let key = KeyPair::new_user();
         let count = random.random_range(3..=5);
         let mut nodes: Vec<Node> = (0..count)

@@ -177,7 +177,7 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
 /// `trunkline cp`, with the disk where the copy writes: on this side or on the server's.
 fn cp(direction: Direction, place: &Place, disk: &Disk) -> Command {
     match direction {
-        Direction::Down => place.within(&disk.enter()),
+        Direction::Down => place.run_within(&disk.enter()),
         Direction::Up | Direction::Between => place.cp(),
     }
 }
@@ -298,7 +298,7 @@ fn a_file_that_fails_while_it_is_written_in_place_is_said_to_be_incomplete() {
                 fs::set_permissions(&directory, Permissions::from_mode(0o555)).unwrap();
             }
             let mut copy = match direction {
-                Direction::Down => place.within(little),
+                Direction::Down => place.run_within(little),
                 _ => place.cp(),
             };
             let output = finish(copy.args(ends(direction, &source, &target)));

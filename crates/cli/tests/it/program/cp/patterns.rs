@@ -7,7 +7,7 @@ use super::Site;
 use crate::home::{assert_status, finish, text};
 
 /// The names that a command has brought to a directory of its own, and whether all went well.
-fn brought(site: &Site, mut command: Command, source: &str) -> (Vec<String>, bool) {
+fn copy_names(site: &Site, mut command: Command, source: &str) -> (Vec<String>, bool) {
     let into = site.home.path("into");
     let _ = fs::remove_dir_all(&into);
     fs::create_dir(&into).unwrap();
@@ -68,12 +68,12 @@ fn patterns_find_what_scp_finds() {
         let mut scp = site.home.command("scp");
         scp.arg("-qF").arg(site.home.path("config"));
         let source = format!("web1:{pattern}");
-        let expected = brought(&site, scp, &source);
-        assert_eq!(brought(&site, site.cp(), &source), expected, "{pattern}");
+        let expected = copy_names(&site, scp, &source);
+        assert_eq!(copy_names(&site, site.cp(), &source), expected, "{pattern}");
     }
     // On purpose: what has just this name is meant, where scp takes the other one alone.
     fs::write(place.join("y2.txt"), "other").unwrap();
-    let exact = brought(&site, site.cp(), "web1:y[2].txt");
+    let exact = copy_names(&site, site.cp(), "web1:y[2].txt");
     assert_eq!(exact, (vec!["y[2].txt".to_owned()], true));
 }
 

@@ -127,7 +127,7 @@ impl Place {
     }
 
     /// The same without a daemon, run by `wrapper`.
-    pub(crate) fn within(&self, wrapper: &str) -> Command {
+    pub(crate) fn run_within(&self, wrapper: &str) -> Command {
         let mut command = self.home.command("sh");
         let as_user = match self.user {
             User::Own => "",

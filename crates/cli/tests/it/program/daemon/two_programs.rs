@@ -23,7 +23,7 @@ fn private_with(home: &Home, config: &Path) -> Command {
         &format!(
             "#!/bin/sh\necho $$ >{}\nexec {} \"$@\"\n",
             home.path("private").display(),
-            trunklined().display()
+            second_daemon().display()
         ),
     );
     let mut command = home.trunkline();
@@ -34,7 +34,7 @@ fn private_with(home: &Home, config: &Path) -> Command {
     command
 }
 
-fn trunklined() -> PathBuf {
+fn second_daemon() -> PathBuf {
     Path::new(program()).with_file_name("trunklined")
 }
 
@@ -173,9 +173,9 @@ fn a_program_without_trunklined_says_where_it_looked() {
         assert_status(&output, 255);
         assert!(text(&output.stderr).contains("TRUNKLINED names /nowhere/trunklined"));
     }
-    assert_status(&run(&["--no-daemon"], trunklined().to_str().unwrap()), 0);
+    assert_status(&run(&["--no-daemon"], second_daemon().to_str().unwrap()), 0);
     fs::create_dir_all(home.path("libexec/trunkline")).unwrap();
-    std::os::unix::fs::symlink(trunklined(), home.path("libexec/trunkline/trunklined")).unwrap();
+    std::os::unix::fs::symlink(second_daemon(), home.path("libexec/trunkline/trunklined")).unwrap();
     assert_status(&run(&["--no-daemon"], ""), 0);
     // A link is followed to where the program is installed.
     let link = home.path("ssh-trunkline");
@@ -194,7 +194,7 @@ fn trunklined_is_what_the_environment_says() {
         &format!(
             "#!/bin/sh\necho \"$*\" >>{}\nexec {} \"$@\"\n",
             noted.display(),
-            trunklined().display()
+            second_daemon().display()
         ),
     );
     let mut ways = [home.ssh(&server), private(&home, &server)];

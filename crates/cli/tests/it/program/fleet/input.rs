@@ -13,7 +13,7 @@ use super::Site;
 use crate::home::{Home, assert_status, describe, end_of, finish, finish_with, text};
 
 /// Returns the output of each host, by its name.
-fn printed(output: &std::process::Output) -> std::collections::BTreeMap<String, Value> {
+fn output_by_host(output: &std::process::Output) -> std::collections::BTreeMap<String, Value> {
     let lines = text(&output.stdout);
     let hosts = lines
         .lines()
@@ -47,7 +47,7 @@ fn every_host_reads_all_of_the_input_behind_a_script_and_its_variables() {
     };
     let output = site.with_input(&["-H", "box[1-6]"], sum, &input);
     assert_status(&output, 0);
-    let hosts = printed(&output);
+    let hosts = output_by_host(&output);
     assert_eq!(hosts.len(), 6, "{}", describe(&output));
     for host in hosts.values() {
         assert_eq!(host["stdout"], expected, "{host}");
@@ -74,7 +74,7 @@ fn every_host_reads_all_of_the_input_behind_a_script_and_its_variables() {
     let output = finish_with(&mut run, b"the input");
     assert_status(&output, 0);
     assert_eq!(
-        printed(&output)["box2"]["stdout"],
+        output_by_host(&output)["box2"]["stdout"],
         "[\"it's\", 'box2 2', '--json'] it's; $HOME the input\n"
     );
     // Without input, too.
@@ -135,7 +135,7 @@ fn a_host_is_tried_again_where_nothing_may_have_run() {
         output
     };
     // Nor may a job name the port, until a rule lists it.
-    let refused = format!("{:?}", printed(&try_it()));
+    let refused = format!("{:?}", output_by_host(&try_it()));
     assert!(refused.contains("`ports` of the rule"), "{refused}");
     let file = site.nodes[0].0.trunkline_dir().join("fleet.toml");
     let rules = fs::read_to_string(&file).unwrap();
@@ -143,7 +143,7 @@ fn a_host_is_tried_again_where_nothing_may_have_run() {
     assert_ne!(listed, rules);
     fs::write(&file, listed).unwrap();
     let output = try_it();
-    let host = printed(&output).into_values().next().unwrap();
+    let host = output_by_host(&output).into_values().next().unwrap();
     assert_eq!(host["execution"], "did not start", "{host}");
     // The pause of a second before the second attempt; two clocks measure it.
     assert!(host["seconds"].as_f64().unwrap() > 0.9, "{host}");
@@ -165,7 +165,7 @@ fn another_user_needs_no_password_or_is_refused() {
     let sudo = home.script("bin/sudo", "");
     let path = format!("{}:/usr/bin:/bin", sudo.parent().unwrap().display());
     let server = Sshd::builder().config(&format!("SetEnv SHLVL=1 PATH={path}"));
-    let site = Site::on(1, home, server);
+    let site = Site::with_nodes(1, home, server);
     let script = site.home.script("who", "echo \"$BECAME $(cat)\"\n");
     let as_deploy = || {
         let mut run = site.home.trunkline();

@@ -170,7 +170,7 @@ fn top_shows_nodes_shards_moves_jobs_and_streams_as_they_change() {
 #[test]
 fn the_page_shows_the_fleet_in_every_window_and_what_it_is_told_as_text() {
     let site = Site::start(2);
-    let page = Page::with(&site.home, &["--fleet"]);
+    let page = Page::serve_with(&site.home, &["--fleet"]);
     let mut browser = Browser::open(&site.home, &page.url);
     browser.expect("2\nnodes up");
     assert_status(&site.run(&["-H", "box[1-6]"], "exit 3"), 1);

@@ -7,7 +7,7 @@ use crate::home::{assert_status, describe, finish_with, text};
 
 #[test]
 fn the_command_has_the_hosts_name_and_number_in_it() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let directory = fleet.home.path("logs/{host}/{n}");
     let options = ["-H", "box[1-3]", "-O", directory.to_str().unwrap(), "--json"];
     let output = fleet.run(&options, "n=shell; echo {host} {n} ${n}");
@@ -19,7 +19,7 @@ fn the_command_has_the_hosts_name_and_number_in_it() {
 
 #[test]
 fn variables_reach_the_command_whatever_sshd_accepts() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let options = ["-H", "box1", "--env", "GREETING=it's; $HOME", "--env", "EMPTY="];
     let output = fleet.run(&options, "sh -c 'echo \"[$GREETING][$EMPTY]\"'");
     assert_status(&output, 0);
@@ -30,7 +30,7 @@ fn variables_reach_the_command_whatever_sshd_accepts() {
 
 #[test]
 fn a_script_runs_by_its_first_line_and_leaves_nothing_behind() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let temporary = fleet.home.path("temporary");
     fs::create_dir(&temporary).unwrap();
     // A file, since where arguments go through a shell, quotes may be lost.

@@ -6,15 +6,15 @@ use super::Fleet;
 use crate::home::{assert_status, closed_address, finish, program, text};
 
 /// Returns the output of a run that does not begin, or is a dry run.
-fn said(fleet: &Fleet, hosts: &[&str]) -> (i32, String) {
+fn run_and_read(fleet: &Fleet, hosts: &[&str]) -> (i32, String) {
     let output = fleet.run(&[hosts, &["--dry-run"]].concat(), "true");
     (output.status.code().unwrap(), text(&output.stderr))
 }
 
 #[test]
 fn a_mistake_in_a_list_is_shown_where_it_is() {
-    let fleet = Fleet::of(2);
-    let (status, said_of) = said(&fleet, &["-H", "box1,box[1-x]"]);
+    let fleet = Fleet::with_hosts(2);
+    let (status, said_of) = run_and_read(&fleet, &["-H", "box1,box[1-x]"]);
     assert_eq!(status, 255);
     insta::assert_snapshot!(said_of, @r"
     trunkline: expected a number or a range such as 01-20
@@ -23,7 +23,7 @@ fn a_mistake_in_a_list_is_shown_where_it_is() {
     ");
     let list = fleet.home.path("list");
     fs::write(&list, "box1\nbox2]\n").unwrap();
-    let (status, said_of) = said(&fleet, &["-H", &format!("@{}", list.display())]);
+    let (status, said_of) = run_and_read(&fleet, &["-H", &format!("@{}", list.display())]);
     assert_eq!(status, 255);
     assert!(
         said_of.ends_with("list:2: unmatched \"]\"\n  box2]\n      ^\n"),
@@ -33,23 +33,23 @@ fn a_mistake_in_a_list_is_shown_where_it_is() {
 
 #[test]
 fn what_matches_nothing_is_told_with_what_was_meant() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     assert_eq!(
-        said(&fleet, &["-H", "bxo*"]),
+        run_and_read(&fleet, &["-H", "bxo*"]),
         (
             255,
             "trunkline: no Host alias of ssh_config matches \"bxo*\"; did you mean box1?\n".into()
         )
     );
     assert_eq!(
-        said(&fleet, &["-H", "box1,!bxo1,!web*"]),
+        run_and_read(&fleet, &["-H", "box1,!bxo1,!web*"]),
         (
             0,
             "trunkline: !bxo1 excludes no host; did you mean !box1?\ntrunkline: !web* excludes no host\n"
                 .into()
         )
     );
-    assert_eq!(said(&fleet, &["-H", "box1,!box*"]).0, 255);
+    assert_eq!(run_and_read(&fleet, &["-H", "box1,!box*"]).0, 255);
     let output = fleet.run(&["-H", "bxo1"], "true");
     assert_status(&output, 1);
     let said_of = text(&output.stderr);
@@ -85,7 +85,7 @@ fn what_matches_nothing_is_told_with_what_was_meant() {
 
 #[test]
 fn a_host_of_a_list_may_have_a_user_and_a_port() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let port = fleet.server.port();
     let user = fleet.server.user();
     let wrong = closed_address();
@@ -105,7 +105,7 @@ fn a_host_of_a_list_may_have_a_user_and_a_port() {
 
 #[test]
 fn options_of_clush_and_pdsh_mean_what_they_mean_there() {
-    let fleet = Fleet::of(4);
+    let fleet = Fleet::with_hosts(4);
     let skipped = fleet.home.path("skipped");
     fs::write(&skipped, "box4\n").unwrap();
     let skipped = format!("@{}", skipped.display());

@@ -9,7 +9,7 @@ use crate::tty::Terminal;
 
 #[test]
 fn an_error_of_this_machine_is_told_once() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let config = fs::read_to_string(&fleet.config).unwrap();
     fs::write(&fleet.config, format!("NoSuchOption yes\n{config}")).unwrap();
     let output = fleet.run(&["-H", "box[1-3]"], "true");
@@ -19,7 +19,7 @@ fn an_error_of_this_machine_is_told_once() {
     assert!(said.contains("nosuchoption"), "{said}");
     fs::write(&fleet.config, config).unwrap();
 
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     fleet.home.settings("no_such_setting = 1\n");
     let output = fleet.run(&["-H", "box[1-3]"], "true");
     assert_status(&output, 255);
@@ -33,7 +33,7 @@ fn an_error_of_this_machine_is_told_once() {
 
 #[test]
 fn a_host_whose_output_cannot_be_written_fails_alone() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let directory = fleet.home.path("output");
     // In the places of two files.
     for name in ["box1.stdout", "box2.stdout"] {
@@ -60,7 +60,7 @@ fn a_host_whose_output_cannot_be_written_fails_alone() {
 
 #[test]
 fn hosts_that_fail_alike_share_a_row() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let mut config = fs::read_to_string(&fleet.config).unwrap();
     for name in ["down1", "down2"] {
         config = format!("{config}\n{}", fleet.server.host_entry(name).at(closed_address()));
@@ -81,7 +81,7 @@ fn hosts_that_fail_alike_share_a_row() {
 
 #[test]
 fn rows_and_records_are_in_the_order_of_the_list() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let options = ["-H", "box3,box1,box2"];
     let output = fleet.run(
         &[&options[..], &["--table"]].concat(),
@@ -118,7 +118,7 @@ fn rows_and_records_are_in_the_order_of_the_list() {
 
 #[test]
 fn lines_come_host_by_host_or_without_names() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let options = |more: &[&'static str]| [&["-q", "-H", "box3,box1,box2"], more].concat();
     let command = "test {n} = 3 || sleep 0.1; echo to {n}; echo all";
     let output = fleet.run(&options(&["-L"]), command);
@@ -141,7 +141,7 @@ fn lines_come_host_by_host_or_without_names() {
 
 #[test]
 fn groups_are_those_of_clustershell() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let programs = fleet.home.path("programs");
     fs::create_dir(&programs).unwrap();
     let nodeset = programs.join("nodeset");
@@ -175,7 +175,7 @@ fn groups_are_those_of_clustershell() {
 
 #[test]
 fn ctrl_c_leaves_no_line_of_progress() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let mut terminal = Terminal::start(fleet.command(&["-H", "box[1-2]"]).args(["--", "sleep", "1000"]));
     terminal.expect("2 running");
     // Its end is drawn with it.
@@ -195,7 +195,7 @@ fn ctrl_c_leaves_no_line_of_progress() {
 
 #[test]
 fn a_terminal_that_cannot_be_drawn_on_gets_no_escape_sequence() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let large = fleet.home.path("large");
     fs::write(&large, vec![0; 1 << 20]).unwrap();
     let script = "\"$T\" run -F \"$F\" -H box[1-2] 'sleep 0.5; echo ran {n}'; \

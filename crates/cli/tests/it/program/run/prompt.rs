@@ -8,7 +8,7 @@ use crate::tty::Terminal;
 
 #[test]
 fn a_line_goes_to_all_hosts_that_are_chosen() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let mut terminal = Terminal::start(&fleet.command(&["-H", "box[1-3]"]));
     terminal.expect("box[1-3]> ");
     terminal.send("echo one-{n}\r");
@@ -38,7 +38,7 @@ fn a_line_goes_to_all_hosts_that_are_chosen() {
 
 #[test]
 fn ctrl_c_ends_the_line_and_not_the_prompt() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let mut terminal = Terminal::start(&fleet.command(&["-H", "box[1-2]"]));
     terminal.expect("box[1-2]> ");
     terminal.send("echo begun; exec sleep 1000\r");
@@ -62,7 +62,7 @@ fn ctrl_c_ends_the_line_and_not_the_prompt() {
 
 #[test]
 fn lines_are_remembered_but_for_those_that_begin_with_a_space() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let mut terminal = Terminal::start(&fleet.command(&["-H", "box1"]));
     terminal.expect("box1> ");
     terminal.send(" echo secret\r");
@@ -90,7 +90,7 @@ fn lines_are_remembered_but_for_those_that_begin_with_a_space() {
 
 #[test]
 fn without_a_terminal_a_command_is_needed() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let output = finish(&mut fleet.command(&["-H", "box1"]));
     assert_status(&output, 2);
     assert!(text(&output.stderr).contains("a command is missing"));
@@ -98,7 +98,7 @@ fn without_a_terminal_a_command_is_needed() {
 
 #[test]
 fn a_signal_ends_the_prompt_and_leaves_the_terminal_as_it_was() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let mut terminal = Terminal::start(&fleet.command(&["-H", "box1"]));
     let before = terminal.modes();
     terminal.expect("box1> ");

@@ -7,7 +7,7 @@ use crate::home::{assert_status, closed_address, describe, finish, text};
 
 #[test]
 fn a_batch_is_over_before_the_next_begins() {
-    let fleet = Fleet::of(5);
+    let fleet = Fleet::with_hosts(5);
     let log = fleet.home.path("log");
     // Each host waits until all of its batch have begun.
     let script = format!(
@@ -30,7 +30,7 @@ fn a_batch_is_over_before_the_next_begins() {
 
 #[test]
 fn no_more_hosts_start_when_too_many_have_failed() {
-    let fleet = Fleet::of(6);
+    let fleet = Fleet::with_hosts(6);
     let failed = fleet.home.path("failed");
     let failed = failed.to_str().unwrap();
     let command = "test {n} != 2 -a {n} != 4";
@@ -71,7 +71,7 @@ fn no_more_hosts_start_when_too_many_have_failed() {
 
 #[test]
 fn only_what_cannot_have_run_is_tried_again() {
-    let fleet = Fleet::of(2);
+    let fleet = Fleet::with_hosts(2);
     let closed = closed_address();
     let config = fs::read_to_string(&fleet.config).unwrap();
     let entry = fleet.server.host_entry("box2").at(closed);
@@ -92,7 +92,7 @@ fn only_what_cannot_have_run_is_tried_again() {
 
 #[test]
 fn a_dry_run_tells_and_connects_to_nobody() {
-    let fleet = Fleet::of(3);
+    let fleet = Fleet::with_hosts(3);
     let options = [
         "-H",
         "box[1-3]",
@@ -117,7 +117,7 @@ fn a_dry_run_tells_and_connects_to_nobody() {
 
 #[test]
 fn options_behind_the_commands_first_word_are_its_own() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let output = finish(
         fleet
             .command(&["-H", "box1"])
@@ -131,7 +131,7 @@ fn options_behind_the_commands_first_word_are_its_own() {
 
 #[test]
 fn times_may_have_units() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     assert_status(&fleet.run(&["-H", "box1", "-t", "1m30s"], "true"), 0);
     let output = fleet.run(&["-H", "box1", "-t", "200ms"], "exec sleep 1000");
     assert_status(&output, 1);
@@ -146,7 +146,7 @@ fn times_may_have_units() {
 
 #[test]
 fn nothing_runs_where_the_names_of_those_that_failed_could_not_be_kept() {
-    let fleet = Fleet::of(1);
+    let fleet = Fleet::with_hosts(1);
     let ran = fleet.home.path("ran");
     let options = ["-H", "box1", "--failed", "/nowhere/failed"];
     let output = fleet.run(&options, &format!("touch {}; exit 1", ran.display()));

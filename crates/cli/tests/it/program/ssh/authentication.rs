@@ -12,7 +12,7 @@ use crate::home::{Home, assert_status, describe, finish, program, server, sshd, 
 use crate::tty::Terminal;
 
 /// A home with this ssh_config for a server, under the name `box`.
-fn configured(server: &Sshd, home: &Home, lines: &[&str]) -> std::path::PathBuf {
+fn configure(server: &Sshd, home: &Home, lines: &[&str]) -> std::path::PathBuf {
     let config = home.path("config");
     let entry = lines
         .iter()
@@ -91,7 +91,7 @@ fn an_unknown_host_key_is_asked_about_and_then_known() {
         "BatchMode no",
         &format!("UserKnownHostsFile {}", known.display()),
     ];
-    let config = configured(&server, &home, &lines);
+    let config = configure(&server, &home, &lines);
     let refused = finish(
         home.ssh_with(&config)
             .args(["-o", "BatchMode=yes", "box", "true"]),
@@ -124,7 +124,7 @@ fn a_host_key_that_the_user_does_not_believe_ends_it() {
         "BatchMode no",
         &format!("UserKnownHostsFile {}", home.path("k").display()),
     ];
-    let config = configured(&server, &home, &lines);
+    let config = configure(&server, &home, &lines);
     let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
     terminal.expect("(yes/no");
     terminal.send("no\n");
@@ -159,7 +159,7 @@ fn an_encrypted_key_asks_for_its_passphrase() {
 #[test]
 fn a_key_that_cannot_be_used_from_one_file_is_used_from_another() {
     let (server, home) = (server(), Home::new());
-    let config = configured(&server, &home, &["BatchMode yes"]);
+    let config = configure(&server, &home, &["BatchMode yes"]);
     let key = server.client_keys()[0].private_path();
     let [open, sealed] = ["open", "sealed"].map(|name| {
         let copy = home.path(name);

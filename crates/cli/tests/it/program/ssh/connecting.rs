@@ -27,7 +27,7 @@ fn key(home: &Home, server: &Sshd, name: &str, options: &[&str]) -> std::path::P
     path
 }
 
-fn configured(home: &Home, entry: HostEntry) -> std::path::PathBuf {
+fn configure(home: &Home, entry: HostEntry) -> std::path::PathBuf {
     let config = home.path("config");
     write_ssh_config(&config, [entry]).unwrap();
     config
@@ -76,7 +76,7 @@ fn keys_that_only_ssh_signs_with_are_left_to_it() {
         let mut entry = server.host_entry("box");
         entry.identities = vec![key(&home, &server, name, options)];
         assert_eq!(
-            cat_as_ssh(&home, &configured(&home, entry), &askpass),
+            cat_as_ssh(&home, &configure(&home, entry), &askpass),
             Some(3),
             "{name}"
         );
@@ -100,7 +100,7 @@ fn rsa_keys_sign_with_sha_1_where_they_do_with_ssh() {
         if allowed {
             entry = entry.with("PubkeyAcceptedAlgorithms +ssh-rsa");
         }
-        let ended = cat_as_ssh(&home, &configured(&home, entry), &askpass(&home));
+        let ended = cat_as_ssh(&home, &configure(&home, entry), &askpass(&home));
         assert!(allowed || ended == Some(255));
     }
 }
@@ -133,7 +133,7 @@ fn short_rsa_host_keys_are_believed_as_far_as_ssh_believes_them() {
             format!("[127.0.0.1]:{} {public}", server.port()),
         )
         .unwrap();
-        let config = configured(&home, entry);
+        let config = configure(&home, entry);
         let ours = finish(home.ssh_with(&config).args(["box", "true"]));
         assert_status(&ours, if is_believed { 0 } else { 255 });
         let theirs = finish(home.command("ssh").arg("-F").arg(&config).args(["box", "true"]));
@@ -159,7 +159,7 @@ fn a_key_that_the_server_takes_keeps_the_host_from_ssh() {
         assert!(made.status.success(), "{}", describe(&made));
         short
     });
-    let config = configured(&home, entry);
+    let config = configure(&home, entry);
     for _ in 0..2 {
         assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 0);
     }
@@ -227,7 +227,7 @@ fn other_host_keys_are_learned_without_a_daemon_too() {
         fs::write(&file, &first).unwrap();
         let mut entry = server.host_entry("box").with("UpdateHostKeys yes");
         entry.known_hosts.clone_from(&file);
-        assert_status(&run(&home, &configured(&home, entry)), 0);
+        assert_status(&run(&home, &configure(&home, entry)), 0);
         let keys = || {
             let text = fs::read_to_string(&file).unwrap();
             let mut keys: Vec<String> = text
@@ -266,7 +266,7 @@ fn what_is_said_is_said_once_with_a_log_too() {
             let home = Home::new();
             let mut entry = server.host_entry("box").with("StrictHostKeyChecking accept-new");
             entry.known_hosts = home.path("known");
-            let config = configured(&home, entry);
+            let config = configure(&home, entry);
             let mut command = match program {
                 "ssh" => {
                     let mut ssh = home.command("ssh");

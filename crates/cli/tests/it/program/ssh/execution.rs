@@ -9,7 +9,7 @@ use trunkline_testkit::{HostEntry, write_ssh_config};
 use crate::home::{Home, assert_status, describe, finish, server, text};
 
 /// Kind, execution and error of each host.
-fn told(output: &Output) -> Vec<(String, String, String, String)> {
+fn failures(output: &Output) -> Vec<(String, String, String, String)> {
     let mut told: Vec<_> = text(&output.stdout)
         .lines()
         .map(|line| {
@@ -90,7 +90,7 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
         ]);
         let output = finish(&mut run);
         assert_status(&output, 1);
-        let told = told(&output);
+        let told = failures(&output);
         let words: Vec<_> = told
             .iter()
             .map(|(host, kind, execution, _)| (host.as_str(), kind.as_str(), execution.as_str()))
@@ -122,7 +122,7 @@ fn a_host_whose_time_is_up_says_whether_its_command_had_left() {
     // The connection is there, so that the command leaves at once.
     assert_status(&run(&["-H", "good"], "true"), 0);
     let output = run(&["-H", "good,silent", "-t", "2"], "sleep 100");
-    let words: Vec<_> = told(&output)
+    let words: Vec<_> = failures(&output)
         .into_iter()
         .map(|(host, kind, execution, _)| (host, kind, execution))
         .collect();

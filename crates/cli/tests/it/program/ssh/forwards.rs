@@ -138,7 +138,7 @@ fn all(home: &Home, server: &Sshd) -> [Command; 3] {
 }
 
 /// A connection that is carried from this path, once somebody listens there.
-fn carried(path: &Path) -> UnixStream {
+fn connect_through(path: &Path) -> UnixStream {
     wait_until("the forwarding listens", || UnixStream::connect(path).is_ok());
     let stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -156,13 +156,13 @@ fn what_a_killed_client_carries_ends_with_it() {
         .args(["-N", "-L", &forward(&bystander), server.alias()])
         .spawn()
         .unwrap();
-    let kept = carried(&bystander);
+    let kept = connect_through(&bystander);
     for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
         for what in [&["-N", server.alias()][..], &[server.alias(), "sleep 600"]] {
             for mut ssh in all(&home, &server) {
                 ssh.args(["-L", &forward(&path)]).args(what);
                 let mut child = ssh.stdin(Stdio::null()).spawn().unwrap();
-                let mut stream = carried(&path);
+                let mut stream = connect_through(&path);
                 kill_process(Pid::from_child(&child), signal).unwrap();
                 child.wait().unwrap();
                 let end = stream.read(&mut [0; 8]);
@@ -189,7 +189,7 @@ fn what_is_carried_outlives_its_session() {
         ssh.args(["-L", &forward, server.alias(), "read line; echo over"]);
         ssh.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = ssh.spawn().unwrap();
-        let stream = carried(&path);
+        let stream = connect_through(&path);
         drop(child.stdin.take());
         let mut said = [0; 5];
         child.stdout.take().unwrap().read_exact(&mut said).unwrap();

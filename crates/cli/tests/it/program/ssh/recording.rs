@@ -31,7 +31,7 @@ fn lines(path: &PathBuf) -> Vec<Value> {
         .collect()
 }
 
-fn shown(lines: &[Value]) -> String {
+fn render(lines: &[Value]) -> String {
     let outputs = lines[1..].iter().filter(|line| line[1] == "o");
     outputs.map(|line| line[2].as_str().unwrap()).collect()
 }
@@ -61,7 +61,7 @@ fn what_a_terminal_shows_is_recorded_and_nothing_that_is_typed() {
     assert_eq!(lines[0]["version"], 3);
     assert!(lines[0]["term"]["cols"].as_u64().unwrap() > 0, "{lines:?}");
     assert!(
-        shown(&lines).contains("ready") && shown(&lines).contains("done"),
+        render(&lines).contains("ready") && render(&lines).contains("done"),
         "{lines:?}"
     );
     assert!(

@@ -67,7 +67,7 @@ impl Two {
     }
 
     /// For which server ssh and trunkline run a command, each started as `prepare` says.
-    fn reached(&self, prepare: impl Fn(&mut Command)) -> [String; 2] {
+    fn reached_servers(&self, prepare: impl Fn(&mut Command)) -> [String; 2] {
         [self.stock(), self.ours()].map(|mut command| {
             prepare(&mut command);
             let output = finish(command.args(["box", WHICH]));
@@ -82,7 +82,7 @@ fn a_proxy_command_that_goes_by_the_environment_reaches_who_ssh_reaches() {
     let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("$BOX_PORT")));
     for server in [0, 1, 0] {
         let port = two.port(server);
-        let reached = two.reached(|command| {
+        let reached = two.reached_servers(|command| {
             command.env("BOX_PORT", &port);
         });
         assert_eq!(reached, [port.clone(), port]);
@@ -97,7 +97,7 @@ fn a_proxy_command_that_goes_by_the_directory_or_the_shell_reaches_who_ssh_reach
         let directory = two.home.path(name);
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("port"), two.port(server)).unwrap();
-        let reached = two.reached(|command| {
+        let reached = two.reached_servers(|command| {
             command.current_dir(&directory);
         });
         assert_eq!(reached, [two.port(server), two.port(server)]);
@@ -109,7 +109,7 @@ fn a_proxy_command_that_goes_by_the_directory_or_the_shell_reaches_who_ssh_reach
             two.port(server)
         );
         let shell = two.home.script(&format!("shell{server}"), &script);
-        let reached = two.reached(|command| {
+        let reached = two.reached_servers(|command| {
             command.env("SHELL", &shell);
         });
         assert_eq!(reached, [two.port(server), two.port(server)]);
@@ -241,7 +241,7 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
     let text_of = fs::read_to_string(&two.config).unwrap();
     let ports = [0, 1].map(|server| format!("Port {}", two.port(server)));
     fs::write(&other, text_of.replacen(&ports[0], &ports[1], 1)).unwrap();
-    assert_eq!(two.reached(|_| {}), [two.port(0), two.port(0)]);
+    assert_eq!(two.reached_servers(|_| {}), [two.port(0), two.port(0)]);
     for ssh in ["/usr/bin/ssh", "$T ssh"] {
         let script = format!("mount --bind $D/other $C && {ssh} -F $C box \"$W\"");
         let output = finish(&mut elsewhere(&two, "-m", &script));
@@ -294,7 +294,7 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
     );
     // The daemon and its connections are as before.
     assert_eq!(two.servers[0].authentications(), 3);
-    assert_eq!(two.reached(|_| {}), [two.port(0), two.port(0)]);
+    assert_eq!(two.reached_servers(|_| {}), [two.port(0), two.port(0)]);
     assert_eq!(two.servers[0].authentications(), 4);
 }
 

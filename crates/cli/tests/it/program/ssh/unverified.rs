@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, started, text};
+use crate::home::{Home, assert_status, describe, finish, server, start, text};
 
 /// ssh's words.
 const DISABLED: &str = "disabled to avoid man-in-the-middle attacks";
@@ -67,9 +67,9 @@ fn sessions_work_and_whoever_shares_the_connection_is_told() {
 }
 
 /// Returns the output about a forwarding, and whether anybody listens at `port` while the session runs.
-fn forwarded(command: &mut Command, port: u16) -> (Output, bool) {
+fn forward(command: &mut Command, port: u16) -> (Output, bool) {
     // It prints when it runs, and ends with its input.
-    let child = started(command.args(["box", "echo up; cat"]).stdin(Stdio::piped()));
+    let child = start(command.args(["box", "echo up; cat"]).stdin(Stdio::piped()));
     let carried = TcpStream::connect(("127.0.0.1", port)).is_ok();
     (child.wait_with_output().unwrap(), carried)
 }
@@ -86,7 +86,7 @@ fn no_port_is_forwarded_in_either_direction() {
                 _ => format!("127.0.0.1:{port}:127.0.0.1:{ssh}"),
             };
             let mut command = if ours { impostor.ours() } else { impostor.stock() };
-            let (output, carried) = forwarded(command.args([kind, &what]), port);
+            let (output, carried) = forward(command.args([kind, &what]), port);
             assert_status(&output, 0);
             assert!(!carried, "{kind} {}", describe(&output));
             let said = text(&output.stderr);

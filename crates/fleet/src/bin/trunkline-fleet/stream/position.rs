@@ -88,7 +88,7 @@ impl HostPosition {
 
     /// Returns the position of the data that was taken, with so many bytes still in the pipe; and whether some was not
     /// taken.
-    fn taken(&self, left: u64) -> (Option<Kept>, bool) {
+    fn position_taken(&self, left: u64) -> (Option<Kept>, bool) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = written.bytes.saturating_sub(left);
         let mut kept = None;
@@ -142,7 +142,7 @@ impl Positions {
     }
 
     /// Returns the position where a host was left.
-    pub(super) fn of(&mut self, host: u32) -> Kept {
+    pub(super) fn left_at(&mut self, host: u32) -> Kept {
         self.hosts.entry(host).or_default();
         self.kept.hosts.get(&host).copied().unwrap_or_default()
     }
@@ -166,7 +166,7 @@ impl Positions {
         for (host, position) in &self.hosts {
             let left = self.pipes.get(host);
             let left = left.map_or(Ok(0), |sink| rustix::io::ioctl_fionread(sink.descriptor()));
-            let (kept, is_left) = position.taken(left.unwrap_or_default());
+            let (kept, is_left) = position.position_taken(left.unwrap_or_default());
             let entry = self.kept.hosts.entry(*host).or_default();
             if let Some(kept) = kept {
                 is_changed |= *entry != kept;
@@ -206,23 +206,23 @@ impl Positions {
 mod tests {
     use super::*;
 
-    fn at(next: u64) -> Position {
+    fn position_at(next: u64) -> Position {
         Position { next, last: None }
     }
 
     #[test]
     fn what_a_pipe_still_has_is_not_counted() {
         let host = HostPosition::default();
-        host.add(0, at(1), false);
-        host.add(10, at(2), true);
-        host.add(0, at(3), true);
-        host.add(5, at(4), true);
+        host.add(0, position_at(1), false);
+        host.add(10, position_at(2), true);
+        host.add(0, position_at(3), true);
+        host.add(5, position_at(4), true);
         let next = |(kept, left): (Option<Kept>, bool)| (kept.map(|kept| kept.position.next), left);
-        assert_eq!(next(host.taken(15)), (Some(1), true));
-        assert_eq!(next(host.taken(6)), (None, true));
-        assert_eq!(next(host.taken(5)), (Some(3), true));
-        assert_eq!(next(host.taken(0)), (Some(4), false));
-        assert_eq!(next(host.taken(0)), (None, false));
+        assert_eq!(next(host.position_taken(15)), (Some(1), true));
+        assert_eq!(next(host.position_taken(6)), (None, true));
+        assert_eq!(next(host.position_taken(5)), (Some(3), true));
+        assert_eq!(next(host.position_taken(0)), (Some(4), false));
+        assert_eq!(next(host.position_taken(0)), (None, false));
     }
 
     #[test]
@@ -236,21 +236,21 @@ mod tests {
         let stream = StreamId("s".into());
         let open = || Positions::open(&place, &stream, "file:/x/{host}");
         let mut positions = open().unwrap();
-        assert_eq!(positions.of(0), Kept::default());
-        positions.host(0).add(3, at(8), true);
+        assert_eq!(positions.left_at(0), Kept::default());
+        positions.host(0).add(3, position_at(8), true);
         positions.keep(true).unwrap();
         assert!(open().is_err(), "two follow into the same files");
         drop(positions);
         let mut positions = open().unwrap();
-        let kept = positions.of(0);
-        assert_eq!((kept.position, kept.is_unsure), (at(8), true));
+        let kept = positions.left_at(0);
+        assert_eq!((kept.position, kept.is_unsure), (position_at(8), true));
         positions.keep(false).unwrap();
         drop(positions);
         let mut positions = open().unwrap();
-        assert_eq!(positions.of(0).position, at(8));
+        assert_eq!(positions.left_at(0).position, position_at(8));
         positions.remove();
         assert!(positions.keep(false).is_ok());
         drop(positions);
-        assert_eq!(open().unwrap().of(0), Kept::default());
+        assert_eq!(open().unwrap().left_at(0), Kept::default());
     }
 }

@@ -78,7 +78,7 @@ impl HostSink {
     }
 
     /// Waits until readers have taken everything.
-    pub(super) async fn taken(&self) {
+    pub(super) async fn wait_until_taken(&self) {
         if let Self::Pipe(sink, _) = self {
             sink.wait_until_taken().await;
         }

@@ -60,7 +60,7 @@ impl World {
     }
 
     /// On how many of its hosts a stream has ended.
-    pub(in crate::state::tests) fn ended(&self, stream: &str) -> usize {
+    pub(in crate::state::tests) fn ended_hosts(&self, stream: &str) -> usize {
         let ends = self.streams.ends.keys();
         ends.filter(|(id, _)| id.0 == stream).count()
     }
@@ -69,7 +69,7 @@ impl World {
         for slot in 0..self.slots.len() {
             let life = (slot, self.slots[slot].life);
             let delay = self.delay();
-            self.after(delay, Event::Stream(life, StreamEvent::Tell));
+            self.schedule(delay, Event::Stream(life, StreamEvent::Tell));
         }
     }
 
@@ -86,10 +86,10 @@ impl World {
                     return;
                 };
                 active.remove(place);
-                self.with(life.0, |node, now| node.handle_run_ended(now, &run, end));
+                self.step(life.0, |node, now| node.handle_run_ended(now, &run, end));
             }
             StreamEvent::Tell if self.slots[life.0].cut_off => {
-                self.after(Duration::from_millis(500), Event::Stream(life, StreamEvent::Tell));
+                self.schedule(Duration::from_millis(500), Event::Stream(life, StreamEvent::Tell));
             }
             StreamEvent::Tell => self.tell_streams(life.0),
             StreamEvent::EndAtStore(stream, host, end) => {
@@ -97,12 +97,12 @@ impl World {
                 if !self.is_lost(life.0) {
                     let delay = self.delay();
                     let written = StreamEvent::EndWritten(stream, host, true);
-                    self.after(delay, Event::Stream(life, written));
+                    self.schedule(delay, Event::Stream(life, written));
                 }
                 self.tell_all();
             }
             StreamEvent::EndWritten(stream, host, is_written) => {
-                self.with(life.0, |node, now| {
+                self.step(life.0, |node, now| {
                     node.handle_end_written(now, &stream, host, is_written);
                 });
             }
@@ -126,7 +126,7 @@ impl World {
                 resuming,
             };
             let is_cancelled = self.streams.cancelled.contains(&stream);
-            self.with(slot, |node, now| {
+            self.step(slot, |node, now| {
                 node.handle_stream(now, stream.clone(), plan);
                 if is_cancelled {
                     node.handle_stream_cancelled(&stream);
@@ -134,7 +134,7 @@ impl World {
             });
         }
         let ends: Vec<_> = self.streams.ends.keys().cloned().collect();
-        self.with(slot, |node, _| {
+        self.step(slot, |node, _| {
             for (stream, host) in &ends {
                 node.handle_stream_ended(stream, *host);
             }
@@ -146,7 +146,7 @@ impl World {
             StreamAction::Begin(run) => self.begins(life, run),
             StreamAction::Stop(run) => {
                 let takes = Duration::from_millis(self.random.random_range(1..2_000));
-                self.after(
+                self.schedule(
                     takes,
                     Event::Stream(life, StreamEvent::Ends(run, RunEnd::Stopped)),
                 );
@@ -156,10 +156,10 @@ impl World {
                 if !self.is_lost(life.0) {
                     let delay = self.delay();
                     let at_store = StreamEvent::EndAtStore(stream.clone(), host, end);
-                    self.after(delay, Event::Stream(life, at_store));
+                    self.schedule(delay, Event::Stream(life, at_store));
                 }
                 let lost = StreamEvent::EndWritten(stream, host, false);
-                self.after(Duration::from_secs(2), Event::Stream(life, lost));
+                self.schedule(Duration::from_secs(2), Event::Stream(life, lost));
             }
         }
     }
@@ -170,7 +170,7 @@ impl World {
         if self.streams.ends.contains_key(&place) {
             let delay = self.delay();
             let ends = StreamEvent::Ends(run, RunEnd::HadEnded);
-            return self.after(delay, Event::Stream(life, ends));
+            return self.schedule(delay, Event::Stream(life, ends));
         }
         let is_coming_to = |slot: usize| {
             let continued = self.streams.continued.get(&slot);
@@ -204,6 +204,6 @@ impl World {
             _ => return,
         };
         let takes = Duration::from_millis(self.random.random_range(1..30_000));
-        self.after(takes, Event::Stream(life, StreamEvent::Ends(run, end)));
+        self.schedule(takes, Event::Stream(life, StreamEvent::Ends(run, end)));
     }
 }

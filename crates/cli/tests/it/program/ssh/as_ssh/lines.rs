@@ -104,7 +104,7 @@ const DIFFERENT: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-fn seen(output: &Output) -> (Option<i32>, String, String) {
+fn outcome(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), messages(output))
 }
 
@@ -153,10 +153,10 @@ impl Table {
                 _ => words.extend(part.split_whitespace().map(str::to_owned)),
             }
         }
-        words.iter().map(|word| self.filled(word)).collect()
+        words.iter().map(|word| self.fill_in(word)).collect()
     }
 
-    fn filled(&self, text: &str) -> String {
+    fn fill_in(&self, text: &str) -> String {
         let dir = self.home.path("");
         text.replace("BOX", self.server.alias())
             .replace("BUSY", &self.busy[0].local_addr().unwrap().port().to_string())
@@ -189,7 +189,7 @@ fn command_lines_are_answered_as_by_ssh() {
         let [theirs, ours] = table.both(line);
         // What sshd says in the session comes before or behind what the client says.
         let [theirs_by_whom, ours_by_whom] = [&theirs, &ours].map(|output| {
-            let (status, output, messages) = seen(output);
+            let (status, output, messages) = outcome(output);
             let lines = messages.lines().map(str::to_owned);
             let (of_server, of_client): (Vec<_>, Vec<_>) =
                 lines.partition(|line| line.starts_with("Could not chdir to home directory "));
@@ -238,12 +238,12 @@ fn command_lines_that_are_answered_otherwise_are_in_the_guide() {
     for (line, ssh_says, we_say, words) in DIFFERENT {
         let [theirs, ours] = table.both(line);
         let shown = format!("{line}\n{}\n{}", describe(&theirs), describe(&ours));
-        let ((_, _, theirs), (_, _, ours)) = (seen(&theirs), seen(&ours));
+        let ((_, _, theirs), (_, _, ours)) = (outcome(&theirs), outcome(&ours));
         assert!(
-            theirs.contains(&table.filled(ssh_says)) && theirs != ours,
+            theirs.contains(&table.fill_in(ssh_says)) && theirs != ours,
             "{shown}"
         );
-        assert!(ours.contains(&table.filled(we_say)), "{shown}");
+        assert!(ours.contains(&table.fill_in(we_say)), "{shown}");
         assert!(guide.contains(words), "{words}");
     }
 }

@@ -9,7 +9,7 @@ use std::thread;
 use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, free_port, write_ssh_config};
 
 use super::messages;
-use crate::home::{Home, describe, finish, sshd, started};
+use crate::home::{Home, describe, finish, sshd, start};
 
 /// Does the same to everybody who connects.
 fn serve(with: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> SocketAddr {
@@ -50,7 +50,7 @@ fn ways(home: &Home, config: &std::path::Path) -> [Command; 4] {
 }
 
 /// Without what only this side says.
-fn said(output: &Output) -> String {
+fn plain_messages(output: &Output) -> String {
     messages(output)
         .lines()
         .filter(|line| !line.starts_with("trunkline: the command "))
@@ -63,7 +63,7 @@ fn alike(outputs: &[Output], what: &str) {
     for ours in &outputs[1..] {
         let shown = format!("{what}\nssh: {}\nours: {}", describe(&outputs[0]), describe(ours));
         assert_eq!(outputs[0].status.code(), ours.status.code(), "{shown}");
-        assert_eq!(said(&outputs[0]), said(ours), "{shown}");
+        assert_eq!(plain_messages(&outputs[0]), plain_messages(ours), "{shown}");
     }
 }
 
@@ -160,7 +160,7 @@ fn a_connection_that_is_lost_has_ssh_s_name_in_its_message_at_each_log_level() {
                 write_ssh_config(&config, [host]).unwrap();
                 let [ssh, daemon, _, alone] = ways(&home, &config);
                 let mut command = [ssh, daemon, alone].into_iter().nth(way).unwrap();
-                let child = started(command.args(level).args(["box", "echo up; exec sleep 1000"]));
+                let child = start(command.args(level).args(["box", "echo up; exec sleep 1000"]));
                 if stalls {
                     relay.stall();
                 } else {

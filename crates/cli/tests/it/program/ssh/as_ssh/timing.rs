@@ -25,7 +25,7 @@ struct Observer {
 }
 
 impl Observer {
-    fn of(server: SocketAddr) -> Self {
+    fn watch(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::<Mutex<Vec<usize>>>::default();
@@ -43,7 +43,7 @@ impl Observer {
     }
 
     /// The sizes of what has passed from the `from`th on.
-    fn seen(&self, from: usize) -> Vec<usize> {
+    fn sizes_from(&self, from: usize) -> Vec<usize> {
         lock(&self.seen)[from..].to_vec()
     }
 }
@@ -72,7 +72,7 @@ fn hides_keystrokes(home: &Home) -> bool {
 
 /// Types a key into a session, and returns the sizes of what passed for it: all until it was shown, and so much as `enough`
 /// says.
-fn typed(observer: &Observer, mut command: Command, options: &[&str], enough: usize) -> Vec<usize> {
+fn type_key(observer: &Observer, mut command: Command, options: &[&str], enough: usize) -> Vec<usize> {
     command.args(options);
     command.args([
         "-tt",
@@ -81,11 +81,11 @@ fn typed(observer: &Observer, mut command: Command, options: &[&str], enough: us
     ]);
     let mut terminal = Terminal::start(&command);
     terminal.expect("ready");
-    let from = observer.seen(0).len();
+    let from = observer.sizes_from(0).len();
     terminal.send("k");
     terminal.expect("shown");
-    wait_until("enough has passed", || observer.seen(from).len() >= enough);
-    let seen = observer.seen(from);
+    wait_until("enough has passed", || observer.sizes_from(from).len() >= enough);
+    let seen = observer.sizes_from(from);
     terminal.send("\r~.");
     terminal.end();
     seen
@@ -94,7 +94,7 @@ fn typed(observer: &Observer, mut command: Command, options: &[&str], enough: us
 #[test]
 fn chaff_that_looks_like_a_keystroke_follows_one_as_with_ssh() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    let observer = Observer::of(server.addr());
+    let observer = Observer::watch(server.addr());
     let config = server.ssh_config_via("box", observer.address).unwrap();
     let warm = finish(home.ssh_with(&config).args(["box", "true"]));
     assert!(warm.status.success(), "{warm:?}");
@@ -102,7 +102,7 @@ fn chaff_that_looks_like_a_keystroke_follows_one_as_with_ssh() {
     let enough = if hides { 20 } else { 1 };
     for command in each(&home, &config) {
         let shown = format!("{command:?}");
-        let seen = typed(&observer, command, &[], enough);
+        let seen = type_key(&observer, command, &[], enough);
         let alike = seen.iter().filter(|len| **len == seen[0]).count();
         // The session's own messages may be among them.
         assert!(alike >= enough.min(15), "{shown}: {seen:?}");
@@ -112,7 +112,7 @@ fn chaff_that_looks_like_a_keystroke_follows_one_as_with_ssh() {
     }
     for command in each(&home, &config) {
         let shown = format!("{command:?}");
-        let seen = typed(&observer, command, &["-oObscureKeystrokeTiming=no"], 1);
+        let seen = type_key(&observer, command, &["-oObscureKeystrokeTiming=no"], 1);
         assert!(seen.len() <= 2, "{shown}: {seen:?}");
     }
 }
@@ -120,16 +120,16 @@ fn chaff_that_looks_like_a_keystroke_follows_one_as_with_ssh() {
 #[test]
 fn a_session_without_a_terminal_has_no_chaff() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    let observer = Observer::of(server.addr());
+    let observer = Observer::watch(server.addr());
     let config = server.ssh_config_via("box", observer.address).unwrap();
     let warm = finish(home.ssh_with(&config).args(["box", "true"]));
     assert!(warm.status.success(), "{warm:?}");
     let counts = each(&home, &config).map(|mut command| {
-        let from = observer.seen(0).len();
+        let from = observer.sizes_from(0).len();
         // Much longer than an interval.
         let output = finish(command.args(["box", "cat; sleep 1"]));
         assert!(output.status.success(), "{output:?}");
-        observer.seen(from).len()
+        observer.sizes_from(from).len()
     });
     assert!(counts.iter().all(|count| *count < 30), "{counts:?}");
 }

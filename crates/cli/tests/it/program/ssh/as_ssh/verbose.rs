@@ -27,7 +27,7 @@ const SHOWN: &[&str] = &[
     "Exit status 3",
 ];
 
-fn shown(output: &Output) -> String {
+fn messages(output: &Output) -> String {
     text(&output.stderr)
 }
 
@@ -49,13 +49,13 @@ fn a_verbose_session_shows_what_ssh_shows_whoever_made_the_connection() {
         command.env_remove("NO_COLOR");
         let output = finish(command.args(["-v", server.alias(), "exit 3"]));
         assert_status(&output, 3);
-        let log = shown(&output);
+        let log = messages(&output);
         let mut rest = &log[..];
         for line in SHOWN {
             let at = rest.find(line);
             rest = &rest[at.unwrap_or_else(|| panic!("{who}: no {line:?} there in\n{log}"))..];
         }
-        assert!(!shown(&output).contains('\x1b'), "{who}");
+        assert!(!messages(&output).contains('\x1b'), "{who}");
         if who != "ssh" {
             let timed = |line: &str| {
                 line.trim_start()
@@ -63,10 +63,10 @@ fn a_verbose_session_shows_what_ssh_shows_whoever_made_the_connection() {
                     .next()
                     .is_some_and(|time| time.parse::<f64>().is_ok())
             };
-            assert!(shown(&output).lines().all(timed), "{}", shown(&output));
+            assert!(messages(&output).lines().all(timed), "{}", messages(&output));
         }
         assert_eq!(
-            shown(&output).contains("Sharing a connection to "),
+            messages(&output).contains("Sharing a connection to "),
             who == "a shared one"
         );
     }
@@ -79,7 +79,7 @@ fn more_v_show_more_and_none_shows_nothing() {
     let lines = ["-q", "-v", "-vv", "-vvv"].map(|option| {
         let output = finish(home.ssh(&server).args([option, server.alias(), "true"]));
         assert_status(&output, 0);
-        shown(&output).lines().count()
+        messages(&output).lines().count()
     });
     assert_eq!(lines[0], 0);
     assert!(
@@ -87,7 +87,7 @@ fn more_v_show_more_and_none_shows_nothing() {
         "{lines:?}"
     );
     let output = finish(home.ssh(&server).args([server.alias(), "true"]));
-    assert_eq!(shown(&output), "");
+    assert_eq!(messages(&output), "");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn what_fails_shows_how_far_it_came() {
             "true",
         ]));
         assert_status(&output, 255);
-        let shown = shown(&output);
+        let shown = messages(&output);
         for line in [
             "Connection established.",
             "Authentications that can continue: publickey",
@@ -115,7 +115,7 @@ fn what_fails_shows_how_far_it_came() {
         let output = finish(command.args(["-v", "-p1", server.alias(), "true"]));
         assert_status(&output, 255);
         assert!(
-            shown(&output).contains("connect to address 127.0.0.1 port 1: Connection refused"),
+            messages(&output).contains("connect to address 127.0.0.1 port 1: Connection refused"),
             "{who}"
         );
     }
@@ -129,9 +129,9 @@ fn a_file_that_asks_for_debug_shows_the_making_of_the_connection() {
     for _ in 0..2 {
         let output = finish(home.ssh_with(&config).args(["box", "true"]));
         assert!(
-            shown(&output).contains("Authenticated to 127.0.0.1"),
+            messages(&output).contains("Authenticated to 127.0.0.1"),
             "{}",
-            shown(&output)
+            messages(&output)
         );
     }
     assert_eq!(server.authentications(), 1);
@@ -155,7 +155,7 @@ fn a_jump_hosts_connection_shows_too() {
     .unwrap();
     let output = finish(home.ssh_with(&config).args(["-v", "box", "true"]));
     assert_status(&output, 0);
-    let shown = shown(&output);
+    let shown = messages(&output);
     assert_eq!(shown.matches("Authenticated to ").count(), 2, "{shown}");
     assert!(shown.contains("through the jump host jump"), "{shown}");
 }

@@ -7,11 +7,11 @@ use std::process::{Command, Output};
 use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, free_port, write_ssh_config};
 
 use super::messages;
-use crate::home::{Home, describe, finish, server, started};
+use crate::home::{Home, describe, finish, server, start};
 
 /// Returns the message, with one kind of quotes: commands to type have single ones in OpenSSH 10 and here, and double
 /// ones in 9.2.
-fn said(output: &Output) -> String {
+fn plain_messages(output: &Output) -> String {
     messages(output).replace('"', "'")
 }
 
@@ -123,12 +123,16 @@ fn all_are_told_alike(home: &Home, config: &Path, rows: &[&[&str]]) {
             let ours = run(home.ssh_with(config));
             let shown = format!("{row:?}\n{}\n{}", describe(&theirs), describe(&ours));
             assert_eq!(ours.status.code(), theirs.status.code(), "{shown}");
-            let lines = said(&theirs);
+            let lines = plain_messages(&theirs);
             let expected: Vec<_> = lines
                 .lines()
                 .filter(|line| !(warm && of_a_new_connection(line)))
                 .collect();
-            assert_eq!(said(&ours).lines().collect::<Vec<_>>(), expected, "{shown}");
+            assert_eq!(
+                plain_messages(&ours).lines().collect::<Vec<_>>(),
+                expected,
+                "{shown}"
+            );
         }
     }
 }
@@ -171,7 +175,7 @@ fn what_fails_at_a_jump_host_is_told_in_ssh_s_words() {
         let ours = finish(home.ssh_with(&config).args(row));
         let shown = format!("{row:?}\n{}\n{}", describe(&theirs), describe(&ours));
         assert_eq!(ours.status.code(), theirs.status.code(), "{shown}");
-        assert_eq!(said(&ours), said(&theirs), "{shown}");
+        assert_eq!(plain_messages(&ours), plain_messages(&theirs), "{shown}");
     }
 }
 
@@ -181,7 +185,7 @@ fn a_connection_that_is_lost_is_told_in_ssh_s_words_and_that_the_command_may_hav
     let relay = Relay::to(server.addr()).unwrap();
     let config = server.ssh_config_via("box", relay.addr()).unwrap();
     let lost = |mut command: Command| {
-        let child = started(command.args(["box", "echo up; exec sleep 1000"]));
+        let child = start(command.args(["box", "echo up; exec sleep 1000"]));
         relay.close();
         child.wait_with_output().unwrap()
     };
@@ -190,9 +194,9 @@ fn a_connection_that_is_lost_is_told_in_ssh_s_words_and_that_the_command_may_hav
     let (theirs, ours) = (lost(ssh), lost(home.ssh_with(&config)));
     assert_eq!(theirs.status.code(), ours.status.code());
     let closed = "Connection to 127.0.0.1 closed by remote host.\n";
-    assert_eq!(said(&theirs), closed);
+    assert_eq!(plain_messages(&theirs), closed);
     assert_eq!(
-        said(&ours),
+        plain_messages(&ours),
         format!("trunkline: the command may have started\n{closed}")
     );
 }
