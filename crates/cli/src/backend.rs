@@ -78,7 +78,7 @@ impl Backend {
         }
     }
 
-    /// Whether the command has a daemon of its own.
+    /// Returns whether the command has a daemon of its own.
     pub(crate) fn is_private(&self) -> bool {
         self.no_daemon || self.private.get().is_some()
     }
@@ -92,7 +92,7 @@ impl Backend {
         self.apart.get().cloned()
     }
 
-    /// Whether the user wants it so (`--no-daemon`).
+    /// Returns whether the user wants it so (`--no-daemon`).
     pub(crate) fn is_told_to_be_private(&self) -> bool {
         self.no_daemon
     }
@@ -142,7 +142,7 @@ impl Backend {
         }
     }
 
-    /// Whether what a command line of ssh's asks for is to be done over a shared connection or not at all: because the
+    /// Returns whether what a command line of ssh's asks for is to be done over a shared connection or not at all: because the
     /// environment says so, or config.toml has patterns of such hosts, which the daemon knows of.
     pub(crate) fn must_share(&self, args: &SshArgs) -> anyhow::Result<bool> {
         if must_share() {
@@ -227,13 +227,13 @@ impl Backend {
         }
     }
 
-    /// What the command's hosts ask.
+    /// The questions of the command's hosts.
     pub(crate) fn questions(&self) -> &Questions {
         &self.questions
     }
 }
 
-/// Whether the user wants shared connections or none, for every host.
+/// Returns whether the user wants shared connections or none, for every host.
 pub(crate) fn must_share() -> bool {
     std::env::var_os(STRICT).is_some_and(|value| value == "1")
 }

@@ -205,7 +205,7 @@ fn with_examples(mut command: clap::Command, typed: &str) -> clap::Command {
     }
 }
 
-/// What was typed.
+/// Parses the command line, or explains its error and exits.
 fn parse(typed: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Cli {
     let parsed = arguments()
         .try_get_matches_from(typed)
@@ -305,7 +305,7 @@ fn status_of(error: &anyhow::Error) -> u8 {
     OWN_ERROR
 }
 
-/// What became of words on standard output: if they were not written, the program ends here.
+/// Ends the program if words could not be written to standard output.
 fn end_unless_printed(result: std::io::Result<()>) {
     if let Err(error) = result {
         std::process::exit(status_of(&error.into()).into());
@@ -348,7 +348,7 @@ pub(crate) fn is_named_ssh(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b"ssh")
 }
 
-/// Whether nobody reads what the program prints. A daemon that has gone is another matter.
+/// Returns whether nobody reads what the program prints. A daemon that has gone is another matter.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kind = |cause: &(dyn std::error::Error + 'static)| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);

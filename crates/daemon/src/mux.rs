@@ -571,7 +571,7 @@ fn check_path(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether somebody listens at `path`; a queue that is full belongs to somebody, too.
+/// Returns whether somebody listens at `path`; a queue that is full belongs to somebody, too.
 fn is_served(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,4 +1,4 @@
-//! What is noted of the daemon and of who does what through it, and who is told: what goes on, recordings of terminals,
+//! Observation of the daemon and of its clients: work under way, recordings of terminals,
 //! numbers.
 
 pub(crate) mod activities;

@@ -31,7 +31,7 @@ use crate::reports;
 use crate::reports::unusable_directory;
 use crate::reports::{address, engine_request, plain_begun};
 
-/// What is read of a session's output at a time.
+/// The bytes of a session's output that are read at a time.
 const CHUNK: usize = 32 * 1024;
 
 /// The masters that this daemon knows of. They live on without it, for as long as ControlPersist says.
@@ -128,7 +128,7 @@ impl Masters {
         })
     }
 
-    /// Whether the host has a master that answers.
+    /// Returns whether the host has a master that answers.
     pub(crate) async fn is_warm(&self, host: &Arc<HostConfig>, world: &World) -> bool {
         let key = host.through_ssh(world).sharing_key();
         let known = self.lock_known().get(&key).cloned();

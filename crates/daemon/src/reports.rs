@@ -18,7 +18,7 @@ pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
     request
 }
 
-/// What is known of a master of the system's ssh.
+/// The report about a master of the system's ssh.
 #[must_use]
 pub(crate) fn master(master: &Master, state: &MasterState) -> MasterReport {
     let known = match state {

@@ -64,7 +64,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// How long a client may take to introduce itself, which ours do at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
-/// What every client is served with.
+/// The parts that serve every client.
 #[derive(Clone)]
 struct Service {
     engine: Engine,
@@ -91,7 +91,7 @@ struct Service {
 }
 
 impl Service {
-    /// Whether it ends because of an update of its program. A service manager starts the new one only when this one has
+    /// Returns whether it ends because of an update of its program. A service manager starts the new one only when this one has
     /// ended, and clients wait for that: there, what is under way is let end before.
     fn makes_room(&self) -> bool {
         let installed = self.installed.as_ref();
@@ -619,7 +619,7 @@ async fn warm(
     Ok(Reply::Done)
 }
 
-/// Whether a host is to be reached over shared connections or not at all. One that cannot be resolved fails by itself.
+/// Returns whether a host is to be reached over shared connections or not at all. One that cannot be resolved fails by itself.
 async fn must_share(engine: &Engine, host: &HostRequest) -> bool {
     let request = engine_request(host);
     let config = engine.resolve(&request).await;
@@ -882,7 +882,7 @@ impl Prompter for Asking {
     }
 }
 
-/// What a host's configuration says, where it is left to the system's ssh.
+/// The configuration of a host that is left to the system's ssh.
 async fn for_openssh(
     engine: &Engine,
     request: &trunkline::config::Request,
@@ -1097,7 +1097,7 @@ fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<(HostReport, Arc<Hos
     hosts
 }
 
-/// What is told of the differences between rows, of which there may be many in one frame; `explain` has all.
+/// The text about the differences between rows, of which there may be many in one frame; `explain` has all.
 const MOST_DIFFERENCES: usize = 12;
 const LONGEST_DIFFERENCE: usize = 100;
 

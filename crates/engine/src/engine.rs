@@ -60,9 +60,9 @@ struct Inner {
     lends: AtomicBool,
     /// Whether what is done with it is in the audit trail.
     audited: AtomicBool,
-    /// What the receive windows of all connections grow from.
+    /// The memory from which the receive windows of all connections grow.
     windows: Arc<WindowBudget>,
-    /// What the names take that servers list.
+    /// The memory for names that servers list.
     names: NameBudget,
 }
 
@@ -168,7 +168,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What ssh_config and the options of a request say otherwise than ssh would have it on its own. Runs ssh twice.
+    /// The settings in which ssh_config and a request's options differ from ssh's defaults. Runs ssh twice.
     ///
     /// # Errors
     /// What `ssh -G` says.
@@ -176,7 +176,7 @@ impl Engine {
         Ok(self.inner.resolver.departures(request).await?)
     }
 
-    /// What ssh_config says of a request.
+    /// Resolves a request by ssh_config.
     ///
     /// # Errors
     /// What `ssh -G` says; a request from another part of the system, where it would mean another host.
@@ -242,13 +242,13 @@ impl Engine {
         self.inner.confirms_use(config)
     }
 
-    /// Whether a host is to be reached over shared connections or not at all: because the caller wants that
+    /// Returns whether a host is to be reached over shared connections or not at all: because the caller wants that
     /// ([`World::must_share`]), or [`Settings::strict_hosts`] says so.
     pub fn must_share(&self, config: &HostConfig, world: &World) -> bool {
         world.must_share() || matches(&self.inner.settings.strict_hosts, config)
     }
 
-    /// Whether the sessions of a host are to be recorded ([`Settings::record_hosts`]).
+    /// Returns whether the sessions of a host are to be recorded ([`Settings::record_hosts`]).
     pub fn records(&self, config: &HostConfig) -> bool {
         matches(&self.inner.settings.record_hosts, config)
     }
@@ -449,9 +449,9 @@ async fn keep_up(engine: Weak<Inner>) {
 /// A host with connections.
 #[derive(Debug, Clone)]
 pub struct HostStatus {
-    /// What decides who may share them.
+    /// The key of the requests that may share them.
     pub key: SharingKey,
-    /// What it resolved to.
+    /// The resolved configuration.
     pub host: Arc<HostConfig>,
     /// Whether its first connection is kept forever.
     pub pinned: bool,
@@ -481,7 +481,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Whether a setting's patterns mean a host; letters' case means nothing.
+/// Returns whether a setting's patterns mean a host; letters' case means nothing.
 fn matches(patterns: &[String], config: &HostConfig) -> bool {
     let (host, patterns) = (config.original_host.to_ascii_lowercase(), patterns.join(","));
     !patterns.is_empty() && hosts::in_list(&host, &patterns.to_ascii_lowercase())

@@ -123,7 +123,7 @@ impl Memory {
         }
     }
 
-    /// Whether updates still reach a file.
+    /// Returns whether updates still reach a file.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
         self.disk().is_some_and(|disk| !disk.queue.lock().lost)
@@ -150,7 +150,7 @@ impl Memory {
         self.disk.get_or_init(opened).as_ref()
     }
 
-    /// What is known about `host`; `None` for one never updated.
+    /// The facts about `host`; `None` for one never updated.
     #[must_use]
     pub fn facts(&self, host: &HostId) -> Option<HostFacts> {
         let facts = self.read_through(&mut lock(&self.known), host).clone();
@@ -186,7 +186,7 @@ impl Memory {
         left.insert(LogIn::of(config));
     }
 
-    /// Whether that was seen of it.
+    /// Returns whether that was seen of it.
     pub(crate) fn is_left_to_ssh(&self, config: &HostConfig) -> bool {
         let left = lock(&self.left_to_ssh);
         !left.is_empty() && left.contains(&LogIn::of(config))
@@ -241,7 +241,7 @@ impl Memory {
     }
 }
 
-/// What is learnt of one host.
+/// The memory of one host.
 #[derive(Debug, Clone)]
 pub(crate) struct Learner {
     memory: Arc<Memory>,
@@ -256,12 +256,12 @@ impl Learner {
         }
     }
 
-    /// What is known of the host.
+    /// The facts about the host.
     pub(crate) fn facts(&self) -> HostFacts {
         self.memory.facts(&self.host).unwrap_or_default()
     }
 
-    /// What is known of another host.
+    /// The facts about another host.
     pub(crate) fn facts_of(&self, host: &HostId) -> HostFacts {
         self.memory.facts(host).unwrap_or_default()
     }

@@ -83,7 +83,7 @@ pub struct ConnectionMetrics {
 }
 
 impl ConnectionMetrics {
-    /// What is known of the round-trip time.
+    /// The measured round-trip time.
     pub(crate) fn set_rtt(&self, rtt: Option<Duration>, measurements: u32) {
         self.rtt_measurements.store(measurements, Ordering::Relaxed);
         let nanos = rtt.map_or(0, |rtt| u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX));
@@ -146,7 +146,7 @@ impl Opening {
     }
 }
 
-/// What making a connection consists of.
+/// A stage of making a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     /// The name, and the way to the server.
@@ -222,7 +222,7 @@ fn times() -> Histogram {
 
 type Hosts = BTreeMap<Arc<str>, HostTraffic>;
 
-/// What the connections to a host have moved.
+/// The bytes that the connections to a host have moved.
 #[derive(Debug, Default)]
 struct HostTraffic {
     /// Those that are there.

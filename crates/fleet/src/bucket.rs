@@ -381,7 +381,7 @@ impl Bucket {
         })
     }
 
-    /// Whether the fleet that was opened is the one that is there.
+    /// Returns whether the fleet that was opened is the one that is there.
     pub(crate) async fn is_same(&self) -> Result<bool, BucketError> {
         let nats = |why: String| BucketError::Nats(why);
         let asking = tokio::time::timeout(ANSWER, self.about.get("fleet")).await;

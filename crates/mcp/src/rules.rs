@@ -91,7 +91,7 @@ pub(crate) enum Asking {
     Program(Vec<String>),
 }
 
-/// What one call, and all of them, may take.
+/// The limits of one call, and of all calls.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
@@ -126,7 +126,7 @@ impl Limits {
     }
 }
 
-/// What may be done on some hosts.
+/// The actions that are allowed on some hosts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Rule {
@@ -146,7 +146,7 @@ struct Rule {
     write: Vec<Directory>,
 }
 
-/// What a rule does with what it covers.
+/// The effect of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
     Deny,
@@ -164,7 +164,7 @@ impl fmt::Display for List {
     }
 }
 
-/// What is to be done on a host.
+/// An action on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// A command, as words.
@@ -191,7 +191,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// What the rules say.
+/// The decision of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Allowed, by which rule.
@@ -303,7 +303,7 @@ impl Rules {
         }
     }
 
-    /// Whether a rule denies something.
+    /// Returns whether a rule denies something.
     pub(crate) fn denies(&self, host: &Destination, action: &Action) -> bool {
         let mut rules = self.denying.iter();
         rules.any(|rule| self.is_about(rule, host, List::Deny) && rule.covers(action, List::Deny))
@@ -334,7 +334,7 @@ impl Rules {
             || list == List::Deny && by_meaning().is_some_and(|meant| rule.is_about(&meant, list))
     }
 
-    /// Whether anything is allowed on a host, or may be asked for: whether it may be connected to at all.
+    /// Returns whether anything is allowed on a host, or may be asked for: whether it may be connected to at all.
     pub(crate) fn knows(&self, host: &Destination) -> bool {
         let denied = self
             .denying
@@ -376,7 +376,7 @@ impl Rules {
         (names, patterns)
     }
 
-    /// What may be done on a host, for whoever has to choose.
+    /// Describes the actions that are allowed on a host.
     pub(crate) fn describe_for(&self, host: &Destination) -> Vec<String> {
         let mut lines = Vec::new();
         let rules = self
@@ -483,7 +483,7 @@ impl Rule {
             && self.hosts.iter().any(matches)
     }
 
-    /// Whether it says nothing but hosts: to deny with, all that is done on them.
+    /// Returns whether it says nothing but hosts: to deny with, all that is done on them.
     fn is_bare(&self) -> bool {
         let commands = self.commands.is_empty() && self.sudo.is_empty() && !self.shell;
         commands && self.read.is_empty() && self.write.is_empty()

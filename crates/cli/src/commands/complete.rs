@@ -98,14 +98,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     std::process::exit(0);
 }
 
-/// What the last word may become, and what that is.
+/// A word that the last one may become, and its description.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     value: String,
     help: Option<String>,
 }
 
-/// What may stand in place of `last` behind the words before it, the first of which is the program.
+/// The words that may stand in place of `last` behind the words before it, the first of which is the program.
 fn candidates(before: Vec<OsString>, last: &str) -> Vec<Answer> {
     let line = Arc::new(Line::parse(before));
     let mut command = line.clone().command();
@@ -279,7 +279,7 @@ impl Line {
         with_prefix(&format!("{before}{sign}"), found)
     }
 
-    /// What `cp` copies: `HOST:PATH`, or a path here.
+    /// A place that `cp` copies from or to: `HOST:PATH`, or a path here.
     fn places(&self, current: &str) -> Vec<CompletionCandidate> {
         // scp's rule: a colon before any slash ends a host.
         let colon = current
@@ -358,7 +358,7 @@ impl Line {
             .collect()
     }
 
-    /// What ssh takes: its options' values, then a host. What follows is the server's.
+    /// The arguments of ssh: its options' values, then a host. What follows is the server's.
     fn ssh_words(&self, current: &str) -> Vec<CompletionCandidate> {
         let words = self.ssh.as_deref().unwrap_or_default();
         let mut options = TypedOptions::from(words, 0);
@@ -429,7 +429,7 @@ impl Line {
     }
 }
 
-/// What the value of an argument is.
+/// The kind of an argument's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// A host.
@@ -502,7 +502,7 @@ fn complete_list(words: &[impl AsRef<str>], current: &str) -> Vec<CompletionCand
     with_prefix(before, beginning(&left, last))
 }
 
-/// What the system's ssh has of a kind (`ssh -Q`).
+/// The names of a kind that the system's ssh has (`ssh -Q`).
 fn ssh_query(what: &str) -> Vec<String> {
     let mut ssh = std::process::Command::new("ssh");
     let printed = ssh

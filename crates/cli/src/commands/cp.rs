@@ -278,7 +278,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// What is copied, and where to.
+    /// The sources of a copy, and its target.
     fn ends(&self) -> (Vec<OsString>, OsString) {
         let (target, sources) = match &*self.paths {
             [sources @ .., target] if !sources.is_empty() => (target, sources),
@@ -353,17 +353,17 @@ impl Args {
         Ok(Some(Backup { directory, suffix }))
     }
 
-    /// Whether it means what rsync means by it.
+    /// Returns whether it means what rsync means by it.
     fn mirrors(&self) -> bool {
         self.archive || self.delete || self.check
     }
 
-    /// Whether nothing is changed.
+    /// Returns whether nothing is changed.
     fn is_dry(&self) -> bool {
         self.dry_run || self.check
     }
 
-    /// What --files-from lists.
+    /// The names that --files-from lists.
     fn only(&self) -> anyhow::Result<Option<Vec<ByteBuf>>> {
         let Some(path) = &self.files_from else {
             return Ok(None);
@@ -397,7 +397,7 @@ impl Args {
         }
     }
 
-    /// What to do after a copy that was cut off. A directory that was given a new name is there by then, and the same
+    /// The advice after a copy that was cut off. A directory that was given a new name is there by then, and the same
     /// command would copy into it.
     fn again(&self, sources: &[OsString], target: &OsStr) -> String {
         let same = "run the same command again to copy the rest";

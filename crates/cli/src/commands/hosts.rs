@@ -215,7 +215,7 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
     })
 }
 
-/// What became of connections that were to be closed.
+/// The outcome for connections that were to be closed.
 struct Closed {
     count: usize,
     /// Of ssh's own masters that stay open for a while.

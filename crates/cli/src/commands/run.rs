@@ -263,7 +263,7 @@ fn host_of(target: &Target, number: usize) -> Host<'_> {
 }
 
 impl Args {
-    /// Whether output is printed when all hosts have finished.
+    /// Returns whether output is printed when all hosts have finished.
     fn is_held(&self) -> bool {
         self.collate || self.by_host || self.table || self.csv
     }
@@ -293,7 +293,7 @@ impl Args {
     }
 }
 
-/// What became of a command.
+/// The outcome of a command.
 struct Done {
     code: ExitCode,
     /// The hosts on which it succeeded.
@@ -326,7 +326,7 @@ fn check_writable(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What becomes of a host whose output cannot be written to its files. Where it failed by itself, that is its failure.
+/// The result of a host whose output cannot be written to its files. Where it failed by itself, that is its failure.
 fn unwritten(outcome: &Outcome, error: &OutputError) -> Outcome {
     let message = match outcome {
         Outcome::Failed { .. } => return outcome.clone(),
@@ -533,7 +533,7 @@ impl Run<'_> {
         Ok(done)
     }
 
-    /// What is printed when all is over; the exit status.
+    /// Prints the end of a run, and returns the exit status.
     async fn report(
         &self,
         done: &[HostResult],

@@ -47,7 +47,7 @@ enum Program {
     },
 }
 
-/// What is done to a configuration.
+/// A change to a configuration.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Change {
     /// Print what would be written, and change nothing.
@@ -88,7 +88,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of a file.
+/// The outcome for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Written,
@@ -102,7 +102,7 @@ struct Lines<'a> {
     lines: String,
     /// Puts the block where it belongs in a text without it.
     insert: &'a dyn Fn(&str) -> anyhow::Result<String>,
-    /// What is left in the block's place when something follows that would mean something else without it.
+    /// The line that stays in the block's place when something follows that would mean something else without it.
     bridge: &'a dyn Fn(&Sections<'_>) -> &'static str,
 }
 

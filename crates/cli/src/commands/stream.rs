@@ -250,7 +250,7 @@ struct View {
     json: bool,
 }
 
-/// What happens to a host's stream.
+/// An event in a host's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     local: bool,
 }
 
-/// What is measured of a host, and what becomes of the figures.
+/// The measurements of a host, and the use of their figures.
 #[derive(Debug, clap::Args)]
 struct Plan {
     /// Measure more sizes, depths and numbers of sessions, each three times; up to 4 minutes and 64 GiB.
@@ -162,7 +162,7 @@ fn print_local(
     Ok(())
 }
 
-/// What became of it.
+/// Its outcome.
 enum Measured {
     All(Box<Report>),
     /// This signal ended it, and the user was told.
@@ -228,7 +228,7 @@ async fn measure(name: &str, host: HostRequest, plan: &Plan, backend: &Backend) 
 }
 
 impl Plan {
-    /// What is printed of the figures. `name`: that of one of several hosts.
+    /// The figures as they are printed. `name`: that of one of several hosts.
     fn render(&self, report: &Report, name: Option<&str>) -> anyhow::Result<String> {
         if let Some(file) = &self.report {
             std::fs::write(file, page::page(report)?)
@@ -281,7 +281,7 @@ fn bar() -> ProgressBar {
     ProgressBar::with_draw_target(Some(1), live::target()).with_style(style)
 }
 
-/// What stands in the row of a table that `cp` goes by.
+/// The row of a table for the setting that `cp` goes by.
 const CHOSEN: &str = "<- cp";
 
 fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> anyhow::Result<()> {

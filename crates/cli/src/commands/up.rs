@@ -57,7 +57,7 @@ pub(crate) fn main(backend: &Backend) -> ExitCode {
     }
 }
 
-/// Whether anybody wants to know why: the user of `ssh -v`, or of `TRUNKLINE_LOG`.
+/// Returns whether anybody wants to know why: the user of `ssh -v`, or of `TRUNKLINE_LOG`.
 fn logs(verbosity: u8) -> bool {
     verbosity > 0 || std::env::var_os("TRUNKLINE_LOG").is_some()
 }
@@ -133,7 +133,7 @@ struct Caller {
     process: Option<u32>,
 }
 
-/// What a command line of ssh needs.
+/// The needs of a command line of ssh.
 enum Wants {
     /// A mux socket that listens.
     Socket,
@@ -170,7 +170,7 @@ impl Caller {
         })
     }
 
-    /// Whether ssh is to give up rather than to connect by itself.
+    /// Returns whether ssh is to give up rather than to connect by itself.
     fn must_share(&self, backend: &Backend) -> bool {
         let off = std::env::var_os("TRUNKLINE_OFF").is_some_and(|value| value == "1");
         if must_share() {
@@ -183,7 +183,7 @@ impl Caller {
         backend.must_share(&self.args).unwrap_or(true)
     }
 
-    /// Whether it was handed over by trunkline, to use the master of the daemon's that it names.
+    /// Returns whether it was handed over by trunkline, to use the master of the daemon's that it names.
     fn has_our_master(&self) -> bool {
         let Ok(place) = place() else { return false };
         let mut lines = self

@@ -1,4 +1,4 @@
-//! What `trunkline ls` shows: a row for each connection.
+//! The table of `trunkline ls`: a row for each connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -151,7 +151,7 @@ const COLUMNS: [Column; 13] = [
 ];
 
 impl Row<'_> {
-    /// What there is to say of its connection, if it is one.
+    /// The facts about its connection, if it is one.
     fn says(&self, of: impl FnOnce(&ConnectionReport) -> Option<String>) -> String {
         self.connection.and_then(of).unwrap_or_default()
     }
@@ -262,7 +262,7 @@ fn state_of_master(master: &MasterReport, is_pinned: bool) -> &'static str {
     }
 }
 
-/// What a connection is doing, in a word.
+/// The work of a connection, in a word.
 pub(crate) fn state(connection: &ConnectionReport, is_pinned: bool) -> &'static str {
     match () {
         () if connection.handshake.is_none() => "connecting",

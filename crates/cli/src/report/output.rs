@@ -119,7 +119,7 @@ impl Output {
         (self.len, self.hash.finish())
     }
 
-    /// Whether two outputs are the same, byte for byte.
+    /// Returns whether two outputs are the same, byte for byte.
     pub(crate) fn is_same(&self, other: &Self) -> io::Result<bool> {
         if self.digest() != other.digest() {
             return Ok(false);

@@ -36,7 +36,7 @@ pub(super) enum Dropped {
     NoHello,
     #[error("it sent hello twice")]
     SecondHello,
-    /// What it handed over cannot be used.
+    /// The descriptors that it handed over cannot be used.
     #[error("its descriptors: {0}")]
     Descriptors(#[source] io::Error),
     #[error(transparent)]
@@ -129,7 +129,7 @@ impl Door<'_> {
         self.sockets.host_of(self.socket, self.client).await
     }
 
-    /// Whether the user allows a use of the host's connection, where that has to be asked.
+    /// Returns whether the user allows a use of the host's connection, where that has to be asked.
     async fn allows(self, request: &Request) -> bool {
         let host = self.socket.name();
         let question = match request {
@@ -154,12 +154,12 @@ impl Door<'_> {
 }
 
 impl Client<'_> {
-    /// What is recorded of something that it asks for.
+    /// The audit entry of something that it asks for.
     pub(super) fn entry(&self, subject: Subject) -> Entry {
         self.recorder.entry(subject)
     }
 
-    /// Whether it must not make a connection of its own, so that it is told of a failure where others are let down.
+    /// Returns whether it must not make a connection of its own, so that it is told of a failure where others are let down.
     pub(super) fn must_share(&self) -> bool {
         let Door { sockets, socket, .. } = self.door;
         sockets.must_share(socket, self.peer.world().as_ref())
@@ -267,13 +267,13 @@ impl Client<'_> {
         self.activity.begins(kind, &self.door.socket.name(), runs);
     }
 
-    /// What the client wants has started, which it is told.
+    /// Tells the client that its session has started.
     pub(super) async fn report_opened(&self, id: u32) -> Result<(), Dropped> {
         self.activity.note_start(true);
         Ok(self.packets.reply(id, &Reply::SessionOpened).await?)
     }
 
-    /// What the client wants has failed.
+    /// Notes that the client's request has failed.
     pub(super) fn report_failure(&self, error: &Error) {
         if let Some(running) = self.activity.running().take() {
             running.failed_by(error);
@@ -300,7 +300,7 @@ impl Client<'_> {
         Reply::Failure(error.to_string())
     }
 
-    /// What the user does not allow is not done. A client that wanted a session makes a connection of its own for it.
+    /// Refuses a request that the user does not allow. A client that wanted a session makes a connection of its own for it.
     async fn deny(&mut self, id: u32, request: &Request) -> Result<ControlFlow<()>, Dropped> {
         self.door.count_declined(counted_as(request), Decline::NotAllowed);
         if matches!(request, Request::NewSession(_)) && self.must_share() {
@@ -350,7 +350,7 @@ impl Client<'_> {
     }
 }
 
-/// What a request is counted as where it is not served.
+/// The name under which a refused request is counted.
 fn counted_as(request: &Request) -> Stock {
     match request {
         Request::Hello { .. } => Stock::Hello,

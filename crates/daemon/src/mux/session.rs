@@ -189,7 +189,7 @@ impl Client<'_> {
         Ok(ControlFlow::Break(()))
     }
 
-    /// What is recorded of a session, before it is known what the socket's host means.
+    /// The audit entry of a session, before the socket's host is resolved.
     fn entry_for(&self, request: &NewSession) -> Entry {
         let subject = Subject::session(&self.door.socket.name(), &program(request));
         self.entry(subject.on_terminal(request.tty))

@@ -1,4 +1,4 @@
-//! What clients have under way, and what has failed: for those who watch the daemon.
+//! The clients' work under way, and their failures, for those who watch the daemon.
 //!
 //! A client's conversation tells it all: what is asked for, by its request; that it has started, how far it is and how it
 //! ended, by the replies. Nothing is formatted or looked up for it but the text of a request.
@@ -19,7 +19,7 @@ use trunkline_audit::asker::process_of;
 /// Failures that are kept.
 const FAILURES: usize = 100;
 
-/// What a connection is made for, where it is not known what will run on it.
+/// The name of a connection's purpose while it is not known.
 const FOR_STOCK_SSH: &str = "for stock ssh";
 
 /// The longest text of an activity or a failure, in characters.
@@ -43,7 +43,7 @@ struct State {
     starts: Starts,
 }
 
-/// What there is at a moment.
+/// The work and the failures at a moment.
 pub(crate) struct Present {
     pub(crate) running: BTreeMap<u64, Activity>,
     /// Those after `seen`, as far as they are kept.
@@ -66,7 +66,7 @@ impl Activities {
         self.begun.elapsed()
     }
 
-    /// What is under way, and what has failed since there were `seen` failures.
+    /// The work under way, and the failures since there were `seen`.
     pub(crate) fn present(&self, seen: u64) -> Present {
         let known = self.lock_state();
         let new = usize::try_from(known.failed - seen).unwrap_or(usize::MAX);
@@ -99,7 +99,7 @@ impl Activities {
         of_host.map(|activity| activity.resumed).sum()
     }
 
-    /// Whether anything is under way.
+    /// Returns whether anything is under way.
     pub(crate) fn are_any(&self) -> bool {
         !self.lock_state().running.is_empty()
     }
@@ -160,7 +160,7 @@ impl Running {
         }
     }
 
-    /// Whether it is a connection for stock ssh.
+    /// Returns whether it is a connection for stock ssh.
     fn is_for_stock_ssh(&self) -> bool {
         let known = self.all.lock_state();
         let activity = known.running.get(&self.id);
@@ -230,7 +230,7 @@ impl Drop for Running {
     }
 }
 
-/// What one client has under way: one thing at a time.
+/// The work of one client: one thing at a time.
 pub(crate) struct OfClient {
     all: Arc<Activities>,
     asker: Asker,
@@ -299,7 +299,7 @@ impl OfClient {
         }
     }
 
-    /// What was asked for has ended so. What stock ssh was left to do by itself has not failed.
+    /// Notes how the request has ended. What stock ssh was left to do by itself has not failed.
     pub(crate) fn handle_end(&self, last: &Reply) {
         if let (Some(running), Reply::Failed(failure)) = (self.running().take(), last)
             && !(running.is_for_stock_ssh() && failure.kind == ErrorKind::Configuration)
@@ -308,7 +308,7 @@ impl OfClient {
         }
     }
 
-    /// What is under way.
+    /// The work under way.
     pub(crate) fn running(&self) -> MutexGuard<'_, Option<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -318,7 +318,7 @@ fn name(host: &HostRequest) -> &str {
     &host.destination.host
 }
 
-/// What a session is, and what it runs.
+/// The kind of a session, and its command.
 fn words(program: &Program) -> (ActivityKind, Vec<u8>) {
     match program {
         Program::Configured => (ActivityKind::Shell, Vec::new()),

@@ -1,4 +1,4 @@
-//! What those who watch the daemon are told, and when: at once everything, then at each interval what has changed.
+//! Updates for those who watch the daemon: everything at once, then the changes at each interval.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn ticks(wanted: Duration) -> tokio::time::Interval {
     ticks
 }
 
-/// What one client was told.
+/// The state that one client was told.
 #[derive(Default)]
 pub(crate) struct ClientView {
     /// By what decides who may share their connections.

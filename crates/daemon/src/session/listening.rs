@@ -1,4 +1,4 @@
-//! What the server listens on for a client, and the connections that come of it. Each waits, under its number, for a
+//! The server's listeners for a client, and the connections to them. Each waits, under its number, for a
 //! session that carries it ([`Program::Incoming`](crate::protocol::Program::Incoming)) or for its refusal.
 
 use std::collections::HashMap;

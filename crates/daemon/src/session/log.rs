@@ -24,7 +24,7 @@ pub(crate) struct Log {
     level: Arc<watch::Sender<Option<LogLevel>>>,
 }
 
-/// What was written.
+/// The text.
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: mpsc::Receiver<LogLine>,
@@ -51,7 +51,7 @@ impl Log {
         self.level.send_replace(Some(level));
     }
 
-    /// Whether the client wants to hear lines of this level; not before [`Self::begin`].
+    /// Returns whether the client wants to hear lines of this level; not before [`Self::begin`].
     pub(crate) fn wants(&self, level: LogLevel) -> bool {
         self.level.borrow().is_some_and(|wanted| wanted >= level)
     }

@@ -395,7 +395,7 @@ fn set_aside(file: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Whether the directory's file system is, or may be, served by another machine.
+/// Returns whether the directory's file system is, or may be, served by another machine.
 #[cfg(target_os = "linux")]
 fn is_on_network(directory: &Path) -> bool {
     /// The magic numbers of statfs(2). FUSE is among them because sshfs and its like hide behind it.

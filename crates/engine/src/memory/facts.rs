@@ -38,7 +38,7 @@ impl HostId {
     }
 }
 
-/// What is remembered about one host. Text that came from the peer is cut to [`LONGEST_TEXT`] bytes.
+/// The facts that are remembered about one host. Text that came from the peer is cut to [`LONGEST_TEXT`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFacts {
     /// The server's identification line, without its line end (RFC 4253 section 4.2).
@@ -53,7 +53,7 @@ pub struct HostFacts {
     pub key: Option<[u8; 32]>,
     /// The last measured round trip, kept to the microsecond.
     pub rtt: Option<Duration>,
-    /// What tuning found for this path, as JSON.
+    /// The findings of tuning for this path, as JSON.
     pub tuning: Option<String>,
     /// When the facts were last updated, kept to the millisecond.
     pub last_used: SystemTime,
@@ -84,7 +84,7 @@ impl Default for HostFacts {
 }
 
 impl HostFacts {
-    /// What is to be believed at `now`: a lesson of long ago is not.
+    /// The facts to believe at `now`: a lesson of long ago is not.
     pub(super) fn believed_at(mut self, now: SystemTime) -> Self {
         self.lessons.expire(now);
         self

@@ -119,7 +119,7 @@ fn macs(each: Duration) -> Result<Vec<LocalRow>, &'static str> {
     Ok(rows)
 }
 
-/// What SSH signs is a few hundred bytes.
+/// SSH signs a few hundred bytes.
 const MESSAGE: [u8; 400] = [7; 400];
 
 fn signatures(each: Duration) -> Result<Vec<SignatureRow>, &'static str> {

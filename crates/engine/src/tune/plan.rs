@@ -7,7 +7,7 @@ use crate::memory::tuned::MOST_STREAMS;
 use crate::transfer::NEAR;
 use trunkline_request::tuning::Direction;
 
-/// What may be spent in all, over a path with this round trip.
+/// The time and bytes that may be spent in all, over a path with this round trip.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub(super) time: Duration,
@@ -52,7 +52,7 @@ impl Stage {
         }
     }
 
-    /// What comes after the link.
+    /// The stages after the link.
     pub(super) fn after_link(rtt: Duration) -> impl Iterator<Item = Self> {
         Self::order(rtt).into_iter().skip(1).map(|(stage, _)| stage)
     }
@@ -69,7 +69,7 @@ impl Stage {
     }
 }
 
-/// What one measurement may take.
+/// The limits of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Slot {
     pub(super) time: Duration,
@@ -82,7 +82,7 @@ const SHORTEST: Duration = Duration::from_millis(40);
 const FEWEST: f64 = 128e3;
 
 impl Budget {
-    /// What is left for a stage, of time and bytes, when so much is spent.
+    /// The time and bytes left for a stage, when so much is spent.
     pub(super) fn remaining(&self, stage: Stage, elapsed: Duration, moved: u64) -> Slot {
         let mut order = Stage::order(self.rtt).into_iter();
         let end = order.find(|(each, _)| *each == stage).map_or(1.0, |(_, end)| end);
@@ -164,7 +164,7 @@ impl Shape {
     /// As much under way as keeps a path of this rate and round trip busy, twice over, in requests of at most `largest`
     /// bytes. What is under way at the end of a measurement has to be waited for, so it is no more than that.
     pub(super) fn filling(rate: f64, rtt: Duration, largest: u32) -> Self {
-        /// What sshd and this side may take to turn round, on any path.
+        /// The time that sshd and this side may take to turn round, on any path.
         const TURN: f64 = 0.004;
         Self::holding(rate * (2.0 * rtt.as_secs_f64() + TURN), largest)
     }

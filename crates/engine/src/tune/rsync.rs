@@ -33,7 +33,7 @@ pub(super) struct Rsync {
     there: Option<&'static str>,
 }
 
-/// What a run is to do.
+/// The task of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     /// The target is not there.

@@ -220,7 +220,7 @@ impl Wake for Looks {
     }
 }
 
-/// What is found by whoever waits for `waiting` and looks at the connection in the moment that it is told.
+/// The state that is found by whoever waits for `waiting` and looks at the connection in the moment that it is told.
 async fn found_when_told(
     connection: &Connection,
     waiting: impl Future<Output: std::fmt::Debug>,

@@ -348,7 +348,7 @@ fn in_channel(message: u8, channel: u32) -> Payload {
     Payload::message(message).uint32(channel)
 }
 
-/// What a server does with a session's command once it has it.
+/// A server's behaviour towards a session's command.
 #[derive(Debug, Clone, Copy)]
 enum Then {
     RefuseOpen,
@@ -525,7 +525,7 @@ async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
     assert!(!session.control.withdraw());
 }
 
-/// What becomes of texts with NULs, and of modes that stop in the middle.
+/// Sends texts with NULs, and modes that stop in the middle; returns their errors.
 async fn send_malformed(host: &trunkline::Host) -> Vec<Error> {
     let terminal = |term: &str, modes: &[u8]| Pty {
         term: term.into(),

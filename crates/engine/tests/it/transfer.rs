@@ -92,7 +92,7 @@ pub(crate) fn mirror() -> CopyOptions {
     options
 }
 
-/// What the real rsync would change to make `target` a mirror of `source`; without the pipes and sockets that it would make.
+/// The changes by which the real rsync would make `target` a mirror of `source`; without the pipes and sockets that it would make.
 pub(crate) fn rsync_would_change(source: &Path, target: &Path) -> String {
     let mut content = source.as_os_str().to_owned();
     content.push("/");
@@ -990,7 +990,7 @@ fn text(length: usize) -> Vec<u8> {
     lines.into_bytes()
 }
 
-/// What a copy through a link of 1 MB/s sends or receives, and how it ended.
+/// The bytes that a copy through a link of 1 MB/s sends or receives, and its outcome.
 async fn through_a_narrow_link(
     upload: bool,
     data: &[u8],
@@ -1532,7 +1532,7 @@ async fn two_copies_of_one_file_at_once_do_not_share_a_part() {
     }
 }
 
-/// What a path is, its target where it is a link, and what others see of the file.
+/// The kind of a path, the target of a link, and the file's identity.
 #[derive(Debug, PartialEq, Eq)]
 struct Kind {
     link: Option<PathBuf>,
@@ -1847,7 +1847,7 @@ async fn a_mirror_follows_its_source_and_says_why() {
     }
 }
 
-/// What changes, and why, sorted.
+/// The changes with their reasons, sorted.
 pub(crate) async fn changes(from: &Location, to: &Location, options: &CopyOptions) -> Vec<(String, String)> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let all = told.clone();

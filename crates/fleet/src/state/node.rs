@@ -30,7 +30,7 @@ const BEHIND: Time = Time::from_secs(25);
 /// After how many writes of its name without an answer a node says so.
 const UNHEARD: u32 = 3;
 
-/// What a node is.
+/// The identity of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeSettings {
     /// This process.
@@ -64,7 +64,7 @@ pub struct Intent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Token(pub u64);
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Written {
     /// It is done, and has this revision.
@@ -76,7 +76,7 @@ pub(crate) enum Written {
     Lost,
 }
 
-/// What became of an intent that was to be put on the disk.
+/// The outcome of an intent that was to be put on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Intended {
     /// It is there to stay.
@@ -87,7 +87,7 @@ pub enum Intended {
     Failed(String),
 }
 
-/// What a node wants done. All of it may take its time.
+/// An action that a node wants done. All of it may take its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Write a value if the key's last revision is this one (0: if there is none). Answered by [`Node::handle_written`].
@@ -96,9 +96,9 @@ pub(crate) enum Action {
         token: Token,
         /// Where.
         key: Key,
-        /// What has to stand there.
+        /// The expected value.
         expected: u64,
-        /// What is to stand there.
+        /// The new value.
         value: Value,
     },
     /// Put an intent on the disk, and do not answer before it is there to stay. Answered by [`Node::handle_intended`].
@@ -117,7 +117,7 @@ pub(crate) enum Action {
     Stream(StreamAction),
 }
 
-/// What was sent to the bucket.
+/// A write that was sent to the bucket.
 #[derive(Debug)]
 struct Sent {
     purpose: Purpose,
@@ -239,7 +239,7 @@ impl Node {
         self.known_trouble(now).or_else(unheard)
     }
 
-    /// What the fleet is told of that.
+    /// The report of that to the fleet.
     fn known_trouble(&self, now: Time) -> Option<String> {
         let name = &self.settings.me.node;
         let taken = self.name.is_live(now) && self.name.holder() != Some(&self.settings.me);
@@ -263,17 +263,17 @@ impl Node {
         (taken && !self.name.is_renewed()).then(|| self.name.ends_in(now))
     }
 
-    /// Whether nothing more is to be known of a job.
+    /// Returns whether nothing more is to be known of a job.
     pub(crate) fn is_done(&self, job: &JobId) -> bool {
         self.done.contains_key(job)
     }
 
-    /// Whether nothing more happens to any host of a job.
+    /// Returns whether nothing more happens to any host of a job.
     pub(crate) fn is_settled(&self, job: &JobId) -> bool {
         self.is_done(job) || self.jobs.get(job).is_some_and(Job::is_settled)
     }
 
-    /// Whether it holds this unit.
+    /// Returns whether it holds this unit.
     pub(crate) fn owns(&self, unit: &Unit, now: Time) -> bool {
         self.leases
             .get(unit)
@@ -285,17 +285,17 @@ impl Node {
         self.mine.values().filter(|mine| mine.is_running()).count()
     }
 
-    /// What it does for each stream.
+    /// Its work for each stream.
     pub(crate) fn stream_shares(&self) -> impl Iterator<Item = (&StreamId, StreamShare)> {
         self.streams.shares()
     }
 
-    /// Whether nothing is left to be told to the fleet.
+    /// Returns whether nothing is left to be told to the fleet.
     pub(crate) fn is_idle(&self) -> bool {
         self.mine.is_empty()
     }
 
-    /// Whether nothing is under way that leaving would cut short: no command, and no write without an answer.
+    /// Returns whether nothing is under way that leaving would cut short: no command, and no write without an answer.
     pub(crate) fn may_leave(&self) -> bool {
         self.is_idle() && self.streams.is_idle() && self.sent.is_empty()
     }
@@ -604,7 +604,7 @@ impl Node {
         self.tell_freeze(now);
     }
 
-    /// What is to be done. To be called after everything that happens, until it returns nothing.
+    /// The next action. To be called after everything that happens, until it returns nothing.
     pub(crate) fn poll_action(&mut self, now: Time) -> Option<Action> {
         if self.actions.is_empty() && std::mem::take(&mut self.is_stirred) {
             self.think(now);
@@ -854,7 +854,7 @@ impl Node {
         }
     }
 
-    /// Whether hosts of a unit whose lease is held are begun.
+    /// Returns whether hosts of a unit whose lease is held are begun.
     fn may_begin(&self, unit: &Unit) -> bool {
         self.frozen.is_none() && self.behind.is_none() && self.disk.is_none() && self.own.contains(unit)
     }
@@ -869,13 +869,13 @@ impl Node {
         self.write(now, purpose, key, expected, Value::Fate(fate));
     }
 
-    /// Whether nothing is under way for a host.
+    /// Returns whether nothing is under way for a host.
     fn is_free(&self, job: &JobId, host: u32) -> bool {
         let place = (job.clone(), host);
         !self.mine.contains_key(&place) && !self.closing.contains_key(&place)
     }
 
-    /// Whether a process that has claimed something is not heard of any more.
+    /// Returns whether a process that has claimed something is not heard of any more.
     fn is_lost(&self, holder: &Holder, now: Time) -> bool {
         if *holder == self.settings.me {
             return false;
@@ -886,7 +886,7 @@ impl Node {
         }
     }
 
-    /// Whether a write was refused because something older stands there than NATS had told. Where that stays so, it has
+    /// Returns whether a write was refused because something older stands there than NATS had told. Where that stays so, it has
     /// forgotten what it had acknowledged, though its sequence number may have passed the one that was known: others have
     /// written since.
     fn is_older(&mut self, now: Time, sent: &Sent, written: &Written) -> bool {

@@ -49,7 +49,7 @@ pub(super) struct Moment {
 pub(super) struct View {
     charter: Charter,
     shards: usize,
-    /// What this machine's clock has and NATS's has not, in seconds.
+    /// The seconds by which this machine's clock is ahead of NATS's.
     offset: i64,
     fleet: FleetReport,
     /// Whether the shards' owners have been told as they stand: later changes are moves.
@@ -99,7 +99,7 @@ struct Moved {
     was_given: bool,
 }
 
-/// What became of a host.
+/// The fate of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Running,
@@ -304,7 +304,7 @@ impl View {
         }
     }
 
-    /// What the hosts of a job are called, in their order.
+    /// Sets the names of a job's hosts, in their order.
     pub(super) fn set_names(&mut self, id: &JobId, names: Vec<String>) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let known = (0_u32..)
@@ -314,7 +314,7 @@ impl View {
         self.changed_jobs.insert(id.clone());
     }
 
-    /// What has changed, in parts that fit into frames. `cut_off`: how long there has been no connection to NATS.
+    /// The changes, in parts that fit into frames. `cut_off`: how long there has been no connection to NATS.
     pub(super) fn updates(&mut self, moment: Moment, cut_off: Option<u64>) -> Vec<FleetUpdate> {
         self.fleet.now = moment.now;
         self.fleet.cut_off = cut_off;

@@ -98,7 +98,7 @@ pub enum Invalid {
     #[error("{0} is not a valid file name")]
     FileName(String),
     /// Only root can give files to others.
-    #[error("only root can keep owners and groups, and the user {} is another one", at(.0.as_deref()))]
+    #[error("only root can keep owners and groups, and the user {} is another one", place_of(.0.as_deref()))]
     Owners(Option<String>),
     /// A server on which a file cannot have a second name, as a backup has at first.
     #[error("{0} cannot give a file a second name, which backups are made with")]
@@ -162,6 +162,6 @@ pub enum Invalid {
     AgentOfProxy,
 }
 
-fn at(host: Option<&str>) -> String {
+fn place_of(host: Option<&str>) -> String {
     host.map_or_else(|| "here".to_owned(), |host| format!("at {host}"))
 }

@@ -252,7 +252,7 @@ fn first_lists(init: &[u8]) -> io::Result<(String, String)> {
     Ok((fields.text()?, fields.text()?))
 }
 
-/// Whether a guessed packet follows that has to be ignored (RFC 4253 section 7.1): the guess is right when both
+/// Returns whether a guessed packet follows that has to be ignored (RFC 4253 section 7.1): the guess is right when both
 /// first names are the same on both sides.
 fn guessed_wrong(client_init: &[u8], server_init: &[u8]) -> io::Result<bool> {
     let mut fields = Fields::parse(client_init);

@@ -69,7 +69,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the daemon says; `None` where there is none.
+/// The daemon's metrics; `None` without a daemon.
 async fn of_daemon(backend: &Backend, open_metrics: bool) -> anyhow::Result<Option<String>> {
     let Some(mut client) = backend.find(Running::Anywhere).await? else {
         return Ok(None);
@@ -80,7 +80,7 @@ async fn of_daemon(backend: &Backend, open_metrics: bool) -> anyhow::Result<Opti
     }
 }
 
-/// What the node says on its socket; `None` where there is none.
+/// The metrics on the node's socket; `None` without a node.
 async fn of_node(backend: &Backend, open_metrics: bool) -> anyhow::Result<Option<String>> {
     ensure!(
         !backend.is_told_to_be_private(),

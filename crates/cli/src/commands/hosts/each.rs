@@ -85,12 +85,12 @@ async fn open_names(backend: &Backend) -> anyhow::Result<Vec<String>> {
 }
 
 impl Hosts {
-    /// Whether there is nothing to sum up.
+    /// Returns whether there is nothing to sum up.
     pub(crate) fn is_one(&self) -> bool {
         self.targets.len() + self.skipped.len() == 1
     }
 
-    /// What the daemon is asked about one of them.
+    /// The request to the daemon about one of them.
     pub(crate) fn request(&self, target: &Target) -> HostRequest {
         let mut ssh_args = self.ssh.to_args();
         ssh_args.extend_from_slice(&target.ssh_args);

@@ -84,7 +84,7 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What is shown of a value without --all.
+/// The part of a value that is shown without --all.
 const LONGEST_VALUE: usize = 100;
 
 /// For people. What servers and files say in it is printable. Ends in a newline.
@@ -171,7 +171,7 @@ fn text(explained: &Explanation, apart: Option<&str>, all: bool, width: Option<u
         .collect()
 }
 
-/// What a connection is doing.
+/// The work of a connection.
 fn connection_line(
     explained: &Explanation,
     connection: &trunkline_control::protocol::ConnectionReport,

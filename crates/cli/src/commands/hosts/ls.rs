@@ -67,7 +67,7 @@ pub(crate) fn main(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode
     })
 }
 
-/// What has connections, sorted by name as people sort, and the names of hosts that were asked for and have none.
+/// The hosts with connections, sorted by name as people sort, and the names of hosts that were asked for and have none.
 async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<(Vec<HostReport>, Vec<String>)> {
     let mut hosts = match backend.find(Running::Anywhere).await? {
         None => Vec::new(),

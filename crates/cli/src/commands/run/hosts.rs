@@ -39,7 +39,7 @@ pub(crate) struct ManyHosts {
 }
 
 impl ManyHosts {
-    /// Whether there are any options that name hosts.
+    /// Returns whether there are any options that name hosts.
     pub(crate) fn are_given(&self) -> bool {
         !self.hosts.is_empty() || !self.inventory.is_empty() || !self.group.is_empty()
     }
@@ -49,7 +49,7 @@ impl ManyHosts {
         self.hosts.extend(names);
     }
 
-    /// Whether patterns may be among them.
+    /// Returns whether patterns may be among them.
     pub(crate) fn has_patterns(&self) -> bool {
         self.hosts
             .iter()
@@ -193,7 +193,7 @@ fn warn(text: &str) {
     crate::report::tell(Printable::line(text));
 }
 
-/// What to say of a name that is like the one that was typed.
+/// The words about a name that is like the one that was typed.
 pub(super) fn suggestion(near: Option<&str>) -> String {
     near.map(|near| format!("; did you mean {near}?"))
         .unwrap_or_default()

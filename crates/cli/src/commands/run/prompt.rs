@@ -214,7 +214,7 @@ impl<'a> Prompt<'a> {
         Ok(())
     }
 
-    /// What stands before a line.
+    /// The prompt before a line.
     fn text(&self) -> String {
         let names = fold(self.chosen.iter().map(|target| target.name.as_str()));
         let names = Printable::line(names).into_string();

@@ -67,8 +67,8 @@ pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `trunkline tune` found for rsync, a line for each host. Cipher and compression go by themselves: they are those of
-/// the connection.
+/// The options that `trunkline tune` found for rsync, a line for each host. Cipher and compression go by themselves: they are
+/// those of the connection.
 fn tuned_lines(backend: &Backend) -> anyhow::Result<Vec<String>> {
     if !crate::backend::place()?.state.exists() {
         return Ok(Vec::new());

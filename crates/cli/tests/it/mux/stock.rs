@@ -83,7 +83,7 @@ impl Stock {
         finish(self.ssh().arg("-O").args(what).arg(self.server.alias()))
     }
 
-    /// What the daemon's connections have cost the server: one log-in each.
+    /// The log-ins that the daemon's connections have cost the server.
     #[track_caller]
     pub(crate) fn assert_logins(&self, count: usize) {
         assert_eq!(self.server.authentications(), count);

@@ -1,4 +1,4 @@
-//! What runs ssh, unmodified, over the daemon's connections: by ControlPath, and with `trunkline ssh` in ssh's place.
+//! Programs that run ssh, unmodified, over the daemon's connections: by ControlPath, and with `trunkline ssh` in ssh's place.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -27,7 +27,7 @@ struct Bench {
     home: Home,
     server: Sshd,
     config: PathBuf,
-    /// What the tools run for ssh, which knows the configuration.
+    /// The program that the tools run for ssh, which knows the configuration.
     ssh: PathBuf,
     way: Way,
 }

@@ -43,7 +43,7 @@ struct Args {
     /// it was written.
     #[arg(long, hide = true, value_name = "DIRECTORY")]
     verify_audit: Option<Option<PathBuf>>,
-    /// What has to be in it.
+    /// The required content.
     #[arg(long, hide = true, requires = "verify_audit")]
     head: Option<String>,
     /// Print what is found as JSON.

@@ -1,4 +1,4 @@
-//! What the daemon makes of its own process, so that nothing of whoever happened to start it is left for those who come later,
+//! The daemon's own process, prepared so that nothing of whoever happened to start it is left for those who come later,
 //! and what is in its memory stays there; and what one that serves a single program leaves as that has it.
 
 use rustix::fs::Mode;

@@ -64,7 +64,7 @@ impl<E: Events> Running<'_, E> {
 
 /// How a session is carried over.
 pub(crate) struct Resumption {
-    /// What starts it again.
+    /// The command that starts it again.
     command: Command,
     /// For how long that is tried.
     patience: Duration,
@@ -72,7 +72,7 @@ pub(crate) struct Resumption {
     leaves_running: bool,
 }
 
-/// What the loops of a session share.
+/// The state that the loops of a session share.
 struct Shared {
     /// Guarded for as long as a packet takes.
     bridge: Mutex<State>,
@@ -263,7 +263,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What came of a session that was lost.
+/// The outcome of a session that was lost.
 struct Losses {
     /// When the client last had an answer, as far as a loss has shown it since.
     since: Option<Instant>,
@@ -501,7 +501,7 @@ impl<E: Events> Sessions<'_, E> {
         });
     }
 
-    /// What the bridge says that the session has failed of.
+    /// The failure that the bridge reports, as an error of the session.
     fn to_error(&self, why: GiveUp, is_first: bool) -> Error {
         match why {
             GiveUp::Server(source) if is_first => Error::Sftp {

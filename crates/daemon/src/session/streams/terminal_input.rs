@@ -1,4 +1,4 @@
-//! What is typed on a terminal that stock ssh has passed, or given to a session with a terminal: the client sleeps, so that
+//! Input from a terminal that stock ssh has passed, or given to a session with a terminal: the client sleeps, so that
 //! escape sequences are this side's business (mux.c registers `client_simple_escape_filter` on the session's channel).
 
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ pub(crate) struct TerminalInput {
     /// Where answers to escape sequences are shown.
     screen: Output,
     escapes: EscapeFilter,
-    /// What `~#` shows.
+    /// The list that `~#` shows.
     list_forwards: ListForwards,
     typing: Arc<Typing>,
 }

@@ -1,4 +1,4 @@
-//! What `trunkline run --fleet` starts: hands over a job, and tells the client of it.
+//! The program behind `trunkline run --fleet`: hands over a job, and tells the client of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
@@ -146,7 +146,7 @@ fn parse_job(job: String) -> Result<JobId, Failure> {
     }
 }
 
-/// What is to be said where something is not the name of a job or a stream.
+/// The message where something is not the name of a job or a stream.
 pub(crate) fn not_a_name(typed: &str) -> String {
     format!(
         "{typed:?} is not the name of a job or a stream, which is 24 letters and digits: `trunkline fleet status` lists them"
@@ -311,7 +311,7 @@ struct Canceller {
 }
 
 impl Canceller {
-    /// What is to be said where the job is somebody else's.
+    /// The message where the job is somebody else's.
     fn is_other(&self) -> Option<String> {
         let me = self.key.public_key();
         (me != self.submitter).then(|| {
@@ -391,7 +391,7 @@ impl Telling {
         }
     }
 
-    /// What is to be told of a job that is cancelled, where these hosts wait and these fates are all that there are.
+    /// The reply about a job that is cancelled, where these hosts wait and these fates are all that there are.
     fn given_up(&mut self, waits: &[Option<Wait>], fates: &BTreeMap<u32, Fate>) -> Vec<FleetReply> {
         let mut replies = Vec::new();
         for (host, why) in (0..).zip(waits) {
@@ -418,7 +418,7 @@ impl Telling {
         self.ended.is_empty() && (0..).zip(waits).all(is_over)
     }
 
-    /// What is to be said of hosts that no node takes.
+    /// The message about hosts that no node takes.
     fn waiting(&self, hosts: &[OrderedHost], waits: &[Option<Wait>]) -> Option<String> {
         let mut by_reason: BTreeMap<&Wait, Vec<&str>> = BTreeMap::new();
         for ((host, ordered), why) in (0..).zip(hosts).zip(waits) {

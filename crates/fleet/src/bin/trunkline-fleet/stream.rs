@@ -1,4 +1,4 @@
-//! What `trunkline stream --fleet` asks for: streams are handed over, and followed into files, FIFOs and sockets.
+//! The program behind `trunkline stream --fleet`: streams are handed over, and followed into files, FIFOs and sockets.
 
 mod position;
 mod sink;
@@ -146,7 +146,7 @@ struct Following {
     follower: Arc<Follower>,
     positions: Option<Positions>,
     tasks: JoinSet<()>,
-    /// What tasks tell.
+    /// The reports of tasks.
     told: mpsc::Receiver<FleetReply>,
     to: Option<String>,
     mark: Option<String>,
@@ -193,7 +193,7 @@ impl Following {
         Ok(())
     }
 
-    /// What the next reader of a socket gets after one that left.
+    /// The data that the next reader of a socket gets after one that left.
     fn mark_of(&self, name: &str) -> Option<Vec<u8>> {
         let reason = "a reader left before it had received everything; that data is lost";
         self.mark.as_ref().map(|mark| line(mark, name, reason))

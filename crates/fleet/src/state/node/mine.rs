@@ -42,7 +42,7 @@ pub(super) enum Flight {
 }
 
 impl Stage {
-    /// What is left of an earlier process: nobody knows how far it was, unless there is a result.
+    /// The remains of an earlier process: nobody knows how far it was, unless there is a result.
     pub(super) fn of_former(claim: &Claim, returned: Option<Returned>) -> Self {
         let claim = claim.clone();
         let fate = match returned {
@@ -63,7 +63,7 @@ impl Mine {
         }
     }
 
-    /// Whether it is not yet decided that this process executes it.
+    /// Returns whether it is not yet decided that this process executes it.
     pub(super) fn is_beginning(&self) -> bool {
         matches!(self.stage, Stage::Intending | Stage::Claiming(_))
     }

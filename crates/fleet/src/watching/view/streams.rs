@@ -21,7 +21,7 @@ const MOST_NODES: usize = 20;
 /// The longest reason that is told, in characters.
 const LONGEST_REASON: usize = 300;
 
-/// What stands in the bucket of streams.
+/// The content of the bucket of streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     streams: BTreeMap<StreamId, Stream>,
@@ -38,7 +38,7 @@ struct Stream {
 }
 
 impl Streams {
-    /// What stands at a key, `None` where it was removed.
+    /// The value of a key, `None` where it was removed.
     pub(super) fn take(&mut self, charter: &Charter, key: &str, bytes: Option<&[u8]>, created: i64) {
         let mut words = key.split('.');
         let (Some(id), Some(what), last) = (words.next(), words.next(), words.next()) else {
