@@ -189,8 +189,7 @@ impl Terminal {
     /// foreground, which sends SIGCONT.
     fn enter(&self, state: &mut State) {
         // TCSADRAIN as in OpenSSH's enter_raw_mode(): what was typed ahead is kept.
-        if is_in_foreground(&self.fd)
-            && tcsetattr(&self.fd, OptionalActions::Drain, &lock(&self.raw)).is_ok()
+        if is_in_foreground(&self.fd) && tcsetattr(&self.fd, OptionalActions::Drain, &lock(&self.raw)).is_ok()
         {
             state.entered = true;
         }

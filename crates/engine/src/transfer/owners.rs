@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nix::unistd::{Gid, Group, Uid, User};
 use tokio::sync::OnceCell;
 use trunkline_request::copy::CopyOptions;
-use trunkline_request::shell::quoted;
+use trunkline_request::shell::quote;
 use trunkline_sftp::Request;
 
 use super::blocking::blocking;
@@ -195,7 +195,7 @@ async fn number_there(sessions: &Sessions, database: Database, name: &str) -> Op
     }
     let host = sessions.host()?;
     let mut script = format!("exec getent {} ", database.name()).into_bytes();
-    script.extend(quoted(name.as_bytes()));
+    script.extend(quote(name.as_bytes()));
     script.push(b'\n');
     let _turn = sessions.hashing().await;
     let output = blocks::shell(&host, script.into(), LONGEST_LINE, |_| ()).await?;
