@@ -52,6 +52,9 @@ pub struct CopyOptions {
     pub filters: Vec<FilterRule>,
     /// The only paths below the source that are copied, and directories that lead to them.
     pub only: Option<Vec<serde_bytes::ByteBuf>>,
+    /// What is in directories that `only` lists is copied, too.
+    #[serde(default)]
+    pub only_recursive: bool,
     /// The fewest bytes of a file that is copied; smaller files stay where the target has them.
     pub min_size: Option<u64>,
     /// The most bytes of a file that is copied; larger files stay where the target has them.
@@ -60,6 +63,9 @@ pub struct CopyOptions {
     pub safe_links: bool,
     /// Delete what the target has in directories that are copied and the source has not, when everything was copied.
     pub delete: bool,
+    /// Delete names that the filters leave out, too.
+    #[serde(default)]
+    pub delete_excluded: bool,
     /// Leave out what the target has, in whatever version.
     pub ignore_existing: bool,
     /// Make the target's directory and those above it.
@@ -90,10 +96,12 @@ impl Default for CopyOptions {
             dry_run: false,
             filters: Vec::new(),
             only: None,
+            only_recursive: false,
             min_size: None,
             max_size: None,
             safe_links: false,
             delete: false,
+            delete_excluded: false,
             ignore_existing: false,
             mkdir: false,
             limit: None,

@@ -101,7 +101,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     filters: FilterArgs,
     /// Copy only what this file lists: paths below the source directory, one a line; `-` is standard input. They keep their
-    /// directories.
+    /// directories. With -r, listed directories are copied with their contents.
     #[arg(help_heading = CHOOSING, long, value_name = "FILE", requires = "directories")]
     files_from: Option<PathBuf>,
     /// The names of --files-from end in NUL bytes.
@@ -120,6 +120,9 @@ pub(crate) struct Args {
     /// -a does. Nothing is deleted unless everything was copied.
     #[arg(help_heading = REPLACED, long, requires = "directories")]
     delete: bool,
+    /// Delete names that --exclude skips, too.
+    #[arg(help_heading = REPLACED, long, requires = "delete")]
+    delete_excluded: bool,
     /// Keep what is replaced or deleted, with ~ behind its name.
     #[arg(help_heading = REPLACED, long)]
     backup: bool,
@@ -320,12 +323,15 @@ impl Args {
         options.verify = self.verify;
         options.dry_run = self.is_dry();
         options.only = self.only()?;
+        // As in rsync: -a alone does not say so.
+        options.only_recursive = self.recursive;
         options.min_size = self.min_size;
         options.max_size = self.max_size;
         options.safe_links = self.safe_links;
         options.filters = self.filters.rules()?;
         // What the target has too much is told.
         options.delete = self.delete || self.check;
+        options.delete_excluded = self.delete_excluded;
         options.ignore_existing = self.ignore_existing;
         options.mkdir = self.mkdir;
         options.limit = self.bwlimit;

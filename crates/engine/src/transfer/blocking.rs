@@ -1,13 +1,57 @@
 //! Work with files, off the runtime's own threads.
 
+use std::sync::{Arc, Weak};
+
 /// Does something slow with files off the runtime's own threads.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
+    blocking_steps(|_| work()).await
+}
+
+/// The same for work in many steps, which is to end where nobody waits for it any more: the copy was ended, and its user
+/// believes that nothing is written.
+pub(super) async fn blocking_steps<T: Send + 'static>(
+    work: impl FnOnce(&Awaited) -> T + Send + 'static,
+) -> T {
+    let waiting = Arc::new(());
+    let awaited = Awaited(Arc::downgrade(&waiting));
+    let ended = tokio::task::spawn_blocking(move || work(&awaited)).await;
+    drop(waiting);
+    match ended {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             // The runtime is going down, and this task with it.
             Err(_) => std::future::pending().await,
         },
+    }
+}
+
+/// Tells whether somebody waits for the work.
+pub(super) struct Awaited(Weak<()>);
+
+impl Awaited {
+    pub(super) fn is_awaited(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_told_when_nobody_waits_for_it_any_more() {
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (ended, has_ended) = tokio::sync::oneshot::channel();
+        let work = tokio::spawn(blocking_steps(move |awaited| {
+            begun.send(awaited.is_awaited()).unwrap();
+            while awaited.is_awaited() {
+                std::thread::yield_now();
+            }
+            ended.send(()).unwrap();
+        }));
+        assert!(has_begun.await.unwrap());
+        work.abort();
+        has_ended.await.unwrap();
     }
 }

@@ -13,7 +13,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use trunkline_request::shell::quote;
 
-use super::blocking::blocking;
+use super::blocking::blocking_steps;
 use super::path::{self, directory_and_name, shown};
 use super::progress::Checking;
 use super::sessions::Sessions;
@@ -43,8 +43,13 @@ impl End<'_> {
         match self {
             Self::Local(file) => {
                 let (local, checking) = (file.try_clone(), checking.clone());
-                let hashes =
-                    blocking(move || local_hashes(&local?, count, |bytes| checking.hashed(bytes))).await;
+                let hashes = blocking_steps(move |awaited| {
+                    local_hashes(&local?, count, |bytes| {
+                        checking.hashed(bytes);
+                        awaited.is_awaited()
+                    })
+                });
+                let hashes = hashes.await;
                 hashes
                     .map(Some)
                     .map_err(|error| Error::local("reading a file to compare it", error))
@@ -124,7 +129,8 @@ pub(super) async fn same_as_own(
     matching(source, &End::Server(sessions, part), (size, true), checking).await
 }
 
-fn local_hashes(file: &File, count: u64, hashed: impl Fn(u64)) -> std::io::Result<Hashes> {
+/// `hashed` is told of each piece, and returns whether more is wanted.
+fn local_hashes(file: &File, count: u64, hashed: impl Fn(u64) -> bool) -> std::io::Result<Hashes> {
     let mut buffer = vec![0; 256 * 1024];
     (0..count)
         .map(|at| {
@@ -138,7 +144,9 @@ fn local_hashes(file: &File, count: u64, hashed: impl Fn(u64)) -> std::io::Resul
                     0 => break,
                     read => {
                         context.update(&buffer[..read]);
-                        hashed(read as u64);
+                        if !hashed(read as u64) {
+                            return Err(std::io::ErrorKind::Interrupted.into());
+                        }
                         offset += read as u64;
                     }
                 }
@@ -415,7 +423,7 @@ mod tests {
         let output = shell.wait_with_output().unwrap();
         drop(input);
         assert!(output.status.success());
-        let ours = local_hashes(&File::open(&path).unwrap(), 3, |_| ()).unwrap();
+        let ours = local_hashes(&File::open(&path).unwrap(), 3, |_| true).unwrap();
         assert_eq!(parse(&output.stdout), [ours.clone(), ours[..1].to_vec()]);
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use trunkline_request::copy::{Changes, CopyEvent};
 
-use super::blocking::blocking;
+use super::blocking::{Awaited, blocking_steps};
 use super::blocks::{self, Hash};
 use super::directory::LocalDirectory;
 use super::item::Item;
@@ -58,13 +58,13 @@ impl Side {
             Self::Here => None,
             Self::Directory(directory) => Some(directory.clone()),
         };
-        let hashed = blocking(move || {
+        let hashed = blocking_steps(move |awaited| {
             let opened = |file: Wanted| match &directory {
                 Some(directory) => directory.read(&file.path),
                 None => open(&file.path, file.named),
             };
             let mut buffer = vec![0; BUFFER];
-            let mut hash = |file| hash(file, &mut buffer);
+            let mut hash = |file| hash(file, &mut buffer, awaited);
             files
                 .into_iter()
                 .map(|file| opened(file).and_then(&mut hash).ok())
@@ -77,9 +77,9 @@ impl Side {
 /// How much of a file is read at once.
 const BUFFER: usize = 256 * 1024;
 
-fn hash(mut file: File, buffer: &mut [u8]) -> std::io::Result<Hash> {
+fn hash(mut file: File, buffer: &mut [u8], awaited: &Awaited) -> std::io::Result<Hash> {
     let mut context = Context::new(&SHA256);
-    loop {
+    while awaited.is_awaited() {
         match file.read(buffer)? {
             0 => break,
             read => context.update(&buffer[..read]),

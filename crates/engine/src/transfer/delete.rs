@@ -245,7 +245,10 @@ fn is_backup(job: &Job, target: &Target, path: &[u8]) -> bool {
 
 fn is_protected(job: &Job, sources: &HashSet<Bytes>, path: &[u8], is_directory: bool) -> bool {
     let mut below = sources.iter().map(|source| path::join(source, path));
-    below.any(|below| job.filters.leave_out(&below, is_directory))
+    below.any(|below| match job.options.delete_excluded {
+        true => job.filters.is_unlisted(&below, is_directory),
+        false => job.filters.leave_out(&below, is_directory),
+    })
 }
 
 impl Target {

@@ -14,7 +14,7 @@ use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, ManyDownload, ManyDownloadEvent, Plan as _,
 };
 
-use super::blocking::blocking;
+use super::blocking::{Awaited, blocking, blocking_steps};
 use super::compare::{Verdict, verdict};
 use super::content::{Checks, Compared, Side};
 use super::directory::{LocalDirectory, Looks, PartFile};
@@ -119,7 +119,7 @@ impl Down {
                 self.directory.clone(),
                 std::mem::take(&mut batch),
             );
-            let (files, new) = blocking(move || prepare(&job, &directory, all)).await;
+            let (files, new) = blocking_steps(move |awaited| prepare(&job, &directory, all, awaited)).await;
             made.extend(new);
             for (item, compared) in files {
                 if self.job.options.delete && item.changes.has(Changes::KIND) && !item.named {
@@ -422,9 +422,10 @@ fn prepare(
     job: &Job,
     directory: &LocalDirectory,
     items: Vec<Item>,
+    awaited: &Awaited,
 ) -> (Vec<(Item, Option<Changes>)>, Vec<Item>) {
     let (mut files, mut made) = (Vec::new(), Vec::new());
-    for mut item in items {
+    for mut item in items.into_iter().take_while(|_| awaited.is_awaited()) {
         if job.is_over() {
             job.left(item.target);
             continue;
@@ -448,7 +449,10 @@ fn prepare(
             continue;
         }
         match verdict {
-            Verdict::Left => job.progress.skipped(&item),
+            Verdict::Left => {
+                job.compare_clocks(found.as_ref());
+                job.progress.skipped(&item);
+            }
             Verdict::Stays(looks) => stays(job, directory, &item, looks),
             Verdict::Copy(changes) => {
                 item.changes = changes;
@@ -653,7 +657,7 @@ impl SmallDown<'_> {
         let writers = std::mem::take(&mut self.writers);
         let host = self.files.sftp.host().to_owned();
         let names = self.down.names.clone();
-        let (writers, done) = blocking(move || {
+        let (writers, done) = blocking_steps(move |awaited| {
             let mut writing = Writing {
                 job,
                 directory,
@@ -663,7 +667,8 @@ impl SmallDown<'_> {
                 host,
                 names,
             };
-            events.into_iter().for_each(|event| writing.handle(event));
+            let events = events.into_iter().take_while(|_| awaited.is_awaited());
+            events.for_each(|event| writing.handle(event));
             (writing.writers, writing.done)
         })
         .await;

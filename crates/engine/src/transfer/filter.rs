@@ -27,13 +27,16 @@ struct Only {
     paths: HashMap<Vec<u8>, AtomicBool>,
     /// Directories that lead to them.
     directories: HashSet<Vec<u8>>,
+    /// What is in directories among them is copied, too.
+    recursive: bool,
 }
 
 impl Only {
-    fn new(paths: &[ByteBuf]) -> Result<Self, Error> {
+    fn new(paths: &[ByteBuf], recursive: bool) -> Result<Self, Error> {
         let mut only = Self {
             paths: HashMap::new(),
             directories: HashSet::new(),
+            recursive,
         };
         for path in paths {
             let parts = path.split(|byte| *byte == b'/');
@@ -45,9 +48,9 @@ impl Only {
             for end in 1..parts.len() {
                 only.directories.insert(parts[..end].join(&b'/'));
             }
-            if !parts.is_empty() {
-                only.paths.insert(parts.join(&b'/'), AtomicBool::new(false));
-            }
+            // The source itself is always there.
+            only.paths
+                .insert(parts.join(&b'/'), AtomicBool::new(parts.is_empty()));
         }
         Ok(only)
     }
@@ -57,7 +60,10 @@ impl Only {
             met.store(true, Ordering::Relaxed);
             return true;
         }
+        let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let is_in_one = |end: usize| self.paths.contains_key(&path[..end]);
         is_directory && self.directories.contains(path)
+            || self.recursive && (is_in_one(0) || above.any(|(end, _)| is_in_one(end)))
     }
 }
 
@@ -74,9 +80,11 @@ struct Rule {
 }
 
 impl Filters {
-    pub(super) fn new(rules: &[FilterRule], only: Option<&[ByteBuf]>) -> Result<Self, Error> {
+    /// `only`: the only paths that are copied, and whether with what is in them.
+    pub(super) fn new(rules: &[FilterRule], only: Option<(&[ByteBuf], bool)>) -> Result<Self, Error> {
         let rules = rules.iter().map(Rule::new).collect::<Result<_, _>>()?;
-        let only = only.map(Only::new).transpose()?.map(Arc::new);
+        let only = only.map(|(paths, recursive)| Only::new(paths, recursive));
+        let only = only.transpose()?.map(Arc::new);
         Ok(Self { rules, only })
     }
 
@@ -92,15 +100,17 @@ impl Filters {
     /// Returns whether a path below a source is left out. The directories that lead to it have been asked about before:
     /// what is in one that is left out is left out, too.
     pub(super) fn leave_out(&self, path: &[u8], is_directory: bool) -> bool {
-        if self
-            .only
-            .as_ref()
-            .is_some_and(|only| !only.has(path, is_directory))
-        {
+        if self.is_unlisted(path, is_directory) {
             return true;
         }
         let first = self.rules.iter().find(|rule| rule.matches(path, is_directory));
         first.is_some_and(|rule| !rule.include)
+    }
+
+    /// Returns whether a path is not among the only ones that are copied.
+    pub(super) fn is_unlisted(&self, path: &[u8], is_directory: bool) -> bool {
+        let only = self.only.as_ref();
+        only.is_some_and(|only| !only.has(path, is_directory))
     }
 }
 

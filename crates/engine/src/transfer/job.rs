@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use trunkline_request::copy::{CopyEvent, CopyOptions};
 use trunkline_request::mode::ModeChange;
 
 use super::backup::Backups;
+use super::compare::Beside;
 use super::compression::Flow;
 use super::directory::LocalDirectory;
 use super::filter::Filters;
@@ -48,6 +50,8 @@ pub(super) struct Job {
     pub(super) there: Listings,
     /// Pipes, sockets and devices that were found in trees.
     specials: AtomicU64,
+    /// It was said that files at the target are dated in the future.
+    clocks_differ: AtomicBool,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
     /// What is to be compared when it is there.
@@ -68,7 +72,10 @@ impl Job {
     ) -> Result<Self, Error> {
         Ok(Self {
             options: options.clone(),
-            filters: Filters::new(&options.filters, options.only.as_deref())?,
+            filters: Filters::new(
+                &options.filters,
+                options.only.as_deref().map(|only| (only, options.only_recursive)),
+            )?,
             deletion: Deletion::new(options.delete && options.recursive),
             progress: progress.clone(),
             rate,
@@ -83,6 +90,7 @@ impl Job {
             there: Listings::default(),
             specials: AtomicU64::new(0),
             verification: Verification::new(options.verify && !options.dry_run),
+            clocks_differ: AtomicBool::new(false),
             over: AtomicBool::new(false),
             no_renaming: AtomicBool::new(false),
             gives_back: AtomicBool::new(false),
@@ -147,6 +155,22 @@ impl Job {
             self.progress.skipped(item);
         }
         is_unsafe
+    }
+
+    /// Says once that a file which is left alone as newer is dated in the future: which is newer is what clocks say.
+    pub(super) fn compare_clocks(&self, there: Option<&Beside>) {
+        const SUSPICIOUS: i64 = 3600;
+        let modified = there.and_then(|there| there.modified).unwrap_or(0);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        let ahead = modified.saturating_sub(now);
+        if self.options.update && ahead > SUSPICIOUS && !self.clocks_differ.swap(true, Ordering::Relaxed) {
+            let message = format!(
+                "a file at the target is dated {} h in the future: -u skips by times, so compare the clocks of both ends",
+                ahead / 3600
+            );
+            self.progress.tell(CopyEvent::Note { message });
+        }
     }
 
     /// Says how many more there were than were named.

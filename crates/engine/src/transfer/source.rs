@@ -17,7 +17,7 @@ use trunkline_sftp::transfer::ReadId;
 
 use super::blocking::blocking;
 use super::item::Item;
-use super::path::os;
+use super::path::{os, shown};
 use super::place::Place;
 use super::reason::Reason;
 use super::sessions::Sessions;
@@ -37,12 +37,16 @@ pub(super) enum Source {
 }
 
 /// A file that ends before its size was cut while it was copied: a beginning of what it was is not a copy.
-fn whole(data: &Bytes, offset: u64, length: usize) -> Result<(), Reason> {
+fn whole(path: impl Fn() -> String, data: &Bytes, offset: u64, length: usize) -> Result<(), Reason> {
     if data.len() == length {
         return Ok(());
     }
     let end = offset + data.len() as u64;
-    Err(format!("it changed while it was copied: it ends at byte {end} by now").into())
+    Err(format!(
+        "{}: it changed while it was copied: it ends at byte {end} by now",
+        path()
+    )
+    .into())
 }
 
 impl Source {
@@ -100,7 +104,7 @@ impl Source {
     }
 
     /// Begins to read what is wanted.
-    pub(super) fn read(&self, mut wants: Vec<Want>, reads: &mut JoinSet<Pieces>) {
+    pub(super) fn read(&self, path: &Bytes, mut wants: Vec<Want>, reads: &mut JoinSet<Pieces>) {
         match self {
             Self::Stream(stream) => {
                 if wants.is_empty() {
@@ -126,7 +130,7 @@ impl Source {
                     let file = file.clone();
                     reads.spawn(async move {
                         let data = file.read(offset, length).await?;
-                        whole(&data, offset, length)?;
+                        whole(|| file.shown(), &data, offset, length)?;
                         Ok(vec![(id, data)])
                     });
                 }
@@ -142,13 +146,13 @@ impl Source {
                         })
                         .count();
                     let some: Vec<Want> = wants.drain(..count.max(1)).collect();
-                    let file = file.clone();
+                    let (file, path) = (file.clone(), path.clone());
                     reads.spawn_blocking(move || {
                         some.into_iter()
                             .map(|Want { id, offset, length }| {
-                                let data =
-                                    read_at(&file, offset, length).map_err(|error| error.to_string())?;
-                                whole(&data, offset, length)?;
+                                let data = read_at(&file, offset, length)
+                                    .map_err(|error| Reason::local(&path, &error))?;
+                                whole(|| shown(&path), &data, offset, length)?;
                                 Ok((id, data))
                             })
                             .collect()
@@ -201,6 +205,10 @@ impl OnServer {
         }
     }
 
+    fn shown(&self) -> String {
+        format!("{}:{}", self.sessions.first().host(), shown(&self.path))
+    }
+
     /// Opens it on another session, unless somebody else has: the same file, as far as its size and time tell.
     async fn open_again(&self, nth: u64) -> Result<(), Reason> {
         let mut file = self.file.lock().await;
@@ -211,7 +219,7 @@ impl OnServer {
         let found = again.stat().await?;
         let modified = found.times.map(|times| times.modified);
         if found.size.is_some_and(|size| size != self.size) || modified != self.modified {
-            return Err("it changed while it was copied".to_owned().into());
+            return Err(format!("{}: it changed while it was copied", self.shown()).into());
         }
         *file = (nth + 1, Arc::new(again));
         Ok(())

@@ -599,6 +599,7 @@ impl<'a> Up<'a> {
         });
         match verdict(&job.options, item, &Beside::from(&found)) {
             Verdict::Left => {
+                job.compare_clocks(Some(&Beside::from(&found)));
                 job.progress.skipped(item);
                 Ok(Prepared::Done)
             }
@@ -1038,7 +1039,7 @@ impl<'a> Up<'a> {
                     ended => ended,
                 });
             }
-            source.read(wants, &mut reads);
+            source.read(&item.source, wants, &mut reads);
             tokio::select! {
                 () = changed => {}
                 () = lanes_changed => {}

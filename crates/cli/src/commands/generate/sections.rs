@@ -562,8 +562,9 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                           with a slash is for directories. * is any text without a slash, ** any text. A pattern without \
                           a slash is matched against the last part of a path.\n\n\
                           After copying, --delete deletes files in copied directories that the source does not have. \
-                          Names that a pattern excludes stay. If anything could not be listed or copied, nothing is \
-                          deleted. To make the target the same as SOURCE, copy SOURCE/. into it.",
+                          Names that a pattern excludes stay, unless --delete-excluded is given. If anything could not be \
+                          listed or copied, nothing is deleted. To make the target the same as SOURCE, copy SOURCE/. \
+                          into it.",
             exit_status: &[
                 (
                     "0",

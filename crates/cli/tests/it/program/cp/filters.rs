@@ -338,8 +338,14 @@ fn lists_sizes_and_safe_links_choose_what_they_choose_for_rsync() {
     symlink("/etc/passwd", source.join("absolute")).unwrap();
     fs::write(home.path("list"), "src/a.c\n./doc/[1].txt\n# none\nlogs\n").unwrap();
     let list = format!("--files-from={}", home.path("list").display());
-    let cases: [&[&str]; 5] = [
+    fs::write(home.path("all"), ".\n").unwrap();
+    let all = format!("--files-from={}", home.path("all").display());
+    let cases: [&[&str]; 9] = [
         &[&list],
+        &["-r", &list],
+        &["-r", &all],
+        &["--exclude=*.o", "--delete"],
+        &["--exclude=*.o", "--delete", "--delete-excluded"],
         &["--max-size", "6", "--delete"],
         &["--min-size", "9", "--delete"],
         &["--min-size=6", "--max-size=9"],
@@ -353,6 +359,10 @@ fn lists_sizes_and_safe_links_choose_what_they_choose_for_rsync() {
                 fs::create_dir_all(target.join("src")).unwrap();
                 fs::write(target.join("src/a.c"), "what is there").unwrap();
                 fs::write(target.join("extra"), "too much").unwrap();
+                fs::create_dir(target.join("gone")).unwrap();
+                for name in ["src/a.o", "gone/x.o"] {
+                    fs::write(target.join(name), "left out").unwrap();
+                }
             }
             let mut rsync = home.command("rsync");
             let rsync = rsync.arg("-a").args(*options);
