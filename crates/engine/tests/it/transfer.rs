@@ -605,7 +605,8 @@ async fn a_source_that_shrinks_is_not_copied_and_replaces_nothing() {
         let [told] = &told.lock().unwrap()[..] else {
             panic!("one line")
         };
-        assert!(told.contains("it changed while it was copied"), "{told}");
+        let named = format!("{}: it changed while it was copied", source.display());
+        assert!(told.contains(&named), "{told}");
         assert_eq!(std::fs::read(&target).unwrap(), b"an older one");
     }
 }

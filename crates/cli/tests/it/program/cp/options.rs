@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::time::{Duration, SystemTime};
 
 use super::{at, cp};
 use crate::home::{Home, assert_status, finish, server, text};
@@ -120,5 +121,34 @@ fn what_cannot_be_kept_is_refused_before_anything_is_copied() {
         let words = text(&output.stderr);
         assert!(words.contains(said), "{words}");
         assert!(!target.exists(), "{words}");
+    }
+}
+
+#[test]
+fn a_target_from_the_future_is_told_of_once_where_times_decide() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    let later = SystemTime::now() + Duration::from_secs(3 * 3600 - 60);
+    for directory in [&source, &target] {
+        fs::create_dir(directory).unwrap();
+        for name in ["a", "b"] {
+            fs::write(directory.join(name), directory.as_os_str().as_encoded_bytes()).unwrap();
+        }
+    }
+    for name in ["a", "b"] {
+        let file = fs::File::open(target.join(name)).unwrap();
+        file.set_modified(later).unwrap();
+    }
+    let inside = source.join(".");
+    for ends in [
+        [inside.display().to_string(), at(&server, &target)],
+        [at(&server, &inside), target.display().to_string()],
+    ] {
+        for (words, told) in [(&["-r", "-u"][..], 1), (&["-a", "-n"], 0)] {
+            let output = finish(cp(&home, &server).args(words).args(&ends));
+            assert_status(&output, 0);
+            let said = text(&output.stderr);
+            assert_eq!(said.matches("dated 2 h in the future").count(), told, "{said}");
+        }
     }
 }
