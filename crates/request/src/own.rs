@@ -119,6 +119,13 @@ pub fn read_to_string(path: &Path) -> Result<String, OwnError> {
     Ok(text)
 }
 
+/// Returns whether this process's user namespace has all users of the machine: in another one root may not give files to
+/// some of them.
+pub fn has_all_users() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// Whom the owners on a path are compared with.
 #[derive(Debug, Clone, Copy)]
 struct User {
@@ -129,11 +136,9 @@ struct User {
 
 impl User {
     fn of_this_process() -> Self {
-        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        let whole = ["0", "0", "4294967295"];
         Self {
             id: rustix::process::geteuid().as_raw(),
-            is_apart: !map.split_whitespace().eq(whole),
+            is_apart: !has_all_users(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use trunkline_request::copy::CopyOptions;
+use trunkline_request::own;
 
 use super::blocking::blocking;
 use super::path::{self, shown};
@@ -109,8 +110,11 @@ impl Place {
     /// Returns whether owners are kept, which only root can. By number that is insisted on.
     pub(super) async fn keeps_owners(&self, options: &CopyOptions) -> Result<bool, Error> {
         let is_root = (options.owners || options.numeric_ids) && self.is_root().await?;
-        if is_root || !options.numeric_ids {
-            return Ok(is_root);
+        if options.numeric_ids && is_root {
+            return Ok(true);
+        }
+        if !options.numeric_ids {
+            return Ok(is_root && (matches!(self, Self::Server(_)) || own::has_all_users()));
         }
         let host = match self {
             Self::Local => None,

@@ -1184,7 +1184,10 @@ impl<'a> Up<'a> {
     /// It fails.
     fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Result<Option<Status>, Reason> {
         let needs_owner = refused == Refused::Owner && self.job.options.owners;
-        if item.there.in_place || needs_owner {
+        if needs_owner {
+            return Err(self.refused(item, status.clone()) + NO_OWNER);
+        }
+        if item.there.in_place {
             return Err(self.refused(item, status.clone()));
         }
         if status.code == sftp::StatusCode::NO_SUCH_FILE {
@@ -1458,6 +1461,9 @@ impl<'a> Up<'a> {
         blocks::same_as_own(&end, self.sessions, (part, item.size), &checking).await
     }
 }
+
+/// What to do where root may not give a file away.
+const NO_OWNER: &str = "; its owner could not be set: --no-owner copies it without";
 
 /// What a file or directory is to look like at last.
 pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {

@@ -158,7 +158,7 @@ impl View {
             match waiting {
                 Some(waiting) => eprintln!("{waiting}"),
                 None if total > 0 && !checks => {
-                    eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total))
+                    eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total));
                 }
                 None => eprintln!("{names}"),
             }

@@ -152,3 +152,22 @@ fn a_target_from_the_future_is_told_of_once_where_times_decide() {
         }
     }
 }
+
+#[test]
+fn root_of_a_namespace_that_lacks_a_files_owner_copies_it_all_the_same() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("f"), "x").unwrap();
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(source.join("f"), Some(5), Some(60)).unwrap();
+    }
+    let script = format!(
+        "unshare -r \"$T\" --no-daemon cp -a -F \"$F\" {}/ {}",
+        at(&server, &source),
+        target.display()
+    );
+    let output = finish(&mut home.shell(&server, &script));
+    assert_status(&output, 0);
+    assert_eq!(fs::read(target.join("f")).unwrap(), b"x");
+}
