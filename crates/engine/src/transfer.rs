@@ -208,7 +208,7 @@ async fn copy_groups(job: &Arc<Job>, groups: Vec<Group>, to: &Place, top: &Top) 
         }
         let (items, found) = mpsc::channel(QUEUE);
         let (found, pacing) = job.verification.pace(found);
-        let owners = Arc::new(Owners::between(&group.place, to, options));
+        let owners = Arc::new(Owners::new(&group.place, to, options));
         // On the heap: the future of a copy holds those of all that it is made of, and would be moved with them.
         let names = Box::pin(async {
             list::names(job, (&group.place, &owners), &group.paths, to, top, items).await?;

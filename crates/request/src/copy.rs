@@ -52,7 +52,7 @@ pub struct CopyOptions {
     pub filters: Vec<FilterRule>,
     /// The only paths below the source that are copied, and directories that lead to them.
     pub only: Option<Vec<serde_bytes::ByteBuf>>,
-    /// What is in directories that `only` lists is copied, too.
+    /// Directories that `only` lists are copied with their contents.
     #[serde(default)]
     pub only_recursive: bool,
     /// The fewest bytes of a file that is copied; smaller files stay where the target has them.

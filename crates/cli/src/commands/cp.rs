@@ -34,13 +34,12 @@ use crate::questions::Conversation;
 use crate::ssh_options::{HOSTS, HostOptions};
 use crate::terminal::can_be_drawn_on;
 use crate::terminal::interrupts::{Interrupts, status_of};
-use filters::FilterArgs;
+use filters::{CHOOSING, FilterArgs};
 use paths::{STDOUT, open_passed};
 use view::{Shows, View};
 
 /// Headings of `--help`.
 const COPYING: &str = "Copying";
-const CHOOSING: &str = "Choosing files";
 const REPLACED: &str = "Deleted and replaced files";
 
 /// Arguments of `trunkline cp`.

@@ -45,7 +45,7 @@ impl End<'_> {
                 let (local, checking) = (file.try_clone(), checking.clone());
                 let hashes = blocking_steps(move |awaited| {
                     local_hashes(&local?, count, |bytes| {
-                        checking.hashed(bytes);
+                        checking.add_hashed(bytes);
                         awaited.is_awaited()
                     })
                 });
@@ -261,7 +261,7 @@ async fn remote_hashes(
     // What sha256 programs print is within 80 bytes.
     let most = usize::try_from(count).ok()?.saturating_mul(80);
     let lines = |output: &[u8]| output.iter().filter(|byte| **byte == b'\n').count() as u64;
-    let seen = |output: &[u8]| checking.hashed(lines(output) * BLOCK);
+    let seen = |output: &[u8]| checking.add_hashed(lines(output) * BLOCK);
     let output = shell(host, script(files, own), most, seen).await?;
     Some(parse(&output))
 }

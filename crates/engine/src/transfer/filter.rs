@@ -27,7 +27,7 @@ struct Only {
     paths: HashMap<Vec<u8>, AtomicBool>,
     /// Directories that lead to them.
     directories: HashSet<Vec<u8>>,
-    /// What is in directories among them is copied, too.
+    /// Directories among them are copied with their contents.
     recursive: bool,
 }
 
@@ -252,7 +252,7 @@ mod tests {
     }
 
     /// The paths below a directory that a copy with these rules has, sorted: directories end in slashes.
-    fn copied(root: &std::path::Path, rules: &[FilterRule]) -> Vec<String> {
+    fn list_copied(root: &std::path::Path, rules: &[FilterRule]) -> Vec<String> {
         let filters = Filters::new(rules, None).unwrap();
         let (mut found, mut directories) = (Vec::new(), vec![root.to_owned()]);
         while let Some(directory) = directories.pop() {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     /// The same of the real rsync.
-    fn copied_by_rsync(root: &std::path::Path, rules: &[FilterRule]) -> Vec<String> {
+    fn list_copied_by_rsync(root: &std::path::Path, rules: &[FilterRule]) -> Vec<String> {
         let mut rsync = std::process::Command::new("rsync");
         rsync.args(["-rn", "--out-format=%n"]);
         for rule in rules {
@@ -306,7 +306,7 @@ mod tests {
             include,
             pattern: pieces.concat().into_bytes(),
         });
-        // rsync reads what is before a space as the kind of the rule; and a slash alone is no pattern here.
+        // rsync reads what is before a space as the kind of the rule; and a slash alone is refused here.
         let rule = rule.prop_filter("a pattern", |rule| rule.pattern.iter().any(|byte| *byte != b'/'));
         proptest::collection::vec(rule, 1..5)
     }
@@ -327,8 +327,8 @@ mod tests {
                     .map(|rule| (rule.include, shown(&rule.pattern)))
                     .collect();
                 prop_assert_eq!(
-                    copied(root.path(), &rules),
-                    copied_by_rsync(root.path(), &rules),
+                    list_copied(root.path(), &rules),
+                    list_copied_by_rsync(root.path(), &rules),
                     "{:?}",
                     shown
                 );

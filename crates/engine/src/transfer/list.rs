@@ -132,7 +132,7 @@ async fn local(
 /// Gives an item found here the target's numbers of its owner.
 fn give((owners, runtime): &(Arc<Owners>, Handle), item: &mut Item) -> Result<(), Error> {
     if let Some(owner) = item.owner {
-        let known = owners.known(owner);
+        let known = owners.find_known(owner);
         item.owner = Some(match known {
             Some(known) => known,
             None => runtime.block_on(owners.at_target(owner))?,

@@ -28,16 +28,16 @@ pub(super) struct Owners {
 const MOST_KNOWN: usize = 100_000;
 
 impl Owners {
-    pub(super) fn between(from: &Place, to: &Place, options: &CopyOptions) -> Self {
+    pub(super) fn new(from: &Place, to: &Place, options: &CopyOptions) -> Self {
         let by_name = options.owners && !options.numeric_ids;
         Self {
-            ends: by_name.then(|| [Accounts::of(from), Accounts::of(to)]),
+            ends: by_name.then(|| [Accounts::new(from), Accounts::new(to)]),
             known: Mutex::default(),
         }
     }
 
     /// The target's numbers, as far as they are known without asking anybody.
-    pub(super) fn known(&self, owner: Owner) -> Option<Owner> {
+    pub(super) fn find_known(&self, owner: Owner) -> Option<Owner> {
         if self.ends.is_none() {
             return Some(owner);
         }
@@ -58,7 +58,7 @@ impl Owners {
     /// # Errors
     /// For a lost connection. What an end does not know keeps its number.
     pub(super) async fn at_target(&self, owner: Owner) -> Result<Owner, Error> {
-        if let Some(known) = self.known(owner) {
+        if let Some(known) = self.find_known(owner) {
             return Ok(known);
         }
         Ok(Owner {
@@ -117,7 +117,7 @@ enum Accounts {
 }
 
 impl Accounts {
-    fn of(place: &Place) -> Self {
+    fn new(place: &Place) -> Self {
         match place {
             Place::Local => Self::Here,
             Place::Server(sessions) => Self::There {

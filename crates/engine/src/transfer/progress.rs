@@ -36,7 +36,7 @@ pub struct Progress {
     /// The host that is being connected to, and the length of what is being checked.
     connecting: Mutex<Option<String>>,
     checking: AtomicU64,
-    /// What of it is hashed, on both ends together.
+    /// The bytes of it that are hashed, on both ends together.
     hashed: AtomicU64,
     /// Guards the list for as long as it takes to add to it.
     sessions: Mutex<Vec<Weak<Sessions>>>,
@@ -251,7 +251,7 @@ impl Progress {
     }
 }
 
-/// What is being checked, until this is dropped.
+/// The bytes that are being checked, until this is dropped.
 pub(super) struct Checking {
     progress: Arc<Progress>,
     bytes: u64,
@@ -260,7 +260,7 @@ pub(super) struct Checking {
 
 impl Checking {
     /// One of the ends has hashed so many bytes more.
-    pub(super) fn hashed(&self, bytes: u64) {
+    pub(super) fn add_hashed(&self, bytes: u64) {
         self.hashed.fetch_add(bytes, Ordering::Relaxed);
         self.progress.hashed.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -282,10 +282,10 @@ mod tests {
     fn what_is_checked_is_counted_until_it_is_over() {
         let progress = Arc::new(Progress::default());
         let first = progress.checks(100);
-        first.hashed(60);
+        first.add_hashed(60);
         let second = progress.checks(200);
         // A server's blocks may be longer than what is left of the file.
-        second.hashed(1000);
+        second.add_hashed(1000);
         let waiting = |bytes, done| Some(Waiting::Checking { bytes, done });
         assert_eq!(progress.snapshot().waiting, waiting(300, 300));
         drop(second);

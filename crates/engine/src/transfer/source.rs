@@ -130,7 +130,7 @@ impl Source {
                     let file = file.clone();
                     reads.spawn(async move {
                         let data = file.read(offset, length).await?;
-                        whole(|| file.shown(), &data, offset, length)?;
+                        whole(|| file.show(), &data, offset, length)?;
                         Ok(vec![(id, data)])
                     });
                 }
@@ -205,7 +205,7 @@ impl OnServer {
         }
     }
 
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         format!("{}:{}", self.sessions.first().host(), shown(&self.path))
     }
 
@@ -219,7 +219,7 @@ impl OnServer {
         let found = again.stat().await?;
         let modified = found.times.map(|times| times.modified);
         if found.size.is_some_and(|size| size != self.size) || modified != self.modified {
-            return Err(format!("{}: it changed while it was copied", self.shown()).into());
+            return Err(format!("{}: it changed while it was copied", self.show()).into());
         }
         *file = (nth + 1, Arc::new(again));
         Ok(())

@@ -1462,7 +1462,7 @@ impl<'a> Up<'a> {
     }
 }
 
-/// What to do where root may not give a file away.
+/// The hint if root may not give a file away.
 const NO_OWNER: &str = "; its owner could not be set: --no-owner copies it without";
 
 /// What a file or directory is to look like at last.
@@ -1611,6 +1611,7 @@ enum Step {
     Settle(Compared),
 }
 
+#[expect(clippy::large_enum_variant, reason = "one at a time is on its way")]
 enum Taken {
     /// The file's content decides; where it is the same, this is set.
     Compare(Item, Changes),

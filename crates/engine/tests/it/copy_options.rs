@@ -214,7 +214,7 @@ fn other_accounts(place: &Path, numbers: Option<[u32; 2]>) -> String {
 }
 
 /// Runs a command where those are the users and groups.
-fn among(accounts: &str, place: &Path, name: &str, command: &str) -> String {
+fn run_among(accounts: &str, place: &Path, name: &str, command: &str) -> String {
     let script = place.join(name);
     std::fs::write(&script, format!("#!/bin/sh\n{accounts}exec {command}\n")).unwrap();
     set_mode(&script, 0o755);
@@ -228,7 +228,7 @@ fn with_owners() -> CopyOptions {
     options
 }
 
-/// Whose each name below a directory is.
+/// The owner and permissions of each name below a directory.
 fn owners(root: &Path) -> Vec<String> {
     let shown = |name: &str| {
         let found = root.join(name).symlink_metadata().unwrap();
@@ -262,14 +262,14 @@ async fn root_keeps_owners_by_name_as_rsync_does_and_others_keep_none() {
     }
     let accounts = other_accounts(place.path(), Some([12_401, 12_402]));
     let without = other_accounts(place.path(), None);
-    let there_it_is = among(
+    let there_it_is = run_among(
         &accounts,
         place.path(),
         "rsync",
         "sh -c 'shift; exec \"$@\"' sh \"$@\"",
     );
     let server = |accounts, name| {
-        let sftp = among(accounts, place.path(), name, "/usr/lib/openssh/sftp-server");
+        let sftp = run_among(accounts, place.path(), name, "/usr/lib/openssh/sftp-server");
         let subsystem = format!("Subsystem sftp {sftp}");
         Sshd::builder().config(&subsystem).start().unwrap()
     };

@@ -9,6 +9,9 @@ use anyhow::Context as _;
 use clap::{ArgAction, ArgMatches, Command};
 use trunkline_request::copy::FilterRule;
 
+/// The heading of `--help` for the options that choose names.
+pub(super) const CHOOSING: &str = "Choosing files";
+
 /// The options, in their order: the first rule that matches a name decides, so that it counts.
 #[derive(Debug, Default, Clone)]
 pub(super) struct FilterArgs(Vec<Filter>);
@@ -51,7 +54,7 @@ impl clap::Args for FilterArgs {
     fn augment_args(command: Command) -> Command {
         let option = |name: &'static str, value: &'static str, help: &'static str| {
             clap::Arg::new(name)
-                .help_heading(super::CHOOSING)
+                .help_heading(CHOOSING)
                 .long(name)
                 .value_name(value)
                 .value_parser(clap::value_parser!(OsString))
