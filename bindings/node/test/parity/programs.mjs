@@ -779,13 +779,13 @@ export const onOpenssh = {
       await code('write', wrong, Buffer.alloc(1), 0, 1, 0);
       await code('fsetstat', wrong, { mode: 0o600 });
     }
-    const [, directory] = await called(sftp, 'opendir', directory);
+    const [, opened] = await called(sftp, 'opendir', directory);
     await code('fstat', Buffer.alloc(4, 254));
     // What names it is its bytes.
-    await code('readdir', Buffer.from(directory));
-    await code('close', Buffer.from(directory));
-    await code('close', directory);
-    await code('readdir', directory);
+    await code('readdir', Buffer.from(opened));
+    await code('close', Buffer.from(opened));
+    await code('close', opened);
+    await code('readdir', opened);
   },
   'sftp: readdir, all of it': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
@@ -846,6 +846,11 @@ export const onOpenssh = {
     }
     see(shown((await called(sftp, 'fastGet', `${directory}/nothing`, to, { fileSize: 4 }))[0], 'code'));
     see(shown((await called(sftp, 'fastPut', `${directory}/nothing`, to, { fileSize: 4 }))[0], 'code'));
+  },
+  'sftp: a file without a size that never ends': async ({ client, see, directory }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const to = `${directory}/endless`;
+    see(await called(sftp, 'fastGet', '/dev/zero', to), statSync(to).size);
   },
   'sftp: modes of streams': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
