@@ -131,6 +131,8 @@ pub(crate) struct SftpSession {
 
 /// The interval at which the progress of a whole file is reported.
 const STEP: Duration = Duration::from_millis(50);
+/// A place in a file that none reaches, and that every server can be asked for: 4 PiB.
+const BEHIND_ANY_END: u64 = 1 << 52;
 /// One piece of a whole file, between its stream and the file on this machine.
 const PIECE: usize = 256 * 1024;
 
@@ -419,7 +421,7 @@ impl SftpSession {
             if total > 0 {
                 len = len.min(usize::try_from(total - progress.done).unwrap_or(len));
             }
-            if len == 0 {
+            if len == 0 || (total == 0 && progress.done == 0 && is_endless(&from).await) {
                 break;
             }
             to.write_all(&piece[..len]).await.map_err(cannot)?;
@@ -484,6 +486,13 @@ impl SftpSession {
     fn files(&self) -> MutexGuard<'_, HashMap<u32, Arc<File>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether a file has data where none ends: a device, or a server that fills up whatever is read.
+async fn is_endless(file: &File) -> bool {
+    file.read_at(BEHIND_ANY_END, 1)
+        .await
+        .is_ok_and(|data| !data.is_empty())
 }
 
 /// The progress of a whole file, reported now and then.

@@ -850,7 +850,7 @@ export const onOpenssh = {
   'sftp: a file without a size that never ends': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
     const to = `${directory}/endless`;
-    see(await called(sftp, 'fastGet', '/dev/zero', to), statSync(to).size);
+    see((await called(sftp, 'fastGet', '/dev/zero', to))[0] ?? null, statSync(to).size);
   },
   'sftp: modes of streams': async ({ client, see, directory }) => {
     const [, sftp] = await called(client, 'sftp');
