@@ -16,6 +16,7 @@ pub(crate) fn fuzz(input: Input<'_>) {
     let now = Instant::now();
     let mut client = Client::new(&Config {
         early_requests: early,
+        early_limits: early,
         largest_request: None,
         max_handles: None,
     });
@@ -83,6 +84,7 @@ fn open() -> Request {
 fn handle() -> Handle {
     let mut client = Client::new(&Config {
         early_requests: false,
+        early_limits: false,
         largest_request: None,
         max_handles: None,
     });

@@ -19,6 +19,9 @@ pub struct Config {
     /// Let requests leave behind SSH_FXP_INIT without waiting for the server's version: a round trip less. sftp-server
     /// works through packets in order and takes them; the draft does not promise it, so OpenSSH only.
     pub early_requests: bool,
+    /// Ask for the server's limits there, too: where sftp-server was seen to answer. Other servers that sshd runs in its
+    /// place may end the session at an extended request that they do not know (lsh's).
+    pub early_limits: bool,
     /// The largest read or write that [`Limits`] shall tell, in bytes, whatever the server takes.
     pub largest_request: Option<u32>,
     /// The most files and directories to have open at once, whatever the server says: it was seen to refuse more, or,
@@ -196,7 +199,7 @@ impl Client {
         };
         Writer::packet(&mut client.heads, kind::INIT).u32(3).finish(0);
         client.queued = client.heads.len();
-        if config.early_requests {
+        if config.early_limits {
             client.ask_limits();
         }
         client
@@ -370,7 +373,7 @@ impl Client {
             return Err(Error::Version(version));
         }
         let extensions = Extensions::decode(&mut reader)?;
-        let asks_limits = !self.config.early_requests && extensions.has(LIMITS.0, LIMITS.1);
+        let asks_limits = !self.config.early_limits && extensions.has(LIMITS.0, LIMITS.1);
         self.extensions = Some(extensions);
         if asks_limits {
             self.ask_limits();

@@ -340,6 +340,7 @@ impl Host {
         };
         trunkline_sftp::Config {
             early_requests: self.pool().is_sshd(),
+            early_limits: self.pool().is_sshd() && lessons.has(Lesson::SftpServer),
             largest_request: self.tuned().and_then(|choice| choice.request_size),
             max_handles: max_handles.map(|most| most as usize),
         }

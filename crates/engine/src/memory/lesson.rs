@@ -35,6 +35,10 @@ pub enum Lesson {
     OnlyOtherAlgorithms,
     /// So many sessions at once are known to fit on a connection (sshd's MaxSessions).
     MaxSessions,
+    /// OpenSSH's sftp-server has answered there: its limits are asked for before its version has come.
+    SftpServer,
+    /// Another server of files has.
+    OtherSftpServer,
     /// It gave several open files one handle: they are opened one at a time.
     SharedHandles,
     /// Its SYMLINK takes the link's own path first, as the draft has it, and not the target as OpenSSH does.
@@ -110,6 +114,12 @@ impl Lesson {
             "max-sessions",
             "at most {} sessions on a connection",
         ),
+        (Self::SftpServer, "sftp-server", "its SFTP is OpenSSH's"),
+        (
+            Self::OtherSftpServer,
+            "other-sftp-server",
+            "its SFTP is not OpenSSH's: each step of a copy waits for the one before",
+        ),
         (
             Self::SharedHandles,
             "shared-handles",
@@ -149,6 +159,8 @@ impl Lesson {
             Self::SeveralSessions => &[Self::OneSession],
             Self::NoSpares => &[Self::Spares],
             Self::Spares => &[Self::NoSpares],
+            Self::SftpServer => &[Self::OtherSftpServer],
+            Self::OtherSftpServer => &[Self::SftpServer],
             Self::SymlinkLinkFirst => &[Self::SymlinkTargetFirst],
             Self::SymlinkTargetFirst => &[Self::SymlinkLinkFirst],
             _ => &[],

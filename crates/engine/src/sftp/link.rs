@@ -56,6 +56,18 @@ impl Known {
             learner.learn(lesson, u32::try_from(number).unwrap_or(u32::MAX));
         }
     }
+
+    /// Remembers whether it is OpenSSH's sftp-server that answers.
+    fn learn_server(&self, is_sftp_server: bool) {
+        let Some(learner) = &self.learner else { return };
+        let lesson = match is_sftp_server {
+            true => Lesson::SftpServer,
+            false => Lesson::OtherSftpServer,
+        };
+        if !learner.has(lesson) {
+            learner.learn(lesson, 1);
+        }
+    }
 }
 
 /// The state that the task and the link's owners see.
@@ -396,6 +408,7 @@ impl Shared {
             plan.wake();
         }
         let (queued, ready) = (state.client.queued() > 0, state.client.extensions().is_some());
+        let is_sftp_server = state.client.keeps_order();
         let found = state
             .client
             .found_max_handles()
@@ -408,6 +421,7 @@ impl Shared {
             self.to_write.notify_one();
         }
         if unready && ready {
+            self.known.learn_server(is_sftp_server);
             self.ready.notify_waiters();
         }
         if let Some(most) = found {

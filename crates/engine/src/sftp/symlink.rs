@@ -14,7 +14,7 @@ pub(super) const READING: &str = "reading the link";
 /// Makes a link. The draft puts the link's own path first, OpenSSH's server the target: asked in the other order a server
 /// makes a link under the target's name, which may lead anywhere.
 pub(super) async fn make(sftp: &Sftp, target: &Bytes, link: &Bytes) -> Result<(), Error> {
-    let link_first = is_link_first(sftp, &directory_of(link)).await?;
+    let link_first = is_link_first(sftp, link).await?;
     sftp.done(MAKING, link, request(target, link, link_first)).await
 }
 
@@ -58,22 +58,24 @@ fn request(target: &Bytes, link: &Bytes, link_first: bool) -> Request {
     }
 }
 
-/// Learns the server's order, once: with two names that nobody has.
-async fn is_link_first(sftp: &Sftp, directory: &Bytes) -> Result<bool, Error> {
+/// Learns the server's order, once: with two names that nobody has, beside the link that is to be made.
+async fn is_link_first(sftp: &Sftp, link: &Bytes) -> Result<bool, Error> {
     let known = &sftp.link().known;
     let learn = || async {
         if sftp.is_sftp_server().await? {
             return Ok(false);
         }
-        let [first, second] = [(); 2].map(|()| fresh_name(directory));
-        sftp.done(MAKING, &second, request(&first, &second, false))
-            .await?;
+        let [first, second] = [(); 2].map(|()| fresh_name(&directory_of(link)));
+        sftp.done(MAKING, link, request(&first, &second, false)).await?;
         let (at_first, at_second) = tokio::join!(is_link(sftp, &first), is_link(sftp, &second));
         let link_first = match (at_first, at_second) {
             (false, true) => false,
             (true, false) => true,
             // It does not show what it made. Those that go by the client's identification take ours for OpenSSH's.
-            _ => return Ok(false),
+            _ => {
+                let _ = tokio::join!(sftp.remove(&first), sftp.remove(&second));
+                return Ok(false);
+            }
         };
         let made = if link_first { &first } else { &second };
         sftp.remove(made).await?;
@@ -87,9 +89,14 @@ async fn is_link_first(sftp: &Sftp, directory: &Bytes) -> Result<bool, Error> {
     known.symlink_link_first.get_or_try_init(learn).await.copied()
 }
 
+/// Some servers' LSTAT follows links (pkg/sftp's, without an LSTAT of the application's), and READLINK answers on others
+/// whatever is there (copyparty's).
 async fn is_link(sftp: &Sftp, path: &Bytes) -> bool {
-    let found = sftp.lstat(path).await;
-    found.is_ok_and(|found| found.file_type() == Some(FileType::Symlink))
+    let (found, text) = tokio::join!(sftp.lstat(path), sftp.readlink(path));
+    match found {
+        Ok(found) => found.file_type() == Some(FileType::Symlink),
+        Err(_) => text.is_ok_and(|text| text != *path),
+    }
 }
 
 /// Reads what a link says.

@@ -58,6 +58,8 @@ pub(super) struct Job {
     pub(super) verification: Verification,
     /// The server was seen to refuse to rename what was written: files are written under their last names.
     pub(super) no_renaming: AtomicBool,
+    /// A file that was refused its temporary name could not be made under its last one either.
+    pub(super) no_last_names: AtomicBool,
     /// A large file was begun of which nothing stays where it fails: a disk that it filled has room again.
     pub(super) gives_back: AtomicBool,
     /// How to copy the rest of a directory that was given a new name: the same copy again would go into it.
@@ -93,6 +95,7 @@ impl Job {
             clocks_differ: AtomicBool::new(false),
             over: AtomicBool::new(false),
             no_renaming: AtomicBool::new(false),
+            no_last_names: AtomicBool::new(false),
             gives_back: AtomicBool::new(false),
             rest: OnceLock::new(),
         })
@@ -188,10 +191,19 @@ impl Job {
 
     /// The server does not rename: what comes is written under its last name, which is said once.
     pub(super) fn renaming_is_refused(&self, host: &str, status: &Status) {
+        self.writes_in_place(host, "renaming what was written", status);
+    }
+
+    /// The same of a server that makes no file of a temporary name.
+    pub(super) fn temporary_names_are_refused(&self, host: &str, status: &Status) {
+        self.writes_in_place(host, "a temporary name", status);
+    }
+
+    fn writes_in_place(&self, host: &str, what: &str, status: &Status) {
         if !self.no_renaming.swap(true, Ordering::Relaxed) {
             let message = format!(
-                "{host}: renaming what was written is refused ({status}), so files are written under their last names; one \
-                 that is interrupted stays incomplete"
+                "{host}: {what} is refused ({status}), so files are written under their last names; one that is interrupted \
+                 stays incomplete"
             );
             self.progress.tell(CopyEvent::Note { message });
         }

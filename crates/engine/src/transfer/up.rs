@@ -647,8 +647,14 @@ impl<'a> Up<'a> {
     }
 
     /// Shows that a file may be written: the directory's permissions, which a renaming asks for, say nothing of the file's.
-    /// Opened to be read as well, it stays as it is on a server that empties what is opened to be written alone (Erlang's).
+    ///
+    /// Other servers than OpenSSH's may take any opening for the beginning of a new file, whatever its flags are: they remove
+    /// the older one (copyparty's), or put what was written in its place when it is closed (what stands before an object
+    /// store). There the file's permissions decide, and what they do not show is found out when the new file is whole.
     async fn check_writable(&self, path: &Bytes, existing: Existing) -> Result<(), Error> {
+        if existing.mode & 0o222 != 0 && !self.sessions.first().is_sftp_server().await? {
+            return Ok(());
+        }
         let open = |flags: OpenFlags| {
             self.sessions.with(move |sftp: Sftp| {
                 let path = path.clone();
@@ -900,10 +906,17 @@ impl<'a> Up<'a> {
             match ended {
                 Ended::Done(length) => {
                     leftover.was_renamed();
+                    if let Some(status) = item.there.unmade.take() {
+                        self.job
+                            .temporary_names_are_refused(self.sessions.first().host(), &status);
+                    }
                     return Ok(Ok(length));
                 }
                 Ended::Failed(message) => {
                     leftover.remove().await;
+                    if item.there.unmade.is_some() {
+                        self.job.no_last_names.store(true, Ordering::Relaxed);
+                    }
                     if kept.is_some() {
                         self.remove_if_empty(part).await;
                     }
@@ -914,6 +927,16 @@ impl<'a> Up<'a> {
                 Ended::Unset(message) => {
                     leftover.was_renamed();
                     return Ok(Err(message));
+                }
+                Ended::Unmade(status) => {
+                    leftover.was_renamed();
+                    last = self.refused(item, status.clone());
+                    item.there.unmade = Some(status);
+                    if let Some(reason) = self.bars_in_place(item).await {
+                        return Ok(Err(reason));
+                    }
+                    item.there.in_place = true;
+                    may_be_kept = false;
                 }
                 Ended::InPlace(moved) => {
                     leftover.was_renamed();
@@ -927,6 +950,9 @@ impl<'a> Up<'a> {
                 }
                 Ended::Again(message) => {
                     leftover.remove().await;
+                    if item.there.in_place {
+                        item.there.existing = None;
+                    }
                     match own {
                         Some(own) => self.lost_parts().push((part, Some(own))),
                         // A server that had not noticed the end of a session has made it since.
@@ -993,6 +1019,7 @@ impl<'a> Up<'a> {
             Err(error) => return Err(error),
         };
         let exclusive = options.opening == Opening::Exclusive;
+        let adopted = options.opening == Opening::Existing && !in_place;
         // Another attempt has another name.
         let is_marked = options.mark.is_some();
         let empties = in_place && options.opening == Opening::Truncate && item.there.existing.is_some();
@@ -1001,7 +1028,8 @@ impl<'a> Up<'a> {
             false => self.job.streams(self.sessions, item.size, true).await,
         };
         let plan = Upload::new(options);
-        let mut counted = plan.ranges().done_bytes();
+        let resumed = plan.ranges().done_bytes();
+        let mut counted = resumed;
         self.job.progress.moved(counted);
         let mut striped = Striped::new(plan);
         let mut reads: JoinSet<Pieces> = JoinSet::new();
@@ -1018,10 +1046,13 @@ impl<'a> Up<'a> {
                 wants,
                 ended,
                 may_be_full,
-            } = self.news(item, &striped, (exclusive, is_marked), &mut counted);
+            } = self.news(item, &striped, (exclusive, is_marked, resumed), &mut counted);
             *sent |= empties && striped.shared.plan().has_opened();
             if let Some(ended) = ended {
                 striped.drive();
+                if adopted && matches!(ended, Ended::Again(_)) {
+                    self.job.progress.resumed.fetch_sub(resumed, Ordering::Relaxed);
+                }
                 return Ok(match ended {
                     Ended::Failed(message) if may_be_full => {
                         drop(striped);
@@ -1080,7 +1111,9 @@ impl<'a> Up<'a> {
         let alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
         if in_place && !item.named && !self.sessions.first().is_sftp_server().await? {
             // LSTAT shows what a link leads to on some: written in its place, that would be written.
-            let is_link = self.sessions.first().readlink(path).await.is_ok();
+            let text = self.sessions.first().readlink(path).await;
+            // One answers that for everything, with the path itself (copyparty's).
+            let is_link = text.is_ok_and(|text| text != *path);
             if is_link {
                 let status = Status {
                     code: sftp::StatusCode::FAILURE,
@@ -1128,7 +1161,7 @@ impl<'a> Up<'a> {
         &self,
         item: &Item,
         striped: &Striped<Upload>,
-        (exclusive, is_marked): (bool, bool),
+        (exclusive, is_marked, resumed): (bool, bool, u64),
         counted: &mut u64,
     ) -> News {
         let (events, done) = {
@@ -1165,7 +1198,7 @@ impl<'a> Up<'a> {
                 }
                 UploadEvent::Failed(status) => {
                     news.may_be_full = status.code == sftp::StatusCode::FAILURE;
-                    news.ended = Some(self.failed(item, &status, exclusive, *counted));
+                    news.ended = Some(self.failed(item, &status, exclusive, *counted - resumed));
                 }
                 _ => {}
             }
@@ -1211,13 +1244,35 @@ impl<'a> Up<'a> {
     fn failed(&self, item: &Item, status: &Status, exclusive: bool, written: u64) -> Ended {
         let message = self.refused(item, status.clone());
         match status.code {
+            // What was left by an earlier attempt cannot be gone on from: some servers write a file from its beginning only
+            // (rclone's), or take it away when it is opened again.
+            _ if !exclusive && !item.there.in_place && written == 0 => Ended::Again(message),
+            // The server took away what it was to open again.
+            sftp::StatusCode::NO_SUCH_FILE if written == 0 && item.there.existing.is_some() && !exclusive => {
+                Ended::Again(message)
+            }
             _ if !exclusive || written > 0 => Ended::Failed(message),
             // A directory that takes no new name, and a file in it that may be written.
             sftp::StatusCode::PERMISSION_DENIED if item.there.existing.is_some() => Ended::InPlace(None),
+            _ if self.may_be_unmade(status) => Ended::Unmade(status.clone()),
             // The name has come to be taken, or the session ended while it was asked for.
             sftp::StatusCode::FAILURE | sftp::StatusCode::CONNECTION_LOST => Ended::Again(message),
             _ => Ended::Failed(message),
         }
+    }
+
+    /// Whether a server may have refused a temporary name, or to make a file only where none is, and not the file itself: some
+    /// know no EXCL (npm ssh2-sftp-server's says that there is no such file), or take some names only.
+    fn may_be_unmade(&self, status: &Status) -> bool {
+        let is_refused = matches!(
+            status.code,
+            sftp::StatusCode::NO_SUCH_FILE
+                | sftp::StatusCode::PERMISSION_DENIED
+                | sftp::StatusCode::OP_UNSUPPORTED
+        );
+        is_refused
+            && !self.sessions.first().link().is_sftp_server()
+            && !self.job.no_last_names.load(Ordering::Relaxed)
     }
 
     /// Says what a server's bare "failure" means where its disk is full.
@@ -1370,7 +1425,7 @@ impl<'a> Up<'a> {
         let path = self.final_path(item);
         let error = self.sessions.first().link().refused("writing", path, status);
         let mut reason = Reason::from(error);
-        if absent {
+        if absent && item.there.existing.is_none() {
             reason += MKDIR;
         }
         if item.there.existing.is_some() && !item.there.in_place {
@@ -1596,6 +1651,8 @@ enum Ended {
     Failed(Reason),
     /// The file cannot be replaced as it is; what was said, where what was written is not there any more.
     InPlace(Option<Status>),
+    /// The server made no file of a temporary name, and may make one of its last name.
+    Unmade(Status),
     /// Another attempt may do better; why this one did not.
     Again(Reason),
 }

@@ -164,11 +164,13 @@ async fn a_caller_who_opens_two_files_of_a_server_that_shares_handles_is_told() 
 
 #[tokio::test]
 async fn links_are_made_whichever_order_the_server_has() {
-    for (rule, lesson) in [
-        ("symlink:draft", Lesson::SymlinkLinkFirst),
-        ("symlink:openssh", Lesson::SymlinkTargetFirst),
+    for (rules, lesson) in [
+        (["symlink:draft", ""], Lesson::SymlinkLinkFirst),
+        (["symlink:openssh", ""], Lesson::SymlinkTargetFirst),
+        (["symlink:draft", "lstat:follows"], Lesson::SymlinkLinkFirst),
+        (["symlink:openssh", "lstat:follows"], Lesson::SymlinkTargetFirst),
     ] {
-        let bench = Bench::with(&[rule]).await;
+        let bench = Bench::with(&rules).await;
         std::fs::create_dir(bench.path("source")).unwrap();
         let texts = ["../x", "/nowhere/at/all", "f"];
         for (at, text) in texts.iter().enumerate() {
@@ -226,6 +228,146 @@ async fn a_server_that_renames_nothing_gets_files_under_their_last_names() {
             .await,
     );
     bench.assert_tree("again/source", 20);
+}
+
+#[tokio::test]
+async fn a_server_that_shows_no_link_keeps_none_of_those_that_tried_it() {
+    let bench = Bench::with(&["lstat:follows", "status:READLINK:*:8"]).await;
+    std::fs::create_dir(bench.path("source")).unwrap();
+    symlink("nowhere", bench.path("source/l")).unwrap();
+    let (from, to) = (bench.here("source"), bench.there("target"));
+    bench.copy(&from, &to, false).await.result.unwrap();
+    let tried = std::fs::read_dir(bench.path("target")).unwrap().find(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.as_bytes().starts_with(b".trunkline")
+    });
+    assert!(tried.is_none(), "{tried:?}");
+}
+
+#[tokio::test]
+async fn an_older_file_is_not_opened_to_be_written_before_the_new_one_is_whole() {
+    let bench = Bench::with(&[]).await;
+    for size in [1000, 3_000_000] {
+        std::fs::write(bench.path("new"), noise(size, 1)).unwrap();
+        std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
+        bench.server.set(&["open:unlinks", "status:WRITE:*:4"]).unwrap();
+        let copied = bench.copy(&bench.here("new"), &bench.there("f"), false).await;
+        assert_eq!(copied.failures.len(), 1, "{:?}", copied.failures);
+        assert!(
+            std::fs::read(bench.path("f")).unwrap() == noise(5000, 2),
+            "it is there"
+        );
+        bench.server.set(&["open:unlinks"]).unwrap();
+        assert_copied(&bench.copy(&bench.here("new"), &bench.there("f"), false).await);
+        assert!(std::fs::read(bench.path("f")).unwrap() == noise(size, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_readlink_for_every_name_has_its_files_replaced() {
+    let bench = Bench::with(&["ext:", "readlink:path"]).await;
+    for size in [1000, 3_000_000] {
+        std::fs::write(bench.path("new"), noise(size, 1)).unwrap();
+        std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
+        let copied = bench.copy(&bench.here("new"), &bench.there("f"), false).await;
+        assert_copied(&copied);
+        assert_eq!(copied.notes, Vec::<String>::new());
+        assert!(std::fs::read(bench.path("f")).unwrap() == noise(size, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_the_server_takes_away_as_it_is_opened_is_made_anew() {
+    let rules = [
+        "open:unlinks",
+        "status:RENAME:*:3",
+        "status:posix-rename@openssh.com:*:3",
+    ];
+    let bench = Bench::with(&rules).await;
+    std::fs::write(bench.path("new"), noise(3_000_000, 1)).unwrap();
+    std::fs::write(bench.path("f"), noise(5000, 2)).unwrap();
+    assert_copied(&bench.copy(&bench.here("new"), &bench.there("f"), false).await);
+    assert!(std::fs::read(bench.path("f")).unwrap() == noise(3_000_000, 1));
+}
+
+#[tokio::test]
+async fn an_upload_that_cannot_be_resumed_begins_anew() {
+    let bench = Bench::with(&["status:WRITE:60-:4"]).await;
+    std::fs::write(bench.path("source"), noise(24_000_000, 1)).unwrap();
+    let (from, to) = (bench.here("source"), bench.there("target"));
+    assert_eq!(bench.copy(&from, &to, false).await.failures.len(), 1);
+    let parts = || {
+        let names = std::fs::read_dir(bench.place.path()).unwrap();
+        names
+            .filter(|name| name.as_ref().unwrap().file_name().as_bytes().ends_with(b".part"))
+            .count()
+    };
+    assert_eq!(parts(), 1, "what was written stays");
+    bench.server.set(&["status:WRITE:1:4"]).unwrap();
+    assert_copied(&bench.copy(&from, &to, false).await);
+    assert!(std::fs::read(bench.path("target")).unwrap() == noise(24_000_000, 1));
+    assert_eq!(parts(), 0);
+}
+
+#[tokio::test]
+async fn a_file_is_written_from_its_beginning_to_its_end_whatever_order_it_is_read_in() {
+    let bench = Bench::with(&["reorder:READ:*:4", "write:ordered"]).await;
+    std::fs::write(bench.path("source"), noise(8_000_000, 1)).unwrap();
+    assert_copied(
+        &bench
+            .copy(&bench.there("source"), &bench.there("target"), false)
+            .await,
+    );
+    assert!(std::fs::read(bench.path("target")).unwrap() == noise(8_000_000, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_temporary_name_gets_files_under_their_last_names() {
+    let bench = Bench::with(&["open:plain"]).await;
+    bench.tree("source", 20);
+    let copied = bench
+        .copy(&bench.here("source"), &bench.there("target"), false)
+        .await;
+    assert_copied(&copied);
+    assert_eq!(copied.notes.len(), 1, "{:?}", copied.notes);
+    assert!(
+        copied.notes[0].contains("a temporary name is refused"),
+        "{:?}",
+        copied.notes
+    );
+    bench.assert_tree("target", 20);
+    // Over a shorter one, a longer one and none.
+    for before in [Some(1000), Some(4_000_000), None] {
+        let _ = std::fs::remove_file(bench.path("f"));
+        if let Some(before) = before {
+            std::fs::write(bench.path("f"), noise(before, 2)).unwrap();
+        }
+        std::fs::write(bench.path("new"), noise(3_000_000, 1)).unwrap();
+        assert_copied(&bench.copy(&bench.here("new"), &bench.there("f"), false).await);
+        assert!(std::fs::read(bench.path("f")).unwrap() == noise(3_000_000, 1));
+    }
+    // What is really missing is told as that.
+    let copied = bench.copy(&bench.here("new"), &bench.there("no/f"), false).await;
+    assert_eq!(copied.notes, Vec::<String>::new());
+    assert!(
+        copied.failures[0].contains("--mkdir creates"),
+        "{:?}",
+        copied.failures
+    );
+}
+
+/// sshd runs other servers of files, too, which do not all go on after an extended request that they do not know (lsh's).
+#[tokio::test]
+async fn a_server_of_files_below_sshd_is_asked_for_nothing_that_it_does_not_announce() {
+    let ends = ["ext:", "cut:EXTENDED:*:before:exit"];
+    let bench = Bench::with(&ends).await;
+    for _ in 0..3 {
+        let sftp = bench.host.sftp().await.unwrap();
+        sftp.stat(bench.place.path().as_os_str().as_bytes())
+            .await
+            .unwrap();
+    }
+    assert!(bench.has_learnt(Lesson::OtherSftpServer));
 }
 
 #[tokio::test]

@@ -75,6 +75,7 @@ fn requests_wait_for_the_version_or_leave_early() {
 
     let mut early = Client::new(&Config {
         early_requests: true,
+        early_limits: true,
         ..Config::default()
     });
     early.request(Request::Stat { path: "f".into() });
@@ -119,6 +120,7 @@ fn a_cancelled_open_leaves_no_handle_behind() {
 fn a_handle_that_comes_before_the_limits_waits_for_them() {
     let mut client = Client::new(&Config {
         early_requests: true,
+        early_limits: true,
         ..Config::default()
     });
     let [wanted, cancelled] = [0, 1].map(|_| open(&mut client));
@@ -157,6 +159,7 @@ fn a_handle_that_comes_before_the_limits_waits_for_them() {
 fn requests_are_no_larger_than_the_application_wants() {
     let mut client = Client::new(&Config {
         early_requests: true,
+        early_limits: true,
         largest_request: Some(5_000),
         ..Config::default()
     });

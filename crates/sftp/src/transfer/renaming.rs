@@ -68,8 +68,10 @@ impl Renaming {
                 (Step::Reading(status), Request::Readlink { path })
             }
             (Step::Replacing, Err(status)) => return ControlFlow::Break(Err(status)),
-            (Step::Reading(first), Ok(_)) => return ControlFlow::Break(Err(first)),
-            (Step::Reading(first), Err(_)) => {
+            (Step::Reading(first), Ok(found)) if !self.is_own_path(&found) => {
+                return ControlFlow::Break(Err(first));
+            }
+            (Step::Reading(first), _) => {
                 let path = self.to.clone();
                 (Step::Looking(first), Request::Lstat { path })
             }
@@ -97,6 +99,11 @@ impl Renaming {
         };
         self.step = step;
         ControlFlow::Continue(client.request(request))
+    }
+
+    /// Some servers answer READLINK for whatever is there, with its own path (copyparty's).
+    fn is_own_path(&self, found: &Reply) -> bool {
+        matches!(found, Reply::Path(path) if *path == self.to)
     }
 
     /// Returns the temporary name of the replaced file: the replacing file's earlier name, which nobody else uses.

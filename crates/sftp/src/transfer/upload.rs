@@ -612,8 +612,26 @@ impl Upload {
     }
 
     fn write_ready(&mut self, id: WorkerId, handle: &Handle, client: &mut Client, now: Instant) {
+        // Some servers write a file from its beginning only: what comes early waits for what is before it (rclone's, which
+        // itself waits for a second, with as many requests as it works on at once).
+        let wanted = match client.keeps_order() {
+            true => None,
+            false => {
+                let own = self.reads.values().filter(|(owner, _)| *owner == id);
+                own.map(|(_, range)| range.start).min()
+            }
+        };
         let worker = &mut self.workers[id];
-        for (offset, data) in worker.work.ready.drain(..) {
+        let ready = &mut worker.work.ready;
+        if !client.keeps_order() {
+            ready
+                .make_contiguous()
+                .sort_unstable_by_key(|(offset, _)| *offset);
+        }
+        let end = wanted.map_or(ready.len(), |wanted| {
+            ready.partition_point(|(offset, _)| *offset < wanted)
+        });
+        for (offset, data) in worker.work.ready.drain(..end) {
             let length = data.len() as u64;
             if self.sample.is_none() {
                 self.sample = Some((offset, Bytes::copy_from_slice(&data[..data.len().min(SAMPLE)])));

@@ -368,6 +368,7 @@ fn requests_do_what_they_say() {
 fn requests_may_leave_before_the_version() {
     let mut session = Session::new(&Config {
         early_requests: true,
+        early_limits: true,
         ..Config::default()
     });
     let id = session.client.request(Request::Realpath { path: "/".into() });
@@ -561,6 +562,7 @@ fn many_small_files_go_are_listed_and_come() {
     let directory = Directory::new();
     let mut session = Session::new(&Config {
         early_requests: true,
+        early_limits: true,
         ..Config::default()
     });
     for at in 0..10 {

@@ -23,6 +23,11 @@ Rules for the session:
     limits:R:W:H     what limits@openssh.com says of READ, WRITE and handles (261120:261120:1019)
     symlink:draft    SYMLINK takes the link's path first
     share:N          every Nth OPEN beside another open file is answered with that one's handle
+    open:unlinks     a file is removed when it is opened to be written, whatever the flags are
+    open:plain       a file is made by WRITE|CREAT|TRUNC only: with other flags there is none
+    lstat:follows    LSTAT follows links
+    write:ordered    a WRITE that leaves out bytes behind what is there fails
+    readlink:path    READLINK answers with the path, whatever is there
     close:takes      a file that was written and closed is taken away, as a dropbox does
     sessions:N       the rules for requests are for the first N sessions in the log; later ones work normally
 The log: "ev" is start, request, answer, fault or end; "session" counts from 1; "t" is in seconds; "ahead" is the number
@@ -38,7 +43,7 @@ REQUESTS = {1: 'INIT', 3: 'OPEN path flags attrs', 4: 'CLOSE handle', 5: 'READ h
 ANSWERS = {'VERSION': 2, 'STATUS': 101, 'HANDLE': 102, 'DATA': 103, 'NAME': 104, 'ATTRS': 105, 'EXTENDED_REPLY': 201}
 OK, EOF, FAILURE, OP_UNSUPPORTED = 0, 1, 4, 8
 SETTINGS = {'gather': '0', 'names': '100', 'ext': None, 'limits': '261120:261120:1019', 'sessions': 'inf',
-            'symlink': 'openssh', 'share': '0', 'close': ''}
+            'symlink': 'openssh', 'share': '0', 'close': '', 'open': '', 'lstat': '', 'write': '', 'readlink': ''}
 FLAGS = {1: 'READ', 2: 'WRITE', 4: 'APPEND', 8: 'CREAT', 16: 'TRUNC', 32: 'EXCL'}
 EXTENSIONS = {'posix-rename@openssh.com': '1', 'statvfs@openssh.com': '2', 'hardlink@openssh.com': '1',
               'fsync@openssh.com': '1', 'limits@openssh.com': '1', 'expand-path@openssh.com': '1'}
@@ -194,6 +199,9 @@ class Server:
         flags = {2: os.O_WRONLY, 3: os.O_RDWR}.get(r['flags'] & 3, os.O_RDONLY)
         bits = {4: os.O_APPEND, 8: os.O_CREAT, 16: os.O_TRUNC, 32: os.O_EXCL}
         flags |= sum(flag for bit, flag in bits.items() if r['flags'] & bit)
+        there = os.path.exists(r['path'])
+        if self.settings['open'] == 'plain' and not there and r['flags'] != 2 | 8 | 16: raise FileNotFoundError(2, 'no such file')
+        if self.settings['open'] == 'unlinks' and there and r['flags'] & 2: os.remove(r['path'])
         fd = os.open(r['path'], flags, r['attrs'].get('mode', 0o666) & 0o7777)
         share = int(self.settings['share'])
         self.opens += 1
@@ -208,6 +216,7 @@ class Server:
         return ('DATA', string(data)) if data or not r['length'] else (EOF, 'End of file')
 
     def write(self, r):
+        if self.settings['write'] and os.fstat(self.fd(r['handle'])).st_size < r['offset']: return FAILURE, 'Illegal seek'
         done = 0
         while done < r['length']: done += os.pwrite(self.fd(r['handle']), r['data'][done:], r['offset'] + done)
 
@@ -232,7 +241,7 @@ class Server:
             os.makedirs(taken, exist_ok=True)
             os.rename(closed.path, os.path.join(taken, os.path.basename(closed.path)))
 
-    def lstat(self, r): return 'ATTRS', encode_attrs(os.lstat(r['path']))
+    def lstat(self, r): return 'ATTRS', encode_attrs((os.stat if self.settings['lstat'] else os.lstat)(r['path']))
     def stat(self, r): return 'ATTRS', encode_attrs(os.stat(r['path']))
     def fstat(self, r): return 'ATTRS', encode_attrs(os.fstat(self.fd(r['handle'])))
     def setstat(self, r): set_attrs(r['path'], r['attrs'])
@@ -240,7 +249,7 @@ class Server:
     def remove(self, r): os.remove(r['path'])
     def mkdir(self, r): os.mkdir(r['path'], r['attrs'].get('mode', 0o777) & 0o7777)
     def rmdir(self, r): os.rmdir(r['path'])
-    def readlink(self, r): return encode_names([(os.readlink(r['path']), None)])
+    def readlink(self, r): return encode_names([(r['path'] if self.settings['readlink'] else os.readlink(r['path']), None)])
     def realpath(self, r): return encode_names([(os.path.realpath(r['path'] or '.'), None)])
     def symlink(self, r):
         first, second = r['path'], r['to']    # in OpenSSH's order what it points to comes first

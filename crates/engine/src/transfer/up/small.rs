@@ -106,6 +106,11 @@ impl Work for SmallUp<'_> {
             self.fail(item, status).await;
         }
         for mut item in std::mem::take(&mut self.in_place) {
+            if let Some(status) = item.there.unmade.take_if(|status| !self.up.may_be_unmade(status)) {
+                // Another one had no better luck meanwhile.
+                self.fail(item, status).await;
+                continue;
+            }
             item.there.in_place = true;
             match self.up.large_one(&mut item).await {
                 Ok(Ok(length)) => self.up.copied(item, length),
@@ -234,11 +239,14 @@ impl<'a> SmallUp<'a> {
                     self.taken.push(item);
                 }
                 ManyUploadEvent::Failed { file, status } => {
-                    let Some(item) = self.files.known.remove(&file) else {
+                    let Some(mut item) = self.files.known.remove(&file) else {
                         continue;
                     };
                     let denied = status.code == sftp::StatusCode::PERMISSION_DENIED;
                     if denied && item.there.existing.is_some() {
+                        self.in_place.push(item);
+                    } else if self.up.may_be_unmade(&status) {
+                        item.there.unmade = Some(status);
                         self.in_place.push(item);
                     } else {
                         self.failed.push((item, status));
