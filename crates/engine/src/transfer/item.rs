@@ -80,7 +80,7 @@ pub(super) struct There {
     /// What the server said when what had been written was not there any more.
     pub(super) moved: Option<Status>,
     /// What the server said when it made no file of a temporary name.
-    pub(super) unmade: Option<Status>,
+    pub(super) unmade: Option<Box<Status>>,
     /// What is not a regular file, and is written to.
     pub(super) special: Option<FileType>,
     /// The name that it has until it is whole, and how many attempts there were to have it.

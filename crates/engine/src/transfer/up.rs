@@ -931,7 +931,7 @@ impl<'a> Up<'a> {
                 Ended::Unmade(status) => {
                     leftover.was_renamed();
                     last = self.refused(item, status.clone());
-                    item.there.unmade = Some(status);
+                    item.there.unmade = Some(Box::new(status));
                     if let Some(reason) = self.bars_in_place(item).await {
                         return Ok(Err(reason));
                     }

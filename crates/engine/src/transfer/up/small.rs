@@ -108,7 +108,7 @@ impl Work for SmallUp<'_> {
         for mut item in std::mem::take(&mut self.in_place) {
             if let Some(status) = item.there.unmade.take_if(|status| !self.up.may_be_unmade(status)) {
                 // Another one had no better luck meanwhile.
-                self.fail(item, status).await;
+                self.fail(item, *status).await;
                 continue;
             }
             item.there.in_place = true;
@@ -246,7 +246,7 @@ impl<'a> SmallUp<'a> {
                     if denied && item.there.existing.is_some() {
                         self.in_place.push(item);
                     } else if self.up.may_be_unmade(&status) {
-                        item.there.unmade = Some(status);
+                        item.there.unmade = Some(Box::new(status));
                         self.in_place.push(item);
                     } else {
                         self.failed.push((item, status));
