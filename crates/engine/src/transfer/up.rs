@@ -191,7 +191,7 @@ impl<'a> Up<'a> {
                 Some(taken) = preparing.next() => match taken? {
                     Taken::Compare(item, looks) => {
                         let path = self.final_path(&item);
-                        checks.add(item, path, looks);
+                        checks.add(*item, path, looks);
                     }
                     Taken::Done => {}
                     Taken::NobodyCopies => return Ok(made),
@@ -500,7 +500,7 @@ impl<'a> Up<'a> {
                 true => Taken::Done,
                 false => Taken::NobodyCopies,
             },
-            Ok(Prepared::Compare(looks)) => Taken::Compare(item, looks),
+            Ok(Prepared::Compare(looks)) => Taken::Compare(Box::new(item), looks),
             Ok(Prepared::Done) => Taken::Done,
             Err(error) => {
                 self.job.go_on_after(item.target, error)?;
@@ -1671,7 +1671,7 @@ enum Step {
 #[expect(clippy::large_enum_variant, reason = "one at a time is on its way")]
 enum Taken {
     /// The file's content decides; where it is the same, this is set.
-    Compare(Item, Changes),
+    Compare(Box<Item>, Changes),
     Done,
     NobodyCopies,
 }
