@@ -79,7 +79,7 @@ pub(super) struct There {
     pub(super) in_place: bool,
     /// What the server said when what had been written was not there any more.
     pub(super) moved: Option<Status>,
-    /// What the server said when it made no file of a temporary name.
+    /// The server's answer when it made no file of a temporary name.
     pub(super) unmade: Option<Box<Status>>,
     /// What is not a regular file, and is written to.
     pub(super) special: Option<FileType>,

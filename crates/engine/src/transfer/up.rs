@@ -1244,7 +1244,7 @@ impl<'a> Up<'a> {
     fn failed(&self, item: &Item, status: &Status, exclusive: bool, written: u64) -> Ended {
         let message = self.refused(item, status.clone());
         match status.code {
-            // What was left by an earlier attempt cannot be gone on from: some servers write a file from its beginning only
+            // An earlier attempt's file cannot be resumed: some servers write a file from its beginning only
             // (rclone's), or take it away when it is opened again.
             _ if !exclusive && !item.there.in_place && written == 0 => Ended::Again(message),
             // The server took away what it was to open again.
@@ -1261,7 +1261,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Whether a server may have refused a temporary name, or to make a file only where none is, and not the file itself: some
+    /// Returns whether a server may have refused the temporary name, or EXCL, and not the file itself: some
     /// know no EXCL (npm ssh2-sftp-server's says that there is no such file), or take some names only.
     fn may_be_unmade(&self, status: &Status) -> bool {
         let is_refused = matches!(
