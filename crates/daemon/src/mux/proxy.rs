@@ -176,7 +176,7 @@ impl Proxy<'_> {
             }
             Message::OpenFailure { channel } => self.for_client(channel, Door::refuse)?,
             Message::WindowAdjust { channel, bytes } => {
-                self.for_client(channel, |door| door.adjust(bytes))?
+                self.for_client(channel, |door| door.adjust(bytes))?;
             }
             Message::Data { channel, data } => self.for_client(channel, |door| door.data(&data))?,
             Message::ExtendedData { channel, len } => self.for_client(channel, |door| door.discard(len))?,
