@@ -28,6 +28,8 @@ pub struct Interaction {
     client: Client,
     /// The log, if it is kept; locked for as long as a line takes.
     record: Option<Arc<Mutex<Vec<LogLine>>>>,
+    /// Whether its client stays, where that is not certain.
+    presence: Option<Arc<Presence>>,
 }
 
 /// The messages that were sent.
@@ -124,6 +126,7 @@ impl Interaction {
             is_somebody: true,
             client: Client::default(),
             record: None,
+            presence: None,
         }
     }
 
@@ -183,6 +186,27 @@ impl Interaction {
     pub fn showing(mut self, show: impl Fn(Option<&Waiting>) + Send + Sync + 'static) -> Self {
         self.show = Some(Arc::new(show));
         self
+    }
+
+    /// The same, for somebody who may leave before an agent's user need be asked for a signature.
+    #[must_use]
+    pub fn while_present(mut self, presence: Arc<Presence>) -> Self {
+        self.presence = Some(presence);
+        self
+    }
+
+    /// Whether its client stays, where that is not certain.
+    pub fn presence(&self) -> Option<&Arc<Presence>> {
+        self.presence.as_ref()
+    }
+
+    /// Waits until it is known whether its client stays, which is so unless it is [`Self::while_present`]. To be asked before an
+    /// agent signs that may ask its user, who would be asked by the client's own ssh as well.
+    pub async fn stays(&self) -> bool {
+        match &self.presence {
+            Some(presence) => presence.stays().await,
+            None => true,
+        }
     }
 
     /// Says what is waited for before anything happens, until it says that this is over.
@@ -313,6 +337,44 @@ impl Interaction {
             prompter: self.prompter,
         });
         (self, asking)
+    }
+}
+
+/// Whether somebody for whom a connection is begun waits for it, or has left.
+#[derive(Debug, Default)]
+pub struct Presence {
+    decided: watch::Sender<Option<bool>>,
+    wanted: watch::Sender<bool>,
+}
+
+impl Presence {
+    /// Says that its client stays or has left. The first word counts.
+    pub fn decide(&self, stays: bool) {
+        self.decided.send_if_modified(|decided| {
+            let is_first = decided.is_none();
+            decided.get_or_insert(stays);
+            is_first
+        });
+    }
+
+    /// Returns whether its client has left.
+    pub fn has_left(&self) -> bool {
+        *self.decided.borrow() == Some(false)
+    }
+
+    /// Waits until somebody waits to know it.
+    pub async fn is_wanted(&self) {
+        // It does not end while this is borrowed.
+        let _ = self.wanted.subscribe().wait_for(|wanted| *wanted).await;
+    }
+
+    async fn stays(&self) -> bool {
+        self.wanted.send_replace(true);
+        let mut decided = self.decided.subscribe();
+        match decided.wait_for(Option::is_some).await {
+            Ok(decided) => *decided == Some(true),
+            Err(_) => false,
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::config::{ControlMaster, HostConfig, SharingKey, World};
+use trunkline::interaction::Presence;
 use trunkline::{Engine, Error, Host, Interaction, Invalid};
 use trunkline_control::own_socket::{self, OwnSocket};
 
@@ -168,7 +169,8 @@ impl Sockets {
         client: Option<u32>,
         strictly: Option<&Interaction>,
     ) -> Result<(), Error> {
-        let nobody = Interaction::none();
+        let presence = PresenceGuard::default();
+        let nobody = Interaction::none().while_present(presence.0.clone());
         let asking = strictly.unwrap_or(&nobody);
         let host = self.engine.host_for(&engine_request(&request), asking).await?;
         let request = Arc::new(request);
@@ -189,10 +191,15 @@ impl Sockets {
             }
         }
         let socket = self.claim(&request, host.config(), &path, client)?;
-        let begun = socket.begin(&host, strictly.is_some()).await;
+        let begun = match strictly {
+            Some(_) if host.is_warm() => Ok(()),
+            Some(_) => socket.connect(&host).await,
+            None => socket.begin(&host, &presence.0).await,
+        };
         if let (Err(_), Some(client)) = (&begun, client) {
             socket.state().expected.remove(&client);
         }
+        presence.0.decide(begun.is_ok());
         begun
     }
 
@@ -444,23 +451,28 @@ impl Socket {
         }
     }
 
-    /// Begins to connect, in the background unless this is `strict`: then it is waited for.
-    async fn begin(self: &Arc<Self>, host: &Host, strict: bool) -> Result<(), Error> {
+    /// Begins to connect, in the background.
+    async fn begin(self: &Arc<Self>, host: &Host, presence: &Arc<Presence>) -> Result<(), Error> {
         if host.is_warm() {
             return Ok(());
-        }
-        if strict {
-            return self.connect(host).await;
         }
         if let Some(error) = self.recent_failure(host.config().sharing_key()) {
             return Err(error);
         }
-        let (socket, host) = (self.clone(), host.clone());
-        let connecting = tokio::spawn(async move { socket.connect(&host).await });
+        let (socket, host, waits) = (self.clone(), host.clone(), presence.clone());
+        let connecting = tokio::spawn(async move {
+            let connected = socket.connect(&host).await;
+            if waits.has_left() {
+                // It has failed for that, not for what the next one would meet.
+                socket.state().failed = None;
+            }
+            connected
+        });
         // Stock ssh would wait for the connection just as well; but when it is let down then, it complains.
-        match tokio::time::timeout(QUICK_FAILURE, connecting).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Ok(()),
+        tokio::select! {
+            connected = connecting => connected.unwrap_or(Ok(())),
+            () = tokio::time::sleep(QUICK_FAILURE) => Ok(()),
+            () = presence.is_wanted() => Ok(()),
         }
     }
 
@@ -545,6 +557,16 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.0.state().clients -= 1;
+    }
+}
+
+/// Whoever a connection is begun for has left when this is dropped, unless it was decided before.
+#[derive(Default)]
+struct PresenceGuard(Arc<Presence>);
+
+impl Drop for PresenceGuard {
+    fn drop(&mut self) {
+        self.0.decide(false);
     }
 }
 

@@ -374,7 +374,7 @@ async fn talk(
     (activity, recorder): (&OfClient, &Recorder),
     replies: &mpsc::Sender<Reply>,
 ) -> Result<(), Dropped> {
-    let Service { engine, stop, .. } = service;
+    let Service { stop, .. } = service;
     let terminal = CallersTerminal::new(Arc::new(ClientsTerminal(replies.downgrade())));
     loop {
         // A client with nothing under way does not hold up the daemon's end.
@@ -399,10 +399,7 @@ async fn talk(
                 send(replies, last).await?;
                 break;
             }
-            Request::Warm { .. } | Request::Copy(_) | Request::Tune(_) => {
-                work(reader, service, recorder, request, replies).await
-            }
-            Request::MuxListen { ref host, .. } if must_share(engine, host).await => {
+            Request::Warm { .. } | Request::Copy(_) | Request::Tune(_) | Request::MuxListen { .. } => {
                 work(reader, service, recorder, request, replies).await
             }
             Request::Subscribe { every } => {
@@ -456,8 +453,10 @@ async fn work(
         }
         Request::MuxListen { host, path, client } => {
             let asked = (answerer(&host), Duration::ZERO);
+            // A client that leaves ends it: then nobody waits for what was begun.
             let last = serve_questions(reader, replies, asked, async |interaction, _| {
-                service.listen(host, path, client, Some(interaction)).await
+                let strictly = must_share(engine, &host).await.then_some(interaction);
+                service.listen(host, path, client, strictly).await
             })
             .await;
             service.count_declined(&last);
@@ -567,11 +566,6 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
         }
         Request::Inventory(request) => outcome(lists::inventory(&request).await),
         Request::ConfigFile => outcome(lists::config_file()),
-        Request::MuxListen { host, path, client } => {
-            let reply = outcome(service.listen(host, path, client, None).await);
-            service.count_declined(&reply);
-            reply
-        }
         Request::MustShare(host) => {
             let request = engine_request(&host);
             let config = engine.resolve(&request).await;

@@ -29,7 +29,7 @@ use trunkline_proto::{ChannelKind, ChannelRequest, GlobalRequest};
 use crate::config::{ForwardAgent, HostConfig};
 use crate::error::{Error, ServerRequest};
 use crate::host_key::HostKeyError;
-use crate::interaction::{Asking, HeldUp, Interaction, KnownClient, Waiting};
+use crate::interaction::{Asking, HeldUp, Interaction, KnownClient, Presence, Waiting};
 use crate::metrics::ConnectionMetrics;
 use crate::prompt::Answerer;
 use channel::{ChannelStream, ChannelTerms, GlobalReply, Op, Ops, channel};
@@ -61,6 +61,7 @@ struct Inner {
     maker: KnownClient,
     /// Who answered for the maker, as it began.
     answerer: Answerer,
+    presence: Option<Arc<Presence>>,
     asking: Arc<Asking>,
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<ConnectionMetrics>,
@@ -94,6 +95,7 @@ impl Connection {
         let (held_up_tx, held_up) = watch::channel(None);
         let maker = handshake.interaction.client().known();
         let answerer = handshake.interaction.prompter().answerer();
+        let presence = handshake.interaction.presence().cloned();
         let (interaction, asking) = handshake.interaction.watched(held_up_tx).noted();
         handshake.interaction = interaction;
         let (ops, ops_rx) = queue();
@@ -108,6 +110,7 @@ impl Connection {
             held_up,
             maker,
             answerer,
+            presence,
             asking,
             info: info.clone(),
             metrics: metrics.clone(),
@@ -198,7 +201,13 @@ impl Connection {
     pub(crate) fn is_left_to(&self, interaction: &Interaction, error: &Error) -> bool {
         let answerer = interaction.prompter().answerer();
         let is_own = self.inner.maker.is(interaction.client());
-        if self.info().is_some() || is_own || answerer == Answerer::Nobody {
+        if self.info().is_some() || is_own {
+            return false;
+        }
+        if self.inner.presence.as_ref().is_some_and(|maker| maker.has_left()) {
+            return true;
+        }
+        if answerer == Answerer::Nobody {
             return false;
         }
         // A server does not wait for an answer without end (LoginGraceTime).

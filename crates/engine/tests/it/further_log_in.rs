@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use trunkline::config::{HostConfig, Request};
-use trunkline::interaction::Waiting;
+use trunkline::interaction::{Presence, Waiting};
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
@@ -487,4 +487,33 @@ async fn a_private_host_has_the_connections_that_it_was_allowed() {
     third.await.unwrap();
     finish(second).await;
     assert_eq!(sshd.authentications(), 2);
+}
+
+#[tokio::test]
+async fn an_agent_is_asked_for_nobody_who_has_left() {
+    let sshd = Sshd::start_default().unwrap();
+    let agent = Agent::start().unwrap();
+    let confirm = KeyConstraints {
+        confirm: true,
+        ..KeyConstraints::default()
+    };
+    agent.add(&sshd.client_keys()[0], &confirm).unwrap();
+    agent.consent(true).unwrap();
+    let agents = format!("IdentityAgent={}", agent.socket().display());
+    let options = [&*agents, "IdentitiesOnly=no", "IdentityFile=none"];
+    let request = request(&sshd.ssh_config(), sshd.alias(), &options);
+    let engine = engine();
+    let presence = Arc::<Presence>::default();
+    let leaving = Interaction::none().while_present(presence.clone());
+    let host = engine.host_for(&request, &leaving).await.unwrap();
+    let connecting = tokio::spawn(async move { host.warm().await });
+    presence.is_wanted().await;
+    // Somebody else waits for the same connection, and makes another when that comes to nothing.
+    let other = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    let beside = tokio::spawn(async move { other.run(&Command::exec("true")).await });
+    presence.decide(false);
+    let error = connecting.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("has left"), "{error}");
+    assert!(beside.await.unwrap().unwrap().status.success());
+    assert_eq!((agent.confirmations(), sshd.authentications()), (1, 1));
 }

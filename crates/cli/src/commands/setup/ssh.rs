@@ -21,7 +21,7 @@ const SOCKET: &str = "%r@%n:%p";
 
 /// Begins lines that hold for all hosts, as they would have at the top of the file. Other programs that read ssh_config know
 /// it, and not all of them know `Match`.
-const FOR_ALL: &str = "Host *\n";
+const FOR_ALL: &str = "Host **\n";
 
 /// Runs it.
 pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {

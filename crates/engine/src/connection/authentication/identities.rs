@@ -141,6 +141,8 @@ pub(crate) struct Identities {
     pub(crate) answered: Answerer,
     /// Its agent seems to have asked for a signature: it refused one, or took its time.
     pub(crate) agent_asks: bool,
+    /// The key that led in last time, for which the agent asked nobody.
+    known_quiet: Option<[u8; 32]>,
 }
 
 /// A file of the configuration that cannot be read, and what ssh says of it (sshconnect2.c, `load_identity_file`).
@@ -183,6 +185,7 @@ impl Identities {
             bound: false,
             answered: Answerer::Nobody,
             agent_asks: false,
+            known_quiet: None,
         }
     }
 
@@ -275,6 +278,7 @@ impl Identities {
             bound: false,
             answered: Answerer::Nobody,
             agent_asks: false,
+            known_quiet: None,
         }
     }
 
@@ -290,6 +294,7 @@ impl Identities {
         if let Some(candidate) = self.candidates.remove(at) {
             self.candidates.push_front(candidate);
         }
+        self.known_quiet = Some(*digest);
         true
     }
 
@@ -347,6 +352,12 @@ impl Identities {
         let signature_algorithm = keys::signature_algorithm(algorithm).to_owned();
         match &candidate.signer {
             Signer::Agent(blob) => {
+                if self.known_quiet != Some(candidate.digest()) && !interaction.stays().await {
+                    let note =
+                        "the agent was not asked for a signature: whoever wanted the connection has left";
+                    self.notes.push(note.into());
+                    return Ok(None);
+                }
                 let Some(agent) = &mut self.agent else {
                     return Ok(None);
                 };
