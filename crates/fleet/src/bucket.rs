@@ -298,15 +298,20 @@ impl Bucket {
         };
         create_bounded(&jetstream, streamed).await?;
         // Last: a fleet is there when this is.
-        let about = bucket_config(&charter_bucket(prefix), Duration::ZERO, replicas);
-        jetstream
-            .create_stream(about)
-            .await
-            .map_err(|error| nats(&error))?;
+        let config = bucket_config(&charter_bucket(prefix), Duration::ZERO, replicas);
+        let made = jetstream.create_stream(config.clone()).await;
+        let made = made.map_err(|error| nats(&error))?;
         let about = jetstream.get_key_value(charter_bucket(prefix)).await;
         let about = about.map_err(|error| nats(&error))?;
         let written = about.put("fleet", encode(&charter)?.into()).await;
         written.map_err(|error| nats(&error))?;
+        // A consumer delivers wherever its maker says, whatever the maker itself may write: nothing comes in any more. Servers
+        // of a cluster are left alone: those of 2.9.10 do not start again after such an update.
+        if made.cached_info().cluster.is_none() {
+            let sealed = stream::Config { sealed: true, ..config };
+            let sealed = jetstream.update_stream(sealed).await;
+            sealed.map_err(|error| nats(&error))?;
+        }
         drop(client);
         Self::open(access).await
     }

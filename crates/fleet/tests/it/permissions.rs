@@ -209,6 +209,10 @@ async fn nobody_writes_another_charter() {
     let of_admin = jetstream_of(&nats, &admin).await.1;
     let charter = of_admin.get_stream("KV_trunkline-charter").await.unwrap();
     assert_eq!(charter.cached_info().state.last_sequence, 1);
+    // Nor does its maker: a consumer could be told to deliver there, by the fleet's own account.
+    let another = of_admin.publish("$KV.trunkline-charter.fleet", "".into()).await;
+    let refused = another.unwrap().await.unwrap_err();
+    assert!(refused.to_string().contains("sealed"), "{refused}");
     assert_eq!(
         Bucket::open(&access(&submitter)).await.unwrap().charter,
         bucket.charter
