@@ -36,7 +36,7 @@ fn hint(cause: &Cause) -> Option<&'static str> {
         Invalid::Owners(_) => Some("log in as root, or copy without --numeric-ids"),
         Invalid::Backups(_) => Some("copy without --backup"),
         Invalid::HardLinks(_) | Invalid::HardLinksOfServer => Some("copy without --hard-links"),
-        Invalid::TooManyNames => Some("copy the directories one by one"),
+        Invalid::TooManyNames => Some("copy the directories one by one, or raise names_memory"),
         Invalid::NotUtf8(_) => Some("choose another"),
         Invalid::LongSocket { .. } => Some("set TRUNKLINE_DIR to a shorter path"),
         _ => None,

@@ -144,7 +144,8 @@ pub async fn copy_at(
     if let Place::Server(sessions) = &to {
         sessions.send();
     }
-    let mut job = Job::new(options, progress, rate)?;
+    let names = sources.iter().chain([target]).find_map(Location::names);
+    let mut job = Job::new(options, progress, rate, names.unwrap_or_default())?;
     // The listing takes as many round trips as the rest.
     let ends = async {
         let top = target::find(&job, &to, target, sources).await?;

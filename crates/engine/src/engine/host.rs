@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, watch};
 use trunkline_proto::ChannelKind;
+use trunkline_sftp::transfer::NameBudget;
 
 use super::{Engine, Inner};
 use crate::config::{ForwardAgent, HostConfig, Objection, Request, World};
@@ -56,6 +57,11 @@ impl Host {
     }
 
     /// The connections that serve it now.
+    /// What the names may take that its server lists, with all others of its engine.
+    pub(crate) fn names(&self) -> NameBudget {
+        self.pool().names().clone()
+    }
+
     fn pool(&self) -> Arc<Pool> {
         match self.engine.upgrade() {
             Some(engine) => engine.pool_of(&self.own, *self.caller.key, &self.caller.config),

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use trunkline_request::copy::{CopyEvent, CopyOptions};
 use trunkline_request::mode::ModeChange;
+use trunkline_sftp::transfer::NameBudget;
 
 use super::backup::Backups;
 use super::compare::Beside;
@@ -71,6 +72,7 @@ impl Job {
         options: &CopyOptions,
         progress: &Arc<Progress>,
         rate: Arc<Rate>,
+        names: NameBudget,
     ) -> Result<Self, Error> {
         Ok(Self {
             options: options.clone(),
@@ -85,7 +87,7 @@ impl Job {
             plenty: Plenty::default(),
             looked_at: Mutex::default(),
             tree: Tree::default(),
-            names: HeldNames::default(),
+            names: HeldNames::of(names),
             finish: Finish::default(),
             hard_links: HardLinks::new(options.hard_links),
             backups: Backups::new(options),

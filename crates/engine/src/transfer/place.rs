@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use trunkline_request::copy::CopyOptions;
 use trunkline_request::own;
+use trunkline_sftp::transfer::NameBudget;
 
 use super::blocking::blocking;
 use super::path::{self, shown};
@@ -38,6 +39,15 @@ impl Location {
             Self::Local(path) => Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes()),
             Self::Stream(stream) => stream.path(),
             Self::Host(_, path) | Self::Session(_, path) => path.clone(),
+        }
+    }
+
+    /// What the names may take that its server lists, with all others of its engine.
+    pub(super) fn names(&self) -> Option<NameBudget> {
+        match self {
+            Self::Host(host, _) => Some(host.names()),
+            Self::Session(sftp, _) => Some(sftp.link().known.names.clone()),
+            Self::Local(_) | Self::Stream(_) => None,
         }
     }
 

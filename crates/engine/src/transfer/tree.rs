@@ -12,34 +12,49 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use trunkline_sftp::transfer::NameBudget;
 
 use super::compare::split;
 use super::item::Item;
 use crate::error::{Error, Invalid};
 
-/// How much memory the names that servers tell take up in a copy: a server may make up names without end.
-#[derive(Debug, Default)]
+/// What the names that servers tell take up in a copy, out of what all copies may have: a server may make up names without end.
+#[derive(Debug)]
 pub(super) struct HeldNames {
+    budget: NameBudget,
     bytes: AtomicUsize,
 }
 
-/// For some twenty million names, of which a hash is kept.
-const MOST_HELD: usize = 1 << 30;
 /// What the hash of a name takes in tables that grow by doubling, and what a path takes beside its bytes.
 const A_HASH: usize = 48;
 const A_PATH: usize = 128;
 
 impl HeldNames {
+    /// None yet, out of this budget.
+    pub(super) fn of(budget: NameBudget) -> Self {
+        Self {
+            budget,
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
     /// Counts one more name, with so many bytes of a path where that is kept.
     ///
     /// # Errors
-    /// All names together take more than a copy may.
+    /// The names of all copies take more than they may together.
     pub(super) fn hold(&self, path: usize) -> Result<(), Error> {
         let taken = if path == 0 { A_HASH } else { A_PATH + path };
-        match self.bytes.fetch_add(taken, Ordering::Relaxed) {
-            held if held < MOST_HELD => Ok(()),
-            _ => Err(Invalid::TooManyNames.into()),
+        self.bytes.fetch_add(taken, Ordering::Relaxed);
+        match self.budget.keep(taken) {
+            true => Ok(()),
+            false => Err(Invalid::TooManyNames.into()),
         }
+    }
+}
+
+impl Drop for HeldNames {
+    fn drop(&mut self) {
+        self.budget.give_back(*self.bytes.get_mut());
     }
 }
 
@@ -206,6 +221,20 @@ impl Finish {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_share_what_their_names_may_take_and_give_it_back() {
+        let budget = NameBudget::new(1024);
+        let [one, other] = [(); 2].map(|()| HeldNames::of(budget.clone()));
+        let room = |names: &HeldNames| (0..).take_while(|_| names.hold(0).is_ok()).count();
+        let most = budget.most_kept() / A_HASH;
+        assert_eq!(room(&one), most);
+        assert!(other.hold(100).is_err());
+        drop(one);
+        assert!(other.hold(100).is_ok());
+        drop(other);
+        assert_eq!(room(&HeldNames::of(budget)), most);
+    }
 
     #[test]
     fn a_path_is_told_once_and_only_directories_of_two_sources_meet() {

@@ -111,8 +111,8 @@ pub enum Invalid {
         "hard links can only be kept on the way from this machine to a server: SFTP does not tell which names are one file"
     )]
     HardLinksOfServer,
-    /// More names than one copy remembers.
-    #[error("there are more names than one copy keeps in memory (1 GiB)")]
+    /// More names than all copies together remember.
+    #[error("there are more names than all copies together keep in memory (16 times names_memory)")]
     TooManyNames,
     /// A server that cannot hash what it has. The copy is complete.
     #[error(

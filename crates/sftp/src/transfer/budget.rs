@@ -15,7 +15,11 @@ pub struct NameBudget(Arc<Budget>);
 struct Budget {
     most: usize,
     taken: AtomicUsize,
+    kept: AtomicUsize,
 }
+
+/// So many times the limit may be kept of names that were processed.
+const KEPT: usize = 16;
 
 /// For whoever says nothing else.
 const MOST: usize = 64 * 1024 * 1024;
@@ -26,6 +30,7 @@ impl NameBudget {
         Self(Arc::new(Budget {
             most,
             taken: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
         }))
     }
 
@@ -43,6 +48,23 @@ impl NameBudget {
     /// off.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.taken().saturating_add(bytes) <= self.0.most / 2
+    }
+
+    /// Takes so many bytes for names that stay when they were processed, until they are [given back](Self::give_back). Returns
+    /// whether there is room for them: for sixteen times the limit, of all who share the budget.
+    pub fn keep(&self, bytes: usize) -> bool {
+        let kept = self.0.kept.fetch_add(bytes, Ordering::Relaxed);
+        kept.saturating_add(bytes) <= self.most_kept()
+    }
+
+    /// Returns the limit of what is kept.
+    pub fn most_kept(&self) -> usize {
+        self.0.most.saturating_mul(KEPT)
+    }
+
+    /// Gives back what was kept.
+    pub fn give_back(&self, bytes: usize) {
+        self.0.kept.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn is_exceeded(&self) -> bool {
