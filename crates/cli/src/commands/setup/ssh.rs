@@ -20,7 +20,7 @@ const BLOCK: Block = Block { name: "ssh" };
 const SOCKET: &str = "%r@%n:%p";
 
 /// Begins lines that hold for all hosts, as they would have at the top of the file. Other programs that read ssh_config know
-/// it, and not all of them know `Match`.
+/// it, and not all of them know `Match`; to JSch a second `Host *` takes the place of the user's own.
 const FOR_ALL: &str = "Host **\n";
 
 /// Runs it.
