@@ -98,6 +98,8 @@ pub enum Error {
         untold: Box<str>,
         /// The configuration lets ssh try what the engine cannot: a key of another type, a signature with SHA-1.
         only_ssh: bool,
+        /// An agent's user did not allow the signature, and ssh has nothing but keys to try.
+        declined: bool,
     },
     /// The log-in waits for an answer of somebody else's, and this client has nobody who would wait for that.
     #[error("{}, and nobody can be asked here", .0.why())]
@@ -358,6 +360,11 @@ impl Error {
     /// refused.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self.root(), Self::Authentication { .. } | Self::HostKey(_))
+    }
+
+    /// Returns whether an agent's user did not allow the log-in: ssh, which has nothing else to try, would ask them once more.
+    pub fn is_declined(&self) -> bool {
+        matches!(self.root(), Self::Authentication { declined: true, .. })
     }
 
     /// Returns the original error, without what was learnt around it: its meaning for a command, the server's earlier

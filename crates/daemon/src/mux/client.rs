@@ -85,7 +85,8 @@ pub(super) struct Client<'a> {
     pub(super) recorder: Recorder,
     pub(super) packets: Packets,
     pub(super) door: Door<'a>,
-    /// Why it gets no session: it was let in only because it must not make a connection of its own.
+    /// Why it gets no session: it was let in only because it must not make a connection of its own, or would ask an agent's user
+    /// again who has declined.
     pub(super) shut_out: Option<Error>,
 }
 
@@ -167,7 +168,7 @@ impl Client<'_> {
 
     /// Hears the client's hello, and answers it once the host is connected. A client that gets no answer makes a
     /// connection of its own, and asks its user what has to be asked (mux.c, `muxclient`); `false` then. One that must not
-    /// do so is let in all the same, to be told why it gets no session.
+    /// do so is let in all the same, to be told why it gets no session, as is one that would only ask an agent's user again.
     async fn greet(&mut self) -> Result<bool, Dropped> {
         match tokio::time::timeout(HELLO_LIMIT, self.packets.request()).await {
             Ok(Ok(Some((_, Request::Hello { version: VERSION })))) => {}
@@ -200,7 +201,7 @@ impl Client<'_> {
         if let Err((error, reason)) = connected {
             // One that must not make a connection of its own is told so when it asks for its session.
             self.door.count_declined(Stock::Hello, reason);
-            if !self.must_share() {
+            if !self.must_share() && !error.is_declined() {
                 return Ok(false);
             }
             self.shut_out = Some(error);
@@ -222,6 +223,9 @@ impl Client<'_> {
             },
             Request::NewSession(_) if self.shut_out.is_some() => return self.shut_out(id).await,
             Request::NewSession(request) => return self.session(id, *request).await,
+            Request::NewStdioForward { .. } if self.shut_out.as_ref().is_some_and(Error::is_declined) => {
+                return self.deny(id, &request).await;
+            }
             Request::NewStdioForward { target } => return self.stdio_forward(id, &target).await,
             Request::Info(about) => self.info(&about).await,
             Request::Proxy => return self.proxy(id).await,

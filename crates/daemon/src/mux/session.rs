@@ -56,7 +56,7 @@ impl Client<'_> {
             Ok(started) => started,
             Err(error) => {
                 entry.fail(&error);
-                let is_final = entry.is_refused();
+                let is_final = entry.is_refused() || error.is_declined();
                 return self.fail(id, &error, stderr, is_final).await;
             }
         };
@@ -184,8 +184,11 @@ impl Client<'_> {
         stderr: OwnedFd,
     ) -> Result<ControlFlow<()>, Dropped> {
         self.report_opened(id).await?;
-        self.tell(stderr, &format!("trunkline: {}", not_shared(error)))
-            .await;
+        let why = match error.is_declined() {
+            true => error.to_string(),
+            false => not_shared(error),
+        };
+        self.tell(stderr, &format!("trunkline: {why}")).await;
         Ok(ControlFlow::Break(()))
     }
 

@@ -622,6 +622,13 @@ impl<'a> Authentication<'a> {
         self.course.is_none() && (self.wants_sha1 || keys.named || (keys.default && self.is_ssh))
     }
 
+    /// Returns whether nothing but keys can lead in.
+    fn has_only_keys(&self) -> bool {
+        let asks = |method: &str| matches!(method, "password" | "keyboard-interactive");
+        let mut allowed = self.allowed.iter();
+        allowed.all(|method| method == "publickey" || self.host.batch_mode && asks(method))
+    }
+
     /// Sends a signed request; `false` when there is no signature to be had.
     async fn sign(&mut self, driver: &mut Driver, candidate: Candidate, early: bool) -> Result<bool, Error> {
         let Some(algorithm) = self.algorithm(driver, &candidate) else {
@@ -808,6 +815,7 @@ impl<'a> Authentication<'a> {
             untold: untold.join("; ").into(),
             advice: advice.join("; "),
             only_ssh: self.only_ssh(),
+            declined: self.identities.user_declined && !self.only_ssh() && self.has_only_keys(),
         }
     }
 }

@@ -141,6 +141,8 @@ pub(crate) struct Identities {
     pub(crate) answered: Answerer,
     /// Its agent seems to have asked for a signature: it refused one, or took its time.
     pub(crate) agent_asks: bool,
+    /// Its user, who took their time, did not allow a signature.
+    pub(crate) user_declined: bool,
     /// The key that led in last time, for which the agent asked nobody.
     known_quiet: Option<[u8; 32]>,
 }
@@ -185,6 +187,7 @@ impl Identities {
             bound: false,
             answered: Answerer::Nobody,
             agent_asks: false,
+            user_declined: false,
             known_quiet: None,
         }
     }
@@ -278,6 +281,7 @@ impl Identities {
             bound: false,
             answered: Answerer::Nobody,
             agent_asks: false,
+            user_declined: false,
             known_quiet: None,
         }
     }
@@ -369,10 +373,12 @@ impl Identities {
                 }
                 let asked_at = Instant::now();
                 let signed = agent.sign(blob, &signature_algorithm, data).await;
-                if signed.is_err() || asked_at.elapsed() > THOUGHT {
+                let took_time = asked_at.elapsed() > THOUGHT;
+                if signed.is_err() || took_time {
                     self.answered = Answerer::Person;
                     self.agent_asks = true;
                 }
+                self.user_declined |= took_time && matches!(signed, Err(AgentError::Refused { .. }));
                 match signed {
                     Ok(signature) => Ok(Some(signature)),
                     Err(error) => {
