@@ -28,7 +28,7 @@ pub struct Interaction {
     client: Client,
     /// The log, if it is kept; locked for as long as a line takes.
     record: Option<Arc<Mutex<Vec<LogLine>>>>,
-    /// Whether its client stays, where that is not certain.
+    /// The presence of its client, where it is not certain.
     presence: Option<Arc<Presence>>,
 }
 
@@ -195,13 +195,13 @@ impl Interaction {
         self
     }
 
-    /// Whether its client stays, where that is not certain.
+    /// Returns the presence of its client, where it is not certain.
     pub fn presence(&self) -> Option<&Arc<Presence>> {
         self.presence.as_ref()
     }
 
-    /// Waits until it is known whether its client stays, which is so unless it is [`Self::while_present`]. To be asked before an
-    /// agent signs that may ask its user, who would be asked by the client's own ssh as well.
+    /// Waits until it is known whether its client stays, which it does unless this is [`Self::while_present`]. An agent that may
+    /// ask its user signs only then: the client's own ssh would ask them as well.
     pub async fn stays(&self) -> bool {
         match &self.presence {
             Some(presence) => presence.stays().await,
@@ -340,7 +340,7 @@ impl Interaction {
     }
 }
 
-/// Whether somebody for whom a connection is begun waits for it, or has left.
+/// The presence of somebody for whom a connection is begun, who may leave.
 #[derive(Debug, Default)]
 pub struct Presence {
     decided: watch::Sender<Option<bool>>,

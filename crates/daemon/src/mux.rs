@@ -560,7 +560,7 @@ impl Drop for Served {
     }
 }
 
-/// Whoever a connection is begun for has left when this is dropped, unless it was decided before.
+/// The client for whom a connection is begun. It has left when this is dropped, unless that was decided before.
 #[derive(Default)]
 struct PresenceGuard(Arc<Presence>);
 

@@ -57,7 +57,7 @@ impl Host {
     }
 
     /// The connections that serve it now.
-    /// What the names may take that its server lists, with all others of its engine.
+    /// Returns the budget for the names that its server lists, which its engine's other hosts share.
     pub(crate) fn names(&self) -> NameBudget {
         self.pool().names().clone()
     }

@@ -87,7 +87,7 @@ impl Job {
             plenty: Plenty::default(),
             looked_at: Mutex::default(),
             tree: Tree::default(),
-            names: HeldNames::of(names),
+            names: HeldNames::new(names),
             finish: Finish::default(),
             hard_links: HardLinks::new(options.hard_links),
             backups: Backups::new(options),

@@ -42,7 +42,7 @@ impl Location {
         }
     }
 
-    /// What the names may take that its server lists, with all others of its engine.
+    /// Returns the budget for the names that its server lists, which its engine's other hosts share.
     pub(super) fn names(&self) -> Option<NameBudget> {
         match self {
             Self::Host(host, _) => Some(host.names()),

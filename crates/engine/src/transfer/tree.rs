@@ -18,7 +18,7 @@ use super::compare::split;
 use super::item::Item;
 use crate::error::{Error, Invalid};
 
-/// What the names that servers tell take up in a copy, out of what all copies may have: a server may make up names without end.
+/// The memory for the names that servers tell, out of the budget that all copies share: a server may make up names without end.
 #[derive(Debug)]
 pub(super) struct HeldNames {
     budget: NameBudget,
@@ -31,7 +31,7 @@ const A_PATH: usize = 128;
 
 impl HeldNames {
     /// None yet, out of this budget.
-    pub(super) fn of(budget: NameBudget) -> Self {
+    pub(super) fn new(budget: NameBudget) -> Self {
         Self {
             budget,
             bytes: AtomicUsize::new(0),
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn copies_share_what_their_names_may_take_and_give_it_back() {
         let budget = NameBudget::new(1024);
-        let [one, other] = [(); 2].map(|()| HeldNames::of(budget.clone()));
+        let [one, other] = [(); 2].map(|()| HeldNames::new(budget.clone()));
         let room = |names: &HeldNames| (0..).take_while(|_| names.hold(0).is_ok()).count();
         let most = budget.most_kept() / A_HASH;
         assert_eq!(room(&one), most);
@@ -233,7 +233,7 @@ mod tests {
         drop(one);
         assert!(other.hold(100).is_ok());
         drop(other);
-        assert_eq!(room(&HeldNames::of(budget)), most);
+        assert_eq!(room(&HeldNames::new(budget)), most);
     }
 
     #[test]
