@@ -308,7 +308,10 @@ impl Bucket {
         // A consumer delivers wherever its maker says, whatever the maker itself may write: nothing comes in any more. Servers
         // of a cluster are left alone: those of 2.9.10 do not start again after such an update.
         if made.cached_info().cluster.is_none() {
-            let sealed = stream::Config { sealed: true, ..config };
+            let sealed = stream::Config {
+                sealed: true,
+                ..config
+            };
             let sealed = jetstream.update_stream(sealed).await;
             sealed.map_err(|error| nats(&error))?;
         }
