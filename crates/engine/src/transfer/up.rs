@@ -1668,7 +1668,6 @@ enum Step {
     Settle(Compared),
 }
 
-#[expect(clippy::large_enum_variant, reason = "one at a time is on its way")]
 enum Taken {
     /// The file's content decides; where it is the same, this is set.
     Compare(Box<Item>, Changes),
