@@ -236,7 +236,10 @@ fn tree(place: &TempDir, bytes: usize) -> anyhow::Result<PathBuf> {
         let length = (1024 + number * 7919 % LARGEST).min(left);
         let directory = root.join(format!("{}/{}", number / 64, number / 4));
         std::fs::create_dir_all(&directory)?;
-        std::fs::write(directory.join(format!("{number}.rs")), words(length, number as u64))?;
+        std::fs::write(
+            directory.join(format!("{number}.rs")),
+            words(length, number as u64),
+        )?;
         left -= length;
         number += 1;
     }

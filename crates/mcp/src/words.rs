@@ -1,6 +1,6 @@
 //! A command as words: a program and its arguments, of which no shell makes anything else.
 //!
-//! [`parse`] takes what somebody would type and refuses what a shell would act on. [`quoted`] writes words so that the shells
+//! [`parse`] takes what somebody would type and refuses what a shell would act on. [`quote`] writes words so that the shells
 //! that people log in with (sh, bash, zsh, fish, csh) read back exactly these words, and nothing more.
 
 use std::fmt;

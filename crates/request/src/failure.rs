@@ -279,6 +279,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_whole_text_says_what_became_of_a_command_that_was_under_way() {
+        let mut failure = Failure::new(ErrorKind::Network, "connection lost");
+        assert_eq!(failure.to_string(), "connection lost");
+        failure.was_under_way = true;
+        failure.execution = Execution::MayHaveStarted;
+        assert_eq!(failure.message, "connection lost");
+        assert_eq!(
+            failure.to_string(),
+            "connection lost; the command may have started"
+        );
+    }
+
+    #[test]
     fn an_error_is_told_without_its_number() {
         for (error, words) in [
             ("reading a: gone (os error 2)", "reading a: gone"),
