@@ -10,7 +10,7 @@ use std::time::Duration;
 /// use trunkline_request::Backoff;
 ///
 /// let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
-/// let pauses: Vec<u64> = (0..5).map(|failures| backoff.after(failures).as_secs()).collect();
+/// let pauses: Vec<u64> = (0..5).map(|failures| backoff.pause_after(failures).as_secs()).collect();
 /// assert_eq!(pauses, [0, 1, 2, 4, 5]);
 /// ```
 #[derive(Debug, Clone, Copy)]
