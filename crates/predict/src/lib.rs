@@ -69,7 +69,7 @@ struct Sent {
 
 /// Stands between a session's output, what is typed, and the user's terminal.
 ///
-/// - Input: [`output`](Self::output), [`typed`](Self::typed), [`resized`](Self::resized), [`timed_out`](Self::timed_out).
+/// - Input: [`output`](Self::output), [`handle_input`](Self::handle_input), [`handle_resize`](Self::handle_resize), [`timed_out`](Self::timed_out).
 ///   Each returns what is to be written to the terminal, in this order.
 /// - Before somebody else writes to the terminal: [`set_aside`](Self::set_aside).
 /// - [`deadline`](Self::deadline): when to call `timed_out`, unless something else comes first. `None` while nothing is
