@@ -4,7 +4,10 @@ what to do; and nothing that ssh_config says makes the rules wider."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import subprocess
 import unittest
 from pathlib import Path
 from typing import Any
@@ -54,7 +57,7 @@ class Trouble(unittest.IsolatedAsyncioTestCase):
             async with session(bed, form) as one:
                 error = await self.failed(one, "box1")
                 self.assertIn("host key", error.lower())
-                self.assertIn("'trunkline ssh box1' in a terminal", error)
+                self.assertIn("in a terminal: `trunkline warm -F ", error)
                 # Files are no way around it, and another host is not held up.
                 self.assertIn("host key", (await one.refused("stat", host="box1", path="/etc/hostname")).lower())
                 self.assertEqual((await one.ran("box2", "true"))["exit_status"], 0)
@@ -65,8 +68,18 @@ class Trouble(unittest.IsolatedAsyncioTestCase):
         for form in FORMS:
             async with session(bed, form) as one:
                 error = await self.failed(one, "box1")
-                self.assertIn("trunkline up box1", error)
                 self.assertEqual((await one.ran("box2", "true"))["exit_status"], 0)
+                # What it says to do helps.
+                advice = shlex.split(error.split("`")[-2])
+                self.assertEqual(advice[:2], ["trunkline", "warm"], error)
+                askpass = bed.files / "askpass"
+                askpass.write_text("#!/bin/sh\necho secret\n")
+                askpass.chmod(0o755)
+                person = {"SSH_ASKPASS": str(askpass), "SSH_ASKPASS_REQUIRE": "force"}
+                warmed = subprocess.run([bed.command, *advice[1:]], env={**os.environ, **bed.env, **person}, timeout=60)
+                self.assertEqual(warmed.returncode, 0)
+                self.assertEqual((await one.ran("box1", "true"))["exit_status"], 0)
+                self.assertEqual(bed.trunkline("close", "--all").returncode, 0)
 
     async def test_names_run_nothing_of_ssh_config_that_no_rule_is_about(self) -> None:
         bed = self.bed()

@@ -15,6 +15,7 @@ use trunkline_embed::{ErrorKind, Failure, OnBehalf, Place, Preference, Starter, 
 use trunkline_request::destination::Destination;
 
 use crate::rules::Rules;
+use crate::words::quote;
 
 /// The known hosts, and the way to the daemon. Nothing is begun before the first call.
 pub(crate) struct Hosts {
@@ -216,20 +217,22 @@ impl Host {
 
     /// A failure with what a person can do about it, where that is known.
     pub(crate) fn explained(&self, mut failure: Failure) -> Failure {
-        let host = self.destination.as_hop();
+        let arguments = self.reached.request.ssh_args.iter();
+        let mut warm = vec!["trunkline".to_owned(), "warm".to_owned()];
+        warm.extend(arguments.map(|argument| argument.to_string_lossy().into_owned()));
+        warm.push(self.destination.as_hop());
+        let warm = quote(&warm);
         let advice = match failure.kind {
             ErrorKind::Authentication if self.reached.request.world.var("SSH_AUTH_SOCK").is_none() => {
                 format!(
-                    "SSH_AUTH_SOCK is not set for this server, so no agent was asked: 'trunkline setup mcp', in a terminal, writes it \
-                 into the client's configuration; or connect first with 'trunkline up {host}'"
+                    "SSH_AUTH_SOCK is not set for this server, so no agent was asked: run `trunkline setup mcp` in a terminal, \
+                     which writes it into the client's configuration; or connect first: `{warm}`"
                 )
             }
-            ErrorKind::Authentication => format!(
-                "nobody can be asked for a password here: connect first with 'trunkline up {host}' in a terminal"
-            ),
-            ErrorKind::HostKey => {
-                format!("a person has to check the host's key: 'trunkline ssh {host}' in a terminal")
+            ErrorKind::Authentication => {
+                format!("nobody can be asked for a password here: connect first, in a terminal: `{warm}`")
             }
+            ErrorKind::HostKey => format!("a person has to check the host's key, in a terminal: `{warm}`"),
             _ => return failure,
         };
         if !failure.message.contains(&advice) {
