@@ -53,9 +53,9 @@ class Bed:
         path.write_text(text)
         path.chmod(0o600)
 
-    def trunkline(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def trunkline(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         command = [self.command, *arguments]
-        return subprocess.run(command, env={**os.environ, **self.env}, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env={**os.environ, **self.env, **env}, capture_output=True, text=True, timeout=60)
 
     def __enter__(self) -> Bed:
         return self

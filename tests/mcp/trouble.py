@@ -4,10 +4,8 @@ what to do; and nothing that ssh_config says makes the rules wider."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
 import unittest
 from pathlib import Path
 from typing import Any
@@ -75,9 +73,8 @@ class Trouble(unittest.IsolatedAsyncioTestCase):
                 askpass = bed.files / "askpass"
                 askpass.write_text("#!/bin/sh\necho secret\n")
                 askpass.chmod(0o755)
-                person = {"SSH_ASKPASS": str(askpass), "SSH_ASKPASS_REQUIRE": "force"}
-                warmed = subprocess.run([bed.command, *advice[1:]], env={**os.environ, **bed.env, **person}, timeout=60)
-                self.assertEqual(warmed.returncode, 0)
+                warmed = bed.trunkline(*advice[1:], SSH_ASKPASS=str(askpass), SSH_ASKPASS_REQUIRE="force")
+                self.assertEqual(warmed.returncode, 0, warmed)
                 self.assertEqual((await one.ran("box1", "true"))["exit_status"], 0)
                 self.assertEqual(bed.trunkline("close", "--all").returncode, 0)
 

@@ -53,7 +53,6 @@ pub struct CopyOptions {
     /// The only paths below the source that are copied, and directories that lead to them.
     pub only: Option<Vec<serde_bytes::ByteBuf>>,
     /// Directories that `only` lists are copied with their contents.
-    #[serde(default)]
     pub only_recursive: bool,
     /// The fewest bytes of a file that is copied; smaller files stay where the target has them.
     pub min_size: Option<u64>,
@@ -64,7 +63,6 @@ pub struct CopyOptions {
     /// Delete what the target has in directories that are copied and the source has not, when everything was copied.
     pub delete: bool,
     /// Delete names that the filters leave out, too.
-    #[serde(default)]
     pub delete_excluded: bool,
     /// Leave out what the target has, in whatever version.
     pub ignore_existing: bool,
@@ -380,7 +378,6 @@ pub enum Waiting {
         /// Its length.
         bytes: u64,
         /// The bytes of it that are hashed.
-        #[serde(default)]
         done: u64,
     },
 }

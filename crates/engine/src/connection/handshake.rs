@@ -386,8 +386,8 @@ impl Attempt {
     /// Whether and when to try again after a server has hung up before it said who it is: nothing was asked of it.
     ///
     /// With words in front ("Exceeded MaxStartups", "Not allowed at this time") it is busy or angry: the next attempt
-    /// waits, longer each time, and differently long for each of many, which would come together again. Without, it may be one that cannot bear a
-    /// KEXINIT before its own identification is read.
+    /// waits, longer each time, and differently long for each of many, which would come together again. Without, it may
+    /// be one that cannot bear a KEXINIT before its own identification is read.
     fn after(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
         let error = match error {
             Error::At { cause, .. } => cause,

@@ -56,12 +56,12 @@ impl Host {
         &self.caller.config
     }
 
-    /// The connections that serve it now.
     /// Returns the budget for the names that its server lists, which its engine's other hosts share.
     pub(crate) fn names(&self) -> NameBudget {
-        self.pool().names().clone()
+        self.own.names().clone()
     }
 
+    /// The connections that serve it now.
     fn pool(&self) -> Arc<Pool> {
         match self.engine.upgrade() {
             Some(engine) => engine.pool_of(&self.own, *self.caller.key, &self.caller.config),

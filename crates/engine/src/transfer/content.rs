@@ -170,10 +170,10 @@ impl Checks {
         while let Some(compared) = self.running.try_join_next() {
             all.extend(ended(compared)?);
         }
-        while self.running.len() >= AT_ONCE
-            && let Some(compared) = self.running.join_next().await
+        while self.are_many()
+            && let Some(compared) = self.next().await
         {
-            all.extend(ended(compared)?);
+            all.extend(compared?);
         }
         Ok(all)
     }
@@ -182,8 +182,8 @@ impl Checks {
     pub(super) async fn finish(&mut self) -> Result<Vec<Compared>, Error> {
         self.begin();
         let mut all = Vec::new();
-        while let Some(compared) = self.running.join_next().await {
-            all.extend(ended(compared)?);
+        while let Some(compared) = self.next().await {
+            all.extend(compared?);
         }
         Ok(all)
     }

@@ -156,7 +156,6 @@ impl Hosts {
         while let Some(result) = answers.try_next().await? {
             results.push(result);
         }
-        drop(answers);
         progress.clear();
         self.sum_up(&results, begun, backend).await
     }
