@@ -310,19 +310,12 @@ impl Way {
     pub async fn sftp_with(&self, env: Vec<(String, Vec<u8>)>) -> Result<Sftp, Failure> {
         match &self.0 {
             Reach::Engine { host, recorder, .. } => {
-                let subject =
-                    || SessionOptions::new(Program::Subsystem("sftp".into())).subject(host.config());
-                let recorded = record(recorder, host, subject).await?;
-                let Some(entry) = recorded.map(Arc::new) else {
-                    return Ok(host.sftp_with(env).await?);
-                };
-                let witness = entry.clone();
-                let opened = host.sftp_witnessed(env, move |control| {
-                    witness.lasts();
-                    witness.count_session(control);
-                    Some(Box::new(move |ended| witness.end_session(ended)))
-                });
-                Ok(opened.await.inspect_err(|error| entry.fail(error))?)
+                let sftp = recorded_sftp(host, recorder, env.clone()).await?;
+                let (host, recorder) = (host.clone(), recorder.clone());
+                Ok(sftp.reopened_by(move || {
+                    let (host, recorder, env) = (host.clone(), recorder.clone(), env.clone());
+                    async move { recorded_sftp(&host, &recorder, env).await }
+                }))
             }
             Reach::Daemon(daemon) => {
                 let sftp = daemon.sftp(env.clone()).await?;
@@ -360,6 +353,25 @@ impl Way {
             Reach::Daemon(daemon) => daemon.disconnect().await,
         }
     }
+}
+
+/// Opens an SFTP session of this process's engine, which the audit trail gets to its end.
+async fn recorded_sftp(
+    host: &Host,
+    recorder: &Recorder,
+    env: Vec<(String, Vec<u8>)>,
+) -> Result<Sftp, Failure> {
+    let subject = || SessionOptions::new(Program::Subsystem("sftp".into())).subject(host.config());
+    let Some(entry) = record(recorder, host, subject).await?.map(Arc::new) else {
+        return Ok(host.sftp_with(env).await?);
+    };
+    let witness = entry.clone();
+    let opened = host.sftp_witnessed(env, move |control| {
+        witness.lasts();
+        witness.count_session(control);
+        Some(Box::new(move |ended| witness.end_session(ended)))
+    });
+    Ok(opened.await.inspect_err(|error| entry.fail(error))?)
 }
 
 /// A forwarding of this process's engine. Dropping it ends the listening, as [`ForwardHandle`] does.

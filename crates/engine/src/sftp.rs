@@ -18,6 +18,7 @@ mod symlink;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,7 +34,7 @@ pub(crate) use plan::Shared;
 use trunkline_request::failure::Failure;
 pub use trunkline_sftp::bridge;
 use trunkline_sftp::transfer::{LeftOut, WalkOptions};
-use trunkline_sftp::{Config, Reply, Request};
+use trunkline_sftp::{Client, Config, Reply, Request};
 pub use trunkline_sftp::{
     Data, Extensions, FileAttributes, FileType, Limits, Names, OpenFlags, Owner, Permissions, StatVfs,
     Status, StatusCode, Times,
@@ -65,14 +66,23 @@ pub struct Sftp {
 
 /// The way to open another session in the place of one that was lost.
 #[derive(Clone)]
-pub(crate) struct Reopen(Arc<dyn Fn() -> Opening + Send + Sync>);
+pub(crate) struct Reopen {
+    open: Arc<dyn Fn() -> Opening + Send + Sync>,
+    /// The lost one was, for a server that gives several open files one handle.
+    shares_handles: Arc<AtomicBool>,
+}
 
 type Opening = Pin<Box<dyn Future<Output = Result<Sftp, Failure>> + Send>>;
 
 impl Reopen {
     pub(crate) async fn open(&self) -> Result<Sftp, Error> {
-        let opened = (self.0)().await;
-        opened.map_err(|failure| Error::local("opening another SFTP session", std::io::Error::other(failure)))
+        let sftp = (self.open)().await.map_err(|failure| {
+            Error::local("opening another SFTP session", std::io::Error::other(failure))
+        })?;
+        if self.shares_handles.load(Ordering::Relaxed) {
+            sftp.link.with_client(Client::open_one_at_a_time);
+        }
+        Ok(sftp)
     }
 
     /// Returns the reason of that failure, if this error has one.
@@ -108,7 +118,10 @@ impl Sftp {
         Opening: Future<Output = Result<Self, Failure>> + Send + 'static,
     {
         Self {
-            reopen: Some(Reopen(Arc::new(move || Box::pin(open())))),
+            reopen: Some(Reopen {
+                open: Arc::new(move || Box::pin(open())),
+                shares_handles: self.link.known.shares_handles.clone(),
+            }),
             ..self
         }
     }

@@ -270,6 +270,12 @@ impl Client {
         self.found_max_handles
     }
 
+    /// Opens one file at a time from now on, as with [`Config::max_handles`] of 1.
+    pub fn open_one_at_a_time(&mut self) {
+        self.config.max_handles = Some(1);
+        self.limits = self.config.bound(self.limits);
+    }
+
     /// Returns the number of files that can be opened without waiting in the client.
     pub fn free_handles(&self) -> usize {
         self.limits

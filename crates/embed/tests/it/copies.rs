@@ -1,14 +1,20 @@
 //! Copies, over an engine of this process and over the daemon.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use trunkline::sftp::Sftp;
 use trunkline::transfer::{CopyOptions, Location, Progress};
-use trunkline_testkit::{Sshd, noise};
+use trunkline_testkit::{SftpFaults, Sshd, noise};
 
 use super::each_way;
+
+fn there(sftp: &Sftp, path: &Path) -> Location {
+    let path = Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes());
+    Location::Session(sftp.clone(), path)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_in_the_middle_of_a_copy_is_survived() {
@@ -20,16 +26,9 @@ async fn a_connection_that_is_lost_in_the_middle_of_a_copy_is_survived() {
         for upload in [true, false] {
             let target = place.path().join(format!("upload-{upload}"));
             let sftp = way.sftp().await.unwrap();
-            let there = |path: &PathBuf| {
-                let path = Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes());
-                match way.host() {
-                    Some(host) => Location::Host(host.clone(), path),
-                    None => Location::Session(sftp.clone(), path),
-                }
-            };
             let (from, to) = match upload {
-                true => (Location::Local(source.clone()), there(&target)),
-                false => (there(&source), Location::Local(target.clone())),
+                true => (Location::Local(source.clone()), there(&sftp, &target)),
+                false => (there(&sftp, &source), Location::Local(target.clone())),
             };
             let (progress, mut options) = (Arc::new(Progress::default()), CopyOptions::default());
             // Slow enough to be met in its middle.
@@ -47,6 +46,32 @@ async fn a_connection_that_is_lost_in_the_middle_of_a_copy_is_survived() {
             let (copied, ()) = ended.expect("the copy ends");
             assert_eq!(copied.unwrap().failed, 0);
             assert!(std::fs::read(&source).unwrap() == std::fs::read(&target).unwrap());
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_over_a_session_that_shares_handles_continues_in_another_one() {
+    let server = SftpFaults::start(&["share:9"]).unwrap();
+    each_way(server.sshd(), &[], async |way| {
+        let place = tempfile::tempdir().unwrap();
+        let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+        std::fs::create_dir(&source).unwrap();
+        for number in 0..60 {
+            std::fs::write(source.join(number.to_string()), noise(1000, number)).unwrap();
+        }
+        let sftp = way.sftp().await.unwrap();
+        let (progress, mut options) = (Arc::new(Progress::default()), CopyOptions::default());
+        options.recursive = true;
+        let sources = [Location::Local(source.clone())];
+        let copied = way
+            .copy(&sources, &there(&sftp, &target), &options, &progress)
+            .await;
+        assert_eq!(copied.unwrap().failed, 0);
+        for number in 0..60 {
+            let read = |directory: &Path| std::fs::read(directory.join(number.to_string())).unwrap();
+            assert!(read(&source) == read(&target), "{number}");
         }
     })
     .await;

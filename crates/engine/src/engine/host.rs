@@ -362,6 +362,7 @@ impl Host {
         let order = order.into_iter().find(|(lesson, _)| lessons.has(*lesson));
         Known {
             symlink_link_first: Arc::new(OnceCell::new_with(order.map(|(_, first)| first))),
+            shares_handles: Arc::default(),
             learner: Some(self.pool().learner().clone()),
             silence: Some(self.pool().sftp_silence()),
             names: self.pool().names().clone(),

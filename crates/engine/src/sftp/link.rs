@@ -41,6 +41,8 @@ pub(crate) struct Link {
 pub(crate) struct Known {
     /// Whether its SYMLINK takes the link's path first.
     pub(crate) symlink_link_first: Arc<tokio::sync::OnceCell<bool>>,
+    /// It gave several open files one handle.
+    pub(crate) shares_handles: Arc<AtomicBool>,
     /// Host memory, where there is one.
     pub(crate) learner: Option<Learner>,
     /// The time that a server may owe an answer while its connection lives, if that ends at all: the session is dead
@@ -428,6 +430,7 @@ impl Shared {
             self.known.learn(Lesson::MaxOpenFiles, most);
         }
         if result == Err(trunkline_sftp::Error::SharedHandles) {
+            self.known.shares_handles.store(true, Ordering::Relaxed);
             self.known.learn(Lesson::SharedHandles, 1);
         }
         result
