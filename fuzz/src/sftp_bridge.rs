@@ -13,7 +13,7 @@ const ANSWER: usize = 256 * 1024;
 type Step<'a> = (u8, u8, u8, &'a [u8]);
 
 pub(crate) fn fuzz(steps: Vec<Step<'_>>) {
-    let mut bridge = Bridge::new();
+    let mut bridge = Bridge::default();
     let mut pieces = Vec::new();
     let init = Bytes::from_static(&[0, 0, 0, 5, 1, 0, 0, 0, 3]);
     let begun = bridge.handle_client(init).and_then(|()| bridge.begin());

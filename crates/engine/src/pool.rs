@@ -13,6 +13,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use trunkline_proto::ChannelKind;
 use trunkline_request::connection::{ConnectionReport, Handshake};
+use trunkline_sftp::bridge::KnownPaths;
 use trunkline_sftp::transfer::NameBudget;
 
 use crate::config::{ControlPersist, HostConfig, LogIn, LogInTerms, Request, SharingKey, World};
@@ -131,6 +132,8 @@ pub(crate) struct Pool {
     metrics: Arc<Metrics>,
     /// What the names take that servers list, of all hosts.
     names: NameBudget,
+    /// What SFTP sessions that are carried over learn about paths.
+    paths: KnownPaths,
     settings: Settings,
     /// The program has said how many connections it allows, and answers for each.
     is_given: bool,
@@ -264,6 +267,7 @@ impl Pool {
             learner,
             metrics,
             names,
+            paths: KnownPaths::default(),
             settings,
             is_given: connections.is_some(),
             state,
@@ -1225,6 +1229,10 @@ impl Pool {
     /// What the names take that servers list, of all hosts.
     pub(crate) fn names(&self) -> &NameBudget {
         &self.names
+    }
+
+    pub(crate) fn known_paths(&self) -> &KnownPaths {
+        &self.paths
     }
 
     pub(crate) fn sftp_silence(&self) -> Duration {

@@ -37,7 +37,8 @@ use file::File;
 pub use give_up::GiveUp;
 use incoming::{BadLength, Order, Packet, Packets};
 use outbox::Outbox;
-use paths::{Knowledge, Paths};
+use paths::Knowledge;
+pub use paths::KnownPaths;
 use seen::Seen;
 use trunkline_text::Printable;
 
@@ -170,7 +171,7 @@ pub struct Bridge {
     /// The client's open files, by the handles that it was given.
     files: HashMap<Handle, File>,
     next_handle: u32,
-    paths: Paths,
+    paths: KnownPaths,
     /// The client has made links: one file may have several names.
     has_links: bool,
 
@@ -181,13 +182,13 @@ pub struct Bridge {
 
 impl Default for Bridge {
     fn default() -> Self {
-        Self::new()
+        Self::new(KnownPaths::default())
     }
 }
 
 impl Bridge {
-    /// A session of which nothing is known yet, and which has no server.
-    pub fn new() -> Self {
+    /// A session that has no server yet. `paths` is what other sessions of the same account have learnt, and learn.
+    pub fn new(paths: KnownPaths) -> Self {
         Self {
             from_client: Packets::default(),
             from_server: Packets::default(),
@@ -209,7 +210,7 @@ impl Bridge {
             awaited: 0,
             files: HashMap::new(),
             next_handle: 0,
-            paths: Paths::default(),
+            paths,
             has_links: false,
             answered: 0,
             failed: None,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, watch};
 use trunkline_proto::ChannelKind;
+use trunkline_sftp::bridge::KnownPaths;
 use trunkline_sftp::transfer::NameBudget;
 
 use super::{Engine, Inner};
@@ -59,6 +60,11 @@ impl Host {
     /// Returns the budget for the names that its server lists, which its engine's other hosts share.
     pub(crate) fn names(&self) -> NameBudget {
         self.own.names().clone()
+    }
+
+    /// Returns what its SFTP sessions that are carried over learn about paths.
+    pub fn known_paths(&self) -> KnownPaths {
+        self.own.known_paths().clone()
     }
 
     /// The connections that serve it now.

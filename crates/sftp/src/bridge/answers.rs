@@ -208,7 +208,7 @@ impl Bridge {
                     .get(handle)
                     .filter(|file| file.is_written() && !file.has_lost_name);
                 if let Some(file) = written {
-                    self.paths.learn(&file.path, file.knowledge());
+                    self.paths.lock().learn(&file.path, file.knowledge());
                 }
             }
             Order::Known(Request::Lstat { path } | Request::Stat { path }) => {
@@ -216,9 +216,9 @@ impl Bridge {
                     .status()
                     .is_some_and(|status| status.code == StatusCode::NO_SUCH_FILE);
                 if let Some(attributes) = answer.attributes() {
-                    self.paths.learn(path, Knowledge::of(&attributes));
+                    self.paths.lock().learn(path, Knowledge::of(&attributes));
                 } else if is_missing {
-                    self.paths.learn(path, Knowledge::Missing);
+                    self.paths.lock().learn(path, Knowledge::Missing);
                 }
             }
             Order::Known(request) if is_ok && paths::effect(request).0 == Effect::Moves => {
@@ -236,20 +236,22 @@ impl Bridge {
             modified: None,
         };
         for changed in paths::effect(request).1.into_iter().flatten() {
-            self.paths.forget(changed);
+            self.paths.lock().forget(changed);
         }
         self.take_name(request);
         match request {
-            Request::Remove { path } | Request::Rmdir { path } => self.paths.learn(path, Knowledge::Missing),
+            Request::Remove { path } | Request::Rmdir { path } => {
+                self.paths.lock().learn(path, Knowledge::Missing)
+            }
             Request::Mkdir { path, .. }
             | Request::Symlink { link: path, .. }
             | Request::Hardlink { to: path, .. } => {
-                self.paths.learn(path, NEW);
+                self.paths.lock().learn(path, NEW);
             }
             Request::Rename { from, to } | Request::PosixRename { from, to } => {
-                self.paths.learn(from, Knowledge::Missing);
+                self.paths.lock().learn(from, Knowledge::Missing);
                 let known = before[0].map(|(knowledge, _)| knowledge);
-                self.paths.learn(
+                self.paths.lock().learn(
                     to,
                     known.filter(|known| *known != Knowledge::Missing).unwrap_or(NEW),
                 );

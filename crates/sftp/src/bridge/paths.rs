@@ -1,6 +1,7 @@
 //! The server's statements about paths, and the requests that concern the same name.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -43,15 +44,26 @@ impl Knowledge {
     }
 }
 
+/// What a server has said lately about the paths of one account: for all of its sessions, since there are clients that write
+/// a file in one and rename it in another.
+#[derive(Debug, Clone, Default)]
+pub struct KnownPaths(Arc<Mutex<Paths>>);
+
+impl KnownPaths {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Paths> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The paths of which something was said lately.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Paths {
     known: HashMap<Bytes, (Knowledge, u64)>,
     now: u64,
 }
 
 /// The most paths that are remembered, and the longest.
-const MOST: usize = 512;
+const MOST: usize = 1024;
 const LONGEST: usize = 4096;
 /// An exclusive OPEN believes an answer of no more than so many answers ago.
 pub(super) const RECENT: u64 = 64;

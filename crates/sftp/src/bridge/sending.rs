@@ -225,9 +225,9 @@ impl Bridge {
                         let open = open
                             .filter(|file| !file.has_lost_name)
                             .map(|file| (file.knowledge(), 0));
-                        entry.before[i] = open.or_else(|| self.paths.about(path));
+                        entry.before[i] = open.or_else(|| self.paths.lock().about(path));
                     }
-                    self.paths.forget(path);
+                    self.paths.lock().forget(path);
                     for file in self
                         .files
                         .values_mut()

@@ -6,7 +6,7 @@ mod server;
 use std::collections::{HashMap, VecDeque};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use trunkline_sftp::bridge::{Bridge, GiveUp, MOST_HELD};
+use trunkline_sftp::bridge::{Bridge, GiveUp, KnownPaths, MOST_HELD};
 
 use crate::model::Random;
 use server::{Disk, Manner, Session, packet, status_code, string};
@@ -305,7 +305,7 @@ impl World {
             later: false,
         };
         Self {
-            bridge: Bridge::new(),
+            bridge: Bridge::default(),
             client: Client::new(seed.wrapping_mul(2).wrapping_add(1)),
             disk: Disk::furnished(),
             session: Session::new(manner),
@@ -490,4 +490,101 @@ fn nothing_is_done_twice_lost_or_invented_wherever_the_connection_is_cut() {
         given_up * 4 < histories,
         "{given_up} of {histories} sessions were given up"
     );
+}
+
+/// One of several sessions of a client, over the same disk.
+struct Sibling {
+    bridge: Bridge,
+    session: Session,
+}
+
+impl Sibling {
+    fn new(paths: &KnownPaths) -> Self {
+        let mut new = Self {
+            bridge: Bridge::new(paths.clone()),
+            session: Session::new(Manner::default()),
+        };
+        new.bridge.begin().unwrap();
+        new.bridge.handle_client(packet_init()).unwrap();
+        new
+    }
+
+    /// Moves everything, and returns what the client is told. With `loses`, the answers are lost.
+    fn pump(&mut self, disk: &mut Disk, loses: bool) -> Vec<u8> {
+        loop {
+            let mut pieces = Vec::new();
+            self.bridge.poll_server(&mut pieces);
+            let mut asked = pieces.concat();
+            if asked.is_empty() {
+                break;
+            }
+            while !asked.is_empty() {
+                let length = u32::from_be_bytes(asked[..4].try_into().unwrap()) as usize;
+                let message: Vec<u8> = asked.drain(..4 + length).skip(4).collect();
+                let answer = self.session.message(disk, &message);
+                if !loses {
+                    self.bridge.handle_server(answer.into()).unwrap();
+                }
+            }
+        }
+        let mut told = Vec::new();
+        self.bridge.poll_client(&mut told);
+        told.concat()
+    }
+
+    /// Asks, and returns the answer's type and content.
+    fn ask(&mut self, disk: &mut Disk, kind: u8, body: &[u8], loses: bool) -> (u8, Vec<u8>) {
+        self.bridge.handle_client(packet(kind, 7, body).into()).unwrap();
+        let mut told = self.pump(disk, loses);
+        if loses {
+            assert!(told.is_empty(), "the answer is lost");
+            self.bridge.lose();
+            self.session = Session::new(Manner {
+                later: true,
+                ..Manner::default()
+            });
+            self.bridge.begin().unwrap();
+            told = self.pump(disk, false);
+        }
+        (told[4], told[9..].to_vec())
+    }
+}
+
+/// rclone takes any of its sessions for each of its requests.
+#[test]
+fn a_change_of_what_another_session_has_made_is_not_in_doubt() {
+    let mut disk = Disk::furnished();
+    let paths = KnownPaths::default();
+    let (mut writes, mut changes) = (Sibling::new(&paths), Sibling::new(&paths));
+    writes.pump(&mut disk, false);
+    changes.pump(&mut disk, false);
+    let path = string(b"made");
+    let (kind, body) = writes.ask(
+        &mut disk,
+        3,
+        &[&path[..], &[0, 0, 0, 0x1a, 0, 0, 0, 0]].concat(),
+        false,
+    );
+    assert_eq!(kind, 102);
+    let handle = string(&body[4..]);
+    writes.ask(
+        &mut disk,
+        6,
+        &[&handle[..], &[0; 8], &string(b"text")].concat(),
+        false,
+    );
+    writes.ask(&mut disk, 4, &handle, false);
+    let body = [
+        string(b"posix-rename@openssh.com"),
+        path.clone(),
+        string(b"moved"),
+    ]
+    .concat();
+    let (kind, body) = changes.ask(&mut disk, 200, &body, true);
+    assert_eq!(status_code(kind, &body), Some(0), "{}", body.escape_ascii());
+    assert_eq!(disk.made("posix-rename made moved"), 1);
+    // The first one knows the new name.
+    let (kind, body) = writes.ask(&mut disk, 13, &string(b"moved"), true);
+    assert_eq!(status_code(kind, &body), Some(0), "{}", body.escape_ascii());
+    assert_eq!(disk.made("remove moved"), 1);
 }

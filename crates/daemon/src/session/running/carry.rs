@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use trunkline::sftp::bridge::{Bridge, GiveUp};
+use trunkline::sftp::bridge::{Bridge, GiveUp, KnownPaths};
 use trunkline::{
     ChannelReader, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host, SessionControl,
     SessionParts,
@@ -68,6 +68,8 @@ pub(crate) struct Resumption {
     command: Command,
     /// For how long that is tried.
     patience: Duration,
+    /// What is known of the files on the server.
+    paths: KnownPaths,
     /// A command that still runs on the server is left to itself when its session is closed.
     leaves_running: bool,
 }
@@ -92,10 +94,10 @@ struct State {
 }
 
 impl Shared {
-    fn new() -> Self {
+    fn new(paths: KnownPaths) -> Self {
         Self {
             bridge: Mutex::new(State {
-                bridge: Bridge::new(),
+                bridge: Bridge::new(paths),
                 has_client_ended: false,
                 is_unread: false,
                 is_over: false,
@@ -149,6 +151,7 @@ impl Resumption {
         Some(Self {
             command: command.clone(),
             patience,
+            paths: host.known_paths(),
             leaves_running,
         })
     }
@@ -162,7 +165,7 @@ impl Resumption {
         inputs: impl Inputs,
     ) -> Result<ExitStatus, Error> {
         let name = running.name();
-        let shared = Shared::new();
+        let shared = Shared::new(self.paths.clone());
         let session = Sessions {
             shared: &shared,
             running,
