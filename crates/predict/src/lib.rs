@@ -207,7 +207,7 @@ impl Predictor {
         let late = self
             .sent
             .front()
-            .filter(|_| self.drawn.as_ref().is_some_and(|drawn| !is_underlined(drawn)))
+            .filter(|_| self.drawn.as_ref().is_some_and(|drawn| !drawn.is_late))
             .map(|first| first.at + self.late());
         [self.judged_at, self.found_at, waits, late]
             .into_iter()
@@ -299,7 +299,9 @@ impl Predictor {
             self.found_at = Some(now + PAUSE);
             return;
         };
-        let has_moved = effects.scrolled && (end.is_some() || !line.stands(truth));
+        let keys = end.unwrap_or(self.sent.len());
+        let in_flight = self.sent.iter().take(keys).map(|sent| sent.key);
+        let has_moved = effects.scrolled && (end.is_some() || !line.is_there(in_flight, truth));
         if effects.cleared || has_moved {
             self.pass(end, now);
             return;
@@ -308,7 +310,6 @@ impl Predictor {
         let mut typed = line.confirmed.clone();
         let mut found = line.shows(&typed, truth).then(|| (0, typed.clone()));
         let soonest = self.round_trip.soonest();
-        let keys = end.unwrap_or(self.sent.len());
         for (at, sent) in self.sent.iter().take(keys).enumerate() {
             typed.apply(sent.key);
             let is_plausible = now.saturating_duration_since(sent.at) >= soonest;
@@ -317,7 +318,7 @@ impl Predictor {
             }
         }
         if let Some((count, typed)) = found {
-            line.confirm(typed);
+            line.confirm(typed, count == keys, truth);
             (self.judged_at, self.disagrees_since) = (None, None);
             // What was taken away again may have been anything, such as a secret's star.
             let since = self
@@ -414,7 +415,7 @@ impl Predictor {
         }
         let is_late = now.saturating_duration_since(first.at) >= self.late();
         let mut cells: Vec<(usize, char, truth::Style)> = Vec::new();
-        for (column, character) in line.differences(truth) {
+        for (column, character, known) in line.differences(truth) {
             // A row that the program is drawing anew.
             if !truth.can_restore(row, column) {
                 return None;
@@ -424,28 +425,27 @@ impl Predictor {
                 .last()
                 .filter(|left| left.0 + 1 == column)
                 .map(|left| left.2);
-            let mut style = match left {
-                Some(style) => style,
-                None if character == ' ' => truth.pen(),
-                None if column > line.start => truth.style(row, column - 1),
-                None => truth.pen(),
+            let mut style = match (known, left) {
+                (Some(style), _) | (None, Some(style)) => style,
+                _ if character == ' ' => truth.pen(),
+                _ if column > line.start => truth.style(row, column - 1),
+                _ => truth.pen(),
             };
-            if is_late {
+            if is_late && known.is_none() {
                 style.flags.insert(LATE);
             }
             cells.push((column, character, style));
         }
         let cursor = line.start + line.expected.cursor;
-        (!cells.is_empty() || cursor != column).then_some(Overlay { cells, cursor })
+        (!cells.is_empty() || cursor != column).then_some(Overlay {
+            cells,
+            cursor,
+            is_late,
+        })
     }
 }
 
 const LATE: alacritty_terminal::term::cell::Flags = alacritty_terminal::term::cell::Flags::UNDERLINE;
-
-/// Returns whether there is nothing more to underline.
-fn is_underlined(drawn: &Overlay) -> bool {
-    drawn.cells.iter().all(|cell| cell.2.flags.contains(LATE))
-}
 
 /// A key that goes into `line`, or [`Key::Other`] where it cannot be guessed what it does; without a line that is seen later.
 fn expect_key(line: Option<&mut TypedLine>, key: Key, truth: &Truth, at: Instant) -> Sent {
@@ -538,8 +538,11 @@ impl RoundTrip {
 
     /// No echo comes sooner.
     fn soonest(&self) -> Duration {
-        // To a proxy it is shorter.
-        self.shortest / 2
+        match self.is_measured {
+            true => self.shortest * 3 / 4,
+            // To a proxy it is shorter.
+            false => self.shortest / 2,
+        }
     }
 
     /// Returns the age at which a key without an answer counts as unanswered.

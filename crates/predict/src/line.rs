@@ -1,7 +1,7 @@
 //! The line that is typed in: what it holds for certain, and what it will hold once all keys in flight are answered.
 
 use crate::keys::Key;
-use crate::truth::Truth;
+use crate::truth::{Glyph, Style, Truth};
 
 /// The typed text of a line, and the cursor's place in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,6 +44,65 @@ pub(crate) struct TypedLine {
     pub(crate) expected: Typed,
     /// The most characters it has had since it was all confirmed.
     longest: usize,
+    behind: Behind,
+}
+
+/// The cells right of the typed characters, as they were when output last confirmed something.
+#[derive(Debug, Default)]
+struct Behind {
+    glyphs: Vec<Glyph>,
+    /// How many of them move with the typed characters: none until an echo has shown it, since a suggestion stays where
+    /// it is and is overwritten.
+    moving: usize,
+    /// The blank cells between these and whatever stays in its place, such as a right prompt.
+    room: usize,
+}
+
+impl Behind {
+    fn at(truth: &Truth, row: usize, column: usize) -> Self {
+        Self {
+            glyphs: truth.glyphs_from(row, column),
+            ..Self::default()
+        }
+    }
+
+    /// The same after an echo that has made the typed text `by` characters longer.
+    fn after(&self, by: isize, truth: &Truth, row: usize, column: usize) -> Self {
+        let mut new = Self::at(truth, row, column);
+        let is_kept = |(old, new): &(&Glyph, &Glyph)| old.0 == new.0;
+        let kept = self.glyphs.iter().zip(&new.glyphs).take_while(is_kept).count();
+        let extent = |glyphs: &[Glyph]| {
+            glyphs
+                .iter()
+                .rposition(|glyph| glyph.0 != ' ')
+                .map_or(0, |at| at + 1)
+        };
+        let moved = extent(&self.glyphs[..kept]);
+        let stayed = match usize::try_from(by) {
+            Ok(longer) => self
+                .glyphs
+                .iter()
+                .skip(longer)
+                .zip(&new.glyphs)
+                .all(|pair| is_kept(&pair)),
+            Err(_) => self
+                .glyphs
+                .iter()
+                .zip(new.glyphs.iter().skip(by.unsigned_abs()))
+                .all(|pair| is_kept(&pair)),
+        };
+        new.moving = match by {
+            0 if moved < self.moving => 0,
+            0 => self.moving,
+            _ if stayed => 0,
+            _ => moved,
+        };
+        new.room = new.glyphs[new.moving..]
+            .iter()
+            .take_while(|glyph| glyph.0 == ' ')
+            .count();
+        new
+    }
 }
 
 impl TypedLine {
@@ -57,6 +116,7 @@ impl TypedLine {
             confirmed: Typed::default(),
             expected: Typed::default(),
             longest: 0,
+            behind: Behind::at(truth, row, start),
         }
     }
 
@@ -64,6 +124,25 @@ impl TypedLine {
     pub(crate) fn stands(&self, truth: &Truth) -> bool {
         let before = (0..self.start).map(|column| truth.character(self.row, column));
         truth.cursor().0 == self.row && before.eq(self.before.iter().copied())
+    }
+
+    /// Returns whether the cursor's row begins with what it shows in any case, until `keys` are all answered.
+    pub(crate) fn is_there(&self, keys: impl Iterator<Item = Key>, truth: &Truth) -> bool {
+        let mut typed = self.confirmed.clone();
+        let mut sure = typed.characters.clone();
+        for key in keys {
+            typed.apply(key);
+            let same = sure
+                .iter()
+                .zip(&typed.characters)
+                .take_while(|(a, b)| a == b)
+                .count();
+            sure.truncate(same);
+        }
+        let shown = (self.start..).map(|column| truth.character(self.row, column));
+        self.stands(truth)
+            && self.start + sure.len() > 0
+            && shown.zip(&sure).all(|(shown, &sure)| shown == sure)
     }
 
     /// Returns whether the screen shows it so.
@@ -80,11 +159,7 @@ impl TypedLine {
         if !next.apply(key) {
             return None;
         }
-        // In the last column programs differ: they wrap, scroll sideways, or mark the line as continued.
-        let limit = truth
-            .columns()
-            .saturating_sub(1 + truth.doubtful_columns(self.row));
-        let is_within = self.start + next.characters.len() <= limit;
+        let is_within = self.start + next.characters.len() <= self.limit(truth);
         let last = next.characters.len().max(self.expected.characters.len());
         let columns = self.start + self.expected.cursor.min(next.cursor)..self.start + last;
         if !is_within || !columns.clone().all(|column| truth.can_restore(self.row, column)) {
@@ -107,22 +182,53 @@ impl TypedLine {
         }
     }
 
-    /// Output has confirmed this much.
-    pub(crate) fn confirm(&mut self, typed: Typed) {
-        if typed == self.expected {
+    /// Output has confirmed this much; whether that is all.
+    pub(crate) fn confirm(&mut self, typed: Typed, is_all: bool, truth: &Truth) {
+        if is_all {
             self.longest = typed.characters.len();
         }
+        let (was, is) = (self.confirmed.characters.len(), typed.characters.len());
+        let by = is.cast_signed() - was.cast_signed();
+        self.behind = self.behind.after(by, truth, self.row, self.start + is);
         self.confirmed = typed;
     }
 
-    /// The cells that differ from what the screen shows, as columns and characters.
-    pub(crate) fn differences(&self, truth: &Truth) -> Vec<(usize, char)> {
-        // Where characters were taken away nothing is known, but that they go.
-        let taken = self.longest.saturating_sub(self.expected.characters.len());
-        let characters = self.expected.characters.iter().copied();
-        (self.start..)
-            .zip(characters.chain(std::iter::repeat_n(' ', taken)))
-            .filter(|&(column, character)| truth.character(self.row, column) != character)
+    /// The cells that differ from what the screen shows, as columns, characters, and the styles of those that are known.
+    pub(crate) fn differences(&self, truth: &Truth) -> Vec<(usize, char, Option<Style>)> {
+        let typed = self
+            .expected
+            .characters
+            .iter()
+            .map(|&character| (character, None));
+        let moving = self.behind.glyphs.iter().take(self.behind.moving);
+        let moving = moving.map(|&(character, style)| (character, Some(style)));
+        // Where characters were taken away nothing is known, but that they go; in a full row others come.
+        let had = match self.behind.moving {
+            0 => self.longest,
+            _ if self.behind.room == 0 => 0,
+            _ => self.confirmed.characters.len(),
+        };
+        let taken = had.saturating_sub(self.expected.characters.len());
+        let end = match self.behind.moving {
+            0 => truth.columns(),
+            moving => (self.start + self.confirmed.characters.len() + moving + self.behind.room)
+                .min(self.limit(truth)),
+        };
+        (self.start..end)
+            .zip(typed.chain(moving).chain(std::iter::repeat_n((' ', None), taken)))
+            .filter(|&(column, (character, style))| {
+                truth.character(self.row, column) != character
+                    || style.is_some_and(|style| truth.style(self.row, column) != style)
+            })
+            .map(|(column, (character, style))| (column, character, style))
             .collect()
+    }
+
+    /// The column from which on nothing is drawn: in the last one programs differ: they wrap, scroll sideways, or mark the
+    /// line as continued.
+    fn limit(&self, truth: &Truth) -> usize {
+        truth
+            .columns()
+            .saturating_sub(1 + truth.doubtful_columns(self.row))
     }
 }

@@ -14,6 +14,8 @@ pub(crate) struct Overlay {
     pub(crate) cells: Vec<(usize, char, Style)>,
     /// The cursor's column.
     pub(crate) cursor: usize,
+    /// Its typed characters are underlined.
+    pub(crate) is_late: bool,
 }
 
 impl Overlay {

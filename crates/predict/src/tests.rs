@@ -125,6 +125,104 @@ fn a_wrong_guess_stands_until_output_has_paused() {
     assert_eq!(session.type_and_echo("c"), "");
 }
 
+/// A terminal that shows one row, as the predictor's bytes draw in it.
+fn row_after(parts: &[&str]) -> String {
+    let mut truth = Truth::new(SIZE);
+    for part in parts {
+        truth.feed(part.as_bytes());
+    }
+    let (row, _) = truth.cursor();
+    let shown: String = (0..SIZE.columns)
+        .map(|column| truth.character(row, column))
+        .collect();
+    shown.trim_end().to_owned()
+}
+
+#[test]
+fn what_was_taken_away_again_does_not_come_back_with_its_echo() {
+    let mut session = Session::new(Mode::Adaptive, 200, 200);
+    session.output("$ ");
+    session.type_and_echo("a");
+    let mut shown = vec!["$ a".to_owned()];
+    for key in ["b", "c", "\x7f"] {
+        shown.push(session.type_keys(key));
+        session.passes(60);
+    }
+    session.passes(20);
+    for echo in ["b", "c", "\x08\x1b[K"] {
+        let (before, after) = session.output(echo);
+        shown.extend([before, echo.into(), after]);
+        let parts: Vec<_> = shown.iter().map(String::as_str).collect();
+        assert_eq!(row_after(&parts), "$ ab", "after the echo {echo:?}");
+        shown.push(session.passes(20));
+    }
+}
+
+#[test]
+fn letters_inserted_before_text_move_it_once_an_echo_has_shown_that_they_do() {
+    let mut session = Session::new(Mode::Adaptive, 200, 200);
+    session.output("$ the end\x1b[7D");
+    let mut shown = vec!["$ the end\x1b[7D".to_owned()];
+    session.type_keys("a");
+    session.now += session.trip;
+    session.output("\x1b[1@a");
+    shown.push("\x1b[1@a".into());
+    let mut rows = Vec::new();
+    for key in ["t", " ", "x", "\x7f"] {
+        shown.push(session.type_keys(key));
+        let parts: Vec<_> = shown.iter().map(String::as_str).collect();
+        rows.push(row_after(&parts));
+        session.passes(20);
+    }
+    assert_eq!(
+        rows,
+        ["$ atthe end", "$ at the end", "$ at xthe end", "$ at the end"]
+    );
+}
+
+#[test]
+fn letters_typed_over_a_suggestion_leave_it_in_its_place() {
+    let mut session = Session::new(Mode::Adaptive, 200, 200);
+    let suggests = "$ l\x1b[90ms -la src\x1b[39m\x1b[9D";
+    session.output("$ ");
+    session.type_keys("l");
+    session.now += session.trip;
+    session.output("l\x1b[90ms -la src\x1b[39m\x1b[9D");
+    session.type_keys("s");
+    session.now += session.trip;
+    session.output("s\x1b[90m -la src\x1b[39m\x1b[8D");
+    let shown = session.type_keys(" -");
+    assert_eq!(row_after(&[suggests, "s", &shown]), "$ ls -la src");
+}
+
+/// Of a right prompt, and of what a program shows beside the line.
+#[test]
+fn what_stands_beside_the_text_is_not_moved_nor_covered() {
+    let mut session = Session::new(Mode::Adaptive, 200, 200);
+    let start = "$ end   ~\x1b[7D";
+    session.output(start);
+    session.type_keys("a");
+    session.now += session.trip;
+    session.output("\x1b[Kaend\x1b[3D\x1b[s\x1b[3C  ~\x1b[6D");
+    let all = ["$ aend  ~\x1b[6D".to_owned(), session.type_keys("bcd")];
+    let parts: Vec<_> = all.iter().map(String::as_str).collect();
+    assert_eq!(row_after(&parts), "$ abcden~");
+}
+
+/// What the kernel echoes begins at the row's edge: no prompt tells it from another row.
+#[test]
+fn a_line_without_a_prompt_is_not_taken_for_the_row_that_comes_in_its_place() {
+    let mut session = Session::new(Mode::Adaptive, 200, 200);
+    session.output("working\r\n");
+    for key in ["e", "c", "h", "o"] {
+        session.type_and_echo(key);
+    }
+    assert_eq!(session.type_keys("x"), "x");
+    session.passes(100);
+    let (_, after) = session.output(" failed\r\nme@far:~$ echo");
+    assert_eq!(after, "");
+}
+
 #[test]
 fn a_near_host_is_left_alone_until_it_is_far() {
     let mut session = Session::new(Mode::Adaptive, 1, 1);

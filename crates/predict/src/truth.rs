@@ -40,6 +40,9 @@ pub(crate) struct Style {
     pub(crate) flags: Flags,
 }
 
+/// A character, and its style.
+pub(crate) type Glyph = (char, Style);
+
 impl Style {
     pub(crate) const PLAIN: Self = Self {
         fg: Color::Named(NamedColor::Foreground),
@@ -543,6 +546,14 @@ impl Truth {
             cell.extra.is_none() && (cell.flags & extra).is_empty() && cell.c != UNKNOWN && cell.c != '\t'
         };
         !self.is_exotic && self.cell(row, column).is_some_and(is_plain)
+    }
+
+    /// The cells of a row from a column on, up to the first that could not be drawn again.
+    pub(crate) fn glyphs_from(&self, row: usize, column: usize) -> Vec<Glyph> {
+        let plain = (column..self.size.columns).take_while(|&at| self.can_restore(row, at));
+        plain
+            .map(|at| (self.character(row, at), self.style(row, at)))
+            .collect()
     }
 
     /// Returns whether nothing stands in a row from a column on, in no colour either.

@@ -142,6 +142,7 @@ impl Program for Shell {
                 self.cursor += 1;
                 "\x1b[C".into()
             }
+            "\x01" => Self::back(std::mem::take(&mut self.cursor)),
             "\x15" => {
                 self.line.clear();
                 let back = std::mem::take(&mut self.cursor);
@@ -348,7 +349,7 @@ impl Program for Progress {
             "\r" => "\r\n".into(),
             "\x7f" => "\x08 \x08".into(),
             "\x1b" | "\x1b[C" | "\x1b[D" => key.replace('\x1b', "^["),
-            "\x15" => String::new(),
+            "\x01" | "\x15" => String::new(),
             other => other.into(),
         })
     }
@@ -371,7 +372,7 @@ impl Program for Wide {
         Some(match key {
             "\r" => "\r\n漢> ".into(),
             "\x7f" => "\x08 \x08".into(),
-            "\x1b[C" | "\x1b[D" | "\x1b" | "\x15" => String::new(),
+            "\x1b[C" | "\x1b[D" | "\x1b" | "\x01" | "\x15" => String::new(),
             other => other.into(),
         })
     }
@@ -401,7 +402,7 @@ fn key() -> impl Strategy<Value = &'static str> {
         4 => Just("\x7f"),
         3 => prop::sample::select(vec!["\x1b[D", "\x1b[C"]),
         2 => Just("\r"),
-        1 => prop::sample::select(vec!["\x1b", "\x15", "/", "漢", "e\u{301}"]),
+        1 => prop::sample::select(vec!["\x1b", "\x01", "\x15", "/", "漢", "e\u{301}"]),
     ]
 }
 
