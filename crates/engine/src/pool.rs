@@ -132,7 +132,7 @@ pub(crate) struct Pool {
     metrics: Arc<Metrics>,
     /// What the names take that servers list, of all hosts.
     names: NameBudget,
-    /// What SFTP sessions that are carried over learn about paths.
+    /// The knowledge of the server's paths that carried SFTP sessions share.
     paths: KnownPaths,
     settings: Settings,
     /// The program has said how many connections it allows, and answers for each.

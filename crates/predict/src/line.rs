@@ -30,6 +30,14 @@ impl Typed {
     }
 }
 
+/// The number of characters at the beginning of both that are the same.
+fn count_same(old: &[Glyph], new: &[Glyph]) -> usize {
+    old.iter()
+        .zip(new)
+        .take_while(|(old, new)| old.0 == new.0)
+        .count()
+}
+
 /// A line on the screen.
 #[derive(Debug)]
 pub(crate) struct TypedLine {
@@ -51,15 +59,15 @@ pub(crate) struct TypedLine {
 #[derive(Debug, Default)]
 struct Behind {
     glyphs: Vec<Glyph>,
-    /// How many of them move with the typed characters: none until an echo has shown it, since a suggestion stays where
-    /// it is and is overwritten.
+    /// The number of those that move with the typed characters: none until an echo has shown it, since a suggestion stays
+    /// in its place and is overwritten.
     moving: usize,
     /// The blank cells between these and whatever stays in its place, such as a right prompt.
     room: usize,
 }
 
 impl Behind {
-    fn at(truth: &Truth, row: usize, column: usize) -> Self {
+    fn read(truth: &Truth, row: usize, column: usize) -> Self {
         Self {
             glyphs: truth.glyphs_from(row, column),
             ..Self::default()
@@ -67,30 +75,16 @@ impl Behind {
     }
 
     /// The same after an echo that has made the typed text `by` characters longer.
-    fn after(&self, by: isize, truth: &Truth, row: usize, column: usize) -> Self {
-        let mut new = Self::at(truth, row, column);
-        let is_kept = |(old, new): &(&Glyph, &Glyph)| old.0 == new.0;
-        let kept = self.glyphs.iter().zip(&new.glyphs).take_while(is_kept).count();
-        let extent = |glyphs: &[Glyph]| {
-            glyphs
-                .iter()
-                .rposition(|glyph| glyph.0 != ' ')
-                .map_or(0, |at| at + 1)
-        };
-        let moved = extent(&self.glyphs[..kept]);
-        let stayed = match usize::try_from(by) {
-            Ok(longer) => self
-                .glyphs
-                .iter()
-                .skip(longer)
-                .zip(&new.glyphs)
-                .all(|pair| is_kept(&pair)),
-            Err(_) => self
-                .glyphs
-                .iter()
-                .zip(new.glyphs.iter().skip(by.unsigned_abs()))
-                .all(|pair| is_kept(&pair)),
-        };
+    fn follow(&self, by: isize, truth: &Truth, row: usize, column: usize) -> Self {
+        let mut new = Self::read(truth, row, column);
+        let kept = count_same(&self.glyphs, &new.glyphs);
+        let moved = self.glyphs[..kept]
+            .iter()
+            .rposition(|glyph| glyph.0 != ' ')
+            .map_or(0, |at| at + 1);
+        let (longer, shorter) = (by.max(0).unsigned_abs(), by.min(0).unsigned_abs());
+        let in_place = [self.glyphs.get(longer..), new.glyphs.get(shorter..)].map(Option::unwrap_or_default);
+        let stayed = count_same(in_place[0], in_place[1]) == in_place[0].len().min(in_place[1].len());
         new.moving = match by {
             0 if moved < self.moving => 0,
             0 => self.moving,
@@ -116,7 +110,7 @@ impl TypedLine {
             confirmed: Typed::default(),
             expected: Typed::default(),
             longest: 0,
-            behind: Behind::at(truth, row, start),
+            behind: Behind::read(truth, row, start),
         }
     }
 
@@ -189,7 +183,7 @@ impl TypedLine {
         }
         let (was, is) = (self.confirmed.characters.len(), typed.characters.len());
         let by = is.cast_signed() - was.cast_signed();
-        self.behind = self.behind.after(by, truth, self.row, self.start + is);
+        self.behind = self.behind.follow(by, truth, self.row, self.start + is);
         self.confirmed = typed;
     }
 

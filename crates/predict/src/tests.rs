@@ -209,7 +209,7 @@ fn what_stands_beside_the_text_is_not_moved_nor_covered() {
     assert_eq!(row_after(&parts), "$ abcden~");
 }
 
-/// What the kernel echoes begins at the row's edge: no prompt tells it from another row.
+/// A line that the kernel echoes begins at the row's edge: no prompt tells it from another row.
 #[test]
 fn a_line_without_a_prompt_is_not_taken_for_the_row_that_comes_in_its_place() {
     let mut session = Session::new(Mode::Adaptive, 200, 200);

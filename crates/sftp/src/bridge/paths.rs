@@ -44,8 +44,8 @@ impl Knowledge {
     }
 }
 
-/// What a server has said lately about the paths of one account: for all of its sessions, since there are clients that write
-/// a file in one and rename it in another.
+/// The latest statements of a server about paths, shared by all sessions of one account: some clients write a file in one
+/// session and rename it in another.
 #[derive(Debug, Clone, Default)]
 pub struct KnownPaths(Arc<Mutex<Paths>>);
 

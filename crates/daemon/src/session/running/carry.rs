@@ -68,7 +68,7 @@ pub(crate) struct Resumption {
     command: Command,
     /// For how long that is tried.
     patience: Duration,
-    /// What is known of the files on the server.
+    /// The knowledge of the server's paths, which other sessions share.
     paths: KnownPaths,
     /// A command that still runs on the server is left to itself when its session is closed.
     leaves_running: bool,
