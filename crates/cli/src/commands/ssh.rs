@@ -444,8 +444,8 @@ impl Talk<'_> {
         let mut typed_tx = Some(typed_tx);
         let mut escapes: Option<EscapeFilter> = None;
         loop {
+            // In turn: much output on a slow terminal must not hold up Ctrl-C, nor much that is pasted its echo.
             tokio::select! {
-                biased;
                 reply = self.daemon.next() => {
                     if let Ok(Reply::Begun { tty, escapes: configured, hostname, predict, .. }) = &reply {
                         if let Some(launcher) = self.launcher.take() {

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -31,6 +32,7 @@ const END: &[u8] = b"\x1b_end\x1b\\";
 struct Screen {
     text: Mutex<Vec<u8>>,
     grown: Condvar,
+    is_slow: AtomicBool,
 }
 
 impl Terminal {
@@ -67,6 +69,9 @@ impl Terminal {
             while let Ok(n @ 1..) = output.read(&mut bytes) {
                 lock(&shown.text).extend_from_slice(&bytes[..n]);
                 shown.grown.notify_all();
+                if shown.is_slow.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(4));
+                }
             }
         });
         Self {
@@ -106,6 +111,11 @@ impl Terminal {
     /// Everything shown so far.
     pub(crate) fn shown(&self) -> String {
         String::from_utf8_lossy(&lock(&self.screen.text)).into_owned()
+    }
+
+    /// From now on it takes about a megabyte a second, as terminals do that draw much.
+    pub(crate) fn becomes_slow(&self) {
+        self.screen.is_slow.store(true, Ordering::Relaxed);
     }
 
     /// Types.

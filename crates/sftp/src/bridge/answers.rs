@@ -241,7 +241,7 @@ impl Bridge {
         self.take_name(request);
         match request {
             Request::Remove { path } | Request::Rmdir { path } => {
-                self.paths.lock().learn(path, Knowledge::Missing)
+                self.paths.lock().learn(path, Knowledge::Missing);
             }
             Request::Mkdir { path, .. }
             | Request::Symlink { link: path, .. }

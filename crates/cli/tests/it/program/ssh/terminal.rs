@@ -54,6 +54,22 @@ fn a_login_shell_has_the_terminal_and_gives_it_back() {
     terminal.expect("Connection to 127.0.0.1 closed.");
 }
 
+/// The output that is under way when it is pressed is shown, and that is bounded by the channel's window.
+#[test]
+fn much_output_on_a_slow_terminal_does_not_hold_up_an_interrupt() {
+    let (server, home) = (server(), Home::new());
+    let mut command = home.ssh(&server);
+    command.args(["-t", server.alias(), "trap 'exit 7' INT; yes"]);
+    let mut terminal = Terminal::start(&command);
+    terminal.becomes_slow();
+    wait_until("all that can be under way is", || terminal.shown().len() > 1 << 20);
+    let before = terminal.shown().len();
+    terminal.send("\x03");
+    assert_eq!(terminal.end().code(), Some(7));
+    let behind = terminal.shown().len() - before;
+    assert!(behind < 8 << 20, "{behind} bytes came after it");
+}
+
 #[test]
 fn a_refused_terminal_ends_it_with_the_words_and_the_status_of_ssh() {
     let server = Sshd::builder().config("PermitTTY no").start().unwrap();
