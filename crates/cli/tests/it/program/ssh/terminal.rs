@@ -62,7 +62,9 @@ fn much_output_on_a_slow_terminal_does_not_hold_up_an_interrupt() {
     command.args(["-t", server.alias(), "trap 'exit 7' INT; yes"]);
     let mut terminal = Terminal::start(&command);
     terminal.becomes_slow();
-    wait_until("all that can be under way is", || terminal.shown().len() > 1 << 20);
+    wait_until("all that can be under way is", || {
+        terminal.shown().len() > 1 << 20
+    });
     let before = terminal.shown().len();
     terminal.send("\x03");
     assert_eq!(terminal.end().code(), Some(7));
