@@ -1,5 +1,7 @@
 //! [`FleetJob`]: a command on hosts that the nodes of a fleet reach.
 
+mod job;
+
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,13 +9,14 @@ use std::time::Duration;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use tokio::sync::oneshot;
-use trunkline_embed::{FleetCancel, FleetHost, FleetLimits, FleetRan};
+use trunkline_fleet_client::{FleetHost, FleetLimits};
 
 use crate::data::{Data, duration};
 use crate::error::Failure;
 use crate::operation::Operation;
 use crate::process::{OfProcess, Process};
 use crate::session::told;
+use job::{Cancel, FleetRan};
 
 /// The time that the fleet's program may take to notice that a job is to end.
 const NOTICE: Duration = Duration::from_secs(5);
@@ -26,9 +29,9 @@ pub(crate) struct FleetJob {
 
 /// Both are guarded for as long as it takes to take something out.
 struct Job {
-    begin: Mutex<Option<(trunkline_embed::FleetJob, Vec<oneshot::Sender<FleetRan>>)>>,
+    begin: Mutex<Option<(job::Job, Vec<oneshot::Sender<FleetRan>>)>>,
     hosts: Mutex<Vec<Option<oneshot::Receiver<FleetRan>>>>,
-    cancel: FleetCancel,
+    cancel: Cancel,
 }
 
 impl Job {
@@ -74,7 +77,7 @@ impl FleetJob {
                 command: command.clone(),
             })
         });
-        let job = trunkline_embed::FleetJob {
+        let job = job::Job {
             program,
             hosts: hosts.collect::<PyResult<_>>()?,
             input: input.unwrap_or_default().into(),
@@ -94,7 +97,7 @@ impl FleetJob {
         let job = Job {
             begin: Mutex::new(Some((job, senders))),
             hosts: Mutex::new(receivers.into_iter().map(Some).collect()),
-            cancel: FleetCancel::default(),
+            cancel: Cancel::default(),
         };
         Ok(Self {
             inner: OfProcess::new((Process::current(py)?, Arc::new(job))),

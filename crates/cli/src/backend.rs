@@ -21,7 +21,7 @@ use crate::ssh_args::SshArgs;
 
 /// The daemon, or a private one.
 #[derive(Debug)]
-pub(crate) struct Backend {
+pub struct Backend {
     no_daemon: bool,
     in_background: bool,
     private: OnceLock<Private>,
@@ -59,7 +59,8 @@ pub(crate) enum Running {
 const STARTED: Option<&Starter> = Some(&Starter::Installed);
 
 impl Backend {
-    pub(crate) fn new(no_daemon: bool) -> Self {
+    /// `no_daemon`: the user wants a daemon of the command's own.
+    pub fn new(no_daemon: bool) -> Self {
         Self {
             no_daemon,
             in_background: false,
@@ -271,7 +272,7 @@ pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow
 }
 
 /// A runtime for a client: one thread is enough to wait with.
-pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("starting the runtime")
 }

@@ -1,4 +1,4 @@
 //! The program's exit status.
 
 /// The exit status for errors of our own, as ssh's.
-pub(crate) const OWN_ERROR: u8 = 255;
+pub const OWN_ERROR: u8 = 255;

@@ -6,7 +6,7 @@ use trunkline_request::failure::{Cause, Failure, Invalid};
 
 /// The daemon's answer that something failed.
 #[derive(Debug)]
-pub(crate) struct Refused(pub(crate) Failure);
+pub struct Refused(pub Failure);
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -76,9 +76,12 @@ impl Stdin {
     }
 }
 
-/// All of this process's standard input, piece by piece, for those who hand it to others; `None` where [`Stdin`] has
-/// nothing.
-pub(crate) fn whole() -> anyhow::Result<Option<Input>> {
+/// All of this process's standard input, piece by piece, for those who hand it to others; `None` where it is a terminal,
+/// `/dev/null`, or closed.
+///
+/// # Errors
+/// It cannot be read.
+pub fn whole() -> anyhow::Result<Option<Input>> {
     let fd = standard_input()?.map(|(fd, _)| fd);
     fd.map(Input::new).transpose().context("reading the input")
 }

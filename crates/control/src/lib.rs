@@ -5,13 +5,10 @@
 //! [`program`] finds the daemon's program, [`private`] is a daemon of a program's own.
 //! [`own_socket`] is a socket in the file system and its file, [`sink`] where output goes from session to session,
 //! [`stdio`] uses streams that belong to others without changing anything about them, [`terminal`] has what both ends know
-//! of a user's terminal. [`fleet`] is what a client says to the program that works with other machines, [`fleet_view`] what that
-//! tells those who look at a fleet. [`memory`] keeps this process's from others.
+//! of a user's terminal. [`memory`] keeps this process's from others.
 
 pub mod client;
 pub mod descriptors;
-pub mod fleet;
-pub mod fleet_view;
 pub mod memory;
 mod message_pack;
 pub mod own_socket;

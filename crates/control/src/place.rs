@@ -102,21 +102,6 @@ impl Place {
         self.runtime.join("daemon.lock")
     }
 
-    /// The socket on which a node of a fleet is told to drain or to leave.
-    pub fn fleet(&self) -> PathBuf {
-        self.runtime.join("fleet.sock")
-    }
-
-    /// The socket on which a node of a fleet tells its metrics.
-    pub fn fleet_metrics(&self) -> PathBuf {
-        self.runtime.join("fleet-metrics.sock")
-    }
-
-    /// The settings of a fleet, beside `config.toml`.
-    pub fn fleet_config(&self) -> PathBuf {
-        self.config.with_file_name("fleet.toml")
-    }
-
     /// The daemon's log.
     pub fn log(&self) -> PathBuf {
         self.state.join("daemon.log")

@@ -1,6 +1,5 @@
-//! The places of the programs that `trunkline` runs: `trunklined`, which is the daemon and has the engine in it, and
-//! `trunkline-watch`, which shows what the daemon does, `trunkline-fleet`, which works with other machines, and
-//! `trunkline-mcp`, which works for coding agents.
+//! The places of the programs that `trunkline` runs: `trunklined`, which is the daemon and has the engine in it, and the other
+//! parts of trunkline, which are found beside a program of ours and nowhere else. PATH is not searched.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +7,6 @@ use std::path::{Path, PathBuf};
 pub const VARIABLE: &str = "TRUNKLINED";
 
 const NAME: &str = "trunklined";
-
-const WATCH: &str = "trunkline-watch";
-
-const FLEET: &str = "trunkline-fleet";
-
-const MCP: &str = "trunkline-mcp";
 
 /// The reason why there is no `trunklined` to run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -37,15 +30,13 @@ pub enum ProgramError {
     },
     /// Another part is in none of its places.
     #[error(
-        "{name}, the part of trunkline that {purpose}, is neither {} nor {}: install it there",
+        "{name} is not installed: there is neither {} nor {}. Install it there, from the release that this program is of",
         beside.display(),
         libexec.display()
     )]
     MissingPart {
         /// The program.
-        name: &'static str,
-        /// Its purpose.
-        purpose: &'static str,
+        name: String,
         /// Beside the program that looks for it.
         beside: PathBuf,
         /// In the directory for programs that are run by programs.
@@ -72,34 +63,13 @@ pub fn find() -> Result<PathBuf, ProgramError> {
     near(&our_directory()?, NAME).map_err(|(beside, libexec)| ProgramError::Missing { beside, libexec })
 }
 
-/// The path of the program that shows what the daemon does: beside this one, or in `../libexec/trunkline`.
+/// The path of another part of trunkline: beside this program, or in `../libexec/trunkline`.
 ///
 /// # Errors
 /// [`ProgramError`].
-pub fn find_watch() -> Result<PathBuf, ProgramError> {
-    find_part(WATCH, "shows what the daemon does")
-}
-
-/// The path of the program that works with other machines: beside this one, or in `../libexec/trunkline`.
-///
-/// # Errors
-/// [`ProgramError`].
-pub fn find_fleet() -> Result<PathBuf, ProgramError> {
-    find_part(FLEET, "works with other machines")
-}
-
-/// The path of the program that works for coding agents: beside this one, or in `../libexec/trunkline`.
-///
-/// # Errors
-/// [`ProgramError`].
-pub fn find_mcp() -> Result<PathBuf, ProgramError> {
-    find_part(MCP, "works for coding agents")
-}
-
-fn find_part(name: &'static str, purpose: &'static str) -> Result<PathBuf, ProgramError> {
+pub fn find_part(name: &str) -> Result<PathBuf, ProgramError> {
     near(&our_directory()?, name).map_err(|(beside, libexec)| ProgramError::MissingPart {
-        name,
-        purpose,
+        name: name.to_owned(),
         beside,
         libexec,
     })

@@ -277,7 +277,7 @@ pub struct SessionRequest {
 pub struct OnBehalf {
     /// The requester: a public nkey.
     pub submitter: String,
-    /// The job of the fleet.
+    /// The job.
     pub job: String,
 }
 

@@ -2,15 +2,13 @@
 //! values and their own way of waiting.
 //!
 //! A [`Destination`] is found a [`Way`], by the daemon or a [`ProgramEngine`]; over that, sessions ([`Session`]), tunnels ([`Tunnel`]), SFTP and what the server
-//! listens on ([`Listener`]) are the same wherever the connection is. Every error is a [`Failure`]. A
-//! [`FleetJob`] is for hosts that the nodes of a fleet reach.
+//! listens on ([`Listener`]) are the same wherever the connection is. Every error is a [`Failure`].
 
 mod control;
 mod conversation;
 mod daemon;
 mod destination;
 mod engine;
-mod fleet;
 mod held;
 mod listener;
 mod recorded;
@@ -22,7 +20,6 @@ mod way;
 pub use control::{Control, End};
 pub use destination::{Destination, Preference};
 pub use engine::ProgramEngine;
-pub use fleet::{FleetCancel, FleetHost, FleetJob, FleetLimits, FleetRan};
 pub use held::{Change, ConnectionHold};
 pub use listener::{Incoming, Listener};
 pub use route::{Route, Routed, RoutedInput};

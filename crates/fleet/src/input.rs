@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use aws_lc_rs::digest::{Context, SHA256};
 use futures_util::StreamExt as _;
-use trunkline_control::fleet::LONGEST_INPUT;
+use trunkline_fleet_client::LONGEST_INPUT;
 use trunkline_request::failure::ErrorKind;
 
 use crate::bucket::{Bucket, BucketError, is_plain, random};

@@ -1,5 +1,6 @@
 //! For those who look at a fleet: what stands in its bucket, put together, and what has changed since it was told last.
 
+pub mod report;
 mod view;
 
 use std::pin::Pin;
@@ -9,8 +10,8 @@ use async_nats::connection::State;
 use async_nats::jetstream::kv;
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
+use report::FleetUpdate;
 use tokio::sync::mpsc;
-use trunkline_control::fleet_view::FleetUpdate;
 
 use crate::bucket::{Bucket, BucketError, is_all};
 use crate::running::now as boottime;

@@ -1,4 +1,4 @@
-//! The daemon's reports, for as long as somebody listens: when the daemon ends, the next one is waited for.
+//! Reports for as long as somebody listens, and those of the daemon: when it ends, the next one is waited for.
 
 use std::time::Duration;
 
@@ -11,50 +11,62 @@ use trunkline_text::Printable;
 /// The delay after a failure before the daemon is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// A report about something that is watched.
 #[derive(Debug)]
-pub(crate) enum News {
-    /// A daemon answers: what was known of another is over.
+pub enum News<U> {
+    /// It is told from the beginning: what was known is over.
     Connected,
-    /// The daemon says so.
-    Update(Box<Update>),
-    /// No daemon tells anything, because of this.
+    /// The changes.
+    Update(Box<U>),
+    /// Nothing is told, because of this.
     Lost(String),
 }
 
-/// Follows the daemon of a place. It is over when nobody listens any more. A listener that is behind holds up the daemon's
-/// telling, and nothing piles up.
-pub(crate) fn follow(place: Place, every: Duration) -> mpsc::Receiver<News> {
+/// Follows what `watch` tells until it is lost, and then anew after a while. It is over when nobody listens any more. A
+/// listener that is behind holds up the telling, and nothing piles up.
+pub fn follow<U: Send + 'static, F: Future<Output = String> + Send>(
+    again: Duration,
+    watch: impl Fn(mpsc::Sender<News<U>>) -> F + Send + 'static,
+) -> mpsc::Receiver<News<U>> {
     let (news, listener) = mpsc::channel(4);
     tokio::spawn(async move {
         loop {
-            let failed = tokio::select! {
-                failed = watch(&place, every, &news) => failed,
+            let why = tokio::select! {
+                why = watch(news.clone()) => why,
                 () = news.closed() => return,
             };
-            if let Some(error) = failed {
-                let _ = news.send(News::Lost(words(&error))).await;
+            if news.send(News::Lost(why)).await.is_err() {
+                return;
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(again).await;
         }
     });
     listener
 }
 
-/// Until the daemon is lost; nothing where nobody listens.
-async fn watch(place: &Place, every: Duration, news: &mpsc::Sender<News>) -> Option<ClientError> {
+/// Follows the daemon of a place.
+pub(crate) fn follow_daemon(place: Place, every: Duration) -> mpsc::Receiver<News<Update>> {
+    follow(AGAIN, move |news| {
+        let place = place.clone();
+        async move { words(&watch(&place, every, &news).await) }
+    })
+}
+
+/// Until the daemon is lost.
+async fn watch(place: &Place, every: Duration, news: &mpsc::Sender<News<Update>>) -> ClientError {
     let mut client = match subscribe(place, every).await {
         Ok(client) => client,
-        Err(error) => return Some(error),
+        Err(error) => return error,
     };
-    news.send(News::Connected).await.ok()?;
+    let _ = news.send(News::Connected).await;
     loop {
         match client.next().await {
             Ok(Reply::Update(mut update)) => {
                 update.hosts.iter_mut().for_each(make_printable);
-                news.send(News::Update(update)).await.ok()?;
+                let _ = news.send(News::Update(update)).await;
             }
             Ok(_) => {}
-            Err(error) => return Some(error),
+            Err(error) => return error,
         }
     }
 }

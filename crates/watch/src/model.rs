@@ -72,7 +72,7 @@ impl Model {
     }
 
     /// Takes in what is told.
-    pub(crate) fn learn(&mut self, news: News) {
+    pub(crate) fn learn(&mut self, news: News<Update>) {
         match news {
             News::Connected => *self = Self::default(),
             News::Lost(why) => self.lost = Some(why),

@@ -21,14 +21,15 @@ use hyper::header::{
     REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use trunkline_control::place::Place;
 use trunkline_http::{Body, other_method, response};
 
-use crate::{feed, fleet};
+use crate::feed::{self, News};
 
 /// Browsers' connections at once: a page has two. Others wait for their turn.
 const CONNECTIONS: usize = 32;
@@ -39,16 +40,35 @@ const PAGES: usize = 8;
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const COMMON: &str = include_str!("page/common.js");
-/// The body and the script of the page about the daemon.
-const DAEMON: [&str; 2] = [include_str!("page/daemon.html"), include_str!("page/daemon.js")];
-/// Those of the page about a fleet.
-const FLEET: [&str; 2] = [include_str!("page/fleet.html"), include_str!("page/fleet.js")];
 
-/// Serves the page until a signal ends it, and prints its address.
-pub(crate) async fn run(
-    place: Place,
-    every: Duration,
-    is_fleet: bool,
+/// The parts that make a page a page about something.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    /// The body, in HTML.
+    pub body: &'static str,
+    /// The script.
+    pub script: &'static str,
+}
+
+/// The page about the daemon.
+const DAEMON: Page = Page {
+    body: include_str!("page/daemon.html"),
+    script: include_str!("page/daemon.js"),
+};
+
+/// Serves the page about the daemon.
+pub(crate) async fn of_daemon(place: Place, every: Duration, port: u16) -> anyhow::Result<ExitCode> {
+    let follow = move || feed::follow_daemon(place.clone(), every);
+    serve(DAEMON, follow, port).await
+}
+
+/// Serves a page until a signal ends it, and prints its address. Each reader gets what `follow` tells it.
+///
+/// # Errors
+/// The port cannot be listened on, or the address cannot be printed.
+pub async fn serve<U: Serialize + Send + 'static>(
+    page: Page,
+    follow: impl Fn() -> mpsc::Receiver<News<U>> + Send + Sync + 'static,
     port: u16,
 ) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
@@ -58,9 +78,8 @@ pub(crate) async fn run(
         .with_context(|| format!("cannot listen on port {port} of 127.0.0.1"))?;
     let port = listener.local_addr()?.port();
     let site = Arc::new(Site {
-        place,
-        every,
-        is_fleet,
+        page,
+        follow,
         port,
         token: unguessable(),
         pages: Arc::new(Semaphore::new(PAGES)),
@@ -73,7 +92,7 @@ pub(crate) async fn run(
         stdout.flush()?;
     }
     tokio::select! {
-        () = serve(&listener, &site) => Ok(ExitCode::SUCCESS),
+        () = answer_all(&listener, &site) => Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => {
             // The shell's prompt is not to stand behind ^C.
             if std::io::stderr().is_terminal() {
@@ -86,11 +105,9 @@ pub(crate) async fn run(
 }
 
 /// The data from which every request is answered.
-struct Site {
-    place: Place,
-    every: Duration,
-    /// Whether the page is about the fleet, and not about the daemon.
-    is_fleet: bool,
+struct Site<F> {
+    page: Page,
+    follow: F,
     port: u16,
     token: String,
     pages: Arc<Semaphore>,
@@ -102,14 +119,18 @@ fn unguessable() -> String {
     format!("{bits:032x}")
 }
 
-async fn serve(listener: &TcpListener, site: &Arc<Site>) {
+async fn answer_all<U, F>(listener: &TcpListener, site: &Arc<Site<F>>)
+where
+    U: Serialize + Send + 'static,
+    F: Fn() -> mpsc::Receiver<News<U>> + Send + Sync + 'static,
+{
     let accept = |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| Some(stream));
     let site = site.clone();
     // A page listens to its events for as long as it is open.
     trunkline_http::serve(accept, CONNECTIONS, None, move |request| site.respond(request)).await;
 }
 
-impl Site {
+impl<U: Serialize + Send + 'static, F: Fn() -> mpsc::Receiver<News<U>>> Site<F> {
     fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
         let mut response = self.answer(request);
         let headers = response.headers_mut();
@@ -161,7 +182,7 @@ impl Site {
             return response(StatusCode::NOT_FOUND, "text/plain", words);
         }
         match rest {
-            "" => page(self.is_fleet),
+            "" => self.page.respond(),
             "events" => self.events(),
             _ => response(StatusCode::NOT_FOUND, "text/plain", "there is one page here\n"),
         }
@@ -172,11 +193,8 @@ impl Site {
             let words = format!("{PAGES} pages are open: close one\n");
             return response(StatusCode::SERVICE_UNAVAILABLE, "text/plain", words);
         };
-        let body = match self.is_fleet {
-            true => events::body(fleet::feed::follow(self.every), turn).boxed_unsync(),
-            false => events::body(feed::follow(self.place.clone(), self.every), turn).boxed_unsync(),
-        };
-        let mut response = Response::new(body);
+        let body = events::body((self.follow)(), turn);
+        let mut response = Response::new(body.boxed_unsync());
         response.headers_mut().insert(
             CONTENT_TYPE,
             HeaderValue::from_static("text/event-stream; charset=utf-8"),
@@ -185,25 +203,46 @@ impl Site {
     }
 }
 
-/// The page, whose style and script are allowed by a number that nobody knows beforehand.
-fn page(is_fleet: bool) -> Response<Body> {
-    let nonce = unguessable();
-    let [body, script] = if is_fleet { FLEET } else { DAEMON };
-    let script = [COMMON, script].concat();
-    let text = PAGE
-        .replace("<!--body-->", body)
-        .replace("{nonce}", &nonce)
-        .replace("/*style*/", STYLE)
-        .replace("/*script*/", &script);
-    let mut response = response(StatusCode::OK, "text/html", text);
-    let policy = format!(
-        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+impl Page {
+    /// The page, whose style and script are allowed by a number that nobody knows beforehand.
+    fn respond(self) -> Response<Body> {
+        let nonce = unguessable();
+        let script = [COMMON, self.script].concat();
+        let text = PAGE
+            .replace("<!--body-->", self.body)
+            .replace("{nonce}", &nonce)
+            .replace("/*style*/", STYLE)
+            .replace("/*script*/", &script);
+        let mut response = response(StatusCode::OK, "text/html", text);
+        let policy = format!(
+            "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-    );
-    if let Ok(policy) = HeaderValue::from_str(&policy) {
-        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+        );
+        if let Ok(policy) = HeaderValue::from_str(&policy) {
+            response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+        }
+        response
     }
-    response
+
+    /// Refuses parts that would ask for anything from elsewhere, or take text for HTML: for tests.
+    ///
+    /// # Errors
+    /// The text that does so.
+    pub fn check(self) -> Result<(), &'static str> {
+        let all = [PAGE, STYLE, COMMON, self.body, self.script].concat();
+        let text = all.replace("http://www.w3.org/2000/svg", "");
+        let elsewhere = [
+            "http:",
+            "https:",
+            "src=",
+            "url(",
+            "@import",
+            "innerHTML",
+            "insertAdjacentHTML",
+        ];
+        let found = elsewhere.into_iter().find(|elsewhere| text.contains(elsewhere));
+        found.map_or(Ok(()), Err)
+    }
 }
 
 /// Returns whether a request names this machine, and no page of another site made it.
@@ -267,20 +306,7 @@ mod tests {
 
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {
-        for text in [PAGE, STYLE, COMMON].into_iter().chain(DAEMON).chain(FLEET) {
-            for elsewhere in [
-                "http:",
-                "https:",
-                "src=",
-                "url(",
-                "@import",
-                "innerHTML",
-                "insertAdjacentHTML",
-            ] {
-                let found = text.replace("http://www.w3.org/2000/svg", "").contains(elsewhere);
-                assert!(!found, "{elsewhere}");
-            }
-        }
+        assert_eq!(DAEMON.check(), Ok(()));
         assert_ne!(unguessable(), unguessable());
         assert_eq!(unguessable().len(), 32);
     }

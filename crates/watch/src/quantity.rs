@@ -29,7 +29,7 @@ fn scale(mut value: f64) -> String {
 }
 
 /// A time in one unit: `0.4 ms`, `12 ms`, `3 s`, `5 min`, `7 h`, `2 d`.
-pub(crate) fn time(time: Duration) -> String {
+pub fn time(time: Duration) -> String {
     let milliseconds = time.as_secs_f64() * 1e3;
     match time.as_secs() {
         0 if milliseconds < 9.95 => format!("{milliseconds:.1} ms"),

@@ -1,13 +1,12 @@
-//! `trunkline top`: the daemon, or a fleet, in a terminal, as it is now.
+//! `trunkline top`: the daemon, or another subject, in a terminal, as it is now.
 
 mod app;
 mod daemon;
-mod details;
+pub(crate) mod details;
 mod draw;
-mod fleet;
-mod palette;
+pub(crate) mod palette;
 mod screen;
-mod subject;
+pub(crate) mod subject;
 mod tables;
 
 use std::io::IsTerminal as _;
@@ -21,26 +20,31 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_control::place::Place;
 
-use crate::feed;
-use crate::fleet::feed as fleet_feed;
-use crate::fleet::model::FleetModel;
+use crate::feed::{self, News};
 use crate::model::Model;
 use app::{Action, App};
 use screen::Screen;
 use subject::Subject;
 
-/// Shows what the daemon does until the user or a signal ends it. The terminal is then as it was.
-pub(crate) async fn run(place: Place, every: Duration) -> anyhow::Result<ExitCode> {
-    needs_terminal("`trunkline ls` and `trunkline status --json` print")?;
-    let news = feed::follow(place.clone(), every);
-    show(&place, Model::of_nobody_yet(), news).await
+/// Shows what the daemon does.
+pub(crate) async fn of_daemon(place: Place, every: Duration) -> anyhow::Result<ExitCode> {
+    let instead = "`trunkline ls` and `trunkline status --json` print";
+    let follow = || feed::follow_daemon(place.clone(), every);
+    top(&place, Model::of_nobody_yet(), follow, instead).await
 }
 
-/// Shows the fleet in the same way.
-pub(crate) async fn run_fleet(place: Place, every: Duration) -> anyhow::Result<ExitCode> {
-    needs_terminal("`trunkline fleet status --json` prints")?;
-    let news = fleet_feed::follow(every);
-    show(&place, FleetModel::of_nobody_yet(), news).await
+/// Shows a subject until the user or a signal ends it. The terminal is then as it was. `instead` prints the same for programs.
+///
+/// # Errors
+/// There is no terminal, or it does not do what it should.
+pub async fn top<S: Subject>(
+    place: &Place,
+    model: S,
+    follow: impl FnOnce() -> mpsc::Receiver<News<S::Update>>,
+    instead: &str,
+) -> anyhow::Result<ExitCode> {
+    needs_terminal(instead)?;
+    show(place, model, follow()).await
 }
 
 fn needs_terminal(instead: &str) -> anyhow::Result<()> {
@@ -55,7 +59,7 @@ fn needs_terminal(instead: &str) -> anyhow::Result<()> {
 async fn show<S: Subject>(
     place: &Place,
     mut model: S,
-    mut news: mpsc::Receiver<S::News>,
+    mut news: mpsc::Receiver<News<S::Update>>,
 ) -> anyhow::Result<ExitCode> {
     // Before the terminal is changed, so that none of them finds it so.
     let mut signals = Signals::new().context("signals")?;
@@ -98,6 +102,33 @@ async fn show<S: Subject>(
                 });
             }
         }
+    }
+}
+
+/// Pictures of a subject in a terminal of some size, after some keys: for tests.
+#[derive(Debug)]
+pub struct Screenshots<S: Subject> {
+    app: App<S>,
+}
+
+impl<S: Subject> Default for Screenshots<S> {
+    fn default() -> Self {
+        Self { app: App::default() }
+    }
+}
+
+impl<S: Subject> Screenshots<S> {
+    /// Presses keys: letters, `\n`, Esc (`\x1b`), `↓` and `⇟`.
+    pub fn press(&mut self, model: &S, keys: &str) {
+        self.app.press(keys, model);
+    }
+
+    /// The screen, a line for each row.
+    ///
+    /// # Panics
+    /// Never: nothing is drawn on a terminal.
+    pub fn take(&mut self, model: &S, width: u16, height: u16) -> String {
+        draw::to_text(&mut self.app, model, width, height)
     }
 }
 

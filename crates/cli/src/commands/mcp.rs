@@ -1,12 +1,11 @@
 //! `trunkline mcp` and `trunkline setup mcp`, which are `trunkline-mcp`.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
-use trunkline_control::program;
+use anyhow::ensure;
 
+use super::become_part;
 use crate::backend::Backend;
 
 /// Arguments of `trunkline mcp`.
@@ -29,7 +28,5 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 
 /// Becomes the program, with these arguments.
 pub(crate) fn become_mcp(words: &[OsString]) -> anyhow::Result<ExitCode> {
-    let program = program::find_mcp()?;
-    let error = Command::new(&program).args(words).exec();
-    Err(error).with_context(|| format!("running {}", program.display()))
+    become_part("trunkline-mcp", words)
 }

@@ -1,7 +1,7 @@
 //! `trunkline run`: one command on many hosts.
 
 mod command;
-mod fleet;
+pub(crate) mod elsewhere;
 mod hosts;
 mod job;
 mod prompt;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail};
 use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
@@ -42,22 +42,24 @@ use crate::ssh_options::SshOptions;
 use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, status_of};
 use command::{Command, Host, Script, Variable};
-use job::{Common, Job, View};
+use job::{Common, Job};
 use rolling::Rolling;
 use sudo::{SharedPassword, Tokens};
 
 pub(crate) use hosts::{ManyHosts, misspelt, warn_of};
 pub(crate) use job::trouble;
 
+pub use job::View;
+
 /// Arguments of `trunkline run`.
 #[derive(Debug, clap::Args)]
 #[command(
     // clap's own is longer than a line.
     override_usage = "trunkline run [OPTIONS] <-H HOSTS|-g GROUP|-i FILE> [COMMAND]...",
-    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["hosts", "group", "inventory", "attach", "retry_unknown"])),
+    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["hosts", "group", "inventory", "retry_unknown"])),
     group(clap::ArgGroup::new("shape").args(["json", "collate", "table", "csv"]))
 )]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     ssh: SshOptions,
     #[command(flatten)]
@@ -86,12 +88,7 @@ pub(crate) struct Args {
         "hosts", "group", "inventory", "command", "dry_run", "jobs", "timeout", "serial", "fail_fast", "max_fail", "script",
         "become", "retry", "env",
     ])]
-    retry_unknown: Option<String>,
-    /// What `trunkline fleet attach` stands for.
-    #[arg(long, value_name = "JOB", hide = true, requires = "fleet", conflicts_with_all = [
-        "hosts", "group", "inventory", "command", "dry_run", "script", "become", "retry", "env",
-    ])]
-    attach: Option<String>,
+    pub retry_unknown: Option<String>,
     /// Write the names of the hosts that did not succeed to this file, one a line; `-H @FILE` takes them.
     #[arg(help_heading = "Output", long, value_name = "FILE")]
     failed: Option<PathBuf>,
@@ -135,7 +132,7 @@ pub(crate) struct Args {
     maxrc: bool,
     /// Print what commands print and what went wrong, and nothing else.
     #[arg(help_heading = "Output", short, long)]
-    quiet: bool,
+    pub quiet: bool,
     /// Give the command no input. Otherwise every host gets all of standard input, unless that is a terminal or /dev/null.
     ///
     /// In a loop that reads from standard input itself (while read …), the rest of the list would be the command's input
@@ -147,7 +144,7 @@ pub(crate) struct Args {
         long = "no-input",
         visible_alias = "nostdin"
     )]
-    no_input: bool,
+    pub no_input: bool,
     // clap takes the n in braces for a line break.
     /// Also write each host's output to files in this directory, HOST.stdout and HOST.stderr. With {host} in it, or n in
     /// braces for the host's number in the list, it is the beginning of the files' names: logs/{host}/run.
@@ -168,58 +165,28 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    if let Some(asked) = args.asked_of_fleet() {
-        let world = World::current().context("reading the environment")?;
-        let mut interrupts = Interrupts::watch()?;
-        let run = Run {
-            args: &args,
-            backend,
-            world: &world,
-            skipped: &[],
-        };
-        return Ok(run.on_fleet(asked, &mut interrupts).await?.code);
-    }
     let is_prompt = args.command.is_empty() && args.script.is_none();
     let is_on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    if is_prompt && (args.dry_run || args.fleet || !is_on_terminal) {
-        let missing = "a command is missing; without one, commands are taken from a prompt on a terminal\n";
-        clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).exit();
+    if is_prompt && (args.dry_run || !is_on_terminal) {
+        refuse_without_command();
     }
     let world = World::current().context("reading the environment")?;
-    args.many.exclude(&args.exclude, &world)?;
-    let selection = args
-        .many
-        .selection(args.ssh.config_file(), &world, backend)
-        .await?;
-    let (targets, mut skipped) = (selection.targets, selection.skipped);
-    if is_prompt || args.dry_run || targets.is_empty() {
+    let (targets, mut skipped) = args.targets(&world, backend).await?;
+    if is_prompt || args.dry_run {
         warn_of(&std::mem::take(&mut skipped));
     }
-    ensure!(!targets.is_empty(), "no hosts are left to run on");
-    let script = args.script.as_deref().map(Script::read).transpose()?;
-    let (words, env) = (std::mem::take(&mut args.command), std::mem::take(&mut args.env));
-    let run = Run {
-        args: &args,
-        backend,
-        world: &world,
-        skipped: &skipped,
-    };
+    let command = args.take_command()?;
+    let run = Run::new(&args, backend, &world, &skipped);
     if is_prompt {
         drop(backend.connect(Daemon::Usual).await?);
         let mut interrupts = Interrupts::watch()?;
-        return run.converse(env, targets, &mut interrupts).await;
+        return run.converse(command.into_env(), targets, &mut interrupts).await;
     }
-    let command = Command::new(words, env, script);
     if args.dry_run {
         let mut out = std::io::stdout();
         let colours = colours(out.is_terminal());
         out.write_all(args.plan(&targets, &command, colours)?.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
-    }
-    if args.fleet {
-        let asked = args.job_for_fleet(&targets, &command)?;
-        let mut interrupts = Interrupts::watch()?;
-        return Ok(run.on_fleet(asked, &mut interrupts).await?.code);
     }
     // What is wrong on this machine is told once, and not by each host.
     drop(backend.connect(Daemon::Usual).await?);
@@ -231,6 +198,11 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let mut interrupts = Interrupts::watch()?;
     let done = run.execute(&targets, &command, &stdin, &mut interrupts).await?;
     Ok(done.code)
+}
+
+fn refuse_without_command() -> ! {
+    let missing = "a command is missing; without one, commands are taken from a prompt on a terminal\n";
+    clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).exit();
 }
 
 pub(crate) fn colours(is_terminal: bool) -> Colours {
@@ -263,6 +235,35 @@ fn host_of(target: &Target, number: usize) -> Host<'_> {
 }
 
 impl Args {
+    /// Returns whether the nodes of a fleet run it.
+    pub(crate) fn is_for_fleet(&self) -> bool {
+        self.fleet && !self.dry_run
+    }
+
+    /// The hosts to run on, and those that cannot be reached by what their inventory says.
+    async fn targets(
+        &mut self,
+        world: &World,
+        backend: &Backend,
+    ) -> anyhow::Result<(Vec<Target>, Vec<Skipped>)> {
+        self.many.exclude(&self.exclude, world)?;
+        let selection = self
+            .many
+            .selection(self.ssh.config_file(), world, backend)
+            .await?;
+        if selection.targets.is_empty() {
+            warn_of(&selection.skipped);
+            bail!("no hosts are left to run on");
+        }
+        Ok((selection.targets, selection.skipped))
+    }
+
+    fn take_command(&mut self) -> anyhow::Result<Command> {
+        let script = self.script.as_deref().map(Script::read).transpose()?;
+        let (words, env) = (std::mem::take(&mut self.command), std::mem::take(&mut self.env));
+        Ok(Command::new(words, env, script))
+    }
+
     /// Returns whether output is printed when all hosts have finished.
     fn is_held(&self) -> bool {
         self.collate || self.by_host || self.table || self.csv
@@ -341,12 +342,25 @@ fn unwritten(outcome: &Outcome, error: &OutputError) -> Outcome {
 }
 
 /// How commands are run: what the command line says, besides of the command itself.
-struct Run<'a> {
+#[derive(Debug)]
+pub struct Run<'a> {
     args: &'a Args,
     backend: &'a Backend,
     world: &'a World,
     /// Hosts that cannot be reached by what their inventory says.
     skipped: &'a [Skipped],
+}
+
+impl<'a> Run<'a> {
+    /// `skipped` are hosts that cannot be reached by what their inventory says.
+    pub fn new(args: &'a Args, backend: &'a Backend, world: &'a World, skipped: &'a [Skipped]) -> Self {
+        Self {
+            args,
+            backend,
+            world,
+            skipped,
+        }
+    }
 }
 
 impl Run<'_> {
@@ -478,7 +492,8 @@ impl Run<'_> {
         results.collect()
     }
 
-    fn view(&self, targets: &[Target]) -> View {
+    /// The display of these hosts while they run.
+    pub fn view(&self, targets: &[Target]) -> View {
         let args = self.args;
         let (stdout_is_terminal, stderr_is_terminal) =
             (std::io::stdout().is_terminal(), std::io::stderr().is_terminal());

@@ -1,7 +1,5 @@
 //! `trunkline stream`: what commands on many hosts print, into FIFOs, sockets and files, for as long as they run.
 
-mod fleet;
-
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -39,22 +37,19 @@ use crate::terminal::interrupts::{Interrupts, status_of};
     override_usage = "trunkline stream [OPTIONS] <DEST>... -- <COMMAND>...\n       \
                       trunkline stream [OPTIONS] -H <HOSTS> -- <COMMAND>...\n       \
                       trunkline stream [OPTIONS] -i <FILE> -- <COMMAND>...",
-    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["destinations", "hosts", "inventory", "attach"]))
+    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["destinations", "hosts", "inventory"]))
 )]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     ssh: SshOptions,
     #[command(flatten)]
     many: ManyHosts,
     /// Have the nodes of a fleet run the command, until it is cancelled: see trunkline fleet.
     #[arg(help_heading = "Running", long)]
-    fleet: bool,
+    pub(crate) fleet: bool,
     /// With --fleet: leave when the stream is handed over. `trunkline fleet attach STREAM --to TARGET` follows it.
     #[arg(help_heading = "Running", long, requires = "fleet")]
-    detach: bool,
-    /// What `trunkline fleet attach STREAM` stands for.
-    #[arg(long, hide = true, value_name = "STREAM", requires = "fleet", conflicts_with_all = ["destinations", "hosts", "inventory", "command", "detach"])]
-    attach: Option<String>,
+    pub detach: bool,
     /// Where the output goes: fifo:PATH, unix:PATH, file:PATH, or - for standard output. {host} in a path is the host's name.
     /// With --fleet also nats:SUBJECT, a subject of JetStream.
     ///
@@ -64,24 +59,24 @@ pub(crate) struct Args {
     to: Option<To>,
     /// When a command is started again.
     #[arg(help_heading = "Running", long, value_enum, default_value_t = Restart::Lost)]
-    restart: Restart,
+    pub restart: Restart,
     /// How long to wait before the first new attempt. Each further one waits twice as long, less a random part of up to half.
     #[arg(help_heading = "Running", long, value_name = "TIME", default_value = "1", value_parser = duration::parse)]
-    retry_min: Duration,
+    pub retry_min: Duration,
     /// The longest wait between attempts.
     #[arg(help_heading = "Running", long, value_name = "TIME", default_value = "1m", value_parser = duration::parse)]
-    retry_max: Duration,
+    pub retry_max: Duration,
     /// Write a line to the stream where output may be missing. {host}, {time} and {reason} in it are replaced.
     #[arg(help_heading = "Output", long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = MARK)]
-    mark_gaps: Option<String>,
+    pub mark_gaps: Option<String>,
     /// Report events on standard error as JSON, one object a line.
     #[arg(help_heading = "Output", long)]
-    json: bool,
+    pub json: bool,
     /// Hosts, as for ssh(1).
     #[arg(value_name = "DEST")]
     destinations: Vec<String>,
     /// The command; its words are joined with spaces, as ssh does.
-    #[arg(last = true, required_unless_present = "attach", value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -90,7 +85,7 @@ const MARK: &str = "trunkline: {host}: {time}: output may be missing here: {reas
 
 /// When a command is started again. Trunkline never does so unasked; this command is the asking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Restart {
+pub enum Restart {
     /// When the connection was lost, or cannot be made for a reason that may pass.
     Lost,
     /// Also when the command has ended.
@@ -101,10 +96,12 @@ enum Restart {
 
 /// A target for every host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum To {
+pub enum To {
+    /// Standard output.
     Stdout,
+    /// A FIFO, a socket or a file, whose path may have `{host}` in it.
     Template(String),
-    /// Of JetStream.
+    /// A subject of JetStream.
     Subject(String),
 }
 
@@ -124,8 +121,11 @@ impl FromStr for To {
 }
 
 impl To {
-    /// Whether so many hosts can be written to it.
-    fn can_take(&self, hosts: usize) -> anyhow::Result<()> {
+    /// Refuses a target that so many hosts would share.
+    ///
+    /// # Errors
+    /// They would.
+    pub fn can_take(&self, hosts: usize) -> anyhow::Result<()> {
         if let Self::Template(template) = self
             && hosts > 1
             && !template.contains("{host}")
@@ -146,6 +146,44 @@ impl To {
 }
 
 impl Args {
+    /// Takes where the output goes, which may also stand at the end of the command.
+    pub fn take_target(&mut self) -> Option<To> {
+        self.to.take().or_else(|| split_target(&mut self.command))
+    }
+
+    /// Returns whether there are options for ssh.
+    pub fn has_ssh_options(&self) -> bool {
+        !self.ssh.to_args().is_empty()
+    }
+
+    /// Refuses pauses that contradict each other.
+    ///
+    /// # Errors
+    /// The shortest is longer than the longest.
+    pub fn check_pauses(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.retry_min <= self.retry_max,
+            "--retry-min must not be more than --retry-max"
+        );
+        Ok(())
+    }
+
+    /// The hosts and the command, for another program that runs it.
+    ///
+    /// # Errors
+    /// A host cannot be reached by what its inventory says.
+    pub async fn work(&self, world: &World, backend: &Backend) -> anyhow::Result<(Vec<Host>, Vec<u8>)> {
+        let (hosts, skipped) = self.hosts(world, backend).await?;
+        if let Some(host) = skipped.first() {
+            bail!("{} cannot be reached: {}", host.name, host.why);
+        }
+        Ok((hosts, self.command_line()))
+    }
+
+    fn command_line(&self) -> Vec<u8> {
+        self.command.join(" ".as_ref()).into_encoded_bytes()
+    }
+
     /// All hosts that were named, and those among them that cannot be reached by what their inventory says.
     async fn hosts(&self, world: &World, backend: &Backend) -> anyhow::Result<(Vec<Host>, Vec<Skipped>)> {
         let selection = self
@@ -180,18 +218,11 @@ fn split_target(command: &mut Vec<OsString>) -> Option<To> {
 }
 
 async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let to = args.to.take().or_else(|| split_target(&mut args.command));
-    if args.fleet {
-        return fleet::stream(&args, to, backend).await;
-    }
-    let Some(to) = to else {
+    let Some(to) = args.take_target() else {
         let missing = "where the output goes has to be said: --to fifo:PATH, unix:PATH, file:PATH or -\n";
         clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).exit();
     };
-    ensure!(
-        args.retry_min <= args.retry_max,
-        "--retry-min must not be more than --retry-max"
-    );
+    args.check_pauses()?;
     ensure!(
         !matches!(to, To::Subject(_)),
         "nats:SUBJECT is written to by the nodes of a fleet: add --fleet"
@@ -203,12 +234,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         .map(|host| (host.name.clone(), host.destination.host.clone()));
     backend.questions().name_hosts(named.collect()).await;
     to.can_take(hosts.len())?;
-    let view = View {
-        prefixed: hosts.len() > 1,
-        colours: colours(std::io::stdout().is_terminal()),
-        error_colours: colours(std::io::stderr().is_terminal()),
-        json: args.json,
-    };
+    let view = View::new(&args, hosts.len());
     for host in &skipped {
         view.tell(&host.name, Event::Failed { reason: &host.why });
     }
@@ -242,6 +268,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 /// How much is shown, and how.
+#[derive(Debug)]
 struct View {
     /// Lines on standard output have their host's name in front.
     prefixed: bool,
@@ -253,23 +280,59 @@ struct View {
 /// An event in a host's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Event<'a> {
-    /// The command runs; after a gap of so many seconds.
-    Begun { gap: Option<f64> },
-    /// It runs no longer, or was not reached; there is another attempt in so many seconds.
-    Lost { reason: &'a str, retry: f64 },
-    /// It has ended with this status, or by this signal.
+pub enum Event<'a> {
+    /// The command runs.
+    Begun {
+        /// After a gap of so many seconds.
+        gap: Option<f64>,
+    },
+    /// It runs no longer, or was not reached.
+    Lost {
+        /// The reason.
+        reason: &'a str,
+        /// There is another attempt in so many seconds.
+        retry: f64,
+    },
+    /// It has ended.
     Ended {
+        /// With this status.
         status: Option<u32>,
+        /// By this signal.
         signal: Option<&'a str>,
     },
     /// There is no other attempt.
-    Failed { reason: &'a str },
+    Failed {
+        /// The reason.
+        reason: &'a str,
+    },
     /// Something that the host says.
-    Notice { text: &'a str },
+    Notice {
+        /// Its words.
+        text: &'a str,
+    },
+}
+
+impl<'a> From<&'a Exit> for Event<'a> {
+    fn from(exit: &'a Exit) -> Self {
+        let (status, signal) = match exit {
+            Exit::Status(status) => (Some(*status), None),
+            Exit::Signal(signal, _) => (None, Some(signal.as_str())),
+            Exit::Unknown => (None, None),
+        };
+        Self::Ended { status, signal }
+    }
 }
 
 impl View {
+    fn new(args: &Args, hosts: usize) -> Self {
+        Self {
+            prefixed: hosts > 1,
+            colours: colours(std::io::stdout().is_terminal()),
+            error_colours: colours(std::io::stderr().is_terminal()),
+            json: args.json,
+        }
+    }
+
     /// Tells of an event. What cannot be told does not stop a stream.
     fn tell(&self, host: &str, event: Event<'_>) {
         let mut out = std::io::stderr().lock();
@@ -326,6 +389,74 @@ fn write_out(stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
             out.flush()
         }
         Stream::Stderr => std::io::stderr().write_all(bytes),
+    }
+}
+
+/// Writes last lines without their ends, of standard output and of standard error.
+fn finish([out, err]: [LinePrefixer; 2]) -> std::io::Result<()> {
+    for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
+        let mut lines = Vec::new();
+        prefixer.finish(&mut lines);
+        write_out(stream, &lines)?;
+    }
+    Ok(())
+}
+
+/// The output and the events of hosts whose commands another program runs. Hosts are numbered from 0, in their order.
+#[derive(Debug)]
+pub struct Display<'a> {
+    view: View,
+    hosts: &'a [String],
+    /// Of standard output and of standard error, for each host.
+    lines: Vec<[LinePrefixer; 2]>,
+}
+
+impl<'a> Display<'a> {
+    /// For hosts of these names.
+    pub fn new(args: &Args, hosts: &'a [String]) -> Self {
+        let view = View::new(args, hosts.len());
+        let names = Names::default();
+        let lines = (1..).zip(hosts).map(|(number, host)| {
+            [
+                LinePrefixer::new(&names, host, number, Stream::Stdout, view.colours),
+                LinePrefixer::new(&names, host, number, Stream::Stderr, view.error_colours),
+            ]
+        });
+        Self {
+            lines: lines.collect(),
+            view,
+            hosts,
+        }
+    }
+
+    /// Shows what a host's command has printed.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn show(&mut self, host: usize, stream: Stream, data: &[u8]) -> std::io::Result<()> {
+        let Some([out, err]) = self.lines.get_mut(host) else {
+            return Ok(());
+        };
+        let prefixer = match stream {
+            Stream::Stdout => out,
+            Stream::Stderr => err,
+        };
+        self.view.show(stream, prefixer, data)
+    }
+
+    /// Tells of an event.
+    pub fn tell(&self, host: usize, event: Event<'_>) {
+        if let Some(host) = self.hosts.get(host) {
+            self.view.tell(host, event);
+        }
+    }
+
+    /// Writes last lines without their ends.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn finish(self) -> std::io::Result<()> {
+        self.lines.into_iter().try_for_each(finish)
     }
 }
 
@@ -392,13 +523,9 @@ impl Follower<'_> {
             }
             let (reason, end) = match attempt {
                 Attempt::Exited(exit) => {
-                    let (status, signal) = match &exit {
-                        Exit::Status(status) => (Some(*status), None),
-                        Exit::Signal(signal, _) => (None, Some(signal.as_str())),
-                        Exit::Unknown => (None, None),
-                    };
-                    self.view.tell(name, Event::Ended { status, signal });
-                    ("the command ended".to_owned(), Some(status == Some(0)))
+                    self.view.tell(name, Event::from(&exit));
+                    let is_success = matches!(exit, Exit::Status(0));
+                    ("the command ended".to_owned(), Some(is_success))
                 }
                 Attempt::Lost(reason) => (reason, None),
                 Attempt::Failed(reason) => bail!(reason),
@@ -531,12 +658,7 @@ impl Follower<'_> {
                 Err(error) => break Attempt::Failed(error.to_string()),
             }
         };
-        // Last lines without their ends.
-        for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
-            let mut lines = Vec::new();
-            prefixer.finish(&mut lines);
-            write_out(stream, &lines)?;
-        }
+        finish([out, err])?;
         Ok(attempt)
     }
 
@@ -548,7 +670,7 @@ impl Follower<'_> {
                 world: self.world.clone(),
                 answers_at_hand: false,
             },
-            program: Program::Exec(self.args.command.join(" ".as_ref()).into_encoded_bytes()),
+            program: Program::Exec(self.args.command_line()),
             env: BTreeMap::new(),
             tty: Tty::No,
             terminal: None,

@@ -1,12 +1,11 @@
 //! `trunkline top` and `trunkline serve-ui`, which are `trunkline-watch`.
 
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use trunkline_control::program;
+use anyhow::ensure;
 
+use super::become_part;
 use crate::backend::Backend;
 use crate::duration;
 
@@ -16,56 +15,51 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Arguments of `trunkline top`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct TopArgs {
+pub struct TopArgs {
     /// Show the fleet that this machine belongs to, and not the daemon.
     #[arg(long)]
-    fleet: bool,
+    pub(crate) fleet: bool,
     /// The time between two updates, from 100ms to 1m.
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::parse_within(SHORTEST..=LONGEST))]
-    interval: Duration,
+    pub interval: Duration,
 }
 
 /// Arguments of `trunkline serve-ui`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ServeUiArgs {
+pub struct ServeUiArgs {
     /// Show the fleet that this machine belongs to, and not the daemon.
     #[arg(long)]
-    fleet: bool,
+    pub(crate) fleet: bool,
     /// The time between two updates, from 100ms to 1m.
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration::parse_within(SHORTEST..=LONGEST))]
-    interval: Duration,
+    pub interval: Duration,
     /// The port on 127.0.0.1; 0 for any that is free.
     #[arg(long, value_name = "PORT", default_value = "0")]
-    port: u16,
+    pub port: u16,
 }
 
-/// Becomes the program that shows the daemon or the fleet in the terminal.
+/// Becomes the program that shows the daemon in the terminal.
 pub(crate) fn top(args: &TopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    become_watch("top", args.interval, args.fleet, &[], backend)
+    become_watch("top", args.interval, &[], backend)
 }
 
-/// Becomes the program that shows them on a page.
+/// Becomes the program that shows it on a page.
 pub(crate) fn serve_ui(args: &ServeUiArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let port = args.port.to_string();
-    become_watch("serve-ui", args.interval, args.fleet, &["--port", &port], backend)
+    become_watch("serve-ui", args.interval, &["--port", &port], backend)
 }
 
 fn become_watch(
     command: &str,
     interval: Duration,
-    fleet: bool,
     more: &[&str],
     backend: &Backend,
 ) -> anyhow::Result<ExitCode> {
     ensure!(
         !backend.is_told_to_be_private(),
-        "{command} shows the shared daemon and the fleet: leave out --no-daemon"
+        "{command} shows the shared daemon: leave out --no-daemon"
     );
-    let program = program::find_watch()?;
-    let error = Command::new(&program)
-        .args([command, "--interval", &interval.as_secs_f64().to_string()])
-        .args(fleet.then_some("--fleet"))
-        .args(more)
-        .exec();
-    Err(error).with_context(|| format!("running {}", program.display()))
+    let interval = interval.as_secs_f64().to_string();
+    let words = [command, "--interval", &interval];
+    become_part("trunkline-watch", words.iter().chain(more))
 }

@@ -55,7 +55,7 @@ pub(crate) struct LinePrefixer {
 
 /// One of a command's two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub enum Stream {
     /// Standard output.
     Stdout,
     /// Standard error.

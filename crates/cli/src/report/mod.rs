@@ -32,7 +32,7 @@ pub(crate) mod summary;
 pub(crate) mod table;
 
 /// Says something about the whole command on standard error. On a terminal, lines break between words.
-pub(crate) fn tell(text: impl Display) {
+pub fn tell(text: impl Display) {
     eprintln!("{}", wrap_message(text, terminal::width(std::io::stderr())));
 }
 

@@ -18,7 +18,7 @@ use super::raw::{ignored_signals, interrupt_is_handled, signals_are_handled};
 
 /// The signals, from when it is made on.
 #[derive(Debug)]
-pub(crate) struct Interrupts {
+pub struct Interrupts {
     streams: Vec<(i32, Signal)>,
 }
 
@@ -28,7 +28,7 @@ impl Interrupts {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn watch() -> io::Result<Self> {
+    pub fn watch() -> io::Result<Self> {
         signals_are_handled();
         Self::catch(&[SIGINT, SIGTERM, SIGHUP])
     }
@@ -68,7 +68,7 @@ impl Interrupts {
     ///
     /// # Errors
     /// The signal's number.
-    pub(crate) async fn or<T>(&mut self, other: impl Future<Output = T>) -> Result<T, i32> {
+    pub async fn or<T>(&mut self, other: impl Future<Output = T>) -> Result<T, i32> {
         tokio::select! {
             biased;
             (signal, at_question) = self.take() => {
@@ -146,6 +146,6 @@ pub(crate) fn end(code: ExitCode) -> ExitCode {
 }
 
 /// The exit status of a command that a signal has ended, as shells have it.
-pub(crate) fn status_of(signal: i32) -> u8 {
+pub fn status_of(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }

@@ -286,7 +286,7 @@ fn guard_terminal(on_guard: &Sender<()>) {
 
 /// From now on a panic, in whichever thread, restores the terminal and ends the process with ssh's exit status for errors of
 /// its own: what is shipped unwinds nothing, and leaves no core with what the user typed.
-pub(crate) fn restore_at_a_panic() {
+pub fn restore_at_a_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // Held by the thread that panicked, or for a moment by another one that changes it: not to be waited for.

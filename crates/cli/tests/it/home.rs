@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -267,9 +268,14 @@ pub(crate) fn closed_address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
-/// The program under test.
+/// The program under test, above the directory of the program of tests.
 pub(crate) fn program() -> &'static str {
-    env!("CARGO_BIN_EXE_trunkline")
+    static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+        let tests = std::env::current_exe().unwrap();
+        let program = tests.ancestors().nth(2).unwrap().join("trunkline");
+        program.into_os_string().into_string().unwrap()
+    });
+    &PROGRAM
 }
 
 /// The directory of ansible-core's programs, in a virtual environment that `scripts/ansible` makes.

@@ -6,7 +6,6 @@ mod closed_pipe;
 mod cp;
 mod daemon;
 mod first_steps;
-mod fleet;
 mod generate;
 mod hosts;
 mod many_hosts;

@@ -63,7 +63,7 @@ pub struct Activity {
     pub transfer: Option<TransferReport>,
     /// The times that it was carried over to a new connection.
     pub resumed: u32,
-    /// The one that the program acts for, if that is not the user: an assistant, or who gave a job to the fleet. One line.
+    /// The one that the program acts for, if that is not the user: an assistant, or who gave a job to this machine. One line.
     pub on_behalf: String,
 }
 

@@ -5,11 +5,10 @@ mod streams;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use async_nats::jetstream::kv::{self, Operation};
-use trunkline_control::fleet_view::{
-    FleetReport, FleetUpdate, IN_A_FRAME, JobReport, MoveReason, MoveReport, NodeReport, NodeState,
-    ZoneReport,
+use super::report::{
+    FleetReport, FleetUpdate, IN_A_PART, JobReport, MoveReason, MoveReport, NodeReport, NodeState, ZoneReport,
 };
+use async_nats::jetstream::kv::{self, Operation};
 
 use crate::bucket::{Charter, decode};
 use crate::order;
@@ -342,9 +341,9 @@ impl View {
         }];
         while !nodes.is_empty() || !jobs.is_empty() || !streams.is_empty() {
             updates.push(FleetUpdate {
-                nodes: nodes.split_off(nodes.len().saturating_sub(IN_A_FRAME)),
-                jobs: jobs.split_off(jobs.len().saturating_sub(IN_A_FRAME)),
-                streams: streams.split_off(streams.len().saturating_sub(IN_A_FRAME)),
+                nodes: nodes.split_off(nodes.len().saturating_sub(IN_A_PART)),
+                jobs: jobs.split_off(jobs.len().saturating_sub(IN_A_PART)),
+                streams: streams.split_off(streams.len().saturating_sub(IN_A_PART)),
                 ..FleetUpdate::default()
             });
         }

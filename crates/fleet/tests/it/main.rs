@@ -9,9 +9,14 @@ mod bad_input;
 mod clock;
 mod faults;
 mod fleet;
+#[expect(dead_code, reason = "commands of the client's tests; these need some")]
+#[path = "../../../cli/tests/it/home.rs"]
+mod home;
 mod input;
 mod log;
 mod nats;
 mod permissions;
+mod program;
 mod strangers;
 mod streams;
+mod watching;

@@ -87,6 +87,22 @@ impl<S: Subject> App<S> {
         rows.get(at).map(|row| (at, row))
     }
 
+    /// Does what keys mean: letters, `\n`, Esc, `↓` and `⇟`.
+    pub(super) fn press(&mut self, keys: &str, model: &S) -> Action {
+        let mut last = Action::None;
+        for key in keys.chars() {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\x1b' => KeyCode::Esc,
+                '↓' => KeyCode::Down,
+                '⇟' => KeyCode::PageDown,
+                letter => KeyCode::Char(letter),
+            };
+            last = self.key(KeyEvent::new(code, KeyModifiers::NONE), model);
+        }
+        last
+    }
+
     /// Does what a key means.
     pub(super) fn key(&mut self, key: KeyEvent, model: &S) -> Action {
         if key.kind == KeyEventKind::Release {
@@ -234,21 +250,6 @@ mod tests {
         model
     }
 
-    fn press(app: &mut App<Model>, model: &Model, keys: &str) -> Action {
-        let mut last = Action::None;
-        for key in keys.chars() {
-            let code = match key {
-                '\n' => KeyCode::Enter,
-                '\x1b' => KeyCode::Esc,
-                '↓' => KeyCode::Down,
-                '⇟' => KeyCode::PageDown,
-                letter => KeyCode::Char(letter),
-            };
-            last = app.key(KeyEvent::new(code, KeyModifiers::NONE), model);
-        }
-        last
-    }
-
     fn selected_name(app: &App<Model>, model: &Model) -> String {
         let rows = app.rows(model);
         match app.selection(&rows) {
@@ -266,41 +267,41 @@ mod tests {
                 ..App::default()
             },
         );
-        press(&mut app, &model, "↓↓");
+        app.press("↓↓", &model);
         assert_eq!(selected_name(&app, &model), "web3");
-        press(&mut app, &model, "r");
+        app.press("r", &model);
         assert_eq!(selected_name(&app, &model), "web3");
-        press(&mut app, &model, "r⇟⇟⇟⇟");
+        app.press("r⇟⇟⇟⇟", &model);
         assert_eq!(selected_name(&app, &model), "web30");
-        press(&mut app, &model, "g");
+        app.press("g", &model);
         assert_eq!(selected_name(&app, &model), "web1");
     }
 
     #[test]
     fn a_filter_is_typed_and_taken_away_again() {
         let (model, mut app) = (model(), App::default());
-        press(&mut app, &model, "/WEB2\n");
+        app.press("/WEB2\n", &model);
         assert_eq!(app.rows(&model).len(), 11);
-        press(&mut app, &model, "/0\n");
+        app.press("/0\n", &model);
         assert_eq!(app.rows(&model).len(), 1);
-        press(&mut app, &model, "\x1b");
+        app.press("\x1b", &model);
         assert_eq!(app.rows(&model).len(), 30);
-        assert_eq!(press(&mut app, &model, "/q"), Action::None, "it is a letter here");
+        assert_eq!(app.press("/q", &model), Action::None, "it is a letter here");
     }
 
     #[test]
     fn connections_are_closed_only_after_a_yes() {
         let (model, mut app) = (model(), App::default());
         for no in ["cn", "c\n", "cq", "c\x1b"] {
-            assert_eq!(press(&mut app, &model, no), Action::None, "{no}");
+            assert_eq!(app.press(no, &model), Action::None, "{no}");
         }
         let close = |sharing: &str, at_once| Action::Close {
             sharing: sharing.into(),
             at_once,
         };
-        assert_eq!(press(&mut app, &model, "↓cy"), close("web2", false));
+        assert_eq!(app.press("↓cy", &model), close("web2", false));
         assert_eq!(
-            press(&mut app, &model, "2c!"),
+            app.press("2c!", &model),
             close("web7", true),
             "that of the session's host"
         );
@@ -314,9 +315,9 @@ mod tests {
             .iter()
             .position(|column| column.name == "SENT")
             .unwrap();
-        press(&mut app, &model, &"s".repeat(sent));
+        app.press(&"s".repeat(sent), &model);
         assert_eq!(app.rows(&model)[0], Row::Host("web30".into()), "most comes first");
-        press(&mut app, &model, "r");
+        app.press("r", &model);
         assert_eq!(app.rows(&model)[0], Row::Host("web1".into()));
     }
 }

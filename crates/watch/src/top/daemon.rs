@@ -2,6 +2,7 @@
 
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
+use trunkline_control::protocol::Update;
 use trunkline_text::counted;
 
 use super::details;
@@ -15,12 +16,12 @@ use crate::quantity::{bytes, rate};
 impl Subject for Model {
     type View = View;
     type Row = Row;
-    type News = News;
+    type Update = Update;
 
     const VIEWS: &'static [View] = &View::ALL;
     const CLOSES: bool = true;
 
-    fn learn(&mut self, news: News) {
+    fn learn(&mut self, news: News<Update>) {
         Self::learn(self, news);
     }
 

@@ -19,7 +19,8 @@ pub(super) fn details_for(model: &Model, row: &Row) -> Option<Lines> {
     }
 }
 
-pub(super) fn line(lines: &mut Lines, name: &str, value: impl Into<String>) {
+/// Adds a line with this name, unless the value is empty.
+pub fn line(lines: &mut Lines, name: &str, value: impl Into<String>) {
     let value = value.into();
     if !value.is_empty() {
         lines.push((name.to_owned(), value));

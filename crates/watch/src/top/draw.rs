@@ -2,11 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ratatui::Frame;
+use ratatui::backend::TestBackend;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Table, Wrap};
+use ratatui::{Frame, Terminal};
 
 use super::app::{App, Mode};
 use super::palette::{BOLD, Palette, REVERSED};
@@ -35,6 +36,18 @@ pub(super) fn draw<S: Subject>(frame: &mut Frame<'_>, app: &mut App<S>, model: &
             popup(frame, " Details ", &align(&lines), *line);
         }
         Mode::Close { sharing } => popup(frame, " Close ", &model.question(sharing), 0),
+    }
+}
+
+/// Draws it in colour, and returns the text, a line for each row.
+pub(super) fn to_text<S: Subject>(app: &mut App<S>, model: &S, width: u16, height: u16) -> String {
+    let palette = Palette { colours: true };
+    match Terminal::new(TestBackend::new(width, height)) {
+        Ok(mut terminal) => {
+            let Ok(_) = terminal.draw(|frame| draw(frame, app, model, palette));
+            terminal.backend().to_string()
+        }
+        Err(never) => match never {},
     }
 }
 
@@ -276,8 +289,6 @@ fn popup(frame: &mut Frame<'_>, title: &'static str, lines: &[Line<'static>], fi
 
 #[cfg(test)]
 mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
     use trunkline_control::protocol::ActivityKind;
 
     use super::*;
@@ -318,13 +329,6 @@ mod tests {
         model
     }
 
-    fn draw_screen(app: &mut App<Model>, model: &Model, width: u16, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let palette = Palette { colours: true };
-        terminal.draw(|frame| draw(frame, app, model, palette)).unwrap();
-        terminal.backend().to_string()
-    }
-
     #[test]
     fn each_view_fits_terminals_of_80_and_200_columns() {
         let model = model();
@@ -334,7 +338,7 @@ mod tests {
                     view,
                     ..App::default()
                 };
-                let text = draw_screen(&mut app, &model, width, height);
+                let text = to_text(&mut app, &model, width, height);
                 // How long ago that was depends on when this runs.
                 let text = if view == View::Failures {
                     without_ages(&text)
@@ -377,7 +381,7 @@ mod tests {
             if name == "filter" {
                 app.filter = "web3".into();
             }
-            insta::assert_snapshot!(format!("over_{name}"), draw_screen(&mut app, &model, 80, 24));
+            insta::assert_snapshot!(format!("over_{name}"), to_text(&mut app, &model, 80, 24));
         }
     }
 
@@ -385,7 +389,7 @@ mod tests {
     fn a_daemon_that_has_ended_is_said_to_have_and_what_was_known_stays() {
         let mut model = model();
         model.learn(News::Lost("the daemon has ended".into()));
-        insta::assert_snapshot!(draw_screen(&mut App::default(), &model, 80, 10));
+        insta::assert_snapshot!(to_text(&mut App::default(), &model, 80, 10));
     }
 
     #[test]
@@ -400,7 +404,7 @@ mod tests {
                     sharing: "web1".into(),
                 },
             ] {
-                draw_screen(
+                to_text(
                     &mut App {
                         mode,
                         ..App::default()

@@ -1,4 +1,4 @@
-//! The subject of the view in the terminal: the daemon, or a fleet.
+//! The subject of the view in the terminal: the daemon, or what another program knows.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -6,23 +6,25 @@ use std::fmt::Debug;
 use ratatui::text::Line;
 
 use super::palette::Palette;
+use crate::feed::News;
 
 /// Something with tables.
-pub(super) trait Subject {
+pub trait Subject {
     /// Names a table.
     type View: Debug + Copy + PartialEq + Default + 'static;
     /// Names a row.
     type Row: Debug + Clone + PartialEq;
-    type News;
+    /// A report about it.
+    type Update: Send + 'static;
 
     /// Its tables, in their order.
     const VIEWS: &'static [Self::View];
 
     /// Whether connections can be closed.
-    const CLOSES: bool;
+    const CLOSES: bool = false;
 
     /// Takes in what is told.
-    fn learn(&mut self, news: Self::News);
+    fn learn(&mut self, news: News<Self::Update>);
 
     /// Returns the title of a table.
     fn name(view: Self::View) -> &'static str;
@@ -49,26 +51,34 @@ pub(super) trait Subject {
     fn summary(&self, palette: Palette) -> [Line<'static>; 2];
 
     /// Returns the key of the connections to close for a row: the settings that decide who may share them.
-    fn sharing(&self, row: &Self::Row) -> Option<String>;
+    fn sharing(&self, _row: &Self::Row) -> Option<String> {
+        None
+    }
 
     /// Returns the question to ask before that.
-    fn question(&self, sharing: &str) -> Vec<Line<'static>>;
+    fn question(&self, _sharing: &str) -> Vec<Line<'static>> {
+        Vec::new()
+    }
 }
 
 /// A heading, and lines: what a value is called, and the value. A line without a name continues the one before.
-pub(super) type Lines = Vec<(String, String)>;
+pub type Lines = Vec<(String, String)>;
 
-pub(super) struct Column {
-    pub(super) name: &'static str,
+/// A column.
+#[derive(Debug)]
+pub struct Column {
+    /// Its heading.
+    pub name: &'static str,
     /// Cells; 0 for what the others leave.
-    pub(super) width: u16,
+    pub width: u16,
     /// Whether it is aligned to the right, and sorted from the greatest on.
-    pub(super) number: bool,
+    pub number: bool,
     /// It is there in a terminal of at least so many columns.
-    pub(super) from: u16,
+    pub from: u16,
 }
 
-pub(super) const fn text(name: &'static str, width: u16, from: u16) -> Column {
+/// A column of words.
+pub const fn text(name: &'static str, width: u16, from: u16) -> Column {
     Column {
         name,
         width,
@@ -77,7 +87,8 @@ pub(super) const fn text(name: &'static str, width: u16, from: u16) -> Column {
     }
 }
 
-pub(super) const fn number(name: &'static str, width: u16, from: u16) -> Column {
+/// A column of numbers.
+pub const fn number(name: &'static str, width: u16, from: u16) -> Column {
     Column {
         name,
         width,
@@ -88,14 +99,15 @@ pub(super) const fn number(name: &'static str, width: u16, from: u16) -> Column 
 
 /// The sort order of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Sort {
-    pub(super) by: usize,
+pub struct Sort {
+    /// By this column.
+    pub by: usize,
     /// The other way round.
-    pub(super) reversed: bool,
+    pub reversed: bool,
 }
 
 /// Names with numbers in them by the numbers: web2 before web10.
-pub(super) fn natural(a: &str, b: &str) -> Ordering {
+pub fn natural(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
     loop {
         let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -124,7 +136,7 @@ pub(super) fn natural(a: &str, b: &str) -> Ordering {
 }
 
 /// Returns the progress as a bar of this width.
-pub(super) fn bar(share: f64, width: usize) -> String {
+pub fn bar(share: f64, width: usize) -> String {
     let eighths = (share * width as f64 * 8.0) as usize;
     let mut bar = "█".repeat(eighths / 8);
     if eighths / 8 < width {

@@ -13,7 +13,7 @@ use crate::quantity::{bytes, rate, time};
 
 /// The selected table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum View {
+pub(crate) enum View {
     #[default]
     Hosts,
     Sessions,
@@ -92,7 +92,7 @@ const FAILURES: &[Column] = &[
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Row {
+pub(crate) enum Row {
     /// By what decides who may share its connections.
     Host(String),
     Activity(u64),

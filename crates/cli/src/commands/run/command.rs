@@ -37,6 +37,11 @@ impl Command {
         Self { words, env, script }
     }
 
+    /// Its variables alone.
+    pub(super) fn into_env(self) -> Vec<Variable> {
+        self.env
+    }
+
     /// The script's text, which comes before everything else that the command reads.
     pub(super) fn script(&self) -> Arc<[u8]> {
         self.script

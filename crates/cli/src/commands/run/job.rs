@@ -34,7 +34,8 @@ use crate::report::{Execution, HostResult, INTERRUPTED, Outcome, SKIPPED, Troubl
 use crate::spool::{Feed, HostInput, NotWhole};
 
 /// The display while the run lasts.
-pub(super) struct View {
+#[derive(Debug)]
+pub struct View {
     pub(super) progress: Progress,
     /// Lines are printed as they come.
     pub(super) live: bool,
@@ -48,6 +49,7 @@ pub(super) struct View {
 }
 
 /// One host's output, on its way to the screen and to whoever wants all of it.
+#[derive(Debug)]
 pub(super) struct Collected<'a> {
     view: &'a View,
     stdout: Output,

@@ -425,3 +425,35 @@ fn root_in_another_users_home_writes_nothing_there_and_says_so() {
     stop.env_remove("TRUNKLINE_DIR").env("HOME", &own);
     assert_status(&finish(stop.env("XDG_RUNTIME_DIR", &own).arg("stop")), 0);
 }
+
+#[test]
+fn a_part_that_is_not_installed_is_named_with_its_places_and_path_is_not_searched() {
+    let home = Home::new();
+    let bin = home.path("alone/bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::copy(program(), bin.join("trunkline")).unwrap();
+    // A program of this name that is somebody else's.
+    for part in ["fleet", "watch", "mcp"] {
+        home.script(&format!("path/trunkline-{part}"), "#!/bin/sh\necho found\n");
+    }
+    for (words, part) in [
+        (&["fleet", "status"][..], "fleet"),
+        (&["run", "--fleet", "-H", "a", "true"], "fleet"),
+        (&["stream", "--fleet", "--detach", "a", "--", "true"], "fleet"),
+        (&["top", "--fleet"], "fleet"),
+        (&["serve-ui", "--fleet"], "fleet"),
+        (&["metrics", "--fleet"], "fleet"),
+        (&["top"], "watch"),
+        (&["mcp"], "mcp"),
+    ] {
+        let mut command = home.command(bin.join("trunkline"));
+        let said = finish(command.args(words).env("PATH", home.path("path")));
+        let beside = bin.join(format!("trunkline-{part}")).display().to_string();
+        let name = format!("trunkline-{part} is not installed");
+        assert_said(&said, &[&name, &beside, "alone/libexec/trunkline"]);
+        let options = [&["--no-daemon"], words].concat();
+        let mut command = home.command(bin.join("trunkline"));
+        let said = finish(command.args(options));
+        assert_said(&said, &["leave out --no-daemon"]);
+    }
+}

@@ -1,10 +1,36 @@
-//! The conversation with the client that started this program.
+//! The conversation of this program with itself: one process shows a job, and starts the one that has the key and knows NATS.
 
-use trunkline_control::fleet::{FleetReply, FleetRequest};
+use anyhow::{Context as _, bail, ensure};
 use trunkline_control::socket::{FrameReader, FrameWriter};
 use trunkline_fleet::bucket::Bucket;
 use trunkline_fleet::submitting;
+use trunkline_fleet_client::{Fleet, FleetReply, FleetRequest};
 use trunkline_request::failure::{ErrorKind, Failure};
+use trunkline_request::hosts::Target;
+
+/// Starts the other process.
+pub(crate) fn start() -> anyhow::Result<Fleet> {
+    let program = std::env::current_exe().context("cannot find this program's own path")?;
+    Ok(Fleet::start(&[program.into(), "converse".into()])?)
+}
+
+/// Refuses what each node has in its own ssh_config.
+pub(crate) fn refuse_ssh_options<'a>(
+    are_given: bool,
+    hosts: impl IntoIterator<Item = &'a Target>,
+) -> anyhow::Result<()> {
+    ensure!(
+        !are_given,
+        "--fleet takes no options of ssh: each node reaches its hosts by its own ssh_config"
+    );
+    if let Some(host) = hosts.into_iter().find(|host| !host.ssh_args.is_empty()) {
+        bail!(
+            "{} needs options of ssh, which its inventory names: --fleet reaches hosts by the nodes' own ssh_config",
+            host.name
+        );
+    }
+    Ok(())
+}
 
 pub(crate) async fn next(requests: &mut FrameReader) -> Result<FleetRequest, Failure> {
     let request = requests.next().await;

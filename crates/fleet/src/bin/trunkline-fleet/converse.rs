@@ -7,7 +7,6 @@ use anyhow::Context as _;
 use nkeys::KeyPair;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use trunkline_control::fleet::{FleetHost, FleetReply, FleetRequest, HOSTS_IN_A_FRAME, LONGEST_INPUT};
 use trunkline_control::place::Place;
 use trunkline_control::protocol::Exit as SessionExit;
 use trunkline_control::socket::{FrameReader, FrameWriter, split};
@@ -18,6 +17,7 @@ use trunkline_fleet::order::{OrderedHost, is_name};
 use trunkline_fleet::running::Stream;
 use trunkline_fleet::state::{Exit, Fate, JobId, Limits, Returned, StreamId};
 use trunkline_fleet::submitting::{self, JobEvent, SubmitError, Wait};
+use trunkline_fleet_client::{FleetHost, FleetReply, FleetRequest, HOSTS_IN_A_FRAME, LONGEST_INPUT};
 use trunkline_request::failure::{ErrorKind, Execution, Failure};
 
 use crate::client::{next, tell};

@@ -11,6 +11,7 @@ use trunkline_fleet::bucket::{Bucket, Charter};
 use trunkline_fleet::state::Zones;
 use trunkline_fleet::submitting;
 
+use crate::paths;
 use crate::say;
 use crate::settings::Settings;
 use crate::status::print as tell;
@@ -50,7 +51,7 @@ pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
     let mut settings = match (known, args.url) {
         (Some(known), Some(url)) if known.url != url => bail!(
             "{} names the fleet at {}, not {url}: remove it, or leave out the address",
-            place.fleet_config().display(),
+            paths::settings(place).display(),
             known.url
         ),
         (Some(known), _) => known,
@@ -87,7 +88,7 @@ pub(crate) async fn run(place: &Place, args: Args) -> anyhow::Result<()> {
          On each machine that is to be a node:\n    trunkline fleet join {url}{ca} --allow {key}\n\
          Then, here:\n    trunkline run --fleet -H HOSTS COMMAND\n",
         prefix = settings.prefix,
-        file = place.fleet_config().display(),
+        file = paths::settings(place).display(),
         url = settings.url,
         ca = settings.ca.as_ref().map_or("", |_| " --ca FILE"),
     ))

@@ -18,6 +18,7 @@ use trunkline_fleet::running::{self, Instruction, NodeOptions};
 use trunkline_request::World;
 
 use crate::executor::Daemon;
+use crate::paths;
 use crate::say;
 use crate::settings::{AllowFile, Settings};
 
@@ -90,7 +91,7 @@ pub(crate) async fn run(place: Place, args: Args) -> anyhow::Result<()> {
         told,
         metrics.clone(),
     ));
-    let (socket, port) = (place.fleet_metrics(), settings.metrics_port);
+    let (socket, port) = (paths::metrics_socket(&place), settings.metrics_port);
     let (metrics_listener, _metrics_socket) = own_socket::for_metrics(&socket).unzip();
     let serving = tokio::spawn(trunkline_http::metrics::serve(metrics, metrics_listener, port));
     say(&format!(
@@ -140,7 +141,7 @@ fn settings(place: &Place, args: Args) -> anyhow::Result<(Settings, Vec<Rule>)> 
     let mut settings = match (known, args.url) {
         (Some(known), Some(url)) if !known.url.is_empty() && known.url != url => bail!(
             "{} names the fleet at {}, not {url}: change it there, or leave out the address",
-            place.fleet_config().display(),
+            paths::settings(place).display(),
             known.url
         ),
         (Some(known), url) => Settings {
@@ -189,7 +190,7 @@ fn machine() -> String {
 }
 
 async fn listen(place: &Place) -> anyhow::Result<(UnixListener, OwnSocket)> {
-    let path = place.fleet();
+    let path = paths::socket(place);
     if UnixStream::connect(&path).await.is_ok() {
         bail!("a node runs here already; `trunkline fleet leave` ends it");
     }

@@ -10,6 +10,8 @@ use anyhow::{Context as _, bail, ensure};
 use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 use trunkline_control::place::Place;
+
+use crate::paths;
 use trunkline_fleet::allow::{AllowList, AllowSource, Rule};
 use trunkline_fleet::bucket::{Access, is_plain};
 use trunkline_request::own;
@@ -70,7 +72,7 @@ pub(crate) struct AllowFile {
 impl AllowFile {
     pub(crate) fn new(place: &Place, given: Vec<Rule>) -> Self {
         Self {
-            file: place.fleet_config(),
+            file: paths::settings(place),
             given,
             last: Mutex::default(),
         }
@@ -133,7 +135,7 @@ impl Settings {
 
     /// Reads the file; `None` where there is none.
     pub(crate) fn read(place: &Place) -> anyhow::Result<Option<Self>> {
-        let file = place.fleet_config();
+        let file = paths::settings(place);
         let text = match own::read_to_string(&file) {
             Ok(text) => text,
             Err(error) if error.is_missing() => return Ok(None),
@@ -174,7 +176,7 @@ impl Settings {
             format!(
                 "this machine belongs to no fleet: {} names none; `trunkline fleet init URL` makes a fleet, `trunkline fleet join \
                  URL` joins one",
-                place.fleet_config().display()
+                paths::settings(place).display()
             )
         })
     }
@@ -187,7 +189,7 @@ impl Settings {
 
     /// Writes the file, which must not be there.
     pub(crate) fn write_new(&self, place: &Place) -> anyhow::Result<()> {
-        let file = place.fleet_config();
+        let file = paths::settings(place);
         let text = toml::to_string(self).context("writing the settings down")?;
         write_private(
             &file,
@@ -196,7 +198,7 @@ impl Settings {
     }
 
     fn key_file(&self, place: &Place) -> PathBuf {
-        let usual = || place.fleet_config().with_file_name("fleet.nk");
+        let usual = || paths::settings(place).with_file_name("fleet.nk");
         self.nkey.clone().unwrap_or_else(usual)
     }
 

@@ -9,9 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nkeys::KeyPair;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use trunkline_control::fleet::{
-    FleetReply, FleetRequest, FleetRestart, FleetStream, HOSTS_IN_A_FRAME, StreamNews,
-};
 use trunkline_control::place::Place;
 use trunkline_control::protocol::Exit as SessionExit;
 use trunkline_control::socket::{FrameReader, FrameWriter};
@@ -21,6 +18,9 @@ use trunkline_fleet::order::stream::wrong_subject;
 use trunkline_fleet::state::{Exit, Restart, Resuming, StreamEnd, StreamId};
 use trunkline_fleet::streaming::following::{self, Follower, HostReader, Read, StreamError};
 use trunkline_fleet::streaming::{Piece, What};
+use trunkline_fleet_client::{
+    FleetReply, FleetRequest, FleetRestart, FleetStream, HOSTS_IN_A_FRAME, StreamNews,
+};
 use trunkline_request::failure::{ErrorKind, Failure};
 
 use crate::client::{next, tell, without_nodes};

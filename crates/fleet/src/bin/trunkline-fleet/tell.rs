@@ -6,6 +6,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::UnixStream;
 use trunkline_control::place::Place;
 
+use crate::paths;
+
 pub(crate) async fn drain(place: &Place) -> anyhow::Result<()> {
     tell(place, "drain\n", "nothing is drained").await?;
     Ok(())
@@ -21,7 +23,7 @@ pub(crate) async fn leave(place: &Place) -> anyhow::Result<()> {
 }
 
 async fn tell(place: &Place, what: &str, otherwise: &str) -> anyhow::Result<BufReader<UnixStream>> {
-    let stream = UnixStream::connect(place.fleet()).await;
+    let stream = UnixStream::connect(paths::socket(place)).await;
     // Where one was killed, its socket is still there.
     let stream = stream.map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {

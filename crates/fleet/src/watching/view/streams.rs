@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use trunkline_control::fleet_view::{StreamNode, StreamReport};
+use crate::watching::report::{StreamNode, StreamReport};
 use trunkline_text::Printable;
 
 use crate::bucket::{Charter, decode};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use trunkline_control::fleet::FleetReply;
 use trunkline_control::sink::{Sink, Target};
 use trunkline_control::stdio::Output;
+use trunkline_fleet_client::FleetReply;
 
 /// A sink.
 pub(super) enum HostSink {

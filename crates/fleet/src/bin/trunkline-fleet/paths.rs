@@ -1,0 +1,20 @@
+//! The places of a node's sockets and of its settings, beside the daemon's.
+
+use std::path::PathBuf;
+
+use trunkline_control::place::Place;
+
+/// The socket on which the node is told to drain or to leave.
+pub(crate) fn socket(place: &Place) -> PathBuf {
+    place.runtime.join("fleet.sock")
+}
+
+/// The socket on which the node tells its metrics.
+pub(crate) fn metrics_socket(place: &Place) -> PathBuf {
+    place.runtime.join("fleet-metrics.sock")
+}
+
+/// The settings, beside `config.toml`.
+pub(crate) fn settings(place: &Place) -> PathBuf {
+    place.config.with_file_name("fleet.toml")
+}
