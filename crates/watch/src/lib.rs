@@ -1,7 +1,7 @@
 //! The program `trunkline-watch`, which `trunkline top` and `trunkline serve-ui` run: what the daemon does, in a terminal and
 //! on a page. It asks the daemon for nothing but its updates, and to close what the user wants closed.
 //!
-//! Other programs show a [`Subject`](table::Subject) of theirs with the same tables ([`top`]) and a page of theirs with the
+//! Other programs show a [`Subject`](table::Subject) of theirs with the same tables ([`top()`]) and a page of theirs with the
 //! same server ([`serve`]).
 
 mod feed;
