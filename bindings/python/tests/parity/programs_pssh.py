@@ -481,7 +481,43 @@ def ends_that_were_read(pssh: Any, see: See, about: Any) -> None:
         see(list(output.stdout), list(output.stderr), one.finished(output.channel), output.channel.eof())
 
 
+def greenlets(pssh: Any, see: See, about: Any) -> None:
+    """gevent's time-outs interrupt what waits, and other greenlets go on meanwhile."""
+    import gevent
+
+    client = _parallel(pssh, about)
+    endless = client.run_command("while echo line; do sleep 0.01; done")
+    see(kind(lambda: gevent.with_timeout(0.5, client.join, endless)))
+    read: list[str] = []
+    see(kind(lambda: gevent.with_timeout(5, lambda: read.extend(iter(endless[0].stdout)))), "line" in endless[0].stdout)
+    told: list[int] = []
+
+    def tell() -> None:
+        while True:
+            told.append(1)
+            gevent.sleep(0.01)
+
+    beside = gevent.spawn(tell)
+    see(raised(lambda: client.join(endless, timeout=1))[0], len(told) > 2)
+    beside.kill()
+    ended = gevent.spawn(client.join, endless)
+    see(len(gevent.joinall([ended], timeout=0.2)), ended.ready())
+    for output in endless:
+        output.client.close_channel(output.channel)
+    ended.get(timeout=60)
+    see(ended.successful(), client.finished(endless))
+    calls = [gevent.spawn(client.run_command, f"sleep 0.2; echo {place}") for place in range(3)]
+    see([[list(output.stdout) for output in call.get(timeout=60)] for call in calls])
+    jobs = client.copy_remote_file("/etc/hostname", about["directory"] + "/name")
+    see(client.pool.join(), [job.ready() for job in jobs], len(gevent.joinall(jobs)), len(gevent.joinall(jobs, count=1)))
+    # Too few arguments for a command, and for the hosts.
+    two = _parallel(pssh, {**about, "hosts": about["hosts"][:1] * 2})
+    see(kind(lambda: two.run_command("echo %s %s", host_args=[("one",)])))
+    see(kind(lambda: two.run_command("echo %s %s", host_args=[("one", "two")])))
+
+
 on_openssh: dict[str, Program] = {
+    "greenlets": greenlets,
     "ends that were read": ends_that_were_read,
     "no limit": no_limit,
     "output and status": output_and_status,

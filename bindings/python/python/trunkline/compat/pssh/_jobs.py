@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import heapq
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -19,10 +20,42 @@ _T = TypeVar("_T")
 Steps = Generator[Union["_native.Operation[Any]", float], Any, _T]
 
 
-class Job(Generic[_T]):
-    """Something under way. ``gevent.joinall`` takes it for a greenlet; it continues while something is waited for."""
+#: How long a greenlet waits for outcomes, in seconds, before it looks for those that another one took.
+_SLICE = 0.05
+
+
+class Linked:
+    """What ``gevent.joinall`` takes for a greenlet."""
+
+    def __init__(self) -> None:
+        self._links: dict[Callable[[Any], object], Any] = {}
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it is over, for at most ``timeout`` seconds."""
+        raise NotImplementedError
+
+    def rawlink(self, callback: Callable[[Any], object]) -> None:
+        """Calls back from gevent's loop when it is over."""
+        import gevent
+
+        def follow() -> None:
+            self.join()
+            gevent.get_hub().loop.run_callback(callback, self)
+
+        self._links[callback] = gevent.spawn(follow)
+
+    def unlink(self, callback: Callable[[Any], object]) -> None:
+        """Does not call back any more."""
+        greenlet = self._links.pop(callback, None)
+        if greenlet is not None:
+            greenlet.kill(block=False)
+
+
+class Job(Linked, Generic[_T]):
+    """Something under way, which continues while something is waited for."""
 
     def __init__(self, pool: Pool, steps: Steps[_T]) -> None:
+        super().__init__()
         self._pool = pool
         self._steps = steps
         self._done = False
@@ -50,14 +83,6 @@ class Job(Generic[_T]):
         if self.exception is not None:
             raise self.exception
         return self.value  # type: ignore[return-value]
-
-    def rawlink(self, callback: Callable[[Job[_T]], object]) -> None:
-        """Waits, and calls back."""
-        self.join()
-        callback(self)
-
-    def unlink(self, callback: Callable[[Job[_T]], object]) -> None:
-        """Nothing: who was called back is not called again."""
 
     def _finish(self, value: _T | None, exception: BaseException | None) -> None:
         self._done, self.value, self.exception = True, value, exception
@@ -105,7 +130,21 @@ class Pool:
             if self._pauses:
                 pause = max(0.0, self._pauses[0][0] - time.monotonic())
                 left = pause if left is None else min(left, pause)
-            self._completions.wait(left)
+            self._look(left)
+
+    def _look(self, limit: float | None) -> None:
+        """Waits for outcomes, for at most ``limit`` seconds and never for long. A program with gevent goes on in its other
+        greenlets, and its ``Timeout`` interrupts this."""
+        if (gevent := sys.modules.get("gevent")) is None:
+            self._completions.wait(limit)
+            return
+        limit = _SLICE if limit is None else min(limit, _SLICE)
+        with gevent.Timeout(limit, False):
+            gevent.get_hub().wait(gevent.get_hub().loop.io(self._completions.fileno(), 1))
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until no job is left, for at most ``timeout`` seconds; whether none is."""
+        return self.wait(lambda: not self._waiting and not self._running, timeout)
 
     def turn(self) -> None:
         """Takes the outcomes that are there."""

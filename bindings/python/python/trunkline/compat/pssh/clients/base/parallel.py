@@ -128,14 +128,16 @@ class BaseParallelSSHClient:
         """
         commands = [command] * len(self._hosts)
         if host_args:
-            if len(host_args) < len(self._hosts):
-                raise HostArgumentError("Number of host arguments provided does not match number of hosts ")
-            commands = [command % host_args[place] for place in range(len(self._hosts))]
-        self.cmds = self._spawn(
+            try:
+                commands = [command % host_args[place] for place in range(len(self._hosts))]
+            except IndexError:
+                raise HostArgumentError("Number of host arguments provided does not match number of hosts ") from None
+        # Another greenlet's call meanwhile has its own.
+        self.cmds = jobs = self._spawn(
             lambda client, place: client.ran(commands[place], shell, sudo, user, use_pty, encoding, read_timeout)
         )
-        self.pool.wait(lambda: all(job._done for job in self.cmds or ()), self.timeout or None)
-        return self._outputs(self.cmds, stop_on_errors)
+        self.pool.wait(lambda: all(job._done for job in jobs), self.timeout or None)
+        return self._outputs(jobs, stop_on_errors)
 
     def get_last_output(self, cmds: list[Job[HostOutput]] | None = None) -> list[HostOutput] | None:
         """The outputs of the last ``run_command``."""
@@ -281,12 +283,15 @@ class BaseParallelSSHClient:
         """Source and target for each host; without arguments the targets are told apart by the hosts' names. Arguments that
         have the ``names`` are the paths themselves."""
         if copy_args:
-            if len(copy_args) < len(self._hosts):
-                raise HostArgumentError("Number of per-host copy arguments provided does not match number of hosts")
-            return [
-                (_filled(source, copy_args[place], names[0]), _filled(target, copy_args[place], names[1]))
-                for place in range(len(self._hosts))
-            ]
+            try:
+                return [
+                    (_filled(source, copy_args[place], names[0]), _filled(target, copy_args[place], names[1]))
+                    for place in range(len(self._hosts))
+                ]
+            except IndexError:
+                raise HostArgumentError(
+                    "Number of per-host copy arguments provided does not match number of hosts"
+                ) from None
         return [(source, target if separator is None else f"{target}{separator}{host}") for host in self._hosts]
 
     def _copies(

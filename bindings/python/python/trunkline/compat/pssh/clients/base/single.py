@@ -19,7 +19,7 @@ from ..... import _errors, _native
 from ....._files import attributes, copied, copying, remote
 from ....._private import Explicit
 from ....._result import Terminal, wanted
-from ..._jobs import Pool, Steps
+from ..._jobs import Linked, Pool, Steps
 from ...constants import DEFAULT_RETRIES, RETRY_DELAY
 from ...exceptions import (
     AuthenticationError,
@@ -687,10 +687,11 @@ class Channel:
         return self._session
 
 
-class Reader:
-    """Takes what one stream of a session brings, until its end; ``gevent.joinall`` takes it for a greenlet."""
+class Reader(Linked):
+    """Takes what one stream of a session brings, until its end."""
 
     def __init__(self, pool: Pool) -> None:
+        super().__init__()
         self._pool = pool
         self.buffer = ConcurrentRWBuffer(pool.wait)
 
@@ -704,14 +705,6 @@ class Reader:
         self._pool.wait(self.buffer.eof.is_set, timeout)
 
     get = join
-
-    def rawlink(self, callback: Callable[[Reader], object]) -> None:
-        """Waits, and calls back."""
-        self.join()
-        callback(self)
-
-    def unlink(self, callback: Callable[[Reader], object]) -> None:
-        """Nothing: who was called back is not called again."""
 
 
 class Stdin:
