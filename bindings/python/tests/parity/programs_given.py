@@ -115,6 +115,27 @@ def progress(paramiko: Any, see: See, about: Any) -> None:
     sftp.chmod(path, 0o640)
     os.utime(path, (1_000_000_000, 1_000_000_000))
     see(str(sftp.stat(path)))
+    # Programs resume copies with this, by names of its arguments.
+    steps.clear()
+    with open(path + ".part", "ab") as target, sftp.open(path) as source:
+        source.seek(99_000)
+        more: dict[str, Any] = {
+            "reader": source,
+            "writer": target,
+            "file_size": 101_000,
+            "callback": lambda *step: steps.append(step),
+        }
+        see(sftp._transfer_with_callback(**more), steps)
+    see(os.path.getsize(path + ".part"))
+
+    def enough(copied: int, size: int) -> None:
+        if copied > 100_000:
+            raise EOFError(size)
+
+    # A file that has no size, and one that has no end: the program's word ends it.
+    see(raised(lambda: sftp.get("/dev/zero", path, enough)), os.path.getsize(path) > 0)
+    sftp.get("/proc/version", path)
+    see(sftp.stat("/proc/version").st_size, Path(path).read_text() == Path("/proc/version").read_text())
     client.close()
 
 

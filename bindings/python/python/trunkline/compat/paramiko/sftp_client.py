@@ -233,7 +233,7 @@ class SFTPClient:
     ) -> int:
         """Copies a file from the server into an open one; returns its size."""
         with self.open(remotepath, "rb", BUFFER) as source:
-            return _copied(source.read, fl.write, callback, self.stat(remotepath).st_size or 0)
+            return self._transfer_with_callback(source, fl, self.stat(remotepath).st_size or 0, callback)
 
     def put(
         self,
@@ -257,13 +257,26 @@ class SFTPClient:
         """As ``put``, from an open file."""
         with self.open(remotepath, "wb") as target:
             target.set_pipelined()
-            size = _copied(fl.read, target.write, callback, file_size)
+            size = self._transfer_with_callback(fl, target, file_size, callback)
         if not confirm:
             return SFTPAttributes()
         about = self.stat(remotepath)
         if about.st_size != size:
             raise OSError(f"size mismatch in put!  {about.st_size} != {size}")
         return about
+
+    def _transfer_with_callback(
+        self, reader: IO[bytes] | SFTPFile, writer: IO[bytes] | SFTPFile, file_size: int, callback: Callback | None
+    ) -> int:
+        """Copies from one open file into another; returns how much. Programs resume copies with it."""
+        copied = 0
+        piece = BUFFER if callback is None else _STEP
+        while data := reader.read(piece):
+            writer.write(data)
+            copied += len(data)
+            if callback is not None:
+                callback(copied, file_size)
+        return copied
 
     def _path(self, path: str | bytes) -> bytes:
         return _named(posixpath.join(os.fsencode(self._cwd or ""), os.fsencode(path)))
@@ -298,14 +311,3 @@ def _flags(mode: str) -> int:
         SFTP_FLAG_EXCL: letters & set("x"),
     }
     return sum(flag for flag, asked in found.items() if asked)
-
-
-def _copied(read: Callable[[int], bytes], write: Callable[[bytes], object], callback: Callback | None, size: int) -> int:
-    copied = 0
-    piece = BUFFER if callback is None else _STEP
-    while data := read(piece):
-        write(data)
-        copied += len(data)
-        if callback is not None:
-            callback(copied, size)
-    return copied
