@@ -39,6 +39,50 @@ async function said(port) {
 
 /** By package: what it does on a server, with a directory, a port that says "hello", and what the test has for it. Returns what it saw. */
 const PROGRAMS = {
+  'node-ssh': async ({ NodeSSH }, ssh, { directory }) => {
+    tree(join(directory, 'tree'));
+    mkdirSync(join(directory, 'down'));
+    const made = await new NodeSSH().connect(ssh);
+    const saw = [];
+    const options = (more) => ({
+      concurrency: 3, validate: (path) => !path.includes('skipped'), ...more,
+      tick: (from, to, error) => saw.push([from.slice(directory.length), to.slice(directory.length), error?.message]),
+    });
+    saw.push(await made.putDirectory(join(directory, 'tree'), join(directory, 'deep/up'), options({ recursive: true })));
+    saw.push(await made.putDirectory(join(directory, 'tree'), join(directory, 'flat'), options({ recursive: false })));
+    saw.push(await made.getDirectory(join(directory, 'down'), join(directory, 'deep/up'), options({ recursive: true })));
+    saw.push(files(join(directory, 'deep/up')), files(join(directory, 'flat')), files(join(directory, 'down')));
+    for (const call of [
+      () => made.putDirectory(join(directory, 'none'), join(directory, 'to')), () => made.getDirectory(join(directory, 'to'), join(directory, 'none')),
+      () => made.putDirectory(join(directory, 'tree'), join(directory, 'tree/a')), () => made.getFile(join(directory, 'to'), join(directory, 'none')),
+      () => made.putFile(join(directory, 'none'), join(directory, 'to')), () => made.execCommand('cat', { stdin: 'in', cwd: directory }),
+      () => made.exec('echo', ['a b', '$HOME'], { stream: 'both' }), () => made.exec('ls', ['/nothing/here']),
+    ]) saw.push(await call().catch((error) => error.message.replaceAll(directory, '')));
+    // Callbacks of files that are copied together come in no order.
+    made.dispose();
+    return saw.sort((a, b) => (JSON.stringify(a) ?? '').localeCompare(JSON.stringify(b) ?? ''));
+  },
+  'ssh2-sftp-client': async (SftpClient, ssh, { directory }) => {
+    tree(join(directory, 'tree'));
+    const made = new SftpClient('name');
+    await made.connect({ ...ssh, promiseLimit: 3 });
+    const saw = [];
+    for (const event of ['upload', 'download']) made.on(event, ({ source, destination }) => saw.push([event, `${source} ${destination}`.replaceAll(directory, '')]));
+    const filter = (path, isDirectory) => !path.includes('skipped') && !(isDirectory && path.endsWith('empty'));
+    const short = (answer) => JSON.stringify(answer).replaceAll(directory, '');
+    for (const more of [{}, { useFastput: true, filter }, { filter }]) saw.push(short(await made.uploadDir(join(directory, 'tree'), join(directory, `up${saw.length}`), more)));
+    const [last] = readdirSync(directory).filter((name) => name.startsWith('up')).sort();
+    for (const more of [{}, { useFastget: true, filter }]) saw.push(short(await made.downloadDir(join(directory, last), join(directory, `down${saw.length}`), more)));
+    for (const name of readdirSync(directory).sort()) saw.push([name, files(join(directory, name))]);
+    for (const call of [
+      () => made.uploadDir(join(directory, 'none'), join(directory, 'to')), () => made.downloadDir(join(directory, 'none'), join(directory, 'to')),
+      () => made.uploadDir(join(directory, 'tree/a'), join(directory, 'to')), () => made.rmdir(join(directory, last)), () => made.rmdir(join(directory, last), true),
+      () => made.list(join(directory, 'tree'), ({ type }) => type === 'd').then((list) => list.map(({ name }) => name).sort()), () => made.exists(join(directory, last)),
+      () => made.mkdir(join(directory, 'tree/a/b'), true), () => made.rcopy(join(directory, 'tree/a'), join(directory, 'tree/b')), () => made.get(join(directory, 'none')),
+    ]) saw.push(await call().then(short, (error) => [error.code, error.message.replaceAll(directory, '')]));
+    saw.push(await made.end());
+    return saw.sort((a, b) => (JSON.stringify(a) ?? '').localeCompare(JSON.stringify(b) ?? ''));
+  },
   'tunnel-ssh': async ({ createTunnel }, ssh, { port }) => {
     const [server, client] = await createTunnel({ autoClose: true }, {}, ssh, { dstAddr: '127.0.0.1', dstPort: port });
     const saw = [await said(server.address().port), await said(server.address().port)];
@@ -146,6 +190,20 @@ const PROGRAMS = {
     return saw;
   },
 };
+
+/** Makes files and directories in a new one: an empty one, a hidden one, and some that programs leave out. */
+function tree(directory) {
+  for (const inner of ['inner/deeper', 'empty', 'skipped']) mkdirSync(join(directory, inner), { recursive: true });
+  for (const [name, size] of [['a', 0], ['.hidden', 10], ['inner/b c', 100_000], ['inner/deeper/d', 3], ['skipped/e', 5], ['inner/skipped-f', 5]]) {
+    writeFileSync(join(directory, name), 'x'.repeat(size));
+  }
+}
+
+/** The names in a directory, and in those within, with the sizes of the files. */
+function files(directory) {
+  return readdirSync(directory, { recursive: true, withFileTypes: true })
+    .map((entry) => `${join(entry.parentPath ?? entry.path, entry.name).slice(directory.length)} ${entry.isFile() ? readFileSync(join(entry.parentPath ?? entry.path, entry.name)).length : 'directory'}`).sort();
+}
 
 /** The content of a stream. */
 async function text(stream) {

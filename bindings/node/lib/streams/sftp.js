@@ -219,7 +219,7 @@ class SFTP extends EventEmitter {
     this._over = false;
     /** The server's announced extensions: names and versions. @type {Array<[string, string]>} */
     this._extensions = [];
-    /** Directories that opendir() has named, by the number of their handles. @type {Map<number, { path: string, isRead: boolean }>} */
+    /** Directories that opendir() has read, and what readdir() has not told, by their handles' numbers. @type {Map<number, { path: string, names?: any[] }>} */
     this._directories = new Map();
     this._nextDirectory = 0;
     /** @type {Callback | undefined} */
@@ -415,19 +415,17 @@ class SFTP extends EventEmitter {
     return this.fsetstat(handle, { mode }, callback);
   }
 
-  /** @param {string} path @param {Callback} callback */
+  /**
+   * Reads the directory too: the engine has no handles of directories.
+   * @param {string} path
+   * @param {Callback} callback
+   */
   opendir(path, callback) {
-    return this._call({ op: 'stat', path }, (error, attributes) => {
-      if (error) return callback(error);
-      if (!attributes.isDirectory()) {
-        // As the server says it of ENOTDIR: OpenSSH's has no other code for it.
-        const [code, words] = this._owner._server.includes('OpenSSH') ? [STATUS_CODE.NO_SUCH_FILE, 'No such file'] : [STATUS_CODE.FAILURE, 'Not a directory'];
-        return callback(status(code, words));
-      }
+    return this._call({ op: 'readdir', path, full: false }, callback, (names) => {
       const number = this._nextDirectory++;
-      this._directories.set(number, { path, isRead: false });
-      callback(undefined, directoryHandle(number));
-    }, stats);
+      this._directories.set(number, { path, names });
+      return directoryHandle(number);
+    });
   }
 
   /**
@@ -439,23 +437,20 @@ class SFTP extends EventEmitter {
   readdir(where, options, callback) {
     if (typeof options === 'function') [options, callback] = [undefined, options];
     if (typeof where !== 'string' && !Buffer.isBuffer(where)) throw new Error('missing directory handle or path');
-    let path = where;
-    if (typeof path !== 'string') {
-      const directory = this._directories.get(directoryOf(path));
-      if (directory === undefined || directory.isRead) {
-        const error = directory === undefined
-          ? status(STATUS_CODE.FAILURE, 'the directory is not open')
-          : status(STATUS_CODE.EOF, 'End of file');
-        process.nextTick(() => attempt(this._owner, () => callback?.(error)));
+    const full = Boolean(options?.full);
+    if (typeof where !== 'string') {
+      const directory = this._directories.get(directoryOf(where));
+      if (!full || directory?.names === undefined) {
+        const error = directory === undefined ? status(STATUS_CODE.FAILURE, 'the directory is not open') : status(STATUS_CODE.EOF, 'End of file');
+        const told = directory?.names === undefined ? [error] : [undefined, directory.names.map(entryOf)];
+        if (directory !== undefined) directory.names = undefined;
+        process.nextTick(() => attempt(this._owner, () => callback?.(...told)));
         return true;
       }
-      directory.isRead = true;
-      path = directory.path;
+      directory.names = undefined;
+      where = directory.path;
     }
-    return this._call({ op: 'readdir', path, full: Boolean(options?.full) }, callback, (names) => names.map((/** @type {any} */ { filename, longname, attrs }) => {
-      const attributes = new Stats(attrs);
-      return { filename, longname: longname || longName(filename, attributes), attrs: attributes };
-    }));
+    return this._call({ op: 'readdir', path: where, full }, callback, (names) => names.map(entryOf));
   }
 
   /** @param {string} path @param {Callback} callback */
@@ -753,6 +748,12 @@ function numberOf(handle) {
 
 /** The mark that distinguishes a directory's handle from a file's. */
 const DIRECTORY = 'directory';
+
+/** One name of a directory, with its attributes. @param {any} entry */
+function entryOf({ filename, longname, attrs }) {
+  const attributes = new Stats(attrs);
+  return { filename, longname: longname || longName(filename, attributes), attrs: attributes };
+}
 
 /** @param {number} number */
 function directoryHandle(number) {

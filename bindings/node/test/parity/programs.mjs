@@ -1529,6 +1529,29 @@ export const onSsh2 = {
     await gone;
     see((await called(sftp, 'readFile', 'log', 'utf8')));
   },
+  'sftp: directories that may not be read': async ({ ssh2, see, original, hostKey, where }) => {
+    const server = new original.Server({ hostKeys: [hostKey.private] }, (connection) => {
+      connection.on('error', () => {}).on('authentication', (context) => context.accept());
+      connection.on('session', (accept) => accept().on('sftp', (take) => {
+        const session = take();
+        let left = 1;
+        for (const request of ['STAT', 'LSTAT']) session.on(request, (id) => session.attrs(id, { mode: 0o40755 }));
+        session.on('OPENDIR', (id, path) => (path === 'open' ? session.handle(id, Buffer.from('one')) : session.status(id, 3, 'not for you')));
+        session.on('READDIR', (id) => (left-- > 0 ? session.name(id, [{ filename: 'name', longname: 'a name', attrs: { mode: 0o100644, size: 1 } }]) : session.status(id, 1, 'over')));
+        session.on('CLOSE', (id) => session.status(id, 0));
+      }));
+    });
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const made = await connected(ssh2, { ...where, port: server.address().port, knownHosts: undefined });
+    const [, sftp] = await called(made, 'sftp');
+    for (const method of ['opendir', 'readdir']) see(method, shown((await called(sftp, method, 'closed'))[0], 'code'));
+    const [, handle] = await called(sftp, 'opendir', 'open');
+    const [error, names] = await called(sftp, 'readdir', handle);
+    see(error, names.map(({ filename, longname, attrs }) => [filename, longname, attrs.size]));
+    see((await called(sftp, 'readdir', handle))[0].code, await called(sftp, 'close', handle));
+    made.end();
+    server.close();
+  },
   'sftp: a session that the server ends': async ({ ssh2, see, original, hostKey, where }) => {
     const server = new original.Server({ hostKeys: [hostKey.private] }, (connection) => {
       connection.on('error', () => {}).on('authentication', (context) => context.accept());
@@ -1671,6 +1694,27 @@ export const onSsh2 = {
       for (const event of ['greeting', 'handshake', 'banner']) client.on(event, () => events.push(event));
     });
     see(events);
+  },
+  'the time to be ready, at each step of the log-in': async ({ ssh2, see, original, hostKey }) => {
+    const server = new original.Server({ hostKeys: [hostKey.private] }, (connection) => {
+      connection.on('error', () => {}).on('authentication', (context) => {
+        if (context.username === 'asked' && context.method === 'keyboard-interactive') context.prompt([{ prompt: 'Word: ', echo: false }], () => {});
+        else if (context.username === 'asked') context.reject(['keyboard-interactive']);
+      });
+    });
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const to = { host: '127.0.0.1', port: server.address().port, username: 'me', password: 'word', readyTimeout: 1000 };
+    for (const more of [{}, { hostVerifier: () => {} }, { authHandler: () => {} }, { username: 'asked', tryKeyboard: true }]) {
+      const events = [];
+      const made = new ssh2.Client();
+      for (const event of ['connect', 'ready', 'timeout', 'keyboard-interactive', 'end', 'close']) made.on(event, () => events.push(event));
+      made.on('error', (error) => events.push(shown(error)));
+      const gone = closed(made);
+      made.connect({ ...to, ...more });
+      await gone;
+      see(events);
+    }
+    server.close();
   },
   'a password that has to be changed': async ({ ssh2, see, where }) => {
     for (const next of ['sesame', 'wrong']) {
