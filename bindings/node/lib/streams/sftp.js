@@ -442,6 +442,7 @@ class SFTP extends EventEmitter {
       const directory = this._directories.get(directoryOf(where));
       if (!full || directory?.names === undefined) {
         const error = directory === undefined ? status(STATUS_CODE.FAILURE, 'the directory is not open') : status(STATUS_CODE.EOF, 'End of file');
+        /** @type {[Error | undefined, any[]?]} */
         const told = directory?.names === undefined ? [error] : [undefined, directory.names.map(entryOf)];
         if (directory !== undefined) directory.names = undefined;
         process.nextTick(() => attempt(this._owner, () => callback?.(...told)));
