@@ -1,5 +1,5 @@
 // ssh2's interface, whose client's half is trunkline's: the types are those of @types/ssh2, under a name that no program gives
-// to another package. Here is what trunkline adds.
+// to another package. trunkline adds the following.
 
 import * as ssh2 from 'ssh2-types';
 import type { Placement, SshError, Stdio } from './index';

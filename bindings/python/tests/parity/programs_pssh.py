@@ -482,7 +482,7 @@ def ends_that_were_read(pssh: Any, see: See, about: Any) -> None:
 
 
 def greenlets(pssh: Any, see: See, about: Any) -> None:
-    """gevent's time-outs interrupt what waits, and other greenlets go on meanwhile."""
+    """gevent's time-outs interrupt a wait, and other greenlets continue meanwhile."""
     import gevent
 
     client = _parallel(pssh, about)

@@ -25,7 +25,7 @@ _SLICE = 0.05
 
 
 class Linked:
-    """What ``gevent.joinall`` takes for a greenlet."""
+    """An object that ``gevent.joinall`` accepts in place of a greenlet."""
 
     def __init__(self) -> None:
         self._links: dict[Callable[[Any], object], Any] = {}
