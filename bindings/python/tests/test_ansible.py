@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -253,8 +254,8 @@ def test_the_key_of_a_token_lets_in_with_its_pin(
     key.unlink()
     public = subprocess.check_output(["ssh-keygen", "-D", str(provider)], text=True)
     (tmp_path / "authorized").write_text(public)
-    odd = tmp_path / "for the $(shell)"
-    odd.mkdir()
+    # Short: ansible-core 2.20 and later have a socket in it.
+    odd = tempfile.TemporaryDirectory(suffix=" $(sh)")
     bed = Testbed("--config", f"AuthorizedKeysFile {tmp_path}/authorized", "--config", "StrictModes no")
     try:
         ansible = Ansible(environment, tmp_path, bed)
@@ -268,12 +269,13 @@ def test_the_key_of_a_token_lets_in_with_its_pin(
         for pin in ("1234", "1234", None):
             # Once it is logged in, nobody is asked.
             arguments = [*options, *(["-e", f"ansible_password={pin}"] if pin else [])]
-            assert ansible.task("raw", "echo there", *arguments, TMPDIR=str(odd))["stdout"].strip() == "there"
+            assert ansible.task("raw", "echo there", *arguments, TMPDIR=odd.name)["stdout"].strip() == "there"
         assert Path(about["log"]).read_text().count("Accepted publickey") == 1
         other = ["-e", "ansible_ssh_extra_args='-o HostKeyAlias=box1'"]
         refused = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *options, *other, "-e", "ansible_password=no")
         assert (refused.returncode, "UNREACHABLE!" in refused.stdout) == (4, True), refused.stdout
     finally:
+        odd.cleanup()
         bed.close()
 
 
