@@ -210,6 +210,9 @@ pub async fn run(
     let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };
     let _ = tokio::time::timeout(limit, clients.wait()).await;
     masters.close(at_once, |_| true).await;
+    if at_once {
+        stop.copies_ended().await;
+    }
     engine
         .shut_down(Duration::from_secs(if at_once { 0 } else { 5 }))
         .await;
@@ -443,8 +446,10 @@ async fn work(
             let fds = reader.take_fds();
             let entry = recorder.entry(Subject::copy(&copy));
             let asked = (Answerer::Person, Duration::ZERO);
+            let stopped = copy::stopped(&copy);
             let last = serve_questions(reader, replies, asked, async |interaction, _| {
-                copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry).await
+                let copying = copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry);
+                service.stop.copy(copying).await.unwrap_or(Err(stopped))
             })
             .await;
             entry.end_by(&last);

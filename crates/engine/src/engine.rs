@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
 use trunkline_proto::WindowBudget;
 use trunkline_sftp::transfer::NameBudget;
 
@@ -64,6 +65,8 @@ struct Inner {
     windows: Arc<WindowBudget>,
     /// The memory for names that servers list.
     names: NameBudget,
+    /// SFTP sessions that nobody owns any more and that still remove what they leave.
+    leaving: TaskTracker,
 }
 
 /// Why nothing is reached by an engine that nobody records where everything is to be recorded.
@@ -137,6 +140,7 @@ impl Engine {
             audited: AtomicBool::new(false),
             windows: Arc::default(),
             names,
+            leaving: TaskTracker::new(),
         });
         tokio::spawn(keep_up(Arc::downgrade(&inner)));
         Self { inner }
@@ -323,8 +327,11 @@ impl Engine {
     }
 
     /// Drains everything: running sessions finish, nothing new is connected by what is left. Returns when all
-    /// connections have ended or `limit` is over.
+    /// connections have ended or `limit` is over; a copy that was stopped has some seconds more to remove its partial files.
     pub async fn shut_down(&self, limit: Duration) {
+        self.inner.leaving.close();
+        // Each has a limit of its own.
+        self.inner.leaving.wait().await;
         let pools: Vec<_> = std::mem::take(&mut *self.inner.pools()).into_values().collect();
         let connections: Vec<_> = pools.iter().flat_map(|pool| pool.connections()).collect();
         for pool in &pools {

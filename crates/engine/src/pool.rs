@@ -11,6 +11,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
+use tokio_util::task::TaskTracker;
 use trunkline_proto::ChannelKind;
 use trunkline_request::connection::{ConnectionReport, Handshake};
 use trunkline_sftp::bridge::KnownPaths;
@@ -134,6 +135,8 @@ pub(crate) struct Pool {
     names: NameBudget,
     /// The knowledge of the server's paths that carried SFTP sessions share.
     paths: KnownPaths,
+    /// SFTP sessions that still remove what they leave, of all hosts.
+    leaving: TaskTracker,
     settings: Settings,
     /// The program has said how many connections it allows, and answers for each.
     is_given: bool,
@@ -230,7 +233,7 @@ impl Pool {
         connections: Option<usize>,
         memory: &Arc<Memory>,
         metrics: Arc<Metrics>,
-        names: NameBudget,
+        (names, leaving): (NameBudget, TaskTracker),
         connector: Connector,
     ) -> Arc<Self> {
         let (key, host) = (*first.key, first.config.clone());
@@ -268,6 +271,7 @@ impl Pool {
             metrics,
             names,
             paths: KnownPaths::default(),
+            leaving,
             settings,
             is_given: connections.is_some(),
             state,
@@ -1235,6 +1239,11 @@ impl Pool {
         &self.paths
     }
 
+    /// SFTP sessions that still remove what they leave, of all hosts.
+    pub(crate) fn leaving(&self) -> &TaskTracker {
+        &self.leaving
+    }
+
     pub(crate) fn sftp_silence(&self) -> Duration {
         self.settings.sftp_silence
     }
@@ -1652,7 +1661,7 @@ mod tests {
             None,
             &memory,
             Arc::default(),
-            NameBudget::default(),
+            Default::default(),
             connector,
         );
         let outcome = pool.session(&Command::exec("true"), &caller).await;

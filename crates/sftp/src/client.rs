@@ -52,6 +52,8 @@ struct Pending {
     closes: Option<Handle>,
     /// The request to repeat if it is refused because too much is open.
     opens: Option<Request>,
+    /// The file that an opening makes which nobody wants any more.
+    makes: Option<Bytes>,
 }
 
 /// An OPEN that was refused while something else was open, which may have been the reason.
@@ -437,7 +439,7 @@ impl Client {
     }
 
     fn handle_opened(&mut self, pending: Pending, outcome: Outcome) -> Result<(), Error> {
-        let Pending { id, role, .. } = pending;
+        let Pending { id, role, makes, .. } = pending;
         let outcome = match outcome {
             Ok(Reply::Handle(handle)) => {
                 // A handle that is to be closed may come again once the server has read the CLOSE, and not before.
@@ -470,7 +472,12 @@ impl Client {
             self.handle_opened_again(id, outcome.is_ok());
         }
         match outcome {
-            Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => self.close(handle),
+            Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => {
+                self.close(handle);
+                if let Some(path) = makes {
+                    self.remove_unasked(path);
+                }
+            }
             _ if role == Role::ForgottenOpen => {}
             outcome if self.limits_awaited => self.unannounced.push((id, outcome)),
             outcome => self.events.push_back((id, outcome)),
@@ -558,6 +565,33 @@ impl Client {
         if let Some((_, Ok(Reply::Handle(handle)))) = answered {
             self.close(handle);
         }
+    }
+
+    /// The same for an opening that makes a file: what it makes is removed, and nothing else is. Somebody else may have given the name
+    /// to a file by now.
+    pub fn cancel_making(&mut self, id: RequestId, path: Bytes) {
+        let answered = self
+            .events
+            .iter()
+            .chain(&self.unannounced)
+            .find(|(event, _)| *event == id);
+        let is_made = answered.is_some_and(|(_, outcome)| outcome.is_ok());
+        self.cancel(id);
+        if is_made {
+            self.remove_unasked(path);
+        } else if let Some(pending) = self
+            .pending
+            .get_mut(&id.wire())
+            .filter(|pending| pending.id == id)
+        {
+            pending.makes = Some(path);
+        }
+    }
+
+    /// Removes a file, and does not ask how that went.
+    fn remove_unasked(&mut self, path: Bytes) {
+        let id = self.allocate();
+        self.send(id, Request::Remove { path }, Role::Forgotten);
     }
 
     /// Takes back what waits for others' answers. What closes a handle leaves all the same.
@@ -699,6 +733,7 @@ impl Client {
             takes_long: matches!(request, Request::Fsync { .. } | Request::CopyData { .. }),
             closes: None,
             opens: None,
+            makes: None,
         };
         match request {
             Request::Write { data, .. } => {

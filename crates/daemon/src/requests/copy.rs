@@ -129,6 +129,19 @@ pub(crate) async fn run(
     }))
 }
 
+/// Returns the error of a copy that the daemon's end stops.
+pub(crate) fn stopped(request: &CopyRequest) -> Error {
+    let places = request.sources.iter().chain([&request.target]);
+    let host = places.rev().find_map(|place| match place {
+        CopyPlace::Host(host, _) => Some(host.destination.host.clone()),
+        _ => None,
+    });
+    Error::Closed {
+        host: host.unwrap_or_default(),
+        why: "trunkline is shutting down".into(),
+    }
+}
+
 async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction) -> Result<Location, Error> {
     Ok(match place {
         CopyPlace::Local(path) if path.is_absolute() => Location::Local(path.clone()),

@@ -372,6 +372,7 @@ impl Host {
             learner: Some(self.pool().learner().clone()),
             silence: Some(self.pool().sftp_silence()),
             names: self.pool().names().clone(),
+            leaving: self.pool().leaving().clone(),
         }
     }
 

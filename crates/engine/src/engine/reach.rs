@@ -298,7 +298,7 @@ impl Engine {
             first.way.connections(),
             &self.inner.memory,
             self.inner.metrics.clone(),
-            self.inner.names.clone(),
+            (self.inner.names.clone(), self.inner.leaving.clone()),
             connector,
         )
     }

@@ -14,6 +14,8 @@ use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use trunkline_sftp::transfer::NameBudget;
 use trunkline_sftp::{
     Client, Config, Extensions, Handle, Limits, Outcome, Reply, Request, RequestId, Status, StatusCode,
@@ -50,6 +52,8 @@ pub(crate) struct Known {
     pub(crate) silence: Option<Duration>,
     /// The budget for the names of its listings, shared with others.
     pub(crate) names: NameBudget,
+    /// Sessions that nobody owns any more and that still remove what they leave.
+    pub(crate) leaving: TaskTracker,
 }
 
 impl Known {
@@ -94,6 +98,8 @@ struct State {
     next_plan: u64,
     /// Nobody owns the session any more.
     is_left: bool,
+    /// It is waited for before its connection is closed.
+    leaving: Option<TaskTrackerToken>,
     /// The time at which the server was last heard, or was first asked for something after it had answered all.
     heard: Instant,
     /// The reason why the session is over.
@@ -131,6 +137,7 @@ impl Link {
                 plans: Vec::new(),
                 next_plan: 0,
                 is_left: false,
+                leaving: None,
                 heard: Instant::now(),
                 ended: None,
             }),
@@ -327,6 +334,7 @@ impl Drop for Link {
         let mut state = self.shared.state();
         state.is_left = true;
         let owes = state.ended.is_none() && state.client.in_flight() > 0;
+        state.leaving = owes.then(|| self.known.leaving.token());
         drop(state);
         if owes {
             self.shared.leaving.notify_one();
@@ -489,6 +497,7 @@ impl Shared {
     fn end(&self, error: Error) {
         let mut state = self.state();
         state.ended = Some(error);
+        state.leaving = None;
         // Whoever waits learns it by the end of its channel.
         state.callers.clear();
         let plans = std::mem::take(&mut state.plans);

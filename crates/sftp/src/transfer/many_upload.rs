@@ -250,18 +250,20 @@ impl ManyUpload {
         };
         self.pace.lost(running.sent);
         self.held -= running.held;
-        self.asked.retain(|request, (file, _)| {
+        let is_temporary = running.file.rename_to.is_some();
+        let makes = is_temporary && running.file.opening == Opening::Exclusive;
+        self.asked.retain(|request, (file, purpose)| {
             let keep = *file != id;
-            if !keep {
-                client.cancel(*request);
+            match purpose {
+                _ if keep => {}
+                Purpose::Open if makes => client.cancel_making(*request, running.file.path.clone()),
+                _ => client.cancel(*request),
             }
             keep
         });
-        // The server may have made one that it was asked to make: its answer would come too late.
-        let made = running.file.opening == Opening::Exclusive && running.failed.is_none();
-        let opened = made || running.flight != Flight::Opened || running.handle.is_some();
+        let opened = running.flight != Flight::Opened || running.handle.is_some();
         running.handle.into_iter().for_each(|handle| client.close(handle));
-        if opened && running.renaming.is_none() && running.file.rename_to.is_some() {
+        if opened && running.renaming.is_none() && is_temporary {
             remove(client, running.file.path);
         }
     }

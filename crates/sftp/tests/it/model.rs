@@ -424,6 +424,9 @@ impl Server {
         let (path, flags) = (string(packet), packet.get_u32());
         {
             let files = &mut self.disk.borrow_mut().files;
+            if flags & 0x28 == 0x28 && files.contains_key(&path) {
+                return status(id, FAILURE);
+            }
             if flags & 0x08 != 0 {
                 files.entry(path.clone()).or_default();
             }

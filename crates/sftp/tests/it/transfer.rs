@@ -11,8 +11,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, Many, ManyDownload, ManyDownloadEvent, ManyUpload,
-    ManyUploadEvent, NameBudget, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk,
-    WalkEvent, WalkOptions, WorkerId, WorkerLoss,
+    ManyUploadEvent, NameBudget, Opening, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions,
+    Walk, WalkEvent, WalkOptions, WorkerId, WorkerLoss,
 };
 use trunkline_sftp::{FileType, StatusCode};
 
@@ -1043,6 +1043,61 @@ fn what_is_cancelled_leaves_nothing_open() {
             ),
             (0, 0, 0)
         );
+    }
+}
+
+#[test]
+fn an_upload_that_is_stopped_removes_what_it_made_and_nothing_else() {
+    // At each step: while the server has yet to open files, while they are written, and while they get their names.
+    for steps in 0..12 {
+        let disk = disk();
+        let start = Instant::now();
+        let mut session = Session::new(&disk, Manner::default(), 1, start);
+        let mut many = ManyUpload::default();
+        for at in 0..20 {
+            let mut file = UploadFile::new(format!("f{at}.part"), 100);
+            file.opening = Opening::Exclusive;
+            file.rename_to = Some(format!("f{at}").into());
+            many.add(file);
+        }
+        // Somebody else's, who was faster.
+        let theirs = [b"f3.part".to_vec(), b"f7.part".to_vec()];
+        for name in &theirs {
+            disk.borrow_mut().files.insert(name.clone(), b"theirs".to_vec());
+        }
+        let mut now = start;
+        many.drive((), &mut session.client, now);
+        session.transmit(now);
+        for _ in 0..steps {
+            let Some(next) = session.next_time() else { break };
+            now = next;
+            for (id, outcome) in session.advance(now).expect("the session does not break") {
+                assert_eq!(many.handle_reply((), &mut session.client, id, outcome, now), None);
+            }
+            while let Some(event) = many.poll_event() {
+                if let ManyUploadEvent::Read(file) = event {
+                    many.provide(file, Bytes::from(vec![1; 100]));
+                }
+            }
+            many.drive((), &mut session.client, now);
+            session.transmit(now);
+        }
+        many.remove_worker((), &mut session.client);
+        loop {
+            session.transmit(now);
+            let Some(next) = session.next_time() else { break };
+            now = next;
+            assert_eq!(session.advance(now), Some(Vec::new()));
+        }
+        let disk = disk.borrow();
+        let parts: Vec<_> = disk
+            .files
+            .keys()
+            .filter(|name| name.ends_with(b".part"))
+            .collect();
+        assert_eq!(parts, theirs.iter().collect::<Vec<_>>(), "after {steps} steps");
+        assert!(theirs.iter().all(|name| disk.files[name] == b"theirs"));
+        assert_eq!((session.open_handles(), session.client.in_flight()), (0, 0));
     }
 }
 

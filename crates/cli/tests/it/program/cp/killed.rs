@@ -1,7 +1,7 @@
-//! Copies whose daemon is killed, and the copies that follow.
+//! Copies whose daemon is killed or told to stop, and the copies that follow.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::noise;
@@ -20,15 +20,41 @@ fn parts(directory: &Path) -> usize {
         .count()
 }
 
-#[test]
-fn what_a_killed_daemon_has_left_is_gone_after_the_next_copy() {
-    let (server, home) = (server(), Home::new());
+/// A directory with 400 files.
+fn source(home: &Home) -> PathBuf {
     let source = home.path("source");
     fs::create_dir(&source).unwrap();
     for nth in 0..400 {
         fs::write(source.join(format!("f{nth}")), noise(20_000, nth)).unwrap();
     }
-    let source = source.join(".");
+    source.join(".")
+}
+
+#[test]
+fn a_daemon_that_is_told_to_stop_removes_the_partial_files_of_its_copies() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (source(&home), home.path("up"));
+    fs::create_dir(&target).unwrap();
+    let mut limited = cp(&home, &server);
+    limited
+        .args(["-r", "--bwlimit", "2M"])
+        .args([&source.display().to_string(), &at(&server, &target)])
+        .stderr(std::process::Stdio::piped());
+    let mut copying = limited.spawn().unwrap();
+    wait_until("files are under way", || parts(&target) > 0);
+    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    assert!(!end_of(&mut copying, "the copy").success());
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut copying.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(said.contains("run the same command again"), "{said}");
+    wait_until("the daemon has ended", || home.daemon().is_none());
+    assert_eq!(parts(&target), 0);
+}
+
+#[test]
+fn what_a_killed_daemon_has_left_is_gone_after_the_next_copy() {
+    let (server, home) = (server(), Home::new());
+    let source = source(&home);
     for (name, from, to) in [
         ("up", source.display().to_string(), at(&server, &home.path("up"))),
         (
