@@ -91,7 +91,7 @@ settings! {
     /// 0 for never.
     ask_after: Duration = Duration::from_secs(5);
     /// Seconds to wait for the answer before the connection is given up, and for the answer to a command before others
-    /// get another connection.
+    /// get another connection. A command that is still not answered after twice as long fails.
     probe_limit: Duration = Duration::from_secs(10);
     /// Seconds that an SFTP server other than OpenSSH's may leave a request unanswered while its connection is alive;
     /// then its session is ended. A third of that for the first answer, also from OpenSSH's. 0 for never.

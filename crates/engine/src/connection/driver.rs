@@ -461,6 +461,9 @@ impl Driver {
     }
 
     fn keep_alive(&mut self, now: Instant) -> Result<(), Error> {
+        if !self.is_owed_an_answer() {
+            self.keepalive.note_settled();
+        }
         match self.keepalive.turn(now) {
             keepalive::Turn::Nothing => Ok(()),
             keepalive::Turn::Ask => {
@@ -471,20 +474,44 @@ impl Driver {
                 self.metrics.doubted.cancel();
                 Ok(())
             }
+            keepalive::Turn::Forsake { silent } => {
+                self.forsake(&self.silent(Rule::Check, silent));
+                Ok(())
+            }
             keepalive::Turn::GiveUp { rule, silent } => {
                 self.io.abandon();
-                let host = &self.host;
-                let doing = match rule {
-                    Rule::ServerAliveInterval => {
-                        format!("keeping the connection to {host} alive (ServerAliveInterval)")
-                    }
-                    Rule::Check => format!("checking the connection to {host}"),
-                };
-                Err(Error::Timeout {
-                    doing: doing.into(),
-                    after: silent,
-                })
+                Err(self.silent(rule, silent))
             }
+        }
+    }
+
+    fn silent(&self, rule: Rule, silent: Duration) -> Error {
+        let host = &self.host;
+        let doing = match rule {
+            Rule::ServerAliveInterval => {
+                format!("keeping the connection to {host} alive (ServerAliveInterval)")
+            }
+            Rule::Check => format!("checking the connection to {host}"),
+        };
+        Error::Timeout {
+            doing: doing.into(),
+            after: silent,
+        }
+    }
+
+    fn is_owed_an_answer(&self) -> bool {
+        let owed = |port: &Port| port.started.is_some() || !port.replies.is_empty();
+        !self.pings.is_empty() || !self.globals.is_empty() || self.ports.values().any(|port| owed(port))
+    }
+
+    /// Ends what the server was asked for and has not answered. What runs in other channels keeps its time.
+    fn forsake(&mut self, why: &Error) {
+        let waiting = self.ports.iter().filter(|(_, port)| port.started.is_some());
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.close(id, why);
+        }
+        for (_, reply) in self.globals.drain() {
+            let _ = reply.send(Err(why.clone()));
         }
     }
 

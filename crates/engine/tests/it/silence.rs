@@ -108,11 +108,37 @@ async fn a_server_that_answers_keeps_its_connection() {
 /// Gives up servers that somebody waits for, and no others.
 fn impatient() -> Engine {
     let settings = Settings {
+        ask_after: Duration::from_secs(3600),
         probe_after: Duration::from_secs(3600),
         probe_limit: Duration::from_millis(500),
         ..Settings::default()
     };
     Engine::new(settings, Default::default())
+}
+
+#[tokio::test]
+async fn a_command_that_was_not_answered_ends_soon_and_what_runs_beside_it_goes_on() {
+    let sshd = Sshd::start_default().unwrap();
+    let engine = impatient();
+    let host = host_of(&engine, &sshd).await;
+    let mut beside = host.start(&Command::exec("cat")).await.unwrap();
+    beside.started().await.unwrap();
+    wait_for_spare(&host).await;
+    sshd.freeze_connections();
+    // It leaves at once: the server has just been heard.
+    let error = host.run(&Command::exec("true")).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.execution()),
+        (ErrorKind::Timeout, Execution::MayHaveStarted),
+        "{error}"
+    );
+    // Nothing has gone through a tunnel: it comes by another connection.
+    let (address, port) = (sshd.addr().ip().to_string(), sshd.port());
+    host.direct_tcpip(&address, port, ("127.0.0.1", 0)).await.unwrap();
+    assert_eq!(sshd.authentications(), 2);
+    sshd.thaw_connections();
+    let output = beside.output(Some("kept".into())).await.unwrap();
+    assert_eq!(&output.stdout[..], b"kept");
 }
 
 #[tokio::test]

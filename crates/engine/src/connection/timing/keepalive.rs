@@ -4,9 +4,9 @@
 //! Two rules say so: ServerAliveInterval and ServerAliveCountMax of the host, and the engine's own check, which finds
 //! connections that have died unnoticed where ssh_config has no such rule.
 //!
-//! A server that owes an answer is asked sooner. Where it says nothing then either, nothing new is given to the connection, but it
-//! is not given up: its network may come back, and what runs on it with that. Where somebody copies or sends, it is: they can begin
-//! again, and a cable that was cut is to be told before the user wonders.
+//! A server that owes an answer is asked sooner. Where it says nothing then either, nothing new is given to the connection, and then
+//! what was not answered ends; the connection is not given up: its network may come back, and what runs on it with that. Where
+//! somebody copies or sends, it is: they can begin again, and a cable that was cut is to be told before the user wonders.
 
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ pub(crate) enum Turn {
     Ask,
     /// It owes an answer, and has said nothing since, although it was asked.
     Doubt,
+    /// It has not said anything since that either: what it was asked for ends.
+    Forsake { silent: Duration },
     /// It has not answered.
     GiveUp { rule: Rule, silent: Duration },
 }
@@ -38,7 +40,7 @@ pub(crate) enum Rule {
 pub(crate) struct KeepAlive {
     heard: Instant,
     rules: [Option<(Rule, Watch)>; 2],
-    /// It was asked for something since it was last heard.
+    /// It was asked for something, and has not answered all of that yet as far as is known.
     owed: Option<Watch>,
     /// The number of waiters that make no progress without an answer: SFTP sessions.
     waiting: u32,
@@ -72,6 +74,10 @@ enum Step {
 
 /// For ever: a program's settings may say Duration::MAX, which cannot be added to a time.
 const LONGEST: Duration = Duration::from_secs(1 << 31);
+
+/// The halves of `probe_limit` that a server which owes an answer is borne for after the first, which the user waits for what was
+/// sent: as long, in all, as somebody who copies.
+const QUESTIONS: u32 = 3;
 
 impl Watch {
     fn new(silence: Duration, patience: Duration, most: u32, now: Instant) -> Self {
@@ -162,15 +168,20 @@ impl KeepAlive {
     /// The server was asked for something that it answers at once.
     pub(crate) fn note_question(&mut self, now: Instant) {
         let half = self.limit / 2;
-        self.owed.get_or_insert_with(|| Watch::new(half, half, 1, now));
+        self.owed
+            .get_or_insert_with(|| Watch::new(half, half, QUESTIONS, now));
+    }
+
+    /// It has answered everything that it was asked for.
+    pub(crate) fn note_settled(&mut self) {
+        self.owed = None;
     }
 
     /// Something has come from the server.
     pub(crate) fn note_answer(&mut self, now: Instant) {
         self.heard = now;
-        self.owed = None;
         let rules = self.rules.iter_mut().flatten().map(|(_, watch)| watch);
-        for watch in rules.chain(&mut self.expected) {
+        for watch in rules.chain(&mut self.expected).chain(&mut self.owed) {
             watch.note_answer(now);
         }
     }
@@ -205,12 +216,21 @@ impl KeepAlive {
         if asks {
             return Turn::Ask;
         }
-        match self.owed.as_mut().map(|watch| watch.step(now)) {
-            None | Some(Step::Nothing) => Turn::Nothing,
-            Some(Step::Ask) => Turn::Ask,
-            Some(Step::Over) => {
+        let Some(owed) = &mut self.owed else {
+            return Turn::Nothing;
+        };
+        match owed.step(now) {
+            Step::Nothing => Turn::Nothing,
+            Step::Ask if owed.asked == 2 => Turn::Doubt,
+            Step::Ask => Turn::Ask,
+            Step::Over => {
                 self.owed = None;
-                Turn::Doubt
+                match self.rules {
+                    [_, Some(_)] => Turn::Forsake {
+                        silent: now - self.heard,
+                    },
+                    _ => Turn::Nothing,
+                }
             }
         }
     }
@@ -294,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_owes_an_answer_is_asked_sooner_and_doubted_before_it_is_given_up() {
+    fn a_server_that_owes_an_answer_is_asked_sooner_doubted_and_forsaken_before_it_is_given_up() {
         let start = Instant::now();
         let mut keepalive = keepalive(None, start);
         keepalive.note_question(start + 20 * SECOND);
@@ -302,6 +322,8 @@ mod tests {
         let expected = [
             (25, Turn::Ask),
             (30, Turn::Doubt),
+            (35, Turn::Ask),
+            (40, Turn::Forsake { silent: SECOND * 40 }),
             (60, Turn::Ask),
             (70, give_up(Rule::Check, 70)),
         ];
@@ -340,6 +362,9 @@ mod tests {
         assert_eq!(keepalive.turn(start + 5 * SECOND), Turn::Ask);
         keepalive.note_answer(start + 6 * SECOND);
         assert_eq!(keepalive.turn(start + 10 * SECOND), Turn::Nothing);
+        // It may have answered another question.
+        assert_eq!(keepalive.due(), Some(start + 11 * SECOND));
+        keepalive.note_settled();
         assert_eq!(keepalive.due(), Some(start + 66 * SECOND));
     }
 
