@@ -305,9 +305,10 @@ impl Bucket {
         let about = about.map_err(|error| nats(&error))?;
         let written = about.put("fleet", encode(&charter)?.into()).await;
         written.map_err(|error| nats(&error))?;
-        // A consumer delivers wherever its maker says, whatever the maker itself may write: nothing comes in any more. Servers
-        // of a cluster are left alone: those of 2.9.10 do not start again after such an update.
-        if made.cached_info().cluster.is_none() {
+        // A consumer delivers wherever its maker says, whatever the maker itself may write: nothing comes in any more. A cluster of
+        // 2.9.10 does not start again after such an update; one of 2.11.10 does.
+        let is_new = is_of(NEEDED_IN_A_CLUSTER, &client.server_info().version);
+        if is_new || made.cached_info().cluster.is_none() {
             let sealed = stream::Config {
                 sealed: true,
                 ..config

@@ -17,7 +17,7 @@ use trunkline_testkit::LightServer;
 
 use crate::faults::site::Node;
 use crate::fleet::{Ledger, TestNode, everything, follow_to_end, hosts, number_names};
-use crate::nats::Nats;
+use crate::nats::{Nats, charter, create};
 
 /// Returns the program's output and its end, with these settings.
 fn run_and_read(settings: &str, arguments: &[&str]) -> (String, Option<i32>) {
@@ -67,10 +67,40 @@ async fn what_is_wrong_with_nats_is_said_in_one_sentence() {
     }
 }
 
+/// Whether the servers of these tests are older than what a cluster needs.
+fn are_servers_old() -> bool {
+    let version = Command::new("nats-server").arg("--version").output().unwrap();
+    String::from_utf8(version.stdout).unwrap().contains("v2.9.")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_charter_of_a_cluster_is_sealed_where_that_starts_again() {
+    let mut servers = Nats::cluster();
+    let access = servers[0].access();
+    let made = create(&access, charter(4), 3).await;
+    let client = async_nats::connect(&access.servers).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let stream = jetstream.get_stream("KV_test-charter").await.unwrap();
+    assert_eq!(stream.cached_info().config.sealed, !are_servers_old());
+    for server in &mut servers {
+        server.kill();
+    }
+    servers.iter_mut().for_each(Nats::up);
+    for attempt in 0.. {
+        match Bucket::open(&access).await {
+            Ok(bucket) => {
+                assert_eq!(bucket.charter, made.charter);
+                break;
+            }
+            Err(error) => assert!(attempt < 600, "{error}\n{}", servers[0].log()),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_old_servers_is_warned_of() {
-    let version = Command::new("nats-server").arg("--version").output().unwrap();
-    let is_old = String::from_utf8(version.stdout).unwrap().contains("v2.9.");
+    let is_old = are_servers_old();
     let servers = Nats::cluster();
     let settings = format!("url = {:?}\n", servers[0].access().servers);
     let make = |replicas: &'static str| {
