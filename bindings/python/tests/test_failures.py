@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -233,3 +236,30 @@ def test_paramiko_refuses_a_host_that_is_known_by_a_key_of_another_type(testbed:
         with pytest.raises(paramiko.BadHostKeyException):
             client.connect(about["address"], about["port"], about["user"], **arguments)
     assert shown == [key]
+
+
+@pytest.mark.parametrize("block", ["Host box1\n  ProxyCommand {ask}", "Match exec {ask}\n  Port 1"])
+def test_what_asks_on_the_terminal_is_told_and_does_not_hang(testbed: Testbed, tmp_path: Path, block: str) -> None:
+    """A program in its own process does not lend its terminal: what wants it would stand still in the background."""
+    ask, config = tmp_path / "ask", tmp_path / "config"
+    ask.write_text("#!/bin/sh\nread -r code </dev/tty\n")
+    ask.chmod(0o755)
+    config.write_text(f"{block.format(ask=ask)}\nMatch all\n{Path(testbed.config).read_text()}")
+    program = (
+        "import sys, trunkline\n"
+        "try:\n    trunkline.connect('box1', config=sys.argv[1], daemon=False)\n"
+        "except trunkline.Error as error:\n    print(error)\n"
+    )
+    ours, terminal = os.openpty()
+    try:
+        said = subprocess.run(
+            ["setsid", "--ctty", "--wait", sys.executable, "-c", program, config],
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    assert "asks on the terminal" in said.stdout, said

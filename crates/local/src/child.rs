@@ -34,7 +34,8 @@ pub enum Process {
 }
 
 impl Child {
-    /// Starts `program` in `world`: where its caller lends a terminal, there, if it `may_ask`.
+    /// Starts `program` in `world`: where its caller lends a terminal, there, if it `may_ask`. One that asks at this process's own
+    /// terminal is killed.
     ///
     /// # Errors
     /// It cannot be run.
@@ -51,6 +52,10 @@ impl Child {
         let lent = match may_ask {
             true => Lent::start(program.as_ref(), arguments, world, &streams).await,
             false => None,
+        };
+        let lent = match lent {
+            None => Lent::start_refused(program.as_ref(), arguments, world, &streams).await,
+            started => started,
         };
         let process = match lent {
             Some(started) => Process::Lent(started?),

@@ -26,7 +26,7 @@ use rustix::net::{
     SendFlags,
 };
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpgrp, kill_process_group, pidfd_open,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpgrp, getpid, kill_process_group, pidfd_open,
     pidfd_send_signal, waitid,
 };
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
@@ -104,7 +104,32 @@ impl Lent {
         world: &World,
         streams: &[OwnedFd; 3],
     ) -> Option<io::Result<Self>> {
-        let line = world.terminal.line().await?;
+        Self::start_over(world.terminal.line().await?, program, arguments, world, streams).await
+    }
+
+    /// Starts `program` at this process's own terminal, which it does not get: one that asks there is killed, where any other in the
+    /// background stands still for ever. `None` without a terminal.
+    pub(crate) async fn start_refused(
+        program: &OsStr,
+        arguments: &[OsString],
+        world: &World,
+        streams: &[OwnedFd; 3],
+    ) -> Option<io::Result<Self>> {
+        // Only a process that has one can open it; and before Linux 5.3 there are no descriptors of processes.
+        File::open("/dev/tty").ok()?;
+        pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
+        let (ours, theirs) = line().ok()?;
+        serve(theirs, Lending::Refused);
+        Self::start_over(ours, program, arguments, world, streams).await
+    }
+
+    async fn start_over(
+        line: OwnedFd,
+        program: &OsStr,
+        arguments: &[OsString],
+        world: &World,
+        streams: &[OwnedFd; 3],
+    ) -> Option<io::Result<Self>> {
         rustix::io::ioctl_fionbio(&line, true).ok()?;
         let line = watch(line).ok()?;
         let order = Order::Start {
@@ -278,6 +303,10 @@ fn serve_line(line: OwnedFd, lending: Lending) -> io::Result<()> {
     let Ok([input, output, errors]) = <[OwnedFd; 3]>::try_from(fds) else {
         return Ok(());
     };
+    let complaints = match lending {
+        Lending::Refused => Some(errors.try_clone()?),
+        Lending::Lent => None,
+    };
     let mut command = local_program(program, &world).into_std();
     command.args(arguments).process_group(0);
     command.stdin(input).stdout(output).stderr(errors);
@@ -300,6 +329,7 @@ fn serve_line(line: OwnedFd, lending: Lending) -> io::Result<()> {
         program,
         terminal,
         lending,
+        complaints: Mutex::new(complaints),
         state: Mutex::default(),
     });
     // If nobody hears it, the reader sees the end of the line.
@@ -319,6 +349,8 @@ struct Job {
     program: Pid,
     terminal: File,
     lending: Lending,
+    /// The standard error of a program that does not get the terminal. Guarded for as long as it is written to.
+    complaints: Mutex<Option<OwnedFd>>,
     /// Guarded for as long as the terminal changes hands.
     state: Mutex<JobState>,
 }
@@ -340,6 +372,10 @@ struct Loan {
     _witness: ChildStdin,
     _turn: Turn,
 }
+
+/// The last words of a program that is killed because it asks.
+const WANTED_TERMINAL: &str = "killed, as it asks on the terminal, which only trunkline's own programs lend: log in with trunkline \
+                               ssh, and use the daemon's connection\n";
 
 /// How often this process is stopped that nobody brings to the foreground.
 const STOPS: usize = 20;
@@ -384,6 +420,7 @@ impl Job {
             let mut state = self.state();
             self.take_back(&mut state);
             state.ended = true;
+            self.complaints().take();
             let _ = waitid(WaitId::Pid(self.program), WaitIdOptions::EXITED);
             drop(state);
             if refused && self.lending == Lending::Refused {
@@ -406,6 +443,7 @@ impl Job {
                     self.signal(Signal::HUP);
                     self.signal(Signal::CONT);
                     if self.lending == Lending::Refused {
+                        self.complain();
                         self.signal(Signal::KILL);
                     }
                 }
@@ -426,6 +464,17 @@ impl Job {
             // Somebody else's business.
             _ => true,
         }
+    }
+
+    /// Says in the program's place why it ends.
+    fn complain(&self) {
+        if let Some(errors) = self.complaints().take() {
+            let _ = rustix::io::write(errors, WANTED_TERMINAL.as_bytes());
+        }
+    }
+
+    fn complaints(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
+        self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives it the terminal, as soon as nothing else is asked there.
