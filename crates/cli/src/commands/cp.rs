@@ -506,7 +506,7 @@ async fn converse(
         let _quiet = talk.quiet().await?;
         match reply {
             Reply::Progress(progress) => {
-                has_begun |= progress.bytes > 0;
+                has_begun |= progress.total_files > 0;
                 view.progress(name, progress);
             }
             Reply::Names(events) => view.names(name, events)?,

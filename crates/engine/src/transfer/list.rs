@@ -572,6 +572,11 @@ impl Walk<'_> {
             if !is_copied(self.job, self.nth, &entry.path, &item, self.top) {
                 continue;
             }
+            if item.kind == Kind::Directory {
+                self.job
+                    .names
+                    .hold_directory(item.source.len() + item.target.len())?;
+            }
             if self.items.send(item).await.is_err() {
                 return Ok(());
             }

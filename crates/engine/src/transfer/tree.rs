@@ -43,7 +43,19 @@ impl HeldNames {
     /// # Errors
     /// The names of all copies take more than they may together.
     pub(super) fn hold(&self, path: usize) -> Result<(), Error> {
-        let taken = if path == 0 { A_HASH } else { A_PATH + path };
+        self.take(if path == 0 { A_HASH } else { A_PATH + path })
+    }
+
+    /// Counts a directory, which is kept until it gets its looks in the end, with so many bytes of paths.
+    ///
+    /// # Errors
+    /// As [`Self::hold`].
+    pub(super) fn hold_directory(&self, paths: usize) -> Result<(), Error> {
+        // It is known as a directory as well, and perhaps as one in which something changes.
+        self.take(size_of::<Item>() + paths + A_HASH + A_PATH)
+    }
+
+    fn take(&self, taken: usize) -> Result<(), Error> {
         self.bytes.fetch_add(taken, Ordering::Relaxed);
         match self.budget.keep(taken) {
             true => Ok(()),
@@ -234,6 +246,17 @@ mod tests {
         assert!(other.hold(100).is_ok());
         drop(other);
         assert_eq!(room(&HeldNames::new(budget)), most);
+    }
+
+    #[test]
+    fn a_directory_takes_what_is_kept_of_it() {
+        let budget = NameBudget::new(1024);
+        let names = HeldNames::new(budget.clone());
+        let most = (0..).take_while(|_| names.hold_directory(100).is_ok()).count();
+        assert!(
+            most > 0 && most * (size_of::<Item>() + 100) <= budget.most_kept(),
+            "{most}"
+        );
     }
 
     #[test]

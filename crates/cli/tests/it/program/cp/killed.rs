@@ -46,7 +46,7 @@ fn a_daemon_that_is_told_to_stop_removes_the_partial_files_of_its_copies() {
     assert!(!end_of(&mut copying, "the copy").success());
     let mut said = String::new();
     std::io::Read::read_to_string(&mut copying.stderr.take().unwrap(), &mut said).unwrap();
-    assert!(said.contains("run the same command again"), "{said}");
+    assert!(said.contains("trunkline is shutting down"), "{said}");
     wait_until("the daemon has ended", || home.daemon().is_none());
     assert_eq!(parts(&target), 0);
 }
