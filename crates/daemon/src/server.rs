@@ -446,7 +446,7 @@ async fn work(
             let fds = reader.take_fds();
             let entry = recorder.entry(Subject::copy(&copy));
             let asked = (Answerer::Person, Duration::ZERO);
-            let stopped = copy::stopped(&copy);
+            let stopped = copy::describe_stop(&copy);
             let last = serve_questions(reader, replies, asked, async |interaction, _| {
                 let copying = copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry);
                 service.stop.copy(copying).await.unwrap_or(Err(stopped))

@@ -130,7 +130,7 @@ pub(crate) async fn run(
 }
 
 /// Returns the error of a copy that the daemon's end stops.
-pub(crate) fn stopped(request: &CopyRequest) -> Error {
+pub(crate) fn describe_stop(request: &CopyRequest) -> Error {
     let places = request.sources.iter().chain([&request.target]);
     let host = places.rev().find_map(|place| match place {
         CopyPlace::Host(host, _) => Some(host.destination.host.clone()),

@@ -67,7 +67,7 @@ async fn what_is_wrong_with_nats_is_said_in_one_sentence() {
     }
 }
 
-/// Whether the servers of these tests are older than what a cluster needs.
+/// Returns whether the servers of these tests are older than what a cluster needs.
 fn are_servers_old() -> bool {
     let version = Command::new("nats-server").arg("--version").output().unwrap();
     String::from_utf8(version.stdout).unwrap().contains("v2.9.")
