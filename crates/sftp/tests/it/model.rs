@@ -422,21 +422,21 @@ impl Server {
 
     fn open(&mut self, id: u32, packet: &mut Bytes) -> Vec<u8> {
         let (path, flags) = (string(packet), packet.get_u32());
-        {
-            let files = &mut self.disk.borrow_mut().files;
-            if flags & 0x28 == 0x28 && files.contains_key(&path) {
-                return status(id, FAILURE);
-            }
-            if flags & 0x08 != 0 {
-                files.entry(path.clone()).or_default();
-            }
-            match files.get_mut(&path) {
-                None => return status(id, NO_SUCH_FILE),
-                Some(content) if empties(flags, self.other().write_empties) => content.clear(),
-                Some(_) => {}
+        let is_there = self.disk.borrow().files.contains_key(&path);
+        match is_there {
+            true if flags & 0x28 == 0x28 => return status(id, FAILURE),
+            false if flags & 0x08 == 0 => return status(id, NO_SUCH_FILE),
+            _ => {}
+        }
+        let reply = self.new_handle(id, Open::File(path.clone()));
+        if reply.first() == Some(&102) {
+            let mut disk = self.disk.borrow_mut();
+            let content = disk.files.entry(path).or_default();
+            if empties(flags, self.other().write_empties) {
+                content.clear();
             }
         }
-        self.new_handle(id, Open::File(path))
+        reply
     }
 
     fn read(&mut self, id: u32, packet: &mut Bytes) -> Vec<u8> {
