@@ -383,10 +383,55 @@ fn pause() {
     std::thread::park_timeout(Duration::from_millis(2));
 }
 
+/// Runs a command that has to succeed.
+#[track_caller]
+pub(crate) fn succeed(command: &mut Command) -> Output {
+    with_status(0, finish(command))
+}
+
+/// Runs a command that has to end with this status.
+#[track_caller]
+pub(crate) fn fail(status: i32, command: &mut Command) -> Output {
+    with_status(status, finish(command))
+}
+
+/// Hands on what a command left, which has to have ended with this status.
+#[track_caller]
+pub(crate) fn with_status(status: i32, output: Output) -> Output {
+    assert_status(&output, status);
+    output
+}
+
 /// Asserts an exit status, and shows what was said when it is another.
 #[track_caller]
 pub(crate) fn assert_status(output: &Output, status: i32) {
     assert_eq!(output.status.code(), Some(status), "{}", describe(output));
+}
+
+/// Asserts that standard error has these words.
+#[track_caller]
+pub(crate) fn assert_says(output: &Output, words: &str) {
+    assert!(
+        text(&output.stderr).contains(words),
+        "{words:?} is not in {}",
+        describe(output)
+    );
+}
+
+/// Asserts that standard output has these words.
+#[track_caller]
+pub(crate) fn assert_prints(output: &Output, words: &str) {
+    assert!(
+        text(&output.stdout).contains(words),
+        "{words:?} is not in {}",
+        describe(output)
+    );
+}
+
+/// Asserts that a text has these words.
+#[track_caller]
+pub(crate) fn assert_has(text: &str, words: &str) {
+    assert!(text.contains(words), "{words:?} is not in {text}");
 }
 
 /// Standard output and error of a command that went wrong.

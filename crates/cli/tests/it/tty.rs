@@ -108,6 +108,13 @@ impl Terminal {
         }
     }
 
+    /// Waits for a text, and then types.
+    #[track_caller]
+    pub(crate) fn answer(&mut self, wanted: &str, typed: &str) {
+        self.expect(wanted);
+        self.send(typed);
+    }
+
     /// Everything shown so far.
     pub(crate) fn shown(&self) -> String {
         String::from_utf8_lossy(&lock(&self.screen.text)).into_owned()

@@ -12,7 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use trunkline_testkit::{Sshd, SshdBuilder, free_port, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, end_of, finish, sshd, text, wait_until, wait_until_or};
+use crate::home::{
+    Home, assert_has, assert_prints, assert_says, assert_status, describe, end_of, fail, finish, sshd,
+    succeed, text, wait_until, wait_until_or, with_status,
+};
 
 /// A fleet; all of its processes end with their homes.
 struct Site {
@@ -60,8 +63,7 @@ impl Site {
                 false => Err(describe(&output)),
             }
         });
-        let key = finish(home.trunkline().args(["fleet", "key"]));
-        assert_status(&key, 0);
+        let key = succeed(home.trunkline().args(["fleet", "key"]));
         let mut site = Self {
             home,
             nodes: Vec::new(),
@@ -92,8 +94,7 @@ impl Site {
     }
 
     fn status(&self) -> Value {
-        let output = finish(self.home.trunkline().args(["fleet", "status", "--json"]));
-        assert_status(&output, 0);
+        let output = succeed(self.home.trunkline().args(["fleet", "status", "--json"]));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -121,7 +122,7 @@ impl Site {
     /// Has all nodes leave, which ends them.
     fn leave(mut self) {
         for (home, node) in &mut self.nodes {
-            assert_status(&finish(home.trunkline().args(["fleet", "leave"])), 0);
+            succeed(home.trunkline().args(["fleet", "leave"]));
             assert_eq!(end_of(node, "the node").code(), Some(0));
         }
     }
@@ -144,13 +145,8 @@ fn a_fleet_runs_a_command_as_run_does() {
         assert_eq!(alone.status.code(), fleet.status.code(), "{}", describe(&fleet));
         assert_eq!(text(&alone.stdout), text(&fleet.stdout), "{}", describe(&fleet));
     }
-    let output = site.run(&["-H", "nowhere.invalid"], "true");
-    assert_status(&output, 1);
-    assert!(
-        text(&output.stderr).contains("nowhere.invalid"),
-        "{}",
-        describe(&output)
-    );
+    let output = with_status(1, site.run(&["-H", "nowhere.invalid"], "true"));
+    assert_says(&output, "nowhere.invalid");
     // What the node allows is what its file says at this moment, and nothing where that says nothing.
     let file = site.nodes[0].0.trunkline_dir().join("fleet.toml");
     let other = site.nodes[1].0.trunkline_dir().join("fleet.toml");
@@ -161,8 +157,7 @@ fn a_fleet_runs_a_command_as_run_does() {
     ] {
         fs::write(&file, text).unwrap();
         fs::write(&other, text).unwrap();
-        let output = site.run(&["-H", "box1"], "true");
-        assert_status(&output, 1);
+        let output = with_status(1, site.run(&["-H", "box1"], "true"));
         assert!(text_of(&output).contains(why), "{}", describe(&output));
     }
     fs::write(&file, &settings).unwrap();
@@ -202,9 +197,8 @@ fn an_interrupted_job_ends_everywhere_and_a_killed_client_loses_nothing() {
     let jobs = status["jobs"].as_array().unwrap();
     let job = jobs.iter().find(|job| job["succeeded"] == 1).unwrap();
     let attach = |job: &str| finish(site.home.trunkline().args(["fleet", "attach", job]));
-    let output = attach(job["job"].as_str().unwrap());
-    assert_status(&output, 0);
-    assert!(text(&output.stdout).contains("was here"), "{}", describe(&output));
+    let output = with_status(0, attach(job["job"].as_str().unwrap()));
+    assert_prints(&output, "was here");
     assert_status(&attach("000000000000"), 255);
     site.leave();
 }
@@ -268,13 +262,8 @@ fn a_stream_goes_on_without_its_node_and_without_who_follows_it() {
     fs::write(&gate, "").unwrap();
     let mut begin = site.home.trunkline();
     begin.args(["stream", "--fleet", "--detach", "box1", "--"]);
-    let output = finish(begin.arg(format!("echo begun; exec tail -f {}", gate.display())));
-    assert_status(&output, 0);
-    assert!(
-        text(&output.stderr).contains("fleet attach"),
-        "{}",
-        describe(&output)
-    );
+    let output = succeed(begin.arg(format!("echo begun; exec tail -f {}", gate.display())));
+    assert_says(&output, "fleet attach");
     let (stream, target) = (stream_of(&site), format!("file:{}", file.display()));
     let follow = || {
         let mut attach = site.home.trunkline();
@@ -307,13 +296,8 @@ fn a_stream_goes_on_without_its_node_and_without_who_follows_it() {
     // Two do not write one file.
     let mut other = site.home.trunkline();
     other.args(["fleet", "attach", &stream, "--to", &target]);
-    let output = finish(&mut other);
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("is followed into"),
-        "{}",
-        describe(&output)
-    );
+    let output = fail(255, &mut other);
+    assert_says(&output, "is followed into");
 
     // The nodes are lost with their commands, and one comes again: a mark says what that means.
     for (_, node) in &mut site.nodes {
@@ -332,21 +316,15 @@ fn a_stream_goes_on_without_its_node_and_without_who_follows_it() {
         fs::read_to_string(&file).unwrap().matches("begun\n").count() == 2
     });
     let all = fs::read_to_string(&file).unwrap();
-    assert!(
-        all.contains("output may be missing here: begun again on node"),
-        "{all}"
-    );
+    assert_has(&all, "output may be missing here: begun again on node");
 
-    assert_status(
-        &finish(site.home.trunkline().args(["fleet", "cancel", &stream])),
-        0,
-    );
+    succeed(site.home.trunkline().args(["fleet", "cancel", &stream]));
     assert_eq!(end_of(&mut second, "following").code(), Some(1));
     wait_until("nothing runs", || {
         site.nodes.iter().all(|(home, _)| home.sessions() == 0)
     });
     assert_eq!(site.status()["streams"][0]["ended"], 1);
-    assert_status(&finish(home.trunkline().args(["fleet", "leave"])), 0);
+    succeed(home.trunkline().args(["fleet", "leave"]));
     assert_eq!(end_of(&mut again, "the node").code(), Some(0));
 }
 
@@ -355,15 +333,11 @@ fn a_stream_of_a_fleet_is_shown_as_any_other_and_ends_with_ctrl_c() {
     let site = Site::start(1);
     let mut ended = site.home.trunkline();
     ended.args(["stream", "--fleet", "--to", "-", "box1", "box2", "--"]);
-    let output = finish(ended.arg("echo out; echo err >&2; exit 3"));
-    assert_status(&output, 1);
-    assert!(text(&output.stdout).contains("box2") && text(&output.stdout).contains("out"));
-    assert!(
-        text(&output.stderr).contains("box1: the command ended with status 3"),
-        "{}",
-        describe(&output)
-    );
-    assert!(text(&output.stderr).contains("err"), "{}", describe(&output));
+    let output = fail(1, ended.arg("echo out; echo err >&2; exit 3"));
+    assert_prints(&output, "box2");
+    assert_prints(&output, "out");
+    assert_says(&output, "box1: the command ended with status 3");
+    assert_says(&output, "err");
 
     let begun = site.home.path("begun");
     let mut stream = site.home.trunkline();
@@ -374,10 +348,8 @@ fn a_stream_of_a_fleet_is_shown_as_any_other_and_ends_with_ctrl_c() {
     kill_process(Pid::from_child(&stream), Signal::INT).unwrap();
     assert_eq!(end_of(&mut stream, "the stream").signal(), Some(2));
     let told = std::io::read_to_string(stream.stderr.take().unwrap()).unwrap();
-    assert!(
-        told.contains("Ctrl-C ends it") && told.contains("is cancelled"),
-        "{told}"
-    );
+    assert_has(&told, "Ctrl-C ends it");
+    assert_has(&told, "is cancelled");
     wait_until("nothing runs", || site.nodes[0].0.sessions() == 0);
 
     for (words, why) in [
@@ -389,9 +361,8 @@ fn a_stream_of_a_fleet_is_shown_as_any_other_and_ends_with_ctrl_c() {
             .args(["stream", "--fleet"])
             .args(words)
             .args(["box1", "box2", "--", "true"]);
-        let output = finish(&mut refused);
-        assert_status(&output, 255);
-        assert!(text(&output.stderr).contains(why), "{}", describe(&output));
+        let output = fail(255, &mut refused);
+        assert_says(&output, why);
     }
     site.leave();
 }

@@ -6,13 +6,12 @@ use std::os::unix::net::UnixListener;
 use trunkline_testkit::leave_socket;
 
 use super::stock::{self, Stock};
-use crate::home::{Home, assert_status, finish, server, text};
+use crate::home::{Home, assert_status, server, succeed, text, with_status};
 
 #[test]
 fn check_names_the_daemon() {
     let stock = Stock::new(server());
-    let output = stock.control(&["check"]);
-    assert_status(&output, 0);
+    let output = with_status(0, stock.control(&["check"]));
     let pid = stock.home.daemon().unwrap().as_raw_nonzero();
     assert_eq!(text(&output.stderr), format!("Master running (pid={pid})\r\n"));
 }
@@ -47,10 +46,7 @@ fn ls_shows_the_socket_with_and_without_connections() {
     stock.warm();
     let shown = |hosts: &serde_json::Value| hosts[0]["mux_sockets"][0] == stock.socket.to_str().unwrap();
     assert!(shown(&stock.home.ls()), "{}", stock.home.ls());
-    assert_status(
-        &finish(stock.home.trunkline().args(["close", "--all", "--now"])),
-        0,
-    );
+    succeed(stock.home.trunkline().args(["close", "--all", "--now"]));
     let hosts = stock.home.ls();
     assert!(shown(&hosts), "{hosts}");
     stock.warm();
@@ -112,10 +108,7 @@ fn requests_with_other_settings_do_not_share_a_socket_that_is_in_use() {
     let failure = stock::listen(&stock.home, other(), &stock.socket).unwrap_err();
     assert!(failure.message.contains("other settings"), "{}", failure.message);
     // Once nobody uses it, it is there for whoever comes.
-    assert_status(
-        &finish(stock.home.trunkline().args(["close", "--all", "--now"])),
-        0,
-    );
+    succeed(stock.home.trunkline().args(["close", "--all", "--now"]));
     stock::listen(&stock.home, other(), &stock.socket).unwrap();
 }
 
@@ -133,7 +126,7 @@ fn a_client_on_its_way_keeps_the_socket_for_its_settings() {
     stock::listen_for(&home, first, &socket, Some(client.id())).unwrap();
     let other = || stock::host(&home, &config, "host", &["-C"]);
     // The connection that was begun for it is given up.
-    assert_status(&finish(home.trunkline().args(["close", "--all", "--now"])), 0);
+    succeed(home.trunkline().args(["close", "--all", "--now"]));
     let failure = stock::listen(&home, other(), &socket).unwrap_err();
     assert!(failure.message.contains("other settings"), "{}", failure.message);
     client.kill().unwrap();
@@ -201,7 +194,7 @@ fn a_daemon_that_ends_takes_its_sockets_along_and_lets_sessions_end() {
     let mut line = String::new();
     let stdout = child.stdout.take().unwrap();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
-    assert_status(&finish(stock.home.trunkline().arg("stop")), 0);
+    succeed(stock.home.trunkline().arg("stop"));
     crate::home::wait_until("the socket is gone", || !stock.socket.exists());
     std::fs::write(&gate, "").unwrap();
     assert_eq!(crate::home::end_of(&mut child, "ssh").code(), Some(5));

@@ -8,7 +8,10 @@ use std::thread;
 use trunkline_testkit::{KeyPair, KeyType, free_port, write_ssh_config};
 
 use super::stock::{self, Stock};
-use crate::home::{Home, assert_status, finish, finish_with, server, sshd, text, wait_until};
+use crate::home::{
+    Home, assert_says, assert_status, fail, finish, finish_with, server, sshd, succeed, text, wait_until,
+    with_status,
+};
 
 /// A server that sends back what it gets, to each of its clients.
 pub(crate) fn echo() -> u16 {
@@ -43,19 +46,14 @@ fn a_local_forward_outlives_its_client_and_may_be_asked_for_again() {
     let (target, port) = (echo(), free_port());
     let forward = format!("127.0.0.1:{port}:127.0.0.1:{target}");
     for _ in 0..2 {
-        let output = finish(stock.ssh().args(["-L", &forward, stock.server.alias(), "true"]));
-        assert_status(&output, 0);
+        succeed(stock.ssh().args(["-L", &forward, stock.server.alias(), "true"]));
         assert!(works(port));
     }
     assert_status(&stock.control(&["forward", "-L", &forward]), 0);
     assert_status(&stock.control(&["cancel", "-L", &forward]), 0);
     assert!(!works(port));
     let again = stock.control(&["cancel", "-L", &forward]);
-    assert!(
-        text(&again.stderr).contains("port not forwarded"),
-        "{}",
-        text(&again.stderr)
-    );
+    assert_says(&again, "port not forwarded");
     stock.assert_logins(1);
 }
 
@@ -64,19 +62,13 @@ fn a_forward_that_cannot_be_had_leaves_the_session_to_ssh_itself() {
     let stock = Stock::new(server());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let forward = format!("127.0.0.1:{}:127.0.0.1:1", taken.local_addr().unwrap().port());
-    let output = stock.control(&["forward", "-L", &forward]);
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("in use"),
-        "{}",
-        text(&output.stderr)
-    );
-    let output = finish(
+    let output = with_status(255, stock.control(&["forward", "-L", &forward]));
+    assert_says(&output, "in use");
+    succeed(
         stock
             .ssh()
             .args(["-L", &forward, stock.server.alias(), "echo own"]),
     );
-    assert_status(&output, 0);
     stock.assert_logins(2);
 }
 
@@ -84,8 +76,7 @@ fn a_forward_that_cannot_be_had_leaves_the_session_to_ssh_itself() {
 fn remote_forwards_tell_the_port_that_the_server_chose() {
     let stock = Stock::new(server());
     let forward = format!("0:127.0.0.1:{}", echo());
-    let output = stock.control(&["forward", "-R", &forward]);
-    assert_status(&output, 0);
+    let output = with_status(0, stock.control(&["forward", "-R", &forward]));
     let port: u16 = text(&output.stdout).trim().parse().unwrap();
     assert!(works(port));
     let again = stock.control(&["forward", "-R", &forward]);
@@ -94,8 +85,7 @@ fn remote_forwards_tell_the_port_that_the_server_chose() {
     wait_until("the server has let go of it", || !works(port));
     let fixed = free_port();
     let forward = format!("{fixed}:127.0.0.1:{}", echo());
-    let output = finish(stock.ssh().args(["-R", &forward, stock.server.alias(), "true"]));
-    assert_status(&output, 0);
+    succeed(stock.ssh().args(["-R", &forward, stock.server.alias(), "true"]));
     assert!(works(fixed));
     stock.assert_logins(1);
 }
@@ -104,8 +94,7 @@ fn remote_forwards_tell_the_port_that_the_server_chose() {
 fn dynamic_forwards_go_where_the_client_asks() {
     let stock = Stock::new(server());
     let (target, port) = (echo(), free_port());
-    let output = stock.control(&["forward", "-D", &format!("127.0.0.1:{port}")]);
-    assert_status(&output, 0);
+    with_status(0, stock.control(&["forward", "-D", &format!("127.0.0.1:{port}")]));
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     // SOCKS 4: CONNECT, port, address, no user.
     let mut request = vec![4, 1];
@@ -117,8 +106,7 @@ fn dynamic_forwards_go_where_the_client_asks() {
     assert_eq!(answer[1], 90, "granted");
     assert!(says(stream, "hello"));
     // And from the server's side: -R with nothing but a port.
-    let output = stock.control(&["forward", "-R", "0"]);
-    assert_status(&output, 0);
+    let output = with_status(0, stock.control(&["forward", "-R", "0"]));
     assert!(text(&output.stdout).trim().parse::<u16>().is_ok());
     stock.assert_logins(1);
 }
@@ -181,19 +169,16 @@ fn stdio_is_forwarded_and_a_refusal_told() {
         stock.home.descriptors()
     };
     let target = format!("127.0.0.1:{}", echo());
-    let output = finish_with(
-        stock.ssh().args(["-W", &target, stock.server.alias()]),
-        b"there and back",
+    let output = with_status(
+        0,
+        finish_with(
+            stock.ssh().args(["-W", &target, stock.server.alias()]),
+            b"there and back",
+        ),
     );
-    assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "there and back");
-    let output = finish(stock.ssh().args(["-W", "127.0.0.1:1", stock.server.alias()]));
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("refused"),
-        "{}",
-        text(&output.stderr)
-    );
+    let output = fail(255, stock.ssh().args(["-W", "127.0.0.1:1", stock.server.alias()]));
+    assert_says(&output, "refused");
     stock.home.wait_for_descriptors(&before);
     stock.assert_logins(1);
 }
@@ -203,12 +188,11 @@ fn in_the_background_without_a_command_a_client_leaves_its_forward() {
     let stock = Stock::new(server());
     let port = free_port();
     let forward = format!("127.0.0.1:{port}:127.0.0.1:{}", echo());
-    let output = finish(
+    succeed(
         stock
             .ssh()
             .args(["-N", "-f", "-n", "-L", &forward, stock.server.alias()]),
     );
-    assert_status(&output, 0);
     assert!(works(port));
     stock.assert_logins(1);
 }
@@ -230,8 +214,7 @@ fn a_jump_goes_through_the_warm_connection_of_the_jump_host() {
     write_ssh_config(&config, hosts).unwrap();
     let through = || {
         let mut ssh = home.command("ssh");
-        let output = finish(ssh.arg("-F").arg(&config).args(["target", "echo through"]));
-        assert_status(&output, 0);
+        let output = succeed(ssh.arg("-F").arg(&config).args(["target", "echo through"]));
         assert_eq!(
             (text(&output.stdout), text(&output.stderr)),
             ("through\n".into(), String::new())
@@ -269,14 +252,9 @@ fn nothing_leans_on_a_server_that_was_not_verified() {
     const DISABLED: &str = "disabled to avoid man-in-the-middle attacks";
     let stock = unverified_server();
     let alias = stock.server.alias();
-    let output = stock.on("echo here");
-    assert_status(&output, 0);
+    let output = with_status(0, stock.on("echo here"));
     assert_eq!(text(&output.stdout), "here\n");
-    assert!(
-        text(&output.stderr).contains("HAS CHANGED"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert_says(&output, "HAS CHANGED");
     let (target, port) = (echo(), free_port());
     let forward = format!("127.0.0.1:{port}:127.0.0.1:{target}");
     let socks = format!("127.0.0.1:{port}");

@@ -10,7 +10,7 @@ use trunkline_testkit::free_port;
 use super::forwards::{echo, says, works};
 use super::rude::{greet, is_closed, packet, reply, string};
 use super::stock::Stock;
-use crate::home::{PATIENCE, assert_status, finish, finish_with, server, text, wait_until};
+use crate::home::{PATIENCE, assert_status, fail, finish_with, server, text, wait_until, with_status};
 use crate::tty::Terminal;
 
 /// Stock ssh as a client in proxy mode; add options, the alias and a command.
@@ -40,19 +40,22 @@ impl Drop for Running {
 fn stock_ssh_runs_commands_over_the_daemons_connection() {
     let stock = Stock::new(server());
     let alias = stock.server.alias().to_owned();
-    let output = finish(proxy_command(&stock).args([&alias, "echo out; echo err >&2; exit 7"]));
-    assert_status(&output, 7);
+    let output = fail(
+        7,
+        proxy_command(&stock).args([&alias, "echo out; echo err >&2; exit 7"]),
+    );
     assert_eq!(
         (text(&output.stdout), text(&output.stderr)),
         ("out\n".into(), "err\n".into())
     );
-    let killed = finish(proxy_command(&stock).args([&alias, "kill -TERM $$"]));
-    assert_status(&killed, 255);
+    fail(255, proxy_command(&stock).args([&alias, "kill -TERM $$"]));
     let bytes: Vec<u8> = (0..16_u32 << 20)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
-    let output = finish_with(proxy_command(&stock).args([&alias, "cat"]), &bytes);
-    assert_status(&output, 0);
+    let output = with_status(
+        0,
+        finish_with(proxy_command(&stock).args([&alias, "cat"]), &bytes),
+    );
     assert!(output.stdout == bytes, "what cat was given comes back");
     stock.assert_logins(1);
 }
@@ -62,13 +65,11 @@ fn stock_ssh_has_a_terminal() {
     let stock = Stock::new(server());
     let mut terminal = Terminal::start(proxy_command(&stock).arg(stock.server.alias()));
     terminal.send("PS1='pro''mpt> '\n");
-    terminal.expect("prompt> ");
-    terminal.send("echo [$TERM $(stty size)]\n");
+    terminal.answer("prompt> ", "echo [$TERM $(stty size)]\n");
     terminal.expect("[xterm 24 80]");
     terminal.resize(132, 50);
     terminal.send("until stty size | grep '^50 132$'; do :; done; echo si''zed\n");
-    terminal.expect("sized\r\n");
-    terminal.send("exit 3\n");
+    terminal.answer("sized\r\n", "exit 3\n");
     assert_eq!(terminal.end().code(), Some(3));
     stock.assert_logins(1);
 }

@@ -8,7 +8,10 @@ use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Relay, noise, write_ssh_config};
 
 use super::stock::Stock;
-use crate::home::{assert_status, end_of, finish, finish_with, server, sshd, text, wait_until};
+use crate::home::{
+    assert_prints, assert_says, assert_status, end_of, finish, finish_with, server, sshd, succeed, text,
+    wait_until, with_status,
+};
 
 #[test]
 fn a_command_has_its_status_and_output_over_the_daemons_connection() {
@@ -16,8 +19,7 @@ fn a_command_has_its_status_and_output_over_the_daemons_connection() {
     for status in [0, 1, 7, 255] {
         assert_status(&stock.on(format!("exit {status}")), status);
     }
-    let output = stock.on("echo out; echo err >&2; exit 7");
-    assert_status(&output, 7);
+    let output = with_status(7, stock.on("echo out; echo err >&2; exit 7"));
     assert_eq!(
         (text(&output.stdout), text(&output.stderr)),
         ("out\n".into(), "err\n".into())
@@ -71,12 +73,14 @@ fn a_gigabyte_passes_both_ways_unchanged() {
 #[test]
 fn an_empty_command_is_the_login_shell_and_reads_its_input() {
     let stock = Stock::new(server());
-    let output = finish_with(
-        stock.ssh().args(["-T", stock.server.alias()]),
-        b"echo $((6*7)); exit 4\n",
+    let output = with_status(
+        4,
+        finish_with(
+            stock.ssh().args(["-T", stock.server.alias()]),
+            b"echo $((6*7)); exit 4\n",
+        ),
     );
-    assert_status(&output, 4);
-    assert!(text(&output.stdout).contains("42"), "{}", text(&output.stdout));
+    assert_prints(&output, "42");
 }
 
 #[test]
@@ -203,13 +207,8 @@ fn a_host_that_cannot_be_reached_is_left_to_ssh_itself() {
     let config = server.ssh_config();
     server.stop();
     let stock = Stock::with_config(server, config);
-    let output = stock.on("true");
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("Connection refused"),
-        "{}",
-        text(&output.stderr)
-    );
+    let output = with_status(255, stock.on("true"));
+    assert_says(&output, "Connection refused");
     // From now on nobody is kept waiting for what did not work a moment ago.
     let failure = stock.listen().unwrap_err();
     assert!(failure.message.contains("refused"), "{}", failure.message);
@@ -229,8 +228,7 @@ fn a_host_that_wants_a_password_is_left_to_ssh_itself_which_asks() {
         ssh.env("SSH_ASKPASS", askpass)
             .env("SSH_ASKPASS_REQUIRE", "force");
     }
-    let output = finish(&mut ssh);
-    assert_status(&output, 0);
+    let output = succeed(&mut ssh);
     assert_eq!(text(&output.stdout), "in\n");
 }
 
@@ -244,13 +242,8 @@ fn an_unknown_host_key_is_left_to_ssh_itself() {
     let config = home.path().join("config");
     write_ssh_config(&config, [unknown]).unwrap();
     let stock = Stock::with_config(server, config);
-    let output = stock.on("true");
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("Host key verification failed"),
-        "{}",
-        text(&output.stderr)
-    );
+    let output = with_status(255, stock.on("true"));
+    assert_says(&output, "Host key verification failed");
 }
 
 #[test]
@@ -260,14 +253,9 @@ fn what_the_connection_does_not_forward_is_left_to_ssh_itself() {
     for option in ["ForwardAgent=yes", "ForwardX11=yes"] {
         let mut ssh = stock.ssh();
         ssh.args(["-o", option, stock.server.alias(), "echo own"]);
-        let output = finish(ssh.env("SSH_AUTH_SOCK", "/nowhere").env("DISPLAY", ":0"));
-        assert_status(&output, 0);
-        assert!(text(&output.stdout).contains("own"));
-        assert!(
-            text(&output.stderr).contains("forward"),
-            "{}",
-            text(&output.stderr)
-        );
+        let output = succeed(ssh.env("SSH_AUTH_SOCK", "/nowhere").env("DISPLAY", ":0"));
+        assert_prints(&output, "own");
+        assert_says(&output, "forward");
     }
     stock.assert_logins(3);
 }

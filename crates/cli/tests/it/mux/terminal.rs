@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use trunkline_testkit::free_port;
 
 use super::stock::Stock;
-use crate::home::{assert_status, finish_with, server, sshd, text, wait_until};
+use crate::home::{
+    assert_prints, assert_says, assert_status, finish_with, server, sshd, text, wait_until, with_status,
+};
 use crate::tty::Terminal;
 
 #[test]
@@ -15,10 +17,11 @@ fn a_login_has_the_terminals_type_size_and_modes_and_gives_it_back() {
     let before = Terminal::start(&stock.home.command("true")).modes();
     let mut terminal = Terminal::start(stock.ssh().arg(stock.server.alias()));
     terminal.send("PS1='pro''mpt> '\n");
-    terminal.expect("prompt> ");
-    terminal.send("echo [$TERM $(stty size) $(stty -a | grep -o 'intr = ^C')]\n");
-    terminal.expect("[xterm 24 80 intr = ^C]");
-    terminal.send("exit 3\n");
+    terminal.answer(
+        "prompt> ",
+        "echo [$TERM $(stty size) $(stty -a | grep -o 'intr = ^C')]\n",
+    );
+    terminal.answer("[xterm 24 80 intr = ^C]", "exit 3\n");
     assert_eq!(terminal.end().code(), Some(3));
     assert_eq!(terminal.modes(), before);
     stock.assert_logins(1);
@@ -57,20 +60,16 @@ fn the_command_learns_of_every_new_size() {
 fn escape_sequences_are_obeyed_or_explained() {
     let stock = Stock::new(server());
     let mut terminal = Terminal::start(stock.ssh().args(["-t", stock.server.alias(), "echo ready; cat"]));
-    terminal.expect("ready");
-    terminal.send("\r~?");
+    terminal.answer("ready", "\r~?");
     terminal.expect("~.   - terminate session");
     let port = free_port();
     let forward = format!("{port}:127.0.0.1:9");
     assert_status(&stock.control(&["forward", "-L", &forward]), 0);
     terminal.send("~#");
     terminal.expect("The following connections are open:");
-    terminal.expect(&format!("{port} to 127.0.0.1:9: 0 open now, 0 so far"));
-    terminal.send("~\x1a");
-    terminal.expect("~^Z escape not available to multiplexed sessions");
-    terminal.send("~~x\r");
-    terminal.expect("~x");
-    terminal.send("~.");
+    terminal.answer(&format!("{port} to 127.0.0.1:9: 0 open now, 0 so far"), "~\x1a");
+    terminal.answer("~^Z escape not available to multiplexed sessions", "~~x\r");
+    terminal.answer("~x", "~.");
     assert_eq!(terminal.end().code(), Some(255));
     assert!(!terminal.shown().contains("trunkline:"), "{}", terminal.shown());
     wait_until("the session is gone", || stock.home.sessions() == 0);
@@ -80,17 +79,15 @@ fn escape_sequences_are_obeyed_or_explained() {
 fn escapes_are_obeyed_in_input_from_a_pipe_if_the_session_has_a_terminal() {
     let stock = Stock::new(server());
     let alias = stock.server.alias();
-    let listed = finish_with(
-        stock.ssh().args(["-tt", alias, "read line; echo got $line"]),
-        b"~#x\n",
+    let listed = with_status(
+        0,
+        finish_with(
+            stock.ssh().args(["-tt", alias, "read line; echo got $line"]),
+            b"~#x\n",
+        ),
     );
-    assert_status(&listed, 0);
-    assert!(
-        text(&listed.stderr).contains("none is forwarded"),
-        "{}",
-        text(&listed.stderr)
-    );
-    assert!(text(&listed.stdout).contains("got x"), "{}", text(&listed.stdout));
+    assert_says(&listed, "none is forwarded");
+    assert_prints(&listed, "got x");
     let ended = finish_with(stock.ssh().args(["-tt", alias, "sleep 1000"]), b"~.");
     assert_status(&ended, 255);
     let plain = finish_with(
@@ -99,7 +96,7 @@ fn escapes_are_obeyed_in_input_from_a_pipe_if_the_session_has_a_terminal() {
             .args(["-tt", "-e", "none", alias, "read line; echo got $line"]),
         b"~#x\n",
     );
-    assert!(text(&plain.stdout).contains("got ~#x"), "{}", text(&plain.stdout));
+    assert_prints(&plain, "got ~#x");
     let piped = finish_with(stock.ssh().args([alias, "cat"]), b"~.\n");
     assert_eq!(text(&piped.stdout), "~.\n");
 }
@@ -135,8 +132,7 @@ fn what_is_typed_after_the_session_is_for_the_next_program() {
         stock.server.alias()
     );
     let mut terminal = Terminal::start(stock.home.command("bash").args(["-c", &script]));
-    terminal.expect("local");
-    terminal.send("mine\n");
+    terminal.answer("local", "mine\n");
     terminal.expect("got mine");
     assert_eq!(terminal.end().code(), Some(0));
 }

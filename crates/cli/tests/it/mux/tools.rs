@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use trunkline_testkit::{Direction, Relay, Sshd, noise, write_ssh_config};
 
 use super::stock;
-use crate::home::{Home, assert_status, end_of, finish, program, server, sshd, text, wait_until};
+use crate::home::{
+    Home, assert_has, assert_prints, end_of, fail, finish, program, server, sshd, succeed, text, wait_until,
+};
 
 /// How ssh comes to use the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +96,7 @@ impl Bench {
             git.env(format!("GIT_{who}_NAME"), "T")
                 .env(format!("GIT_{who}_EMAIL"), "t@example.org");
         }
-        let output = finish(git.env("GIT_TRACE_PACKET", "1"));
-        assert_status(&output, 0);
-        output
+        succeed(git.env("GIT_TRACE_PACKET", "1"))
     }
 
     fn rsync(&self) -> Command {
@@ -131,26 +131,24 @@ fn scp_copies_both_ways_with_both_protocols() {
         fs::write(&file, noise(3_000_000, 1)).unwrap();
         for protocol in ["-s", "-O"] {
             let (there, back) = (directory.join("there"), directory.join("back"));
-            let up = finish(
+            succeed(
                 bench
                     .copier("scp")
                     .arg(protocol)
                     .arg(&file)
                     .arg(bench.remote(&there)),
             );
-            assert_status(&up, 0);
-            let down = finish(
+            succeed(
                 bench
                     .copier("scp")
                     .arg(protocol)
                     .arg(bench.remote(&there))
                     .arg(&back),
             );
-            assert_status(&down, 0);
             assert!(fs::read(&back).unwrap() == fs::read(&file).unwrap());
         }
         let missing = bench.remote(&directory.join("missing"));
-        assert_status(&finish(bench.copier("scp").arg(missing).arg(&directory)), 1);
+        fail(1, bench.copier("scp").arg(missing).arg(&directory));
         bench.assert_one_login();
     }
 }
@@ -174,19 +172,14 @@ fn sftp_works_through_a_batch() {
             format!("cd {0}\nlcd {0}\n{1}\n", directory.display(), lines.join("\n")),
         )
         .unwrap();
-        let output = finish(
+        let output = succeed(
             bench
                 .copier("sftp")
                 .arg("-b")
                 .arg(&batch)
                 .arg(bench.server.alias()),
         );
-        assert_status(&output, 0);
-        assert!(
-            text(&output.stdout).contains("sub/moved"),
-            "{}",
-            text(&output.stdout)
-        );
+        assert_prints(&output, "sub/moved");
         assert!(fs::read(directory.join("back")).unwrap() == fs::read(directory.join("file")).unwrap());
         bench.assert_one_login();
     }
@@ -316,10 +309,7 @@ fn a_session_that_was_carried_over_is_told_of() {
         let resumed = || bench.home.ls()[0]["resumed"].as_u64();
         wait_until("ls tells of it", || resumed() == Some(1));
         let listed = text(&finish(bench.home.trunkline().arg("ls")).stdout);
-        assert!(
-            listed.contains("carried over to a new connection 1 time"),
-            "{listed}"
-        );
+        assert_has(&listed, "carried over to a new connection 1 time");
         drop(typed);
         assert!(end_of(&mut sftp, "sftp").success());
         assert!(place.join("second").is_dir());
@@ -376,26 +366,21 @@ fn rsync_copies_trees_both_ways() {
         let from = from.parent().unwrap();
         let [there, back] = ["there", "back"].map(|name| bench.directory(name));
         let slash = |path: &Path| format!("{}/", path.display());
-        let up = finish(
+        succeed(
             bench
                 .rsync()
                 .arg("-az")
                 .arg(slash(from))
                 .arg(bench.remote(&there)),
         );
-        assert_status(&up, 0);
-        let down = finish(
+        succeed(
             bench
                 .rsync()
                 .arg("-a")
                 .arg(bench.remote(&there) + "/")
                 .arg(slash(&back)),
         );
-        assert_status(&down, 0);
-        assert_status(
-            &finish(bench.home.command("diff").arg("-r").arg(from).arg(&back)),
-            0,
-        );
+        succeed(bench.home.command("diff").arg("-r").arg(from).arg(&back));
         bench.assert_one_login();
     }
 }
@@ -437,8 +422,7 @@ fn rsync_goes_on_where_a_lost_connection_has_cut_it_off() {
             relay.reset();
             assert!(!end_of(&mut first, "rsync").success());
             relay.set_rate(direction, None);
-            let second = finish(&mut copy());
-            assert_status(&second, 0);
+            let second = succeed(&mut copy());
             assert!(fs::read(&target).unwrap() == fs::read(&file).unwrap());
             let stats = text(&second.stdout);
             let matched = stats.lines().find_map(|line| line.strip_prefix("Matched data: "));

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, finish, server, text, wait_until};
+use crate::home::{Home, finish, server, succeed, text, wait_until};
 use crate::tty::Terminal;
 
 /// A server behind a script that asks for a code on the terminal.
@@ -68,10 +68,7 @@ impl Asking {
     }
 
     fn close(&self) {
-        assert_status(
-            &finish(self.home.trunkline().args(["close", "--all", "--now"])),
-            0,
-        );
+        succeed(self.home.trunkline().args(["close", "--all", "--now"]));
     }
 }
 
@@ -92,8 +89,7 @@ fn a_proxy_command_asks_on_the_terminal_of_whoever_connects() {
     ] {
         let mut terminal = asking.at_terminal(words);
         let modes = terminal.modes();
-        terminal.expect("Code for box: ");
-        terminal.send("123456\n");
+        terminal.answer("Code for box: ", "123456\n");
         assert_eq!(terminal.end().code(), Some(0), "{words:?}: {}", terminal.shown());
         assert!(!terminal.shown().contains("123456"), "{}", terminal.shown());
         assert_eq!(terminal.modes(), modes);
@@ -106,8 +102,7 @@ fn proxy_commands_of_several_hosts_ask_one_after_the_other() {
     let asking = Asking::new();
     let mut terminal = asking.at_terminal(&["run", "-H", "box,other", "--", "echo ran"]);
     for _ in 0..2 {
-        terminal.expect("Code for ");
-        terminal.send("123456\n");
+        terminal.answer("Code for ", "123456\n");
     }
     assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
 }
@@ -116,8 +111,7 @@ fn proxy_commands_of_several_hosts_ask_one_after_the_other() {
 fn a_connection_stays_whatever_becomes_of_who_answered() {
     let asking = Asking::new();
     let mut terminal = asking.at_terminal(&["ssh", "-tt", "box", "echo began; cat"]);
-    terminal.expect("Code for box: ");
-    terminal.send("123456\n");
+    terminal.answer("Code for box: ", "123456\n");
     terminal.expect("began");
     // The terminal goes away: whatever it has in its foreground is told so.
     drop(terminal);
@@ -132,8 +126,7 @@ fn an_interrupted_question_ends_the_command_and_nothing_else() {
     let asking = Asking::new();
     let mut terminal = asking.at_terminal(&["run", "-H", "box", "--", "echo ran"]);
     let modes = terminal.modes();
-    terminal.expect("Code for box: ");
-    terminal.send("\x03");
+    terminal.answer("Code for box: ", "\x03");
     assert_ne!(terminal.end().code(), Some(0), "{}", terminal.shown());
     assert_eq!(terminal.modes(), modes);
     assert!(!terminal.shown().contains("ran"), "{}", terminal.shown());
@@ -155,8 +148,7 @@ fn a_match_exec_asks_whoever_it_decides_for() {
     let port = ["ssh", "plain", "echo $SSH_CONNECTION | cut -d' ' -f4"];
     for (code, expected) in [("123456", &chosen), ("no", &asking.server), ("123456", &chosen)] {
         let mut terminal = asking.at_terminal(&port);
-        terminal.expect("Code for which: ");
-        terminal.send(&format!("{code}\n"));
+        terminal.answer("Code for which: ", &format!("{code}\n"));
         terminal.expect(&expected.port().to_string());
         assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
         assert_eq!(

@@ -12,7 +12,10 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, end_of, finish, finish_with, server, text, wait_until};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, end_of, fail, finish, finish_with, server, succeed, text,
+    wait_until, with_status,
+};
 use crate::mux::stock::Stock;
 
 struct Audited {
@@ -61,7 +64,7 @@ impl Audited {
 
     /// Ends the daemon, and waits until it has written that it has: `stop` does not.
     fn stop(&self) {
-        assert_status(&finish(self.home.trunkline().arg("stop")), 0);
+        succeed(self.home.trunkline().arg("stop"));
         wait_until("the daemon has written that it ends", || {
             let text = fs::read_to_string(self.file()).unwrap_or_default();
             text.lines()
@@ -146,8 +149,7 @@ fn a_session_is_recorded_with_who_what_where_and_how_it_ended() {
     );
 
     audited.stop();
-    let verified = audited.verify(&[]);
-    assert_status(&verified, 0);
+    let verified = with_status(0, audited.verify(&[]));
     assert!(
         text(&verified.stdout).starts_with("intact: 4 records"),
         "{verified:?}"
@@ -159,8 +161,7 @@ fn nothing_is_recorded_unless_that_is_asked_for() {
     let (server, audited) = (server(), Audited::new(""));
     assert_status(&audited.home.on(&server, "true"), 0);
     assert!(!audited.directory().exists());
-    let verified = audited.verify(&[]);
-    assert_status(&verified, 255);
+    let verified = with_status(255, audited.verify(&[]));
     let said = text(&verified.stderr);
     assert!(
         said.starts_with("trunkline: there is no audit trail in ") && said.contains("`audit = \"on\"`"),
@@ -174,7 +175,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let (source, target) = (audited.home.path("source"), audited.home.path("target"));
     fs::write(&source, [7; 1000]).unwrap();
     let place = format!("{}:{}", server.alias(), target.display());
-    let copied = finish(
+    succeed(
         audited
             .home
             .trunkline()
@@ -182,7 +183,6 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
             .arg(server.ssh_config())
             .args([source.to_str().unwrap(), &place]),
     );
-    assert_status(&copied, 0);
     let copy = &audited.find_records(&[("event", "end"), ("kind", "copy")])[0];
     assert_eq!(copy["sources"][0], source.to_str().unwrap());
     assert_eq!(copy["target"], place);
@@ -195,7 +195,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let socket = audited.home.path("s");
     let forward = format!("{}:localhost:9", socket.display());
     let mut session = audited.home.ssh(&server);
-    assert_status(&finish(session.args(["-L", &forward, server.alias(), "true"])), 0);
+    succeed(session.args(["-L", &forward, server.alias(), "true"]));
     let forwarding = &audited.find_records(&[("event", "end"), ("kind", "forwarding")])[0];
     let way = forwarding["command"].as_str().unwrap();
     assert!(
@@ -214,7 +214,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
 
     let mut nowhere = audited.home.ssh(&server);
     nowhere.args(["-p", "1", "-o", "ConnectTimeout=5", server.alias(), "never-run"]);
-    assert_status(&finish(&mut nowhere), 255);
+    fail(255, &mut nowhere);
     let failed = &audited.find_records(&[("event", "end"), ("command", "never-run")])[0];
     assert_eq!(failed["execution"], "did not start");
     assert!(failed["error"].is_string());
@@ -223,7 +223,7 @@ fn copies_forwardings_tunnels_and_what_does_not_start_are_recorded() {
     let command = "sleep 20 & exit 6";
     let mut late = audited.home.trunkline();
     late.args(["run", "-F"]).arg(server.ssh_config());
-    assert_status(&finish(late.args(["-t", "3", "-H", server.alias(), command])), 1);
+    fail(1, late.args(["-t", "3", "-H", server.alias(), command]));
     let late = &audited.find_records(&[("event", "end"), ("command", command)])[0];
     assert_eq!(
         (&late["status"], &late["execution"]),
@@ -240,7 +240,7 @@ fn a_private_daemon_writes_to_the_same_trail() {
     private
         .args(["--no-daemon", "ssh", "-F"])
         .arg(server.ssh_config());
-    assert_status(&finish(private.args([server.alias(), "echo private"])), 0);
+    succeed(private.args([server.alias(), "echo private"]));
     assert_eq!(
         audited
             .find_records(&[("event", "begin"), ("command", "echo private")])
@@ -269,8 +269,7 @@ fn a_killed_daemon_loses_nothing_that_was_begun_and_the_next_goes_on() {
     assert_status(&audited.verify(&[]), 1);
     assert_status(&audited.home.on(&server, "true"), 0);
     audited.stop();
-    let verified = audited.verify(&["--json"]);
-    assert_status(&verified, 0);
+    let verified = with_status(0, audited.verify(&["--json"]));
     let verdict: Value = serde_json::from_slice(&verified.stdout).unwrap();
     assert_eq!(verdict["unfinished"], 1, "{verdict}");
     assert!(
@@ -286,8 +285,7 @@ fn what_is_changed_or_removed_is_found() {
         assert_status(&audited.home.on(&server, &format!("echo {number}")), 0);
     }
     audited.stop();
-    let intact = audited.verify(&[]);
-    assert_status(&intact, 0);
+    let intact = with_status(0, audited.verify(&[]));
     let words = text(&intact.stdout);
     assert!(!words.contains("in 1 files"), "{words}");
     let head = words.lines().last().unwrap().split(' ').nth(2).unwrap();
@@ -306,8 +304,7 @@ fn what_is_changed_or_removed_is_found() {
     let oldest = oldest.unwrap();
     let whole = fs::read_to_string(&oldest).unwrap();
     fs::write(&oldest, whole.replacen("echo 0", "echo X", 1)).unwrap();
-    let changed = audited.verify(&[]);
-    assert_status(&changed, 1);
+    let changed = with_status(1, audited.verify(&[]));
     assert!(text(&changed.stdout).contains("WRONG: "), "{changed:?}");
     let without: Vec<_> = whole.lines().enumerate().filter(|(at, _)| *at != 1).collect();
     let without: String = without.iter().map(|(_, line)| format!("{line}\n")).collect();
@@ -360,13 +357,9 @@ fn on_a_full_disk_nothing_runs_in_the_mode_strict_and_it_resumes() {
          $T stop; $T audit verify",
         ran = ran.display()
     );
-    let output = on_a_small_disk(&audited, &server, &script);
-    assert_status(&output, 0);
+    let output = with_status(0, on_a_small_disk(&audited, &server, &script));
     let errors = text(&output.stderr);
-    assert!(
-        errors.contains("nothing was run, because it cannot be recorded in"),
-        "{errors}"
-    );
+    assert_has(&errors, "nothing was run, because it cannot be recorded in");
     assert!(errors.contains("No space left on device"), "{errors}");
     assert!(text(&output.stdout).contains("intact: "), "{output:?}");
     assert!(ran.exists());
@@ -381,8 +374,7 @@ fn on_a_full_disk_commands_run_in_the_mode_on_and_the_records_follow() {
                   for n in 1 2 3 4 5 6 7 8 9; do $T ssh -F $F $H true unrecorded || exit 97; done\n\
                   rm $D/filler; $T ssh -F $F $H true || exit 95\n\
                   $T stop; grep -c unrecorded $D/audit.jsonl; $T audit verify";
-    let output = on_a_small_disk(&audited, &server, script);
-    assert_status(&output, 0);
+    let output = with_status(0, on_a_small_disk(&audited, &server, script));
     let said = text(&output.stdout);
     assert!(
         said.lines().any(|line| line == "18"),
@@ -403,8 +395,7 @@ fn a_daemon_that_cannot_write_a_strict_trail_refuses_everything_until_it_can() {
     for directory in [audited.home.trunkline_dir().join("state"), audited.directory()] {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
     }
-    let refused = audited.home.on(&server, "true");
-    assert_status(&refused, 255);
+    let refused = with_status(255, audited.home.on(&server, "true"));
     let said = text(&refused.stderr);
     assert!(said.contains("cannot be recorded"), "{refused:?}");
     assert_eq!(said.matches("Is a directory").count(), 1, "{said}");
@@ -438,12 +429,8 @@ fn what_a_stock_ssh_asks_for_is_refused_however_often_it_is_tried() {
     tunnel.args(["-W", &target, stock.server.alias()]);
     for client in [&mut touch, &mut tunnel] {
         for _ in 0..2 {
-            let refused = finish(client);
-            assert_status(&refused, 255);
-            assert!(
-                text(&refused.stderr).contains("cannot be recorded"),
-                "{refused:?}"
-            );
+            let refused = fail(255, client);
+            assert_says(&refused, "cannot be recorded");
         }
     }
     assert!(!ran.exists());

@@ -19,7 +19,10 @@ use std::process::{Command, Output};
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Sshd, noise};
 
-use crate::home::{Home, assert_status, describe, finish, server, sshd, text, wait_until};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, describe, fail, finish, server, sshd, succeed, text,
+    wait_until,
+};
 
 /// `trunkline cp -F FILE`; add options and paths.
 fn cp(home: &Home, server: &Sshd) -> Command {
@@ -83,24 +86,23 @@ fn a_tree_goes_there_and_comes_back_by_way_of_the_daemon_and_without_it() {
     tree(&source);
     for daemon in [true, false] {
         let [there, back] = ["there", "back"].map(|name| home.path(&format!("{name}-{daemon}")));
-        let run = |from: &dyn AsRef<OsStr>, to: &dyn AsRef<OsStr>| {
-            let mut command = home.trunkline();
-            if !daemon {
-                command.arg("--no-daemon");
-            }
-            command.args(["cp", "-rp", "-F"]).arg(server.ssh_config());
-            let output = finish(command.arg(from).arg(to));
-            assert_status(&output, 0);
-            assert!(text(&output.stderr).contains("5 copied"), "{}", describe(&output));
-            let same = finish(home.command("diff").arg("-r").arg(&source).arg(
-                if there.exists() && back.exists() {
-                    &back
-                } else {
-                    &there
-                },
-            ));
-            assert_status(&same, 0);
-        };
+        let run =
+            |from: &dyn AsRef<OsStr>, to: &dyn AsRef<OsStr>| {
+                let mut command = home.trunkline();
+                if !daemon {
+                    command.arg("--no-daemon");
+                }
+                command.args(["cp", "-rp", "-F"]).arg(server.ssh_config());
+                let output = succeed(command.arg(from).arg(to));
+                assert_says(&output, "5 copied");
+                succeed(home.command("diff").arg("-r").arg(&source).arg(
+                    if there.exists() && back.exists() {
+                        &back
+                    } else {
+                        &there
+                    },
+                ));
+            };
         run(&source, &at(&server, &there));
         run(&at(&server, &there), &back);
     }
@@ -113,26 +115,21 @@ fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server(
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("f"), "f").unwrap();
     let target = home.path("target");
-    let output = finish(
+    succeed(
         cp(&home, &server)
             .current_dir(&directory)
             .arg("f")
             .arg(at(&server, &target)),
     );
-    assert_status(&output, 0);
     assert_eq!(fs::read(&target).unwrap(), b"f");
-    let output = finish(
+    let output = fail(
+        1,
         cp(&home, &server)
             .current_dir(&directory)
             .arg(format!("{}:.", server.alias()))
             .arg("home"),
     );
-    assert_status(&output, 1);
-    assert!(
-        text(&output.stderr).contains("is a directory: -r copies it"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "is a directory: -r copies it");
 }
 
 #[test]
@@ -147,8 +144,7 @@ fn neither_a_name_nor_the_working_directory_has_to_be_utf8() {
     there.push(directory.join(name(b"there\xfe")));
     let back = name(b"back\xfd");
     for (from, to) in [(&odd, &there), (&there, &back)] {
-        let output = finish(cp(&home, &server).current_dir(&directory).arg(from).arg(to));
-        assert_status(&output, 0);
+        succeed(cp(&home, &server).current_dir(&directory).arg(from).arg(to));
     }
     assert_eq!(fs::read(directory.join(back)).unwrap(), b"odd");
 }
@@ -158,7 +154,8 @@ fn what_fails_is_named_and_the_exit_status_tells() {
     let (server, home) = (server(), Home::new());
     fs::write(home.path("there"), "x").unwrap();
     fs::create_dir(home.path("into")).unwrap();
-    let output = finish(
+    let output = fail(
+        1,
         cp(&home, &server)
             .args([
                 at(&server, &home.path("absent")),
@@ -166,33 +163,24 @@ fn what_fails_is_named_and_the_exit_status_tells() {
             ])
             .arg(home.path("into")),
     );
-    assert_status(&output, 1);
     let words = text(&output.stderr);
-    assert!(
-        words.contains("absent: No such file or directory") && words.contains("1 failed"),
-        "{words}"
-    );
+    assert_has(&words, "absent: No such file or directory");
+    assert_has(&words, "1 failed");
     assert_eq!(fs::read(home.path("into/there")).unwrap(), b"x");
-    let output = finish(cp(&home, &server).args(["a", "b"]));
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("no host is named"),
-        "{}",
-        describe(&output)
-    );
+    let output = fail(255, cp(&home, &server).args(["a", "b"]));
+    assert_says(&output, "no host is named");
 }
 
 #[test]
 fn json_tells_of_every_name_and_of_the_whole() {
     let (server, home) = (server(), Home::new());
     tree(&home.path("source"));
-    let output = finish(
+    let output = succeed(
         cp(&home, &server)
             .args(["-r", "--json"])
             .arg(home.path("source"))
             .arg(at(&server, &home.path("target"))),
     );
-    assert_status(&output, 0);
     let lines: Vec<serde_json::Value> = text(&output.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -212,8 +200,7 @@ fn progress_that_goes_into_a_file_is_in_lines() {
     copy.args(["-r", "--progress", "--bwlimit", "2M"])
         .arg(home.path("source"))
         .arg(at(&server, &home.path("target")));
-    let output = finish(&mut copy);
-    assert_status(&output, 0);
+    let output = succeed(&mut copy);
     let words = text(&output.stderr);
     let lines: Vec<&str> = words.lines().collect();
     let (summary, progress) = lines.split_last().unwrap();
@@ -247,8 +234,7 @@ fn progress_is_that_of_all_hosts_together() {
     let site = Site::new(&["one", "other"]);
     fs::write(site.home.path("source"), noise(3_000_000, 1)).unwrap();
     let options = ["--progress", "--bwlimit", "1M", "-H", "one,other"];
-    let output = finish(site.cp().args(options).args(["source", ":copy"]));
-    assert_status(&output, 0);
+    let output = succeed(site.cp().args(options).args(["source", ":copy"]));
     for name in ["one", "other"] {
         assert_eq!(
             fs::read(site.home.path(name).join("copy")).unwrap(),
@@ -269,13 +255,12 @@ fn progress_is_that_of_all_hosts_together() {
 fn a_dry_run_names_and_touches_nothing() {
     let (server, home) = (server(), Home::new());
     tree(&home.path("source"));
-    let output = finish(
+    let output = succeed(
         cp(&home, &server)
             .args(["-rn", "--exclude", "b"])
             .arg(at(&server, &home.path("source")))
             .arg(home.path("target")),
     );
-    assert_status(&output, 0);
     let lines = "new          target\nnew          target/a\nnew          target/a/one\n";
     assert_eq!(text(&output.stdout), lines, "sorted, with why");
     assert!(!home.path("target").exists());
@@ -294,7 +279,7 @@ fn the_callers_umask_counts_and_not_the_daemons() {
             at(&server, &home.path("source")),
             target.display()
         );
-        assert_status(&finish(&mut home.shell(&server, &script)), 0);
+        succeed(&mut home.shell(&server, &script));
         let mode = fs::metadata(&target).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o666 & !u32::from_str_radix(umask, 8).unwrap());
     }
@@ -314,11 +299,7 @@ fn many_hosts_get_the_same() {
     );
     // The alias is known; the bare address is not in known_hosts under that configuration, or it is: either way the other
     // got the file.
-    assert!(
-        text(&output.stderr).contains("2 hosts in "),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "2 hosts in ");
     assert_eq!(fs::read(&target).unwrap(), b"x");
 }
 
@@ -354,8 +335,7 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
             let said = fs::read_to_string(home.path("said")).unwrap();
             assert!(said.contains("run the same command again"), "{said}");
         }
-        let again = finish(cp(&home, &server).arg("-rp").args(ends()));
-        assert_status(&again, 0);
+        succeed(cp(&home, &server).arg("-rp").args(ends()));
         // What has arrived of a small file is not resumed, and stays.
         let mut diff = home.command("diff");
         diff.args(["-r", "-x", ".one.*.part"]);
@@ -548,13 +528,13 @@ fn a_host_that_cannot_be_reached_is_tried_once_and_what_its_proxy_command_said_i
     );
     let local = home.path("file");
     fs::write(&local, "content").unwrap();
-    let output = finish(
+    let output = fail(
+        255,
         cp(&home, &server)
             .args(["-o", &proxy])
             .arg(&local)
             .arg(at(&server, &home.path("copy"))),
     );
-    assert_status(&output, 255);
     let words = text(&output.stderr);
     assert!(words.contains("the ProxyCommand said: no session"), "{words}");
     assert_eq!(fs::read_to_string(&tries).unwrap(), "try\n");

@@ -1,19 +1,17 @@
 //! Help for people who do not know the commands yet.
 
-use crate::home::{Home, assert_status, finish, text};
+use crate::home::{Home, assert_has, fail, finish, succeed, text};
 
 #[test]
 fn alone_it_says_what_to_try_until_a_daemon_has_run() {
     let home = Home::new();
-    let output = finish(&mut home.trunkline());
-    assert_status(&output, 2);
+    let output = fail(2, &mut home.trunkline());
     let said = text(&output.stderr);
     insta::assert_snapshot!(said);
     assert!(said.lines().all(|line| line.len() <= 80), "{said}");
 
-    assert_status(&finish(home.trunkline().args(["explain", "web1"])), 0);
-    let output = finish(&mut home.trunkline());
-    assert_status(&output, 2);
+    succeed(home.trunkline().args(["explain", "web1"]));
+    let output = fail(2, &mut home.trunkline());
     assert!(text(&output.stderr).contains("Usage: trunkline"), "{output:?}");
 }
 
@@ -21,8 +19,7 @@ fn alone_it_says_what_to_try_until_a_daemon_has_run() {
 fn a_host_in_a_commands_place_is_told_apart_from_a_mistyped_command() {
     let home = Home::new();
     for host in ["web1", "me@web1.example"] {
-        let output = finish(home.trunkline().arg(host));
-        assert_status(&output, 2);
+        let output = fail(2, home.trunkline().arg(host));
         let said = text(&output.stderr);
         assert!(said.contains(&format!("trunkline ssh {host}")), "{said}");
     }
@@ -33,8 +30,7 @@ fn a_host_in_a_commands_place_is_told_apart_from_a_mistyped_command() {
         "{said}"
     );
     for command in ["setup", "audit"] {
-        let output = finish(home.trunkline().args([command, "docker"]));
-        assert_status(&output, 2);
+        let output = fail(2, home.trunkline().args([command, "docker"]));
         let said = text(&output.stderr);
         assert!(!said.contains("trunkline ssh"), "{said}");
     }
@@ -42,8 +38,7 @@ fn a_host_in_a_commands_place_is_told_apart_from_a_mistyped_command() {
 
 #[test]
 fn a_run_without_hosts_says_how_to_name_them() {
-    let output = finish(Home::new().trunkline().args(["run", "box1", "uptime"]));
-    assert_status(&output, 2);
+    let output = fail(2, Home::new().trunkline().args(["run", "box1", "uptime"]));
     let said = text(&output.stderr);
     assert!(said.contains("\n  -H HOSTS, -g GROUP or -i FILE\n"), "{said}");
     assert!(
@@ -54,16 +49,16 @@ fn a_run_without_hosts_says_how_to_name_them() {
 
 #[test]
 fn a_target_that_is_none_is_told_with_all_that_there_are() {
-    let output = finish(
+    let output = fail(
+        2,
         Home::new()
             .trunkline()
             .args(["stream", "--to", "x", "box1", "--", "true"]),
     );
-    assert_status(&output, 2);
     let said = text(&output.stderr);
-    assert!(
-        said.contains("use fifo:PATH, unix:PATH or file:PATH, or - for standard output"),
-        "{said}"
+    assert_has(
+        &said,
+        "use fifo:PATH, unix:PATH or file:PATH, or - for standard output",
     );
 }
 
@@ -75,8 +70,7 @@ fn a_missing_file_is_told_in_the_systems_words_alone() {
         &["run", "-H", "box1", "--script", "missing"],
         &["cp", "--filter-from", "missing", "-r", "a", "box1:"],
     ] {
-        let output = finish(home.trunkline().args(arguments));
-        assert_status(&output, 255);
+        let output = fail(255, home.trunkline().args(arguments));
         let said = text(&output.stderr);
         assert!(
             said.ends_with(": No such file or directory\n"),

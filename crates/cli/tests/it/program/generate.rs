@@ -2,21 +2,22 @@
 
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, finish, server, text};
+use crate::home::{
+    Home, assert_has, assert_prints, assert_says, assert_status, fail, finish, server, succeed, text,
+};
 
 #[test]
 fn completions_and_man_pages_know_every_command() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = finish(home.trunkline().args(["completions", shell]));
-        assert_status(&output, 0);
+        let output = succeed(home.trunkline().args(["completions", shell]));
         // Three shells ask the program, the others have its commands in the script.
         let asks = text(&output.stdout).contains(&format!("trunkline complete {shell} "));
         assert!(asks || text(&output.stdout).contains("explain"), "{shell}");
     }
     assert!(complete(&home, &["expl"])[0].starts_with("explain\tShow "));
     let directory = home.path("man");
-    assert_status(&finish(home.trunkline().arg("man").arg(&directory)), 0);
+    succeed(home.trunkline().arg("man").arg(&directory));
     for command in [
         "ssh", "run", "ls", "check", "close", "warm", "explain", "status", "stop", "daemon",
     ] {
@@ -33,8 +34,7 @@ fn settings_are_those_in_force() {
     let (server, home) = (server(), Home::new());
     home.settings("max_lanes = 3\n");
     let settings = || {
-        let output = finish(home.trunkline().arg("settings"));
-        assert_status(&output, 0);
+        let output = succeed(home.trunkline().arg("settings"));
         text(&output.stdout)
     };
     let of_the_file = settings();
@@ -46,13 +46,10 @@ fn settings_are_those_in_force() {
     assert_status(&home.on(&server, "true"), 0);
     home.settings("max_lanes = 5\n");
     let of_the_daemon = settings();
-    assert!(
-        of_the_daemon.contains("max_lanes                3*"),
-        "{of_the_daemon}"
-    );
-    assert!(
-        of_the_daemon.contains("since the daemon was started: max_lanes; `trunkline stop`"),
-        "{of_the_daemon}"
+    assert_has(&of_the_daemon, "max_lanes                3*");
+    assert_has(
+        &of_the_daemon,
+        "since the daemon was started: max_lanes; `trunkline stop`",
     );
     let status = text(&finish(home.trunkline().arg("status")).stdout);
     assert!(status.contains("max_lanes = 3"), "{status}");
@@ -66,16 +63,13 @@ fn settings_are_those_in_force() {
     assert_eq!(lanes.unwrap()["value"], "3");
     // A file that cannot be read is complained about below what can be in it.
     home.settings("max_lane = 5\n");
-    let broken = finish(home.trunkline().args(["settings", "--json"]));
-    assert_status(&broken, 255);
+    let broken = fail(255, home.trunkline().args(["settings", "--json"]));
     assert_eq!(text(&broken.stdout), "");
-    let broken = finish(home.trunkline().arg("settings"));
-    assert_status(&broken, 255);
-    assert!(text(&broken.stdout).contains("`max_lanes`"));
-    assert!(
-        text(&broken.stderr).contains("line 1: there is no setting max_lane; did you mean max_lanes?"),
-        "{}",
-        text(&broken.stderr)
+    let broken = fail(255, home.trunkline().arg("settings"));
+    assert_prints(&broken, "`max_lanes`");
+    assert_says(
+        &broken,
+        "line 1: there is no setting max_lane; did you mean max_lanes?",
     );
 }
 
@@ -87,17 +81,16 @@ fn a_reader_that_leaves_is_no_error() {
         "-c",
         "\"$T\" completions bash | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}",
     ]);
-    assert_status(&finish(command.env("T", crate::home::program())), 0);
+    succeed(command.env("T", crate::home::program()));
 }
 
 /// Returns the words that may replace the last one, each with its description.
 fn complete(home: &Home, words: &[&str]) -> Vec<String> {
-    let output = finish(
+    let output = succeed(
         home.trunkline()
             .args(["complete", "fish", "trunkline"])
             .args(words),
     );
-    assert_status(&output, 0);
     assert_eq!(text(&output.stderr), "");
     text(&output.stdout).lines().map(str::to_owned).collect()
 }
@@ -127,10 +120,7 @@ fn hosts_are_completed_from_every_place_that_knows_some() {
     assert_eq!(hosts(&["ssh", "-F", &config, "tes"]), cold);
     assert_eq!(hosts(&["ssh", "--no-daemon", "-F", &config, "tes"]), cold);
     assert!(home.daemon().is_none(), "completing starts no daemon");
-    assert_status(
-        &finish(home.ssh_with(config.as_ref()).args([server.alias(), "true"])),
-        0,
-    );
+    succeed(home.ssh_with(config.as_ref()).args([server.alias(), "true"]));
     let warm = ["testbed\tconnected", "tested\tknown_hosts", "tester\tssh_config"];
     assert_eq!(hosts(&["check", "-F", &config, "tes"]), warm);
     assert_eq!(

@@ -5,7 +5,10 @@ use std::process::Command;
 
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, closed_address, describe, finish, server, text, wait_until};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, closed_address, describe, fail, finish, server, succeed,
+    text, wait_until,
+};
 use crate::tty::Terminal;
 
 /// A command about the server's host.
@@ -50,19 +53,18 @@ fn ls_lists_connections_for_people_and_programs() {
     assert!(connection["rtt"].as_f64().unwrap() > 0.0, "{hosts}");
     assert!(connection["closes_in"].as_f64().unwrap() <= 600.0, "{hosts}");
     let table = text(&finish(home.trunkline().arg("ls")).stdout);
-    assert!(
-        table.contains("HOST") && table.contains(server.alias()) && table.contains("warm"),
-        "{table}"
-    );
+    assert_has(&table, "HOST");
+    assert_has(&table, server.alias());
+    assert_has(&table, "warm");
 }
 
 #[test]
 fn what_is_used_or_kept_does_not_close_by_itself() {
     let (server, home) = (server(), Home::new());
-    assert_status(&finish(&mut command_for(&home, &server, &["warm", "--pin"])), 0);
+    succeed(&mut command_for(&home, &server, &["warm", "--pin"]));
     let pinned = home.ls();
     assert_eq!(pinned[0]["connections"][0]["closes_in"], serde_json::Value::Null);
-    assert_status(&finish(&mut command_for(&home, &server, &["close"])), 0);
+    succeed(&mut command_for(&home, &server, &["close"]));
     let (reader, _writer) = std::io::pipe().unwrap();
     let mut child = home
         .ssh(&server)
@@ -115,8 +117,7 @@ fn a_watched_table_leaves_the_screen_as_it_was() {
     command.args(["ls", "-w"]);
     let mut terminal = Terminal::start(&command);
     terminal.expect("\u{1b}[?1049h");
-    terminal.expect("warm");
-    terminal.send("\u{3}");
+    terminal.answer("warm", "\u{3}");
     let left = terminal.expect("\u{1b}[?1049l");
     assert!(left.contains("\u{1b}[?25h"), "{left:?}");
     terminal.expect("warm");
@@ -126,26 +127,17 @@ fn a_watched_table_leaves_the_screen_as_it_was() {
 #[test]
 fn status_describes_the_daemon_and_starts_none() {
     let (server, home) = (server(), Home::new());
-    let none = finish(home.trunkline().arg("status"));
-    assert_status(&none, 1);
+    let none = fail(1, home.trunkline().arg("status"));
     assert!(text(&none.stdout).starts_with("the daemon is not running"));
-    let none = finish(home.trunkline().args(["status", "--json"]));
-    assert_status(&none, 1);
+    let none = fail(1, home.trunkline().args(["status", "--json"]));
     assert_eq!(text(&none.stdout), "null\n");
     assert!(home.daemon().is_none());
     assert_status(&home.on(&server, "true"), 0);
-    let shown = finish(home.trunkline().arg("status"));
-    assert_status(&shown, 0);
+    let shown = succeed(home.trunkline().arg("status"));
     let pid = home.daemon().unwrap().as_raw_nonzero();
     let shown = text(&shown.stdout);
-    assert!(
-        shown.contains(&format!("process      {pid}, running for ")),
-        "{shown}"
-    );
-    assert!(
-        shown.contains("1 connection to 1 host, 0 sessions, 0 tunnels"),
-        "{shown}"
-    );
+    assert_has(&shown, &format!("process      {pid}, running for "));
+    assert_has(&shown, "1 connection to 1 host, 0 sessions, 0 tunnels");
     let json = finish(home.trunkline().args(["status", "--json"]));
     let status: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(status["pid"], pid.get());
@@ -181,16 +173,10 @@ fn tables_are_no_wider_than_the_terminal() {
 #[test]
 fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
     let (server, home) = (server(), Home::new());
-    let none = finish(&mut command_for(&home, &server, &["check"]));
-    assert_status(&none, 255);
-    assert!(
-        text(&none.stderr).contains("no connection: the daemon is not running"),
-        "{}",
-        describe(&none)
-    );
+    let none = fail(255, &mut command_for(&home, &server, &["check"]));
+    assert_says(&none, "no connection: the daemon is not running");
     assert_status(&home.on(&server, "true"), 0);
-    let alive = finish(&mut command_for(&home, &server, &["check"]));
-    assert_status(&alive, 0);
+    let alive = succeed(&mut command_for(&home, &server, &["check"]));
     assert!(
         text(&alive.stdout).starts_with("testbed: alive, round trip "),
         "{}",
@@ -204,7 +190,7 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
             .iter()
             .all(|host| host["connections"] == serde_json::json!([]))
     });
-    assert_status(&finish(&mut command_for(&home, &server, &["check"])), 255);
+    fail(255, &mut command_for(&home, &server, &["check"]));
     // The next command has a new connection.
     assert_status(&home.on(&server, "true"), 0);
     assert_eq!(server.authentications(), 2);
@@ -214,8 +200,7 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
 fn close_names_the_hosts_that_had_nothing_to_close() {
     let (server, home) = (server(), Home::new());
     assert_status(&home.on(&server, "true"), 0);
-    let output = finish(command_for(&home, &server, &["close"]).arg("127.0.0.9"));
-    assert_status(&output, 255);
+    let output = fail(255, command_for(&home, &server, &["close"]).arg("127.0.0.9"));
     assert_eq!(text(&output.stdout), "testbed: closed 1 connection\n");
     assert!(
         text(&output.stderr).starts_with("trunkline: 127.0.0.9: no connection to close\n2 hosts in "),
@@ -243,8 +228,7 @@ fn close_lets_sessions_end_unless_told_otherwise() {
         (child, writer)
     };
     let (mut child, input) = start();
-    let output = finish(&mut command_for(&home, &server, &["close"]));
-    assert_status(&output, 0);
+    let output = succeed(&mut command_for(&home, &server, &["close"]));
     assert_eq!(text(&output.stdout), "closed 1 connection\n");
     // New commands get a new connection, the old session its end.
     assert_status(&home.on(&server, "true"), 0);
@@ -254,7 +238,7 @@ fn close_lets_sessions_end_unless_told_otherwise() {
 
     // What is to end later is still there, and can be ended now.
     let (child, _input) = start();
-    assert_status(&finish(&mut command_for(&home, &server, &["close"])), 0);
+    succeed(&mut command_for(&home, &server, &["close"]));
     let hosts = home.ls();
     assert!(hosts.to_string().contains(r#""sessions":1"#), "{hosts}");
     let output = finish(&mut command_for(&home, &server, &["close", "--now"]));
@@ -266,18 +250,14 @@ fn close_lets_sessions_end_unless_told_otherwise() {
     );
     let output = child.wait_with_output().unwrap();
     assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("may have started"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "may have started");
     // Closing what is not there.
     wait_until("all are closed", || {
         !finish(&mut command_for(&home, &server, &["close"]))
             .status
             .success()
     });
-    assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+    succeed(home.trunkline().args(["close", "--all"]));
 }
 
 /// As OpenSSH's master does when it is asked to stop.
@@ -314,15 +294,14 @@ fn close_lets_a_client_go_on_that_has_nothing_but_forwardings() {
     );
     assert_eq!(forwarding.try_wait().unwrap(), None);
 
-    assert_status(&finish(&mut command_for(&home, &server, &["close", "--now"])), 0);
+    succeed(&mut command_for(&home, &server, &["close", "--now"]));
     assert_eq!(crate::home::end_of(&mut forwarding, "ssh").code(), Some(255));
 }
 
 #[test]
 fn warm_says_that_a_connection_of_its_own_closes_with_it() {
     let (server, home) = (server(), Home::new());
-    let output = finish(command_for(&home, &server, &["warm", "--pin"]).arg("--no-daemon"));
-    assert_status(&output, 0);
+    let output = succeed(command_for(&home, &server, &["warm", "--pin"]).arg("--no-daemon"));
     assert_eq!(
         text(&output.stdout),
         "testbed: connected, and closed again (--no-daemon)\n"
@@ -333,11 +312,10 @@ fn warm_says_that_a_connection_of_its_own_closes_with_it() {
 fn a_pinned_connection_outlives_the_idle_timeout() {
     let (pinned, other, home) = (server(), server(), Home::new());
     home.settings("idle_timeout = 1\n");
-    let output = finish(&mut command_for(&home, &pinned, &["warm", "--pin"]));
-    assert_status(&output, 0);
+    let output = succeed(&mut command_for(&home, &pinned, &["warm", "--pin"]));
     assert_eq!(text(&output.stdout), "testbed: connected, kept until closed\n");
     // A connection that is not pinned shows when the timeout has passed.
-    assert_status(&finish(&mut command_for(&home, &other, &["warm"])), 0);
+    succeed(&mut command_for(&home, &other, &["warm"]));
     let has = |server: &Sshd| {
         let address = format!("{}@127.0.0.1:{}", server.user(), server.port());
         let hosts = home.ls();
@@ -363,19 +341,15 @@ fn warm_tells_of_each_host_that_cannot_be_reached() {
         [server.host_entry("up"), server.host_entry("down").at(closed)],
     )
     .unwrap();
-    let output = finish(
+    let output = fail(
+        255,
         home.trunkline()
             .args(["warm", "-F"])
             .arg(&config)
             .args(["up", "down"]),
     );
-    assert_status(&output, 255);
     assert_eq!(text(&output.stdout), "up: connected\n");
-    assert!(
-        text(&output.stderr).contains("Connection refused"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "Connection refused");
 }
 
 #[test]

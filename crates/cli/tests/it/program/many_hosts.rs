@@ -5,7 +5,10 @@ use std::process::Output;
 
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, closed_address, describe, finish, sshd, text};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, closed_address, describe, fail, finish, sshd, text,
+    with_status,
+};
 use crate::tty::Terminal;
 
 /// A server that is several hosts, box1 and so on, and two more that nobody reaches.
@@ -55,8 +58,7 @@ fn sort_lines(bytes: &[u8]) -> Vec<String> {
 #[test]
 fn each_host_is_told_by_name_and_those_that_failed_alike_share_a_row() {
     let fleet = Fleet::with_hosts(3);
-    let output = fleet.does(&["warm", "box[1-3],!box2", "-H", "down*"]);
-    assert_status(&output, 255);
+    let output = with_status(255, fleet.does(&["warm", "box[1-3],!box2", "-H", "down*"]));
     assert_eq!(sort_lines(&output.stdout), ["box1: connected", "box3: connected"]);
     let told = text(&output.stderr);
     for name in ["down1", "down2"] {
@@ -64,11 +66,7 @@ fn each_host_is_told_by_name_and_those_that_failed_alike_share_a_row() {
         assert!(told.contains(&line), "{}", describe(&output));
     }
     assert!(told.contains("4 hosts in "), "{}", describe(&output));
-    assert!(
-        told.contains(": 2 succeeded, 2 failed\n"),
-        "{}",
-        describe(&output)
-    );
+    assert_has(&told, ": 2 succeeded, 2 failed\n");
     let row = told.lines().find(|line| line.starts_with("down[1-2]  network  "));
     assert!(
         row.is_some_and(|row| row.ends_with("Connection refused")),
@@ -81,8 +79,7 @@ fn each_host_is_told_by_name_and_those_that_failed_alike_share_a_row() {
 fn a_check_says_why_a_host_has_no_connection_and_connects_to_none() {
     let fleet = Fleet::with_hosts(2);
     assert_status(&fleet.does(&["warm", "box1", "down1"]), 255);
-    let output = fleet.does(&["check", "box[1-2]", "down[1-2]"]);
-    assert_status(&output, 255);
+    let output = with_status(255, fleet.does(&["check", "box[1-2]", "down[1-2]"]));
     assert!(text(&output.stdout).starts_with("box1: alive, round trip "));
     let told = text(&output.stderr);
     for line in [
@@ -105,21 +102,14 @@ fn a_pattern_means_the_hosts_with_connections_and_else_those_of_ssh_config() {
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     assert_eq!(listed[0]["name"], "box1");
-    let output = fleet.does(&["ls", "box[1-3]"]);
-    assert_status(&output, 255);
+    let output = with_status(255, fleet.does(&["ls", "box[1-3]"]));
     assert_eq!(text(&output.stderr), "trunkline: box3: no connection\n");
-    let output = fleet.does(&["close", "box*"]);
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.does(&["close", "box*"]));
     let closed = ["box1: closed 1 connection", "box2: closed 1 connection"];
     assert_eq!(sort_lines(&output.stdout), closed);
     // None of them is open any more: the pattern means all that ssh_config knows.
-    let output = fleet.does(&["check", "box*"]);
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("3 hosts in "),
-        "{}",
-        describe(&output)
-    );
+    let output = with_status(255, fleet.does(&["check", "box*"]));
+    assert_says(&output, "3 hosts in ");
 }
 
 #[test]
@@ -128,8 +118,7 @@ fn hosts_come_from_files_and_one_document_for_each_goes_to_programs() {
     let list = fleet.home.path("list");
     std::fs::write(&list, "box1\nbox2 # the other\n").unwrap();
     let list = format!("@{}", list.display());
-    let output = fleet.does(&["explain", "--json", &list]);
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.does(&["explain", "--json", &list]));
     let names: Vec<String> = sort_lines(&output.stdout)
         .iter()
         .map(|line| {
@@ -138,25 +127,18 @@ fn hosts_come_from_files_and_one_document_for_each_goes_to_programs() {
         })
         .collect();
     assert_eq!(names, ["box1", "box2"]);
-    let output = fleet.does(&["tune", "--forget", &list]);
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.does(&["tune", "--forget", &list]));
     assert_eq!(text(&output.stdout), "box1: forgotten\nbox2: forgotten\n");
-    let output = fleet.does(&["tune", "--report", "x.html", &list]);
-    assert_status(&output, 255);
-    assert!(text(&output.stderr).contains("--report writes about one host, and there are 2"));
+    let output = with_status(255, fleet.does(&["tune", "--report", "x.html", &list]));
+    assert_says(&output, "--report writes about one host, and there are 2");
 }
 
 #[test]
 fn no_host_at_all_is_a_mistake_in_the_arguments() {
     let home = Home::new();
     for command in ["warm", "check", "close", "explain", "tune"] {
-        let output = finish(home.trunkline().arg(command));
-        assert_status(&output, 2);
-        assert!(
-            text(&output.stderr).contains("<HOST>..."),
-            "{}",
-            describe(&output)
-        );
+        let output = fail(2, home.trunkline().arg(command));
+        assert_says(&output, "<HOST>...");
     }
     assert!(home.daemon().is_none());
 }

@@ -6,7 +6,10 @@ use std::process::{Command, Stdio};
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, program, sshd, text, wait_until, wait_until_or};
+use crate::home::{
+    Home, assert_has, assert_status, describe, fail, finish, program, sshd, succeed, text, wait_until,
+    wait_until_or,
+};
 use crate::tty::Terminal;
 
 /// Servers with a password each, and a home whose ssh_config knows them as host1 and so on.
@@ -126,10 +129,7 @@ fn a_host_that_connects_while_another_ones_question_is_shown_holds_up_nothing() 
         hosts.contains("\"host2\"") && ready.authentications() == 1
     });
     // By then whoever warms it has been told, too.
-    assert_status(
-        &finish(home.trunkline().args(["check", "-F"]).arg(&config).arg("host2")),
-        0,
-    );
+    succeed(home.trunkline().args(["check", "-F"]).arg(&config).arg("host2"));
     terminal.send("one\n");
     assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
     for host in ["host1: connected", "host2: connected"] {
@@ -149,17 +149,13 @@ fn questions_come_in_the_order_of_the_list() {
         vec!["cp", "-H", "host3,host1,host2", file, &copy],
     ] {
         let mut terminal = Terminal::start(&command(&home, &config, &words));
-        terminal.expect("@host3) Password: ");
-        terminal.send("three\n");
+        terminal.answer("@host3) Password: ", "three\n");
         terminal.expect("for the other hosts that ask");
-        terminal.expect("(yes/no) ");
-        terminal.send("no\n");
-        terminal.expect("@host1) Password: ");
-        terminal.send("one\n");
-        terminal.expect("@host2) Password: ");
-        terminal.send("two\n");
+        terminal.answer("(yes/no) ", "no\n");
+        terminal.answer("@host1) Password: ", "one\n");
+        terminal.answer("@host2) Password: ", "two\n");
         assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
-        assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+        succeed(home.trunkline().args(["close", "--all"]));
     }
 }
 
@@ -185,17 +181,12 @@ fn who_waits_for_what_another_command_is_asked_is_told_so_on_a_terminal() {
     waiting.expect("Waiting for ");
     waiting.expect("@host1: another command is being asked a question");
     // ssh's would fail in front of the question, too.
-    let batch = finish(&mut command(
-        &home,
-        &config,
-        &["ssh", "-o", "BatchMode=yes", "host1", "true"],
-    ));
-    assert_status(&batch, 255);
-    let says = text(&batch.stderr);
-    assert!(
-        says.contains("is being asked a question, and nobody can be asked here"),
-        "{says}"
+    let batch = fail(
+        255,
+        &mut command(&home, &config, &["ssh", "-o", "BatchMode=yes", "host1", "true"]),
     );
+    let says = text(&batch.stderr);
+    assert_has(&says, "is being asked a question, and nobody can be asked here");
     asked.send("pw\n");
     asked.expect("one");
     // Erased before anything else is shown.
@@ -221,14 +212,11 @@ fn a_password_is_used_for_other_hosts_where_the_user_agrees_and_a_wrong_one_aske
         &config,
         &["run", "-j", "1", "-H", "host[1-3]", "--", "echo in"],
     ));
-    terminal.expect("@host1) Password: ");
-    terminal.send("same\n");
+    terminal.answer("@host1) Password: ", "same\n");
     terminal.expect("for the other hosts that ask");
-    terminal.expect("(host[2-3])? (yes/no) ");
-    terminal.send("yes\n");
+    terminal.answer("(host[2-3])? (yes/no) ", "yes\n");
     terminal.expect("host2: in");
-    terminal.expect("@host3) Password: ");
-    terminal.send("different\n");
+    terminal.answer("@host3) Password: ", "different\n");
     terminal.expect("host3: in");
     assert_eq!(terminal.end().code(), Some(0));
     assert_eq!(
@@ -358,20 +346,14 @@ fn an_interrupted_question_is_the_last_one_and_nothing_has_started() {
 fn a_question_that_was_interrupted_at_one_line_is_asked_again_at_the_next() {
     let (_servers, home, config) = servers(&["pw", "pw"], &[]);
     let mut terminal = Terminal::start(&command(&home, &config, &["run", "-H", "host[1-2]"]));
-    terminal.expect("host[1-2]> ");
-    terminal.send("echo first\r");
-    terminal.expect(") Password: ");
-    terminal.send("\x03");
+    terminal.answer("host[1-2]> ", "echo first\r");
+    terminal.answer(") Password: ", "\x03");
     terminal.expect("2 not started");
-    terminal.expect("host[1-2]> ");
-    terminal.send("echo second\r");
-    terminal.expect(") Password: ");
-    terminal.send("pw\r");
-    terminal.expect("(yes/no) ");
-    terminal.send("yes\r");
+    terminal.answer("host[1-2]> ", "echo second\r");
+    terminal.answer(") Password: ", "pw\r");
+    terminal.answer("(yes/no) ", "yes\r");
     terminal.expect("2 succeeded");
-    terminal.expect("host[1-2]> ");
-    terminal.send(":quit\r");
+    terminal.answer("host[1-2]> ", ":quit\r");
     assert_eq!(terminal.end().code(), Some(0));
 }
 
@@ -382,8 +364,7 @@ fn who_waits_for_anothers_answer_is_asked_when_that_one_gives_none() {
         |terminal| {
             terminal.send("\x04");
             // The server's other way to ask.
-            terminal.expect("@host1's password: ");
-            terminal.send("\x04");
+            terminal.answer("@host1's password: ", "\x04");
         },
         |terminal| kill_process(terminal.pid(), Signal::KILL).unwrap(),
     ];
@@ -441,10 +422,9 @@ fn who_waits_for_a_log_in_for_which_others_had_no_right_answer_is_asked() {
         command
     };
     let answer = |terminal: &mut Terminal| {
-        terminal.expect("@host1) Password: ");
-        terminal.send("pw\r");
+        terminal.answer("@host1) Password: ", "pw\r");
         assert!(terminal.end().success(), "{}", terminal.shown());
-        assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+        succeed(home.trunkline().args(["close", "--all"]));
     };
     // Another person's.
     let mut first = Terminal::start(&ssh(&[]));
@@ -478,8 +458,7 @@ fn run_says_what_would_help_where_nobody_can_be_asked() {
     // Without a controlling terminal there is no /dev/tty.
     let mut alone = home.command("setsid");
     alone.arg("--wait").arg(run.get_program()).args(run.get_args());
-    let output = finish(&mut alone);
-    assert_status(&output, 1);
+    let output = fail(1, &mut alone);
     assert!(
         text(&output.stderr)
             .replace('\n', " ")

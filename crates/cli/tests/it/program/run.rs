@@ -15,7 +15,8 @@ use std::process::{Command, Output, Stdio};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
 use crate::home::{
-    Home, assert_status, closed_address, describe, finish, finish_with, program, server, sshd, text,
+    Home, assert_has, assert_says, assert_status, closed_address, describe, fail, finish, finish_with,
+    program, server, sshd, succeed, text, with_status,
 };
 
 /// A server that is many hosts, box1 and so on, each at an address of its own.
@@ -53,8 +54,7 @@ impl Fleet {
     fn names(&self, options: &[&str]) -> Vec<String> {
         let mut run = self.home.command_with_ansible(program());
         run.args(["run", "-F"]).arg(&self.config).args(options);
-        let output = finish(run.args(["--json", "--", "true"]));
-        assert_status(&output, 0);
+        let output = succeed(run.args(["--json", "--", "true"]));
         json(&output).into_keys().collect()
     }
 }
@@ -92,11 +92,7 @@ fn hosts_are_named_by_ranges_patterns_files_and_inventories() {
     assert_eq!(names(&["-i", inventory, "-H", "db"]), ["box3"]);
     assert_eq!(names(&["-H", "box*,!box[2-3]"]), ["box1", "box4"]);
     let case = fleet.run(&["-H", "BOX*"], "true");
-    assert!(
-        text(&case.stderr).contains("no Host alias of ssh_config matches"),
-        "{}",
-        text(&case.stderr)
-    );
+    assert_says(&case, "no Host alias of ssh_config matches");
 }
 
 /// Inventories and patterns are Ansible's: it decides where an inventory leads and which of its hosts a pattern means.
@@ -147,8 +143,7 @@ fn inventories_mean_what_they_mean_to_ansible() {
     for (inventory, patterns) in &inventories {
         for pattern in patterns {
             let mut ansible = fleet.home.command_with_ansible("ansible");
-            let listed = finish(ansible.args([pattern, "-i", inventory, "--list-hosts"]));
-            assert_status(&listed, 0);
+            let listed = succeed(ansible.args([pattern, "-i", inventory, "--list-hosts"]));
             let listed = text(&listed.stdout);
             let mut theirs: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
             theirs.sort_unstable();
@@ -167,18 +162,13 @@ fn inventories_mean_what_they_mean_to_ansible() {
         .args(["-c", script])
         .env("T", program())
         .env("F", &fleet.config);
-    let output = finish(piped);
-    assert_status(&output, 0);
+    let output = succeed(piped);
     assert_eq!(json(&output).into_keys().collect::<Vec<_>>(), ["box2"]);
 
     let mut without = fleet.command(&["-i", &inventories[0].0]);
-    let output = finish(without.env("PATH", "/nowhere").args(["--", "true"]));
-    assert_status(&output, 255);
+    let output = fail(255, without.env("PATH", "/nowhere").args(["--", "true"]));
     let said = text(&output.stderr);
-    assert!(
-        said.contains("ansible-inventory, which is not on the PATH"),
-        "{said}"
-    );
+    assert_has(&said, "ansible-inventory, which is not on the PATH");
 }
 
 /// A host of which the inventory says what only a playbook or another plugin can use failed, and is not left out of the
@@ -195,8 +185,7 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
     run.args(["run", "-F"])
         .arg(&fleet.config)
         .args(["-i", inventory, "-H", "web"]);
-    let output = finish(run.args(["--failed", failed_option, "--json", "--", "true"]));
-    assert_status(&output, 1);
+    let output = fail(1, run.args(["--failed", failed_option, "--json", "--", "true"]));
     let hosts = json(&output);
     assert_eq!(hosts["box1"]["status"], 0);
     for (name, why) in [("local", "not ssh"), ("template", "a running playbook")] {
@@ -208,32 +197,31 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
         assert!(host["error"].as_str().unwrap().contains(why), "{host}");
     }
     let summary = text(&output.stderr);
-    assert!(
-        summary.contains("1 succeeded") && summary.contains("2 failed"),
-        "{summary}"
-    );
+    assert_has(&summary, "1 succeeded");
+    assert_has(&summary, "2 failed");
     assert_eq!(fs::read_to_string(&failed).unwrap(), "local\ntemplate\n");
 
     let mut copy = fleet.home.command_with_ansible(program());
     copy.args(["cp", "-F"]).arg(&fleet.config).args(["-i", inventory]);
-    let output = finish(
+    let output = fail(
+        1,
         copy.arg(&fleet.config)
             .arg(format!(":{}", fleet.home.path("{host}").display())),
     );
-    assert_status(&output, 1);
     let said = text(&output.stderr);
-    assert!(
-        said.contains("3 hosts") && said.contains("1 succeeded") && said.contains("2 failed"),
-        "{said}"
-    );
+    assert_has(&said, "3 hosts");
+    assert_has(&said, "1 succeeded");
+    assert_has(&said, "2 failed");
     assert!(fleet.home.path("box1").exists());
 
     let mut stream = fleet.home.command_with_ansible(program());
     stream
         .args(["stream", "--restart", "never", "-F"])
         .arg(&fleet.config);
-    let output = finish(stream.args(["-i", inventory, "--to", "-", "--", "echo", "here"]));
-    assert_status(&output, 1);
+    let output = fail(
+        1,
+        stream.args(["-i", inventory, "--to", "-", "--", "echo", "here"]),
+    );
     assert_eq!(text(&output.stdout), "here\n");
     let said = text(&output.stderr);
     assert!(said.contains("local: its ansible_connection is"), "{said}");
@@ -242,11 +230,13 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
 #[test]
 fn json_tells_everything_about_each_host() {
     let fleet = Fleet::with_hosts(2);
-    let output = fleet.run(
-        &["-H", "box[1-2]", "--json"],
-        "echo out; printf '\\377' >&2; exit 3",
+    let output = with_status(
+        1,
+        fleet.run(
+            &["-H", "box[1-2]", "--json"],
+            "echo out; printf '\\377' >&2; exit 3",
+        ),
     );
-    assert_status(&output, 1);
     let hosts = json(&output);
     for name in ["box1", "box2"] {
         let host = &hosts[name];
@@ -272,11 +262,13 @@ fn json_tells_everything_about_each_host() {
 #[test]
 fn lines_of_hosts_are_never_mixed() {
     let fleet = Fleet::with_hosts(10);
-    let output = fleet.run(
-        &["-H", "box[1-10]"],
-        "for i in $(seq 300); do echo \"$SSH_CONNECTION $i\"; done; printf end",
+    let output = with_status(
+        0,
+        fleet.run(
+            &["-H", "box[1-10]"],
+            "for i in $(seq 300); do echo \"$SSH_CONNECTION $i\"; done; printf end",
+        ),
     );
-    assert_status(&output, 0);
     let mut count = 0;
     for line in text(&output.stdout).lines() {
         let (host, rest) = line.split_once(": ").unwrap_or_else(|| panic!("{line:?}"));
@@ -297,8 +289,10 @@ fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
     let mut config = fs::read_to_string(&fleet.config).unwrap();
     config = format!("{}\n{config}", fleet.server.host_entry("box7").at(closed));
     fs::write(&fleet.config, config).unwrap();
-    let output = fleet.run(&["-H", "box[1-20]", "-j", "3", "--json"], "echo ran");
-    assert_status(&output, 1);
+    let output = with_status(
+        1,
+        fleet.run(&["-H", "box[1-20]", "-j", "3", "--json"], "echo ran"),
+    );
     let hosts = json(&output);
     assert_eq!(hosts.len(), 20);
     assert_eq!(hosts.values().filter(|host| host["status"] == 0).count(), 19);
@@ -312,10 +306,8 @@ fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
         "{down}"
     );
     let summary = text(&output.stderr);
-    assert!(
-        summary.contains("19 succeeded") && summary.contains("1 failed"),
-        "{summary}"
-    );
+    assert_has(&summary, "19 succeeded");
+    assert_has(&summary, "1 failed");
 }
 
 #[test]
@@ -333,8 +325,10 @@ fn a_stalled_host_costs_only_its_own_time() {
         ),
     )
     .unwrap();
-    let output = fleet.run(&["-H", "stalled,box[1-3]", "--timeout", "3", "--json"], "true");
-    assert_status(&output, 1);
+    let output = with_status(
+        1,
+        fleet.run(&["-H", "stalled,box[1-3]", "--timeout", "3", "--json"], "true"),
+    );
     let hosts = json(&output);
     assert_eq!(hosts["stalled"]["kind"], "timeout");
     assert_eq!(hosts["stalled"]["execution"], "did not start");
@@ -352,11 +346,13 @@ fn a_stalled_host_costs_only_its_own_time() {
 #[test]
 fn equal_output_is_shown_once() {
     let fleet = Fleet::with_hosts(4);
-    let output = fleet.run(
-        &["-H", "box[1-4]", "--collate"],
-        "case \"$SSH_CONNECTION\" in *127.0.1.4*) echo odd;; *) echo even;; esac",
+    let output = with_status(
+        0,
+        fleet.run(
+            &["-H", "box[1-4]", "--collate"],
+            "case \"$SSH_CONNECTION\" in *127.0.1.4*) echo odd;; *) echo even;; esac",
+        ),
     );
-    assert_status(&output, 0);
     let shown = text(&output.stdout);
     assert_eq!(
         (shown.matches("even").count(), shown.matches("odd").count()),
@@ -392,7 +388,7 @@ fn many_commands_cost_one_login_a_host() {
         run.args(["run", "-F"])
             .arg(server.ssh_config())
             .args(["-H", server.alias(), "--", "exit", "2"]);
-        assert_status(&finish(&mut run), 1);
+        fail(1, &mut run);
     }
     let output = home.on(&server, "exit 7");
     assert_status(&output, 7);
@@ -457,8 +453,7 @@ fn a_script_on_standard_input_runs_on_every_host() {
             run.arg("--no-daemon");
         }
         run.args(["run", "-F"]).arg(&fleet.config).args(options);
-        let output = finish_with(run.args(["--", "bash -s x"]), script);
-        assert_status(&output, 1);
+        let output = with_status(1, finish_with(run.args(["--", "bash -s x"]), script));
         for host in json(&output).values() {
             assert_eq!((&host["stdout"], &host["status"]), (&"ran x\n".into(), &4.into()));
         }
@@ -498,8 +493,7 @@ fn a_file_is_read_from_where_it_stands() {
         .env("LIST", &list)
         .env("F", &fleet.config);
     shell.env("T", crate::home::program());
-    let output = finish(&mut shell);
-    assert_status(&output, 0);
+    let output = succeed(&mut shell);
     assert!(
         outputs(&output).values().all(|shown| shown == "second\n"),
         "{}",
@@ -563,8 +557,7 @@ fn a_command_whose_time_is_up_is_ended() {
         }
         run.args(["run", "-t", "3", "-F"]).arg(server.ssh_config());
         run.args(["-H", server.alias(), "--", &format!("exec sleep {nap}")]);
-        let output = finish(&mut run);
-        assert_status(&output, 1);
+        fail(1, &mut run);
         crate::home::wait_until("the command is gone", || !runs(&nap));
     }
 }
@@ -601,7 +594,7 @@ fn sshd_is_asked_to_end_commands_too() {
     let mut run = home.trunkline();
     run.args(["run", "-t", "3", "-F"]).arg(server.ssh_config());
     run.args(["-H", server.alias(), "--", &format!("exec sleep {nap}")]);
-    assert_status(&finish(&mut run), 1);
+    fail(1, &mut run);
     // Up to OpenSSH 9.7, sshd gives signals to every user's commands but root's, and says so.
     crate::home::wait_until("sshd has the signal", || {
         !runs(&nap)

@@ -22,7 +22,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::write_ssh_config;
 
 use crate::home::{
-    Home, assert_status, closed_address, end_of, finish, finish_with, server, sshd, text, wait_until,
+    Home, assert_has, assert_says, assert_status, closed_address, end_of, fail, finish, finish_with, server,
+    sshd, succeed, text, wait_until, with_status,
 };
 
 #[test]
@@ -37,28 +38,22 @@ fn every_exit_status_is_the_commands_own_and_one_login_serves_all() {
 #[test]
 fn a_command_ended_by_a_signal_is_255_and_says_so() {
     let (server, home) = (server(), Home::new());
-    let output = home.on(&server, "kill -TERM $$");
-    assert_status(&output, 255);
+    let output = with_status(255, home.on(&server, "kill -TERM $$"));
     assert!(text(&output.stderr).contains("SIGTERM"), "{output:?}");
 }
 
 #[test]
 fn a_command_whose_output_nobody_reads_any_more_ends_without_a_word() {
     let (server, home) = (server(), Home::new());
-    let output = home.on(&server, "kill -PIPE $$");
-    assert_status(&output, 255);
+    let output = with_status(255, home.on(&server, "kill -PIPE $$"));
     assert_eq!(text(&output.stderr), "");
 }
 
 #[test]
 fn the_help_fits_a_narrow_terminal() {
-    let help = finish(Home::new().trunkline().args(["ssh", "--help"]));
-    assert_status(&help, 0);
+    let help = succeed(Home::new().trunkline().args(["ssh", "--help"]));
     let help = text(&help.stdout);
-    assert!(
-        help.contains("[-B bind_interface]\n           [-b bind_address]\n"),
-        "{help}"
-    );
+    assert_has(&help, "[-B bind_interface]\n           [-b bind_address]\n");
     assert!(help.lines().all(|line| line.len() <= 80), "{help}");
 }
 
@@ -80,8 +75,7 @@ fn without_a_daemon_everything_works_and_nothing_is_left() {
         .args(["--no-daemon", "ssh", "-F"])
         .arg(server.ssh_config())
         .args([server.alias(), "cat; exit 9"]);
-    let output = finish_with(&mut command, b"through");
-    assert_status(&output, 9);
+    let output = with_status(9, finish_with(&mut command, b"through"));
     assert_eq!(output.stdout, b"through");
     assert!(home.daemon().is_none());
 }
@@ -89,8 +83,10 @@ fn without_a_daemon_everything_works_and_nothing_is_left() {
 #[test]
 fn quiet_is_quiet() {
     let (server, home) = (server(), Home::new());
-    let quiet = finish(home.ssh(&server).args(["-q", server.alias(), "kill -TERM $$"]));
-    assert_status(&quiet, 255);
+    let quiet = fail(
+        255,
+        home.ssh(&server).args(["-q", server.alias(), "kill -TERM $$"]),
+    );
     assert_eq!(text(&quiet.stderr), "");
 }
 
@@ -140,17 +136,18 @@ fn a_stdio_forward_joins_the_streams_to_a_connection() {
         bytes.reverse();
         stream.write_all(&bytes).unwrap();
     });
-    let output = finish_with(
-        home.ssh(&server).args(["-W", &target, server.alias()]),
-        b"abc\0\xff",
+    let output = with_status(
+        0,
+        finish_with(
+            home.ssh(&server).args(["-W", &target, server.alias()]),
+            b"abc\0\xff",
+        ),
     );
-    assert_status(&output, 0);
     assert_eq!(output.stdout, b"\xff\0cba");
     echo.join().unwrap();
 
     let closed = closed_address().to_string();
-    let output = finish(home.ssh(&server).args(["-W", &closed, server.alias()]));
-    assert_status(&output, 255);
+    let output = fail(255, home.ssh(&server).args(["-W", &closed, server.alias()]));
     assert!(text(&output.stderr).contains("refused"), "{output:?}");
 }
 
@@ -187,10 +184,7 @@ fn terminals_are_given_as_the_options_say() {
     assert_eq!(tty(&["-tt"]), Some(0));
     assert_eq!(tty(&["-o", "RequestTTY=force"]), Some(0));
     let output = finish(home.ssh(&server).args(["-t", server.alias(), "exit 0"]));
-    assert!(
-        text(&output.stderr).contains("Pseudo-terminal will not be allocated"),
-        "{output:?}"
-    );
+    assert_says(&output, "Pseudo-terminal will not be allocated");
 }
 
 #[test]
@@ -211,11 +205,9 @@ fn the_configurations_command_and_environment_are_used() {
         ("TRUNK_OTHER", "other"),
         ("TRUNK_UNSENT", "no"),
     ];
-    let output = finish(home.ssh_with(&config).arg("box").envs(environment));
-    assert_status(&output, 8);
+    let output = fail(8, home.ssh_with(&config).arg("box").envs(environment));
     assert_eq!(text(&output.stdout), "C.UTF-8 set other\n");
-    let both = finish(home.ssh_with(&config).args(["box", "true"]));
-    assert_status(&both, 255);
+    let both = fail(255, home.ssh_with(&config).args(["box", "true"]));
     assert_eq!(
         text(&both.stderr),
         "Cannot execute command-line and remote command.\n"
@@ -257,7 +249,7 @@ fn the_systems_ssh_gets_every_argument_as_typed() {
         .args(typed)
         .env("TRUNKLINE_OFF", "1")
         .env("PATH", &path);
-    assert_status(&finish(&mut off), 7);
+    fail(7, &mut off);
     let recorded = || {
         fs::read_to_string(&record)
             .unwrap()
@@ -275,10 +267,7 @@ fn the_systems_ssh_gets_every_argument_as_typed() {
             .filter(|word| !word.is_empty())
             .chain(["testbed"]);
         let arguments: Vec<_> = arguments.collect();
-        assert_status(
-            &finish(home.trunkline().arg("ssh").args(&arguments).env("PATH", &path)),
-            7,
-        );
+        fail(7, home.trunkline().arg("ssh").args(&arguments).env("PATH", &path));
         assert_eq!(recorded(), arguments);
     }
 }
@@ -294,7 +283,7 @@ fn a_host_that_needs_the_systems_ssh_is_handed_over() {
         .args(["box", "echo hello"])
         .env("PATH", &path)
         .env("DISPLAY", ":7");
-    assert_status(&finish(&mut command), 7);
+    fail(7, &mut command);
     let recorded = fs::read_to_string(&record).unwrap();
     assert!(recorded.ends_with("\0box\0echo hello\0"), "{recorded:?}");
     assert_eq!(server.authentications(), 0);
@@ -309,7 +298,7 @@ fn an_option_hands_over_with_the_same_master_as_its_directive() {
     let recorded = |arguments: &[&str]| {
         let mut command = home.ssh_with(&config);
         command.args(arguments).env("PATH", &path).env("DISPLAY", ":7");
-        assert_status(&finish(command.args(["box", "echo hello"])), 7);
+        fail(7, command.args(["box", "echo hello"]));
         let recorded = fs::read_to_string(&record).unwrap();
         let options = recorded.split('\0').take_while(|word| *word != "-F");
         options.map(str::to_owned).collect::<Vec<_>>()

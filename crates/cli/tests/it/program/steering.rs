@@ -6,7 +6,7 @@ use std::process::Output;
 use trunkline_testkit::hostile::{RawServer, Steering};
 use trunkline_testkit::write_ssh_config;
 
-use crate::home::{Home, describe, finish, sshd, text};
+use crate::home::{Home, assert_says, describe, finish, sshd, text};
 
 /// Asserts that nothing in it moves a cursor, turns text around or is not text.
 #[track_caller]
@@ -148,5 +148,5 @@ fn names_of_files_do_not_steer_the_terminal() {
     let output = copy("blocked");
     assert!(!output.status.success(), "{}", describe(&output));
     assert_plain("cp", &output.stderr);
-    assert!(text(&output.stderr).contains("steered"), "{}", describe(&output));
+    assert_says(&output, "steered");
 }

@@ -10,7 +10,9 @@ use std::process::{Child, Command, Stdio};
 
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, end_of, finish, server, text, wait_until};
+use crate::home::{
+    Home, assert_says, assert_status, end_of, fail, finish, server, succeed, text, wait_until,
+};
 use crate::tty::Terminal;
 
 /// `trunkline stream -F CONFIG`; add options, hosts, `--` and a command.
@@ -68,7 +70,7 @@ fn each_host_has_a_file_of_its_own() {
     let config = two(&server, &home);
     let to = format!("file:{}/{{host}}.log", home.path("").display());
     for _ in 0..2 {
-        let output = finish(stream(&home, &config).args([
+        succeed(stream(&home, &config).args([
             "--to",
             &to,
             "-H",
@@ -76,7 +78,6 @@ fn each_host_has_a_file_of_its_own() {
             "--",
             "echo $SSH_CONNECTION | cut -d' ' -f3",
         ]));
-        assert_status(&output, 0);
     }
     for n in 1..=2 {
         let path = home.path(&format!("box{n}.log"));
@@ -92,8 +93,7 @@ fn each_host_has_a_file_of_its_own() {
 fn standard_output_names_hosts_where_there_are_several() {
     let (server, home) = (many(), Home::new());
     let config = two(&server, &home);
-    let output = finish(stream(&home, &config).args(["--to", "-", "box1", "--", "echo a; echo b >&2"]));
-    assert_status(&output, 0);
+    let output = succeed(stream(&home, &config).args(["--to", "-", "box1", "--", "echo a; echo b >&2"]));
     assert_eq!(text(&output.stdout), "a\n");
     assert_eq!(text(&output.stderr), "box1! b\n");
     // The target may come last.
@@ -101,13 +101,8 @@ fn standard_output_names_hosts_where_there_are_several() {
     let mut lines: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["box1: a", "box2: a"]);
-    let output = finish(stream(&home, &config).args(["box1", "--", "echo", "a"]));
-    assert_status(&output, 2);
-    assert!(
-        text(&output.stderr).contains("--to fifo:PATH"),
-        "{}",
-        describe(&output)
-    );
+    let output = fail(2, stream(&home, &config).args(["box1", "--", "echo", "a"]));
+    assert_says(&output, "--to fifo:PATH");
 }
 
 #[test]
@@ -153,8 +148,7 @@ fn a_socket_replaces_a_stale_one_and_never_one_in_use() {
     let mut command = stream(&home, &server.ssh_config());
     command.args(["--to", &to, server.alias(), "--", "echo here; sleep 1000"]);
     let listener = UnixListener::bind(&socket).unwrap();
-    let output = finish(&mut command);
-    assert_status(&output, 255);
+    let output = fail(255, &mut command);
     assert!(text(&output.stderr).contains("in use"), "{output:?}");
     drop(listener);
     // A program that another test starts in this moment holds a copy of the listener until it runs.
@@ -211,16 +205,18 @@ fn a_lost_connection_is_made_again_and_the_gap_is_marked() {
 #[test]
 fn a_server_that_refuses_the_key_is_not_asked_again() {
     let (server, home) = (server(), Home::new());
-    let output = finish(stream(&home, &server.ssh_config()).args([
-        "-o",
-        "PubkeyAuthentication=no",
-        "--to",
-        "-",
-        server.alias(),
-        "--",
-        "true",
-    ]));
-    assert_status(&output, 255);
+    let output = fail(
+        255,
+        stream(&home, &server.ssh_config()).args([
+            "-o",
+            "PubkeyAuthentication=no",
+            "--to",
+            "-",
+            server.alias(),
+            "--",
+            "true",
+        ]),
+    );
     assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
     assert!(text(&output.stderr).contains("permission denied"), "{output:?}");
 }
@@ -291,8 +287,7 @@ fn ctrl_c_leaves_its_line_to_nobody() {
     let mut command = stream(&home, &server.ssh_config());
     let mut terminal =
         Terminal::start(command.args([server.alias(), "--to", "-", "--", "echo begun; sleep 1000"]));
-    terminal.expect("begun");
-    terminal.send("\x03");
+    terminal.answer("begun", "\x03");
     assert_eq!(terminal.end().signal(), Some(2));
     terminal.expect("^C\r\n");
 }

@@ -5,7 +5,10 @@ use std::process::{Command, Output};
 
 use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, program, server, text};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, describe, fail, finish, program, server, succeed, text,
+    with_status,
+};
 
 /// Asserts that a command failed as one of ours should: 255, nothing on standard output, and one line that says this.
 #[track_caller]
@@ -56,8 +59,7 @@ fn a_changed_host_key_is_refused_before_anything_is_signed() {
     let other = KeyPair::generate(server.dir(), "other", KeyType::Ed25519).unwrap();
     let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
     fs::write(server.known_hosts(), line).unwrap();
-    let output = finish(home.ssh(&server).args([server.alias(), "echo ran"]));
-    assert_status(&output, 255);
+    let output = fail(255, home.ssh(&server).args([server.alias(), "echo ran"]));
     assert_eq!(text(&output.stdout), "");
     let said = text(&output.stderr);
     assert!(
@@ -82,42 +84,27 @@ fn a_missing_key_file_is_named() {
     let mut entry = server.host_entry("box");
     entry.identities = vec![home.path("no-such-key")];
     write_ssh_config(&config, [entry]).unwrap();
-    let output = finish(home.ssh_with(&config).args(["box", "echo ran"]));
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("no-such-key"),
-        "{}",
-        describe(&output)
-    );
-    assert!(
-        text(&output.stderr).contains("Permission denied"),
-        "{}",
-        describe(&output)
-    );
+    let output = fail(255, home.ssh_with(&config).args(["box", "echo ran"]));
+    assert_says(&output, "no-such-key");
+    assert_says(&output, "Permission denied");
 }
 
 #[test]
 fn bad_options_are_told_in_the_words_of_ssh() {
     let (server, home) = (server(), Home::new());
-    let output = finish(home.trunkline().args(["ssh", "-Z", "box"]));
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("unknown option -- Z"),
-        "{}",
-        describe(&output)
-    );
-    let output = finish(home.trunkline().arg("ssh"));
-    assert_status(&output, 255);
+    let output = fail(255, home.trunkline().args(["ssh", "-Z", "box"]));
+    assert_says(&output, "unknown option -- Z");
+    let output = fail(255, home.trunkline().arg("ssh"));
     assert!(
         text(&output.stderr).starts_with("usage: "),
         "{}",
         describe(&output)
     );
-    let output = finish(
+    let output = fail(
+        255,
         home.ssh(&server)
             .args(["-o", "NoSuchOption=1", server.alias(), "true"]),
     );
-    assert_status(&output, 255);
     assert!(
         text(&output.stderr).to_lowercase().contains("nosuchoption"),
         "{}",
@@ -137,8 +124,7 @@ fn a_configuration_that_cannot_be_read_is_named_with_its_line() {
         "Host box\n    HostName 127.0.0.1\n    NoSuchDirective yes\n",
     )
     .unwrap();
-    let output = finish(home.ssh_with(&bad).args(["box", "true"]));
-    assert_status(&output, 255);
+    let output = fail(255, home.ssh_with(&bad).args(["box", "true"]));
     let said = text(&output.stderr);
     assert!(
         said.contains("line 3") && said.to_lowercase().contains("nosuchdirective"),
@@ -166,8 +152,7 @@ fn host_memory_that_cannot_be_kept_costs_nothing_but_speed() {
         fs::create_dir(home.trunkline_dir()).unwrap();
         spoil(&home);
         for _ in 0..2 {
-            let output = home.on(&server, "echo ran");
-            assert_status(&output, 0);
+            let output = with_status(0, home.on(&server, "echo ran"));
             assert_eq!(text(&output.stdout), "ran\n");
         }
         assert!(home.daemon().is_some());
@@ -178,7 +163,7 @@ fn host_memory_that_cannot_be_kept_costs_nothing_but_speed() {
 fn a_damaged_host_memory_is_put_aside() {
     let (server, home) = (server(), Home::new());
     assert_status(&home.on(&server, "true"), 0);
-    assert_status(&finish(home.trunkline().arg("stop")), 0);
+    succeed(home.trunkline().arg("stop"));
     crate::home::wait_until("the daemon has ended", || home.daemon().is_none());
     let state = home.trunkline_dir().join("state");
     for entry in fs::read_dir(&state).unwrap().flatten() {
@@ -228,13 +213,10 @@ fn a_place_for_the_sockets_that_cannot_serve_is_named() {
 fn a_misspelt_setting_is_told_to_whoever_starts_the_daemon() {
     let (server, home) = (server(), Home::new());
     home.settings("idle_timeot = 5\n");
-    let output = home.on(&server, "echo ran");
-    assert_status(&output, 255);
+    let output = with_status(255, home.on(&server, "echo ran"));
     let said = text(&output.stderr);
-    assert!(
-        said.contains("config.toml") && said.contains("idle_timeot"),
-        "{said}"
-    );
+    assert_has(&said, "config.toml");
+    assert_has(&said, "idle_timeot");
     home.settings("idle_timeout = 5\n");
     assert_status(&home.on(&server, "true"), 0);
 }
@@ -357,23 +339,20 @@ fn a_variable_with_a_line_feed_never_becomes_a_directive() {
     // A variable that only a shell reads may hold anything.
     let lines = ["PermitLocalCommand yes", "LocalCommand test -n \"${PLACE}\""];
     let mut command = command_for(&home, &server, &lines);
-    let output = finish(command.env("PLACE", &evil));
-    assert_status(&output, 0);
+    let output = succeed(command.env("PLACE", &evil));
     assert_eq!(text(&output.stdout), "ran\n");
 }
 
 #[test]
 fn a_command_may_have_as_many_lines_as_it_likes() {
     let (server, home) = (server(), Home::new());
-    let output = home.on(&server, "echo one\necho two");
-    assert_status(&output, 0);
+    let output = with_status(0, home.on(&server, "echo one\necho two"));
     assert_eq!(text(&output.stdout), "one\ntwo\n");
     // The one control character that an option may be.
-    let output = finish(
+    let output = succeed(
         home.ssh(&server)
             .args(["-e", "\x1d", server.alias(), "echo three"]),
     );
-    assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "three\n");
 }
 
@@ -423,7 +402,7 @@ fn root_in_another_users_home_writes_nothing_there_and_says_so() {
     assert_eq!(std::os::unix::fs::MetadataExt::mode(&mode) & 0o777, 0o755);
     let mut stop = home.trunkline();
     stop.env_remove("TRUNKLINE_DIR").env("HOME", &own);
-    assert_status(&finish(stop.env("XDG_RUNTIME_DIR", &own).arg("stop")), 0);
+    succeed(stop.env("XDG_RUNTIME_DIR", &own).arg("stop"));
 }
 
 #[test]

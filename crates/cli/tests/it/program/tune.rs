@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use trunkline_testkit::{Direction, Relay};
 
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{
+    Home, assert_prints, assert_says, assert_status, describe, fail, finish, server, succeed, text,
+    with_status,
+};
 
 #[test]
 fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
@@ -31,8 +34,7 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     };
     let explained = || {
         let mut command = home.trunkline();
-        let output = finish(command.arg("explain").arg("-F").arg(&config).arg("narrow"));
-        assert_status(&output, 0);
+        let output = succeed(command.arg("explain").arg("-F").arg(&config).arg("narrow"));
         text(&output.stdout)
     };
     // The daemon runs, and has an opinion on the host, before there is anything to remember.
@@ -51,8 +53,7 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
         &page_name,
     ];
     let measured = || {
-        let output = tune(&options);
-        assert_status(&output, 0);
+        let output = with_status(0, tune(&options));
         let report = serde_json::from_slice(&output.stdout).unwrap();
         (output, report)
     };
@@ -83,24 +84,18 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     let copied = |path: &str| {
         let mut command = home.trunkline();
         command.args(["cp", "--json", "-F"]).arg(&config);
-        let output = finish(
+        let output = succeed(
             command
                 .arg(&source)
                 .arg(format!("narrow:{directory_name}/{path}")),
         );
-        assert_status(&output, 0);
         text(&output.stdout)
     };
     assert!(copied("a").contains("with zlib"), "{}", describe(&output));
 
     let mut setup = home.trunkline();
-    let output = finish(setup.args(["setup", "rsync", "--file"]).arg(home.path("profile")));
-    assert_status(&output, 0);
-    assert!(
-        text(&output.stdout).contains("measured best with"),
-        "{}",
-        describe(&output)
-    );
+    let output = succeed(setup.args(["setup", "rsync", "--file"]).arg(home.path("profile")));
+    assert_prints(&output, "measured best with");
 
     let output = tune(&["--forget"]);
     assert_status(&output, 0);
@@ -118,8 +113,7 @@ fn far_away_sessions_are_chosen_only_beside_the_usual_number() {
     let config = server.ssh_config_via("far", relay.addr()).unwrap();
     let mut command = home.trunkline();
     command.args(["tune", "--json", "--time", "1", "--size", "64M", "-F"]);
-    let output = finish(command.arg(config).arg("far"));
-    assert_status(&output, 0);
+    let output = succeed(command.arg(config).arg("far"));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = report["streams"].as_array().unwrap();
     let rtt = report["link"]["rtt"].as_f64().unwrap();
@@ -139,8 +133,7 @@ fn a_table_is_for_people() {
     let (server, home) = (server(), Home::new());
     let mut command = home.trunkline();
     command.args(["--no-daemon", "tune", "--time", "3", "--size", "64M", "-F"]);
-    let output = finish(command.arg(server.ssh_config()).arg(server.alias()));
-    assert_status(&output, 0);
+    let output = succeed(command.arg(server.ssh_config()).arg(server.alias()));
     let table = text(&output.stdout);
     for words in [
         "round trip",
@@ -151,17 +144,16 @@ fn a_table_is_for_people() {
     ] {
         assert!(table.contains(words), "{words} is not in {table}");
     }
-    assert!(text(&output.stderr).contains(&format!(
-        "measuring {} for up to 3 s and 64.00 MiB",
-        server.alias()
-    )));
+    assert_says(
+        &output,
+        &format!("measuring {} for up to 3 s and 64.00 MiB", server.alias()),
+    );
 }
 
 #[test]
 fn this_machine_alone_is_measured_without_a_host() {
     let home = Home::new();
-    let output = finish(home.trunkline().args(["tune", "--local", "--json"]));
-    assert_status(&output, 0);
+    let output = succeed(home.trunkline().args(["tune", "--local", "--json"]));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let names = |list: &str| -> Vec<String> {
         let rows = report[list].as_array().unwrap().iter();
@@ -173,11 +165,6 @@ fn this_machine_alone_is_measured_without_a_host() {
     assert!(names("signatures").contains(&"ssh-ed25519".to_owned()));
     assert!(!home.socket().exists());
 
-    let output = finish(home.trunkline().args(["tune"]));
-    assert_status(&output, 2);
-    assert!(
-        text(&output.stderr).contains("<HOST>..."),
-        "{}",
-        describe(&output)
-    );
+    let output = fail(2, home.trunkline().args(["tune"]));
+    assert_says(&output, "<HOST>...");
 }

@@ -4,7 +4,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::stanza::Stanza;
-use crate::home::{Home, assert_status, describe, finish, program, text};
+use crate::home::{
+    Home, assert_has, assert_prints, assert_says, assert_status, describe, fail, finish, program, succeed,
+    text, with_status,
+};
 
 #[test]
 fn lines_are_written_once_and_taken_out_without_a_trace() {
@@ -87,8 +90,7 @@ fn lines_that_came_later_keep_their_meaning() {
     let timeout = || resolved().contains("connecttimeout 7\n");
     assert!(timeout());
     // Once more: the lines go to the end.
-    let again = stanza.setup(&[]);
-    assert_status(&again, 0);
+    let again = with_status(0, stanza.setup(&[]));
     let said = text(&again.stdout);
     assert!(said.starts_with("changed trunkline's lines in "), "{said}");
     let with = fs::read_to_string(stanza.config()).unwrap();
@@ -105,8 +107,7 @@ fn what_cannot_be_done_is_refused_in_a_sentence_and_changes_nothing() {
     let broken = whole.replace("# <<< trunkline setup ssh <<<\n", "");
     fs::write(stanza.config(), &broken).unwrap();
     for option in [&[][..], &["--undo"]] {
-        let output = stanza.setup(option);
-        assert_status(&output, 255);
+        let output = with_status(255, stanza.setup(option));
         assert_eq!(text(&output.stderr).lines().count(), 1, "{}", describe(&output));
         assert_eq!(fs::read_to_string(stanza.config()).unwrap(), broken);
     }
@@ -131,16 +132,11 @@ fn the_user_is_told_when_something_of_their_own_wins() {
     let stanza = Stanza::behind_text("Host *\nControlPath /x/%C\n");
     assert_status(&stanza.setup(&["--undo"]), 0);
     let told = stanza.setup(&[]);
-    assert!(
-        text(&told.stdout).contains("your ControlPath /x/"),
-        "{}",
-        describe(&told)
-    );
+    assert_prints(&told, "your ControlPath /x/");
     let stanza = Stanza { home: Home::new() };
     fs::write(stanza.config(), "Nonsense yes\n").unwrap();
-    let told = stanza.setup(&[]);
-    assert_status(&told, 255);
-    assert!(text(&told.stderr).contains("nonsense"), "{}", describe(&told));
+    let told = with_status(255, stanza.setup(&[]));
+    assert_says(&told, "nonsense");
     assert_eq!(fs::read_to_string(stanza.config()).unwrap(), "Nonsense yes\n");
 }
 
@@ -163,7 +159,7 @@ fn git_is_told_once_and_can_be_told_otherwise() {
     assert_eq!(value(), "");
     let mut own = home.command("git");
     own.args(["config", "--global", "core.sshCommand", "ssh -v"]);
-    assert_status(&finish(&mut own), 0);
+    succeed(&mut own);
     for option in [&[][..], &["--undo"]] {
         assert_status(&setup(option), 255);
         assert_eq!(value(), "ssh -v\n");
@@ -189,8 +185,7 @@ fn git_s_settings_of_the_users_own_stay() {
     ] {
         fs::write(&config, own).unwrap();
         fs::write(&included, other).unwrap();
-        let refused = setup(&[]);
-        assert_status(&refused, 255);
+        let refused = with_status(255, setup(&[]));
         let said = text(&refused.stderr);
         assert!(said.contains("is already set to \"s"), "{said}");
         setup(&["--undo"]);
@@ -208,9 +203,8 @@ fn git_s_settings_of_the_users_own_stay() {
     // What cannot be taken away is not said to be gone.
     fs::write(&config, &include).unwrap();
     fs::write(&included, format!("[core]\n\tsshCommand = {mine}\n")).unwrap();
-    let left = setup(&["--undo"]);
-    assert_status(&left, 255);
-    assert!(text(&left.stderr).contains("includes"), "{}", describe(&left));
+    let left = with_status(255, setup(&["--undo"]));
+    assert_says(&left, "includes");
 }
 
 #[test]
@@ -232,16 +226,11 @@ fn rsync_is_told_by_the_profile_of_the_users_shell() {
             finish(command.args(["setup", "rsync"]).args(options))
         };
         let profile = home.path("home").join(profile);
-        let told = setup(&[]);
-        assert_status(&told, 0);
-        assert!(text(&told.stdout).contains(profile.to_str().unwrap()));
+        let told = with_status(0, setup(&[]));
+        assert_prints(&told, profile.to_str().unwrap());
         let written = fs::read_to_string(&profile).unwrap();
-        assert!(
-            written.contains(&format!("{line}{} ssh\"\n", program())),
-            "{written}"
-        );
-        let undone = setup(&["--undo"]);
-        assert_status(&undone, 0);
+        assert_has(&written, &format!("{line}{} ssh\"\n", program()));
+        let undone = with_status(0, setup(&["--undo"]));
         let said = text(&undone.stdout);
         assert!(
             said.contains("keep RSYNC_RSH") && !said.contains("will use it"),
@@ -255,13 +244,9 @@ fn rsync_is_told_by_the_profile_of_the_users_shell() {
 fn a_shell_that_is_not_known_is_given_no_file_that_it_does_not_read() {
     let home = Home::new();
     let mut command = home.trunkline();
-    let refused = finish(command.env("SHELL", "/bin/tcsh").args(["setup", "rsync"]));
-    assert_status(&refused, 255);
+    let refused = fail(255, command.env("SHELL", "/bin/tcsh").args(["setup", "rsync"]));
     let said = text(&refused.stderr);
-    assert!(
-        said.contains(&format!("setenv RSYNC_RSH \"{} ssh\"", program())),
-        "{said}"
-    );
+    assert_has(&said, &format!("setenv RSYNC_RSH \"{} ssh\"", program()));
     assert!(!home.path("home").join(".profile").exists());
 }
 
@@ -309,13 +294,11 @@ fn ansible_keeps_its_comments_and_its_order() {
     fs::write(&file, &with).unwrap();
     fs::remove_file(&link).unwrap();
     symlink("/elsewhere/trunkline", &link).unwrap();
-    let output = setup(&undo);
-    assert_status(&output, 0);
+    let output = with_status(0, setup(&undo));
     let wanted = format!("left {}, which leads to /elsewhere/trunkline\n", link.display());
     assert!(text(&output.stdout).ends_with(&wanted), "{}", describe(&output));
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
-    let output = setup(&options);
-    assert_status(&output, 255);
+    let output = with_status(255, setup(&options));
     let wanted = "is already a link, to /elsewhere/trunkline: delete it first, or choose another name\n";
     assert!(text(&output.stderr).ends_with(wanted), "{}", describe(&output));
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
@@ -349,24 +332,16 @@ fn ansible_reads_the_file_that_was_set_up() {
             command.envs(variable.map(|value| ("ANSIBLE_CONFIG", value)));
             command
         };
-        assert_status(&finish(command(program()).args(["setup", "ansible"])), 0);
+        succeed(command(program()).args(["setup", "ansible"]));
         let file = fs::read_to_string(&wanted).unwrap();
         assert!(file.contains("ssh_args = -o ControlMaster=no\n"), "{file}");
-        let seen = finish(
+        let seen = succeed(
             command("ansible")
                 .args(["localhost", "-m", "debug", "-a"])
                 .arg("msg={{ lookup('config', 'ssh_args', plugin_type='connection', plugin_name='ssh') }}"),
         );
-        assert_status(&seen, 0);
-        assert!(
-            text(&seen.stdout).contains("\"-o ControlMaster=no\""),
-            "{}",
-            describe(&seen)
-        );
-        assert_status(
-            &finish(command(program()).args(["setup", "ansible", "--undo"])),
-            0,
-        );
+        assert_prints(&seen, "\"-o ControlMaster=no\"");
+        succeed(command(program()).args(["setup", "ansible", "--undo"]));
     }
 }
 
@@ -380,8 +355,7 @@ fn under_a_name_that_begins_with_ssh_the_program_takes_its_arguments() {
     ssh.arg("-F")
         .arg(server.ssh_config())
         .args([server.alias(), "echo one"]);
-    let output = finish(&mut ssh);
-    assert_status(&output, 0);
+    let output = succeed(&mut ssh);
     assert_eq!(text(&output.stdout), "one\n");
     assert!(home.daemon().is_some());
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
 use super::stanza::Stanza;
-use crate::home::{Home, assert_status, describe, finish, server, sshd, text, wait_until};
+use crate::home::{Home, assert_has, describe, finish, server, sshd, succeed, text, wait_until};
 
 /// As core Ansible's ssh plugin calls ssh where it is given no password (ansible/plugins/connection/ssh.py, `_build_command`).
 const AS_ANSIBLE: [&str; 6] = [
@@ -183,13 +183,12 @@ impl Bench {
         let mut ssh = self.ssh(options);
         ssh.env("SSH_ASKPASS", self.server.askpass().unwrap())
             .env("SSH_ASKPASS_REQUIRE", "force");
-        assert_status(&finish(&mut ssh), 0);
+        succeed(&mut ssh);
     }
 
     #[track_caller]
     fn succeeds(&self, options: &[&str], log_ins: usize) {
-        let output = finish(&mut self.ssh(options));
-        assert_status(&output, 0);
+        let output = succeed(&mut self.ssh(options));
         assert_eq!(self.server.authentications(), log_ins, "{}", describe(&output));
     }
 }
@@ -213,29 +212,21 @@ fn a_connection_made_with_a_password_is_not_for_those_who_forbid_one_or_would_ha
         "{listed}"
     );
     // Made with a key, it is for those who forbid passwords, too; the other one is not.
-    let output = finish(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
-    assert_status(&output, 0);
+    let output = succeed(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
     assert_eq!(bench.server.authentications(), 2, "{}", describe(&output));
-    assert_status(
-        &finish(
-            bench
-                .home
-                .trunkline()
-                .args(["close", "-F"])
-                .arg(&bench.config)
-                .arg("box"),
-        ),
-        0,
+    succeed(
+        bench
+            .home
+            .trunkline()
+            .args(["close", "-F"])
+            .arg(&bench.config)
+            .arg("box"),
     );
     bench.by_password(&[]);
-    let output = finish(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
-    assert_status(&output, 0);
+    let output = succeed(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
     assert_eq!(bench.server.authentications(), 4);
     let said = text(&output.stderr);
-    assert!(
-        said.contains("logged in to with password, which is not allowed here"),
-        "{said}"
-    );
+    assert_has(&said, "logged in to with password, which is not allowed here");
 }
 
 #[test]

@@ -6,7 +6,10 @@ use std::process::Command;
 
 use trunkline_testkit::{KeyType, Sshd, leave_socket};
 
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{
+    Home, assert_has, assert_prints, assert_says, assert_status, fail, finish, server, succeed, text,
+    with_status,
+};
 use crate::tty::Terminal;
 
 /// A home with a configuration.
@@ -32,8 +35,7 @@ impl Masters {
 
     #[track_caller]
     fn succeed(&self, words: &[&str]) -> String {
-        let output = finish(&mut self.command_for(words));
-        assert_status(&output, 0);
+        let output = succeed(&mut self.command_for(words));
         text(&output.stdout)
     }
 
@@ -73,7 +75,7 @@ fn a_master_of_the_users_own_is_listed_checked_and_closed() {
     let server = server();
     let masters = with_master(&server);
     assert_eq!(masters.ls(), serde_json::json!([]));
-    assert_status(&finish(&mut masters.ssh(&["-fNM", "web"])), 0);
+    succeed(&mut masters.ssh(&["-fNM", "web"]));
     let listed = masters.ls();
     assert_eq!(
         (&listed[0]["name"], &listed[0]["transport"]),
@@ -94,14 +96,14 @@ fn a_master_of_the_users_own_is_listed_checked_and_closed() {
     assert!(masters.home.daemon().is_none(), "looking starts no daemon");
     assert_eq!(masters.succeed(&["close", "web"]), "closed 1 connection\n");
     assert_eq!(masters.ls(), serde_json::json!([]));
-    assert_status(&finish(&mut masters.command_for(&["check", "web"])), 255);
+    fail(255, &mut masters.command_for(&["check", "web"]));
 }
 
 #[test]
 fn a_master_with_sessions_is_closed_only_at_once() {
     let server = server();
     let masters = with_master(&server);
-    assert_status(&finish(&mut masters.ssh(&["-fNM", "web"])), 0);
+    succeed(&mut masters.ssh(&["-fNM", "web"]));
     let mut session = masters
         .ssh(&["web", "echo begun; cat"])
         .stdin(std::process::Stdio::piped())
@@ -111,9 +113,8 @@ fn a_master_with_sessions_is_closed_only_at_once() {
     let mut begun = [0; 6];
     std::io::Read::read_exact(session.stdout.as_mut().unwrap(), &mut begun).unwrap();
     assert_eq!(masters.ls()[0]["master"]["sessions"], 1);
-    let refused = finish(&mut masters.command_for(&["close", "web"]));
-    assert_status(&refused, 255);
-    assert!(text(&refused.stderr).contains("--now"), "{}", describe(&refused));
+    let refused = fail(255, &mut masters.command_for(&["close", "web"]));
+    assert_says(&refused, "--now");
     assert_eq!(
         masters.succeed(&["close", "--all", "--now"]),
         "closed 1 connection\n"
@@ -143,11 +144,7 @@ fn a_stale_socket_is_told_and_removed_and_nothing_else_is() {
     states.sort();
     assert_eq!(states, ["silent", "stale"]);
     let checked = finish(&mut masters.command_for(&["check", "web"]));
-    assert!(
-        text(&checked.stderr).contains("is stale"),
-        "{}",
-        describe(&checked)
-    );
+    assert_says(&checked, "is stale");
     assert_eq!(masters.succeed(&["close", "--stale"]), "removed 1 socket\n");
     assert!(!stale.exists() && silent.exists() && file.exists());
 }
@@ -157,14 +154,13 @@ fn a_host_that_needs_ssh_is_kept_warm_by_it_for_every_command() {
     let server = server();
     let masters = needs_ssh(&server);
     let first = masters.run("echo one; exit 3");
-    assert!(text(&first.stdout).contains("one"), "{}", describe(&first));
+    assert_prints(&first, "one");
     assert_status(&first, 1);
-    let run = masters.run("echo two; echo three >&2");
-    assert_status(&run, 0);
-    assert!(text(&run.stdout).contains("two") && text(&run.stderr).contains("three"));
+    let run = with_status(0, masters.run("echo two; echo three >&2"));
+    assert_prints(&run, "two");
+    assert_says(&run, "three");
     let mut ssh = masters.home.ssh_with(&masters.home.path("config"));
-    let output = finish(ssh.args(["web", "echo four; exit 5"]));
-    assert_status(&output, 5);
+    let output = fail(5, ssh.args(["web", "echo four; exit 5"]));
     assert_eq!(text(&output.stdout), "four\n");
     assert_eq!(server.authentications(), 1, "{}", server.log().text());
     let listed = masters.ls();
@@ -175,13 +171,11 @@ fn a_host_that_needs_ssh_is_kept_warm_by_it_for_every_command() {
     );
     assert_eq!(listed[0]["master"]["state"], "alive");
     let explained = masters.succeed(&["explain", "web"]);
-    assert!(
-        explained.contains("transport: openssh") && explained.contains("verifyhostkeydns"),
-        "{explained}"
-    );
+    assert_has(&explained, "transport: openssh");
+    assert_has(&explained, "verifyhostkeydns");
     masters.succeed(&["check", "web"]);
     assert_eq!(masters.succeed(&["close", "web"]), "closed 1 connection\n");
-    assert_status(&finish(&mut masters.command_for(&["check", "web"])), 255);
+    fail(255, &mut masters.command_for(&["check", "web"]));
     assert_eq!(masters.ls(), serde_json::json!([]));
 }
 
@@ -194,7 +188,7 @@ fn what_a_master_decides_for_all_its_sessions_is_not_taken_from_another_request(
         // Debian's default is to trust. -Y, which comes first, holds.
         ssh.args(options)
             .args(["-o", "ForwardX11Trusted=no", "web", "true"]);
-        assert_status(&finish(&mut ssh), 0);
+        succeed(&mut ssh);
         server.authentications()
     };
     assert_eq!(run(&[]), 1);
@@ -221,8 +215,7 @@ fn a_host_that_needs_ssh_can_be_warmed_ahead() {
     let explained = masters.succeed(&["explain", "web"]);
     let line = "\nconnections:\n  the system's ssh, process ";
     assert!(explained.contains(line), "{explained}");
-    let run = finish(&mut masters.command_for(&["run", "--json", "-H", "web", "--", "true"]));
-    assert_status(&run, 0);
+    let run = succeed(&mut masters.command_for(&["run", "--json", "-H", "web", "--", "true"]));
     let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(line["warm"], true, "{line}");
     assert_eq!(server.authentications(), 1);
@@ -253,8 +246,7 @@ fn a_server_with_nothing_newer_than_sha_1_is_reached_through_ssh_where_the_confi
     let allowing = "HostKeyAlgorithms +ssh-rsa\n    KexAlgorithms +diffie-hellman-group14-sha1";
     let masters = Masters::new(&entry.clone().with(allowing).to_string());
     for warm in [false, true] {
-        let run = finish(&mut masters.command_for(&["run", "--json", "-H", "web", "--", "exit 0"]));
-        assert_status(&run, 0);
+        let run = succeed(&mut masters.command_for(&["run", "--json", "-H", "web", "--", "exit 0"]));
         let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
         assert_eq!(line["warm"], warm, "{line}");
     }
@@ -262,23 +254,15 @@ fn a_server_with_nothing_newer_than_sha_1_is_reached_through_ssh_where_the_confi
     assert_eq!(listed[0]["transport"], "openssh", "{listed}");
     assert_eq!(server.authentications(), 1);
     let explained = masters.succeed(&["explain", "web"]);
-    assert!(
-        explained.contains("the server takes nothing that the engine has"),
-        "{explained}"
-    );
+    assert_has(&explained, "the server takes nothing that the engine has");
     // ssh itself, with all that it was given.
     let mut command = masters.command_for(&["ssh", "web", "exit 7"]);
-    assert_status(&finish(&mut command), 7);
+    fail(7, &mut command);
     assert_eq!(server.authentications(), 1);
 
     let strict = Masters::new(&entry.to_string());
-    let refused = strict.run("true");
-    assert_status(&refused, 1);
-    assert!(
-        text(&refused.stderr).contains("in common"),
-        "{}",
-        describe(&refused)
-    );
+    let refused = with_status(1, strict.run("true"));
+    assert_says(&refused, "in common");
 }
 
 #[test]
@@ -288,10 +272,7 @@ fn a_configuration_with_only_what_the_engine_has_not_goes_through_ssh() {
     let masters = Masters::new(&server.host_entry("web").with(only).to_string());
     assert_status(&masters.run("true"), 0);
     let explained = masters.succeed(&["explain", "web"]);
-    assert!(
-        explained.contains("kexalgorithms diffie-hellman-group14-sha1"),
-        "{explained}"
-    );
+    assert_has(&explained, "kexalgorithms diffie-hellman-group14-sha1");
 }
 
 #[test]
@@ -300,20 +281,10 @@ fn a_host_that_cannot_be_had_says_why_in_sshs_words() {
     let mut entry = server.host_entry("web").with("VerifyHostKeyDNS yes");
     entry.identities = Vec::new();
     let masters = Masters::new(&entry.to_string());
-    let warmed = finish(&mut masters.command_for(&["warm", "web"]));
-    assert_status(&warmed, 255);
-    assert!(
-        text(&warmed.stderr).contains("Permission denied"),
-        "{}",
-        describe(&warmed)
-    );
-    let run = masters.run("true");
-    assert_status(&run, 1);
-    assert!(
-        text(&run.stderr).contains("Permission denied"),
-        "{}",
-        describe(&run)
-    );
+    let warmed = fail(255, &mut masters.command_for(&["warm", "web"]));
+    assert_says(&warmed, "Permission denied");
+    let run = with_status(1, masters.run("true"));
+    assert_says(&run, "Permission denied");
 }
 
 #[test]
@@ -326,8 +297,7 @@ fn ssh_asks_the_user_and_what_comes_after_needs_no_answer() {
     let masters = needs_ssh(&server);
     let mut ssh = masters.home.ssh_with(&masters.home.path("config"));
     let mut terminal = Terminal::start(ssh.args(["web", "echo do''ne"]));
-    terminal.expect("assword: ");
-    terminal.send("open sesame\n");
+    terminal.answer("assword: ", "open sesame\n");
     terminal.expect("done");
     assert_eq!(terminal.end().code(), Some(0));
     assert_status(&masters.run("true"), 0);
@@ -338,21 +308,19 @@ fn ssh_asks_the_user_and_what_comes_after_needs_no_answer() {
 fn input_reaches_a_command_and_time_is_kept() {
     let server = server();
     let masters = needs_ssh(&server);
-    let late = finish(&mut masters.command_for(&[
-        "run",
-        "--timeout",
-        "1",
-        "-H",
-        "web",
-        "--",
-        "cat /dev/zero >/dev/null",
-    ]));
-    assert_status(&late, 1);
-    assert!(
-        text(&late.stderr).contains("may have started"),
-        "{}",
-        describe(&late)
+    let late = fail(
+        1,
+        &mut masters.command_for(&[
+            "run",
+            "--timeout",
+            "1",
+            "-H",
+            "web",
+            "--",
+            "cat /dev/zero >/dev/null",
+        ]),
     );
+    assert_says(&late, "may have started");
     let mut ssh = masters.home.ssh_with(&masters.home.path("config"));
     let output = crate::home::finish_with(ssh.args(["web", "cat"]), b"through");
     assert_eq!(output.stdout, b"through");

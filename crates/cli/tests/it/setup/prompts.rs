@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use trunkline_testkit::HostEntry;
 
 use super::stanza::Stanza;
-use crate::home::{assert_status, describe, finish, server, sshd, text};
+use crate::home::{assert_says, assert_status, describe, finish, server, sshd, succeed, text, with_status};
 use crate::tty::Terminal;
 
 /// ssh on a terminal.
@@ -26,8 +26,7 @@ fn a_password_is_asked_for_by_ssh() {
     let stanza = Stanza::behind([server.host_entry("web")]);
     for _ in 0..2 {
         let mut terminal = on_terminal(&stanza);
-        terminal.expect("assword: ");
-        terminal.send("open sesame\n");
+        terminal.answer("assword: ", "open sesame\n");
         terminal.expect("done");
         assert_eq!(terminal.end().code(), Some(0));
     }
@@ -42,15 +41,14 @@ fn an_unknown_host_key_is_asked_about_by_ssh_and_then_known_to_all() {
     entry.known_hosts = stanza.home.path("known_hosts");
     fs::write(stanza.config(), format!("{entry}{lines}")).unwrap();
     let mut terminal = on_terminal(&stanza);
-    terminal.expect("continue connecting");
-    terminal.send("yes\n");
+    terminal.answer("continue connecting", "yes\n");
     terminal.expect("done");
     assert_eq!(terminal.end().code(), Some(0));
     let known = fs::read_to_string(stanza.home.path("known_hosts")).unwrap();
     assert!(!known.is_empty());
     let mut warm = stanza.home.trunkline();
     warm.args(["warm", "-F"]).arg(stanza.config()).arg("web");
-    assert_status(&finish(&mut warm), 0);
+    succeed(&mut warm);
     stanza.succeed(&["web", "true"]);
     assert_eq!(server.authentications(), 2, "ssh's own, and the daemon's");
 }
@@ -64,14 +62,13 @@ fn a_passphrase_is_asked_for_by_ssh() {
     let mut lock = Command::new("ssh-keygen");
     lock.args(["-q", "-p", "-P", "", "-N", "open sesame", "-f"])
         .arg(&key);
-    assert_status(&finish(&mut lock), 0);
+    succeed(&mut lock);
     let lines = fs::read_to_string(stanza.config()).unwrap();
     let mut entry = may_ask(server.host_entry("web"));
     entry.identities = vec![key];
     fs::write(stanza.config(), format!("{entry}{lines}")).unwrap();
     let mut terminal = on_terminal(&stanza);
-    terminal.expect("Enter passphrase");
-    terminal.send("open sesame\n");
+    terminal.answer("Enter passphrase", "open sesame\n");
     terminal.expect("done");
     assert_eq!(terminal.end().code(), Some(0));
 }
@@ -131,23 +128,20 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
     assert_status(&askpass.run(&mut stanza.ssh(), &["-O", "check", "web"]), 0);
     assert_eq!(askpass.take_questions(), "");
     askpass.will_say("no\n");
-    let refused = askpass.run(
-        &mut stanza.ssh(),
-        &["-O", "forward", "-L", "/nowhere:db:80", "web"],
+    let refused = with_status(
+        255,
+        askpass.run(
+            &mut stanza.ssh(),
+            &["-O", "forward", "-L", "/nowhere:db:80", "web"],
+        ),
     );
-    assert_status(&refused, 255);
-    assert!(
-        text(&refused.stderr).contains("Permission denied"),
-        "{}",
-        describe(&refused)
-    );
+    assert_says(&refused, "Permission denied");
     assert_eq!(
         askpass.take_questions(),
         "confirm: Open -L /nowhere to db:80 on web? \n"
     );
     // ssh makes a connection of its own then.
-    let own = askpass.run(&mut stanza.ssh(), &["web", "echo own"]);
-    assert_status(&own, 0);
+    let own = with_status(0, askpass.run(&mut stanza.ssh(), &["web", "echo own"]));
     assert_eq!(text(&own.stdout), "own\n");
     assert_eq!(server.authentications(), 2);
     let ours = |arguments: &[&str]| {
@@ -156,13 +150,8 @@ fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
         askpass.run(&mut command, arguments)
     };
     askpass.take_questions();
-    let refused = ours(&["web", "echo run"]);
-    assert_status(&refused, 255);
-    assert!(
-        text(&refused.stderr).contains("was not allowed"),
-        "{}",
-        describe(&refused)
-    );
+    let refused = with_status(255, ours(&["web", "echo run"]));
+    assert_says(&refused, "was not allowed");
     assert!(refused.stdout.is_empty());
     assert_eq!(
         askpass.take_questions(),
@@ -318,13 +307,8 @@ fn whoever_wants_to_use_a_lent_connection_does_not_choose_who_is_asked() {
     for arguments in [["web", "true"], ["same", "true"], ["behind", "true"]] {
         let mut ours = lent.stanza.home.trunkline();
         ours.args(["ssh", "-F"]).arg(&config);
-        let refused = with_yes(&mut ours, &arguments);
-        assert_status(&refused, 255);
-        assert!(
-            text(&refused.stderr).contains("was not allowed"),
-            "{}",
-            describe(&refused)
-        );
+        let refused = with_status(255, with_yes(&mut ours, &arguments));
+        assert_says(&refused, "was not allowed");
         assert_eq!(lent.askpass.take_questions().lines().count(), 1);
     }
     assert_eq!(lent.servers[0].authentications(), 1);
@@ -361,7 +345,7 @@ fn a_program_of_the_settings_is_asked_whoever_made_the_connection() {
         "confirm: Allow shared connection to web? \n"
     );
     // Stock ssh is asked there, too, and connects by itself then.
-    assert_status(&finish(asks_yes(stanza.ssh()).args(["web", "true"])), 0);
+    succeed(asks_yes(stanza.ssh()).args(["web", "true"]));
     assert_eq!(
         askpass.take_questions(),
         "confirm: Allow shared connection to web? \n"
@@ -422,5 +406,5 @@ fn the_masters_of_the_systems_ssh_ask_where_their_configuration_does() {
     }
     askpass.will_say("yes\n");
     let mut close = stanza.home.trunkline();
-    assert_status(&finish(close.args(["close", "--all", "--now"])), 0);
+    succeed(close.args(["close", "--all", "--now"]));
 }

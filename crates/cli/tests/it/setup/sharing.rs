@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use super::stanza::Stanza;
-use crate::home::{assert_status, describe, finish, server, text, wait_until};
+use crate::home::{assert_status, describe, fail, server, succeed, text, wait_until};
 
 /// Prints the port of the server that runs it.
 const WHICH: &str = "echo $SSH_CONNECTION | cut -d' ' -f4";
@@ -37,13 +37,11 @@ fn stock_ssh_in_another_namespace_connects_by_itself() {
         let mut ssh = stanza.ssh();
         ssh.args(arguments);
         // Of mounts: the network is the same, and it reaches the server.
-        let output = finish(&mut elsewhere(&stanza, &ssh, "-m"));
-        assert_status(&output, 0);
+        let output = succeed(&mut elsewhere(&stanza, &ssh, "-m"));
         assert_eq!(text(&output.stdout), "own\n", "{}", describe(&output));
         assert_eq!(server.authentications(), 2 + number);
         // Of networks: nobody is reached from there.
-        let output = finish(&mut elsewhere(&stanza, &ssh, "-n"));
-        assert_status(&output, 255);
+        let output = fail(255, &mut elsewhere(&stanza, &ssh, "-n"));
         assert_eq!(text(&output.stdout), "", "{}", describe(&output));
     }
     stanza.succeed(&["-S", &socket, "web", "true"]);
@@ -68,14 +66,13 @@ fn stock_ssh_with_another_environment_connects_by_itself_where_a_proxy_goes_by_i
     let lines = fs::read_to_string(stanza.config()).unwrap();
     fs::write(stanza.config(), format!("{entry}{lines}")).unwrap();
     let reached = |port: &str, arguments: &[&str]| {
-        let output = finish(
+        let output = succeed(
             stanza
                 .ssh()
                 .env("BOX_PORT", port)
                 .args(arguments)
                 .args(["box", WHICH]),
         );
-        assert_status(&output, 0);
         text(&output.stdout).trim().to_owned()
     };
     for port in [&ports[0], &ports[1], &ports[0]] {

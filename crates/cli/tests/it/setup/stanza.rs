@@ -7,7 +7,10 @@ use std::process::{Command, Output};
 
 use trunkline_testkit::{HostEntry, KeyType};
 
-use crate::home::{Home, assert_status, describe, finish, program, server, sshd, text};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, describe, finish, program, server, sshd, succeed, text,
+    with_status,
+};
 
 /// A home with the lines in `config`.
 pub(crate) struct Stanza {
@@ -70,8 +73,7 @@ impl Stanza {
     /// Runs it, and expects that it works.
     #[track_caller]
     pub(crate) fn succeed(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_status(&output, 0);
+        let output = with_status(0, self.run(arguments));
         assert!(output.stderr.is_empty(), "{}", describe(&output));
         text(&output.stdout)
     }
@@ -104,27 +106,24 @@ fn everything_that_runs_ssh_shares_one_connection() {
         let mut command = stanza.command(program);
         command.arg(option).arg(value).arg(&here);
         command.arg(format!("web:{}", there.display()));
-        assert_status(&finish(&mut command), 0);
+        succeed(&mut command);
         assert_eq!(fs::read(&there).unwrap(), b"content", "{program}");
         fs::remove_file(&there).unwrap();
     };
     copy("scp", "-F", stanza.config().as_os_str());
     copy("rsync", "-e", OsStr::new(&ssh_command(&stanza)));
     let repository = stanza.home.path("repository");
-    assert_status(
-        &finish(
-            stanza
-                .command("git")
-                .args(["init", "--quiet", "--bare"])
-                .arg(&repository),
-        ),
-        0,
+    succeed(
+        stanza
+            .command("git")
+            .args(["init", "--quiet", "--bare"])
+            .arg(&repository),
     );
     let mut fetch = stanza.command("git");
     fetch
         .args(["ls-remote", &format!("web:{}", repository.display())])
         .env("GIT_SSH_COMMAND", ssh_command(&stanza));
-    assert_status(&finish(&mut fetch), 0);
+    succeed(&mut fetch);
     assert_eq!(server.authentications(), 1, "{}", server.log().text());
     assert_eq!(stanza.connections(), 1);
 }
@@ -245,22 +244,14 @@ fn ssh_says_which_socket_it_would_use_and_nothing_is_started_for_that() {
         .home
         .trunkline_dir()
         .join(format!("mux/{}@web:{}", server.user(), server.port()));
-    assert!(
-        resolved.contains(&format!("controlpath {}\n", socket.display())),
-        "{resolved}"
-    );
-    let checked = stanza.run(&["-O", "check", "web"]);
-    assert_status(&checked, 255);
-    assert!(text(&checked.stderr).contains(socket.to_str().unwrap()));
+    assert_has(&resolved, &format!("controlpath {}\n", socket.display()));
+    let checked = with_status(255, stanza.run(&["-O", "check", "web"]));
+    assert_says(&checked, socket.to_str().unwrap());
     assert!(stanza.home.daemon().is_none());
     stanza.succeed(&["web", "true"]);
-    let checked = stanza.run(&["-O", "check", "web"]);
-    assert_status(&checked, 0);
+    let checked = with_status(0, stanza.run(&["-O", "check", "web"]));
     let pid = stanza.home.daemon().unwrap().as_raw_pid().to_string();
-    assert!(
-        text(&checked.stderr).contains(&format!("pid={pid}")),
-        "{checked:?}"
-    );
+    assert_says(&checked, &format!("pid={pid}"));
 }
 
 #[test]
@@ -294,8 +285,7 @@ fn a_script_named_ssh_may_run_trunkline() {
     let ssh = |arguments: &[&str]| {
         let mut command = home.command(&script);
         command.env("PATH", &path).arg("-F").arg(server.ssh_config());
-        let output = finish(command.args(arguments));
-        assert_status(&output, 0);
+        let output = succeed(command.args(arguments));
         text(&output.stdout)
     };
     assert_eq!(ssh(&[server.alias(), "echo ran"]), "ran\n");

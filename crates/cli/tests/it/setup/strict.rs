@@ -7,7 +7,7 @@ use rustix::process::{Signal, kill_process};
 
 use super::prompts::{Askpass, may_ask};
 use super::stanza::Stanza;
-use crate::home::{assert_status, describe, finish, server, sshd, text};
+use crate::home::{assert_says, assert_status, describe, finish, server, sshd, succeed, text, with_status};
 
 /// The environment's word for it.
 fn strictly(command: &mut Command) -> &mut Command {
@@ -30,7 +30,7 @@ fn stock_ssh_shares_or_fails() {
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
     for _ in 0..2 {
-        assert_status(&finish(strictly(&mut stanza.ssh()).args(["web", "true"])), 0);
+        succeed(strictly(&mut stanza.ssh()).args(["web", "true"]));
     }
     assert_eq!((server.authentications(), stanza.connections()), (1, 1));
     // Each of these would connect by itself.
@@ -52,7 +52,7 @@ fn stock_ssh_waits_for_a_daemon_that_is_stuck_and_fails_where_there_is_no_place_
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
     // Strictly, too: on a busy machine it would connect by itself.
-    assert_status(&finish(strictly(&mut stanza.ssh()).args(["web", "true"])), 0);
+    succeed(strictly(&mut stanza.ssh()).args(["web", "true"]));
     let daemon = stanza.home.daemon().unwrap();
     kill_process(daemon, Signal::STOP).unwrap();
     let mut ssh = stanza.ssh();
@@ -64,7 +64,7 @@ fn stock_ssh_waits_for_a_daemon_that_is_stuck_and_fails_where_there_is_no_place_
     kill_process(daemon, Signal::CONT).unwrap();
     assert_eq!(text(&waiting.wait_with_output().unwrap().stdout), "here\n");
     assert_eq!(server.authentications(), 1, "{}", server.log().text());
-    assert_status(&finish(stanza.home.trunkline().args(["stop", "--now"])), 0);
+    succeed(stanza.home.trunkline().args(["stop", "--now"]));
     fs::remove_dir_all(stanza.home.trunkline_dir()).unwrap();
     fs::write(stanza.home.trunkline_dir(), "not a directory").unwrap();
     assert_refused(&finish(strictly(&mut stanza.ssh()).args(["web", "true"])), "not");
@@ -88,7 +88,7 @@ fn the_settings_name_hosts_that_are_shared_or_not_reached() {
     assert_refused(&ours(&["--no-daemon"], "db1"), "apart from the daemon");
     assert_status(&ours(&["--no-daemon"], "web"), 0);
     let mut off = stanza.ssh();
-    assert_status(&finish(off.args(["db1", "true"]).env("TRUNKLINE_OFF", "1")), 0);
+    succeed(off.args(["db1", "true"]).env("TRUNKLINE_OFF", "1"));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn trunkline_itself_makes_no_connection_of_its_own() {
     let refused = |arguments: &[&str], options: &[&str], why: &str| {
         assert_refused(&finish(&mut ours(arguments, options)), why);
     };
-    assert_status(&finish(&mut ours(&["ssh"], &["web", "true"])), 0);
+    succeed(&mut ours(&["ssh"], &["web", "true"]));
     refused(&["ssh"], &["-M", "web", "true"], "-M makes");
     refused(&["ssh"], &["-w", "0:0", "web", "true"], "own");
     refused(&["--no-daemon", "ssh"], &["web", "true"], "apart from the daemon");
@@ -144,7 +144,7 @@ fn a_host_for_the_systems_ssh_is_shared_through_its_master() {
     assert_eq!(server.authentications(), 1, "{}", server.log().text());
     let mut close = stanza.home.trunkline();
     close.args(["close", "--all", "--now"]);
-    assert_status(&finish(&mut close), 0);
+    succeed(&mut close);
 }
 
 #[test]
@@ -162,13 +162,11 @@ fn stock_ssh_that_the_daemon_lets_down_fails_with_the_reason() {
     assert_refused(&denied, "the use of its connection was not allowed");
     askpass.will_say("yes\n");
     // A forwarding that fails, before a session.
-    let forwarding = askpass.run(&mut stanza.ssh(), &["-L", "/nowhere/socket:db:80", "web", "true"]);
-    assert_status(&forwarding, 255);
-    assert!(
-        text(&forwarding.stderr).contains("/nowhere"),
-        "{}",
-        describe(&forwarding)
+    let forwarding = with_status(
+        255,
+        askpass.run(&mut stanza.ssh(), &["-L", "/nowhere/socket:db:80", "web", "true"]),
     );
+    assert_says(&forwarding, "/nowhere");
     assert_eq!(server.authentications(), 1, "{}", server.log().text());
 }
 

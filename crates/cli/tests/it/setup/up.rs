@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::{Signal, kill_process};
 
 use super::stanza::Stanza;
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{Home, assert_says, assert_status, describe, fail, finish, server, succeed, with_status};
 
 #[test]
 fn ssh_does_not_wait_for_a_daemon_that_is_stuck() {
@@ -20,17 +20,15 @@ fn ssh_does_not_wait_for_a_daemon_that_is_stuck() {
             .env_remove("TRUNKLINE_UP_LIMIT");
         finish(&mut ssh)
     };
-    let output = own_way(&[]);
-    assert_status(&output, 0);
+    let output = with_status(0, own_way(&[]));
     assert!(output.stderr.is_empty(), "{}", describe(&output));
     assert_eq!(server.authentications(), 2);
     let output = own_way(&["-v"]);
     kill_process(daemon, Signal::CONT).unwrap();
     assert_status(&output, 0);
-    assert!(
-        text(&output.stderr).contains("trunkline: ssh connects by itself: the daemon takes too long"),
-        "{}",
-        describe(&output)
+    assert_says(
+        &output,
+        "trunkline: ssh connects by itself: the daemon takes too long",
     );
 }
 
@@ -68,10 +66,7 @@ fn a_name_that_makes_no_path_is_left_to_ssh() {
 fn trunkline_off_means_off() {
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
-    assert_status(
-        &finish(stanza.ssh().args(["web", "true"]).env("TRUNKLINE_OFF", "1")),
-        0,
-    );
+    succeed(stanza.ssh().args(["web", "true"]).env("TRUNKLINE_OFF", "1"));
     assert!(stanza.home.daemon().is_none());
 }
 
@@ -81,26 +76,17 @@ fn a_host_for_the_systems_ssh_is_left_to_it() {
     let stanza = Stanza::behind([server.host_entry("web").with("VerifyHostKeyDNS yes")]);
     stanza.succeed(&["web", "true"]);
     let output = stanza.run(&["-v", "web", "true"]);
-    assert!(
-        text(&output.stderr).contains("verifyhostkeydns"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "verifyhostkeydns");
     assert_eq!(stanza.connections(), 0);
 }
 
 #[test]
 fn nobody_but_ssh_is_served() {
     let home = Home::new();
-    let output = finish(home.trunkline().arg("up"));
-    assert_status(&output, 1);
+    let output = fail(1, home.trunkline().arg("up"));
     assert_eq!(describe(&output).matches("trunkline").count(), 0, "silently");
     let output = finish(home.trunkline().arg("up").env("TRUNKLINE_LOG", "info"));
-    assert!(
-        text(&output.stderr).contains("is run by ssh"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "is run by ssh");
     assert!(home.daemon().is_none());
 }
 
@@ -111,8 +97,7 @@ fn a_shell_that_does_not_replace_itself_is_looked_through() {
     let config = fs::read_to_string(stanza.config()).unwrap();
     // dash forks for a command that it is not told to become.
     fs::write(stanza.config(), config.replace("\"exec ", "\"")).unwrap();
-    let output = finish(stanza.ssh().args(["web", "true"]).env("SHELL", "/bin/dash"));
-    assert_status(&output, 0);
+    succeed(stanza.ssh().args(["web", "true"]).env("SHELL", "/bin/dash"));
     assert_eq!(stanza.connections(), 1);
 }
 
@@ -122,9 +107,9 @@ fn a_configuration_is_read_without_asking_itself() {
     let stanza = Stanza::behind([server.host_entry("web")]);
     let mut explain = stanza.home.trunkline();
     explain.args(["explain", "-F"]).arg(stanza.config()).arg("web");
-    assert_status(&finish(&mut explain), 0);
+    succeed(&mut explain);
     let mut ssh = stanza.home.ssh_with(&stanza.config());
-    assert_status(&finish(ssh.args(["web", "true"])), 0);
+    succeed(ssh.args(["web", "true"]));
     // The drop-in and stock ssh mean the same host by the same name.
     stanza.succeed(&["web", "true"]);
     assert_eq!(server.authentications(), 1);

@@ -10,7 +10,9 @@ use serde_json::Value;
 use trunkline_testkit::{Sshd, free_port};
 
 use super::Site;
-use crate::home::{Home, assert_status, describe, end_of, finish, finish_with, text};
+use crate::home::{
+    Home, assert_has, assert_status, describe, end_of, fail, finish, finish_with, text, with_status,
+};
 
 /// Returns the output of each host, by its name.
 fn output_by_host(output: &std::process::Output) -> std::collections::BTreeMap<String, Value> {
@@ -45,8 +47,7 @@ fn every_host_reads_all_of_the_input_behind_a_script_and_its_variables() {
         let mut command = site.home.command("sh");
         text(&finish_with(command.args(["-c", sum]), &input).stdout)
     };
-    let output = site.with_input(&["-H", "box[1-6]"], sum, &input);
-    assert_status(&output, 0);
+    let output = with_status(0, site.with_input(&["-H", "box[1-6]"], sum, &input));
     let hosts = output_by_host(&output);
     assert_eq!(hosts.len(), 6, "{}", describe(&output));
     for host in hosts.values() {
@@ -71,8 +72,7 @@ fn every_host_reads_all_of_the_input_behind_a_script_and_its_variables() {
         "--script",
     ]);
     run.arg(&script).args(["it's", "{host} {n}", "--json"]);
-    let output = finish_with(&mut run, b"the input");
-    assert_status(&output, 0);
+    let output = with_status(0, finish_with(&mut run, b"the input"));
     assert_eq!(
         output_by_host(&output)["box2"]["stdout"],
         "[\"it's\", 'box2 2', '--json'] it's; $HOME the input\n"
@@ -94,13 +94,10 @@ fn an_input_that_is_too_long_or_cut_off_starts_nothing() {
     fs::File::create(&long).unwrap().set_len((64 << 20) + 1).unwrap();
     let mut run = site.home.trunkline();
     run.args(["run", "--fleet", "-H", "box1", "--", "cat >/dev/null"]);
-    let output = finish(run.stdin(fs::File::open(&long).unwrap()));
-    assert_status(&output, 255);
+    let output = fail(255, run.stdin(fs::File::open(&long).unwrap()));
     let said = text(&output.stderr);
-    assert!(
-        said.contains("longer than 64 MiB") && said.contains("did not start"),
-        "{said}"
-    );
+    assert_has(&said, "longer than 64 MiB");
+    assert_has(&said, "did not start");
 
     let mut run = site.home.trunkline();
     run.args(["run", "--fleet", "-H", "box1", "--", "cat"]);
@@ -126,13 +123,14 @@ fn a_host_is_tried_again_where_nothing_may_have_run() {
     // Nobody listens there.
     let port = free_port();
     let try_it = || {
-        let output = site.with_input(
-            &["-H", &format!("127.0.0.1:{port}"), "--retry", "1"],
-            &format!("touch {}", ran.display()),
-            b"",
-        );
-        assert_status(&output, 1);
-        output
+        with_status(
+            1,
+            site.with_input(
+                &["-H", &format!("127.0.0.1:{port}"), "--retry", "1"],
+                &format!("touch {}", ran.display()),
+                b"",
+            ),
+        )
     };
     // Nor may a job name the port, until a rule lists it.
     let refused = format!("{:?}", output_by_host(&try_it()));
@@ -189,8 +187,7 @@ fn another_user_needs_no_password_or_is_refused() {
         "#!/bin/sh\necho 'sudo: a password is required' >&2; exit 1\n",
     )
     .unwrap();
-    let output = as_deploy();
-    assert_status(&output, 1);
+    let output = with_status(1, as_deploy());
     let said = text(&output.stderr);
     for wanted in [
         "a password is required",

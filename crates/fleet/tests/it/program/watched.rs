@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use serde_json::json;
 
 use super::*;
-use crate::home::{finish_with, program};
+use crate::home::{finish_with, program, succeed, with_status};
 use crate::watching::browser::Browser;
 use crate::watching::screen::{Page, Tmux};
 
@@ -22,13 +22,14 @@ fn nodes_count_what_they_do_and_prometheus_own_linter_finds_nothing() {
     assert_status(&site.run(&["-H", "box[1-6]"], "echo out"), 0);
     let mut all = String::new();
     for (home, _) in &site.nodes {
-        let printed = finish(home.trunkline().args(["metrics", "--fleet"]));
-        assert_status(&printed, 0);
-        let linted = finish_with(
-            home.command("promtool").args(["check", "metrics"]),
-            &printed.stdout,
+        let printed = succeed(home.trunkline().args(["metrics", "--fleet"]));
+        let linted = with_status(
+            0,
+            finish_with(
+                home.command("promtool").args(["check", "metrics"]),
+                &printed.stdout,
+            ),
         );
-        assert_status(&linted, 0);
         let printed = text(&printed.stdout);
         assert_eq!(text(&linted.stderr), "", "{printed}");
         assert_eq!(sum(&printed, "trunkline_fleet_members{state=\"up\"}"), 2.0);
@@ -71,7 +72,7 @@ fn nodes_count_what_they_do_and_prometheus_own_linter_finds_nothing() {
             .unwrap()
             .contains("\ntrunkline_fleet_build_info")
     );
-    assert_status(&finish(first.trunkline().args(["fleet", "leave"])), 0);
+    succeed(first.trunkline().args(["fleet", "leave"]));
     assert_status(&write(), 1);
     assert!(!file.exists());
 }
@@ -81,7 +82,7 @@ fn stand(site: &Site) {
     let stream = |arguments: &[&str], command: &str| {
         let mut stream = site.home.trunkline();
         stream.args(["stream", "--fleet", "--detach"]).args(arguments);
-        assert_status(&finish(stream.args(["--", command])), 0);
+        succeed(stream.args(["--", command]));
     };
     stream(&["box1", "box2", "box3", "box4", "box5"], "exec sleep 600");
     let again = [
@@ -99,7 +100,7 @@ fn stand(site: &Site) {
 fn cancel_streams(site: &Site) {
     for stream in site.status()["streams"].as_array().unwrap() {
         let id = stream["stream"].as_str().unwrap();
-        assert_status(&finish(site.home.trunkline().args(["fleet", "cancel", id])), 0);
+        succeed(site.home.trunkline().args(["fleet", "cancel", id]));
     }
 }
 
@@ -159,7 +160,7 @@ fn top_shows_nodes_shards_moves_jobs_and_streams_as_they_change() {
     site.nodes[1].1.wait().unwrap();
     tmux.expect("1 up, 1 lost; 256 shards;");
     tmux.expect("lost");
-    assert_status(&finish(site.nodes[0].0.trunkline().args(["fleet", "leave"])), 0);
+    succeed(site.nodes[0].0.trunkline().args(["fleet", "leave"]));
     tmux.run(&["send-keys", "1"]);
     tmux.expect("has left");
     tmux.expect(" free;");
@@ -211,7 +212,7 @@ fn the_page_shows_the_fleet_in_every_window_and_what_it_is_told_as_text() {
     }
     cancel_streams(&site);
     browser.expect("0\nhosts streaming");
-    assert_status(&finish(site.nodes[0].0.trunkline().args(["fleet", "drain"])), 0);
+    succeed(site.nodes[0].0.trunkline().args(["fleet", "drain"]));
     let shown = browser.expect("node1\tnode2\tleft");
     assert!(shown.contains("draining"), "{shown}");
 }

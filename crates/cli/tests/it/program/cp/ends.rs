@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::noise;
 
 use super::{at, cp};
-use crate::home::{Home, assert_status, describe, end_of, finish, server, text, wait_until};
+use crate::home::{Home, assert_says, end_of, fail, server, succeed, wait_until};
 
 #[test]
 fn pipes_go_to_a_file_there_and_come_from_one() {
@@ -36,7 +36,7 @@ fn pipes_go_to_a_file_there_and_come_from_one() {
             .env("T", crate::home::program())
             .env("F", server.ssh_config())
             .current_dir(home.path(""));
-        assert_status(&finish(&mut shell), 0);
+        succeed(&mut shell);
         assert!(
             fs::read(home.path(made)).unwrap() == noise(3_000_000, 1),
             "{script}"
@@ -51,7 +51,7 @@ fn pipes_go_to_a_file_there_and_come_from_one() {
         .env("T", crate::home::program())
         .env("F", server.ssh_config())
         .current_dir(home.path(""));
-    assert_status(&finish(&mut shell), 0);
+    succeed(&mut shell);
     let expected = [b"head\n", &noise(3_000_000, 1)[..], b"tail\n"].concat();
     assert!(fs::read(home.path("both")).unwrap() == expected);
 }
@@ -65,17 +65,11 @@ fn uris_name_what_they_name_to_scp() {
     for (nth, scheme) in ["scp", "sftp"].into_iter().enumerate() {
         let uri = format!("{scheme}://{authority}/{path}");
         let target = home.path(&format!("target{nth}"));
-        let output = finish(cp(&home, &server).arg(&uri).arg(&target));
-        assert_status(&output, 0);
+        succeed(cp(&home, &server).arg(&uri).arg(&target));
         assert_eq!(fs::read(&target).unwrap(), b"content");
     }
-    let output = finish(cp(&home, &server).args(["scp://web1/%zz", "here"]));
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("not a valid URI"),
-        "{}",
-        describe(&output)
-    );
+    let output = fail(255, cp(&home, &server).args(["scp://web1/%zz", "here"]));
+    assert_says(&output, "not a valid URI");
 }
 
 #[test]

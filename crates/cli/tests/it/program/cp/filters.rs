@@ -6,7 +6,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use super::{at, cp};
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{
+    Home, assert_says, assert_status, describe, fail, finish, server, succeed, text, with_status,
+};
 
 const TREE: [&str; 16] = [
     "top.c",
@@ -93,14 +95,13 @@ fn the_same_patterns_leave_out_what_rsync_leaves_out() {
             .args(*rules)
             .arg(format!("{}/", source.display()))
             .arg(&rsyncs);
-        assert_status(&finish(&mut rsync), 0);
+        succeed(&mut rsync);
         // In both directions: a local tree and a server's are walked by different means.
         for (from, to) in [
             (source.join(".").display().to_string(), at(&server, &ours)),
             (at(&server, &source.join(".")), back.display().to_string()),
         ] {
-            let output = finish(cp(&home, &server).arg("-a").args(*rules).args([from, to]));
-            assert_status(&output, 0);
+            succeed(cp(&home, &server).arg("-a").args(*rules).args([from, to]));
         }
         assert_eq!(see(&ours), see(&rsyncs), "{rules:?}");
         assert_eq!(see(&back), see(&rsyncs), "{rules:?}");
@@ -138,13 +139,8 @@ fn rules_come_from_files_too_and_a_wrong_one_names_its_line() {
     ];
     assert_eq!(found, expected);
     fs::write(home.path("rules"), "- *.o\n*.c\n").unwrap();
-    let output = run("again");
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("rules: line 2: "),
-        "{}",
-        describe(&output)
-    );
+    let output = with_status(255, run("again"));
+    assert_says(&output, "rules: line 2: ");
     assert!(!home.path("again").exists());
 }
 
@@ -180,10 +176,7 @@ fn delete_deletes_what_rsync_deletes_and_nothing_that_a_pattern_leaves_out() {
         let [source, ours, rsyncs] = ["source", "ours", "rsyncs"].map(|name| home.path(name));
         let mut rsync = home.command("rsync");
         rsync.args(["-a", "--delete", "--exclude", "*.o"]);
-        assert_status(
-            &finish(rsync.arg(format!("{}/", source.display())).arg(&rsyncs)),
-            0,
-        );
+        succeed(rsync.arg(format!("{}/", source.display())).arg(&rsyncs));
         let inside = source.join(".");
         let ends = match upload {
             true => [inside.display().to_string(), at(&server, &ours)],
@@ -198,11 +191,9 @@ fn delete_deletes_what_rsync_deletes_and_nothing_that_a_pattern_leaves_out() {
             )
         };
         let before = see(&ours);
-        let dry = run(&["-n"]);
-        assert_status(&dry, 0);
+        let dry = with_status(0, run(&["-n"]));
         assert_eq!(see(&ours), before, "a dry run deletes nothing");
-        let output = run(&["-v"]);
-        assert_status(&output, 0);
+        let output = with_status(0, run(&["-v"]));
         assert_eq!(see(&ours), see(&rsyncs), "upload: {upload}");
         assert!(ours.join("gone/keep.o").exists() && !ours.join("gone/deep").exists());
         assert_eq!(fs::read(home.path("outside/precious")).unwrap(), b"precious");
@@ -220,16 +211,8 @@ fn delete_deletes_what_rsync_deletes_and_nothing_that_a_pattern_leaves_out() {
             "a dry run says what would be deleted"
         );
         assert_eq!(deleted(&output).len(), 7, "{}", describe(&output));
-        assert!(
-            text(&dry.stderr).contains("7 would be deleted"),
-            "{}",
-            describe(&dry)
-        );
-        assert!(
-            text(&output.stderr).contains("7 deleted"),
-            "{}",
-            describe(&output)
-        );
+        assert_says(&dry, "7 would be deleted");
+        assert_says(&output, "7 deleted");
     }
 }
 
@@ -254,22 +237,20 @@ fn nothing_is_deleted_unless_everything_was_copied() {
         vec![there(&all), there(&absent), here(&target)],
         vec![there(&absent), here(&target)],
     ] {
-        let output = finish(cp(&home, &server).args(["-r", "--delete"]).args(ends));
-        assert_status(&output, 1);
-        assert!(
-            text(&output.stderr).contains("nothing was deleted, because not everything could be copied"),
-            "{}",
-            describe(&output)
+        let output = fail(1, cp(&home, &server).args(["-r", "--delete"]).args(ends));
+        assert_says(
+            &output,
+            "nothing was deleted, because not everything could be copied",
         );
         assert!(target.join("a/old").exists());
     }
-    let output = finish(
+    fail(
+        2,
         cp(&home, &server)
             .arg("--delete")
             .arg(&source)
             .arg(at(&server, &target)),
     );
-    assert_status(&output, 2);
     // A directory that cannot be listed; root may list each.
     if !rustix::process::geteuid().is_root() {
         fs::remove_file(target.join("c")).unwrap();
@@ -307,24 +288,16 @@ fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
             1,
             "{said}"
         );
-        assert_status(
-            &finish(cp(&home, &server).args(["-rn", "--mkdir"]).args(&ends)),
-            0,
-        );
+        succeed(cp(&home, &server).args(["-rn", "--mkdir"]).args(&ends));
         assert!(!target.exists());
-        assert_status(&finish(cp(&home, &server).args(["-r", "--mkdir"]).args(&ends)), 0);
+        succeed(cp(&home, &server).args(["-r", "--mkdir"]).args(&ends));
         assert_eq!(fs::read(target.join("a")).unwrap(), b"new");
         fs::write(target.join("a"), "its own").unwrap();
         fs::remove_file(target.join("b")).unwrap();
-        let output = finish(cp(&home, &server).args(["-rv", "--ignore-existing"]).args(&ends));
-        assert_status(&output, 0);
+        let output = succeed(cp(&home, &server).args(["-rv", "--ignore-existing"]).args(&ends));
         assert_eq!(fs::read(target.join("a")).unwrap(), b"its own");
         assert_eq!(fs::read(target.join("b")).unwrap(), b"new");
-        assert!(
-            text(&output.stderr).contains("2 skipped"),
-            "{}",
-            describe(&output)
-        );
+        assert_says(&output, "2 skipped");
     }
 }
 
@@ -372,8 +345,7 @@ fn lists_sizes_and_safe_links_choose_what_they_choose_for_rsync() {
                 true => [inside.display().to_string(), at(&server, &ours)],
                 false => [at(&server, &inside), ours.display().to_string()],
             };
-            let output = finish(cp(&home, &server).arg("-a").args(*options).args(&ends));
-            assert_status(&output, 0);
+            succeed(cp(&home, &server).arg("-a").args(*options).args(&ends));
             assert_eq!(see(&ours), see(&rsyncs), "{options:?}, upload: {upload}");
             let content = |target: &Path| fs::read(target.join("src/a.c")).unwrap();
             assert_eq!(content(&ours), content(&rsyncs), "{options:?}, upload: {upload}");
@@ -388,16 +360,12 @@ fn what_a_list_names_and_the_source_lacks_is_an_error() {
     fs::write(home.path("list"), "top.c\0no\nsuch\0").unwrap();
     let mut copy = cp(&home, &server);
     copy.args(["-a", "-0", "--files-from"]).arg(home.path("list"));
-    let output = finish(
+    let output = fail(
+        1,
         copy.arg(home.path("source"))
             .arg(at(&server, &home.path("target"))),
     );
-    assert_status(&output, 1);
-    assert!(
-        text(&output.stderr).contains("such: no such file"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "such: no such file");
     assert_eq!(see(&home.path("target")), ["top.c".to_owned()].into());
 }
 
@@ -418,22 +386,16 @@ fn check_compares_and_changes_nothing() {
                 .arg(at(&server, &target)),
         )
     };
-    let output = check(&[]);
-    assert_status(&output, 0);
+    let output = with_status(0, check(&[]));
     assert_eq!(text(&output.stdout), "");
     fs::write(target.join("src/a.c"), "SRC/A.C").unwrap();
     fs::write(target.join("more"), "more").unwrap();
     fs::remove_file(target.join("core")).unwrap();
     let before = see(&target);
-    let output = check(&[]);
-    assert_status(&output, 1);
+    let output = with_status(1, check(&[]));
     let lines = "new          core\nextra        more\ncontent      src/a.c\n";
     assert_eq!(text(&output.stdout), lines);
-    assert!(
-        text(&output.stderr).contains("2 differ or are missing, 1 extra"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "2 differ or are missing, 1 extra");
     assert_eq!(see(&target), before);
     assert_eq!(fs::read(target.join("src/a.c")).unwrap(), b"SRC/A.C");
     fs::write(target.join("core"), "core").unwrap();
@@ -444,10 +406,9 @@ fn check_compares_and_changes_nothing() {
 #[test]
 fn hosts_in_a_path_are_told_where_they_belong() {
     let (server, home) = (server(), Home::new());
-    let output = finish(cp(&home, &server).args(["web[01-03]:/srv/x", "."]));
-    assert_status(&output, 255);
+    let output = fail(255, cp(&home, &server).args(["web[01-03]:/srv/x", "."]));
     let advice = "web[01-03] is more than one host: write -H 'web[01-03]' and :/srv/x";
-    assert!(text(&output.stderr).contains(advice), "{}", describe(&output));
+    assert_says(&output, advice);
 }
 
 #[test]
@@ -455,14 +416,13 @@ fn pipes_and_sockets_in_a_tree_fail_nothing() {
     let (server, home) = (server(), Home::new());
     plant(&home.path("source"));
     let pipe = home.path("source/pipe");
-    assert_status(&finish(home.command("mkfifo").arg(&pipe)), 0);
+    succeed(home.command("mkfifo").arg(&pipe));
     let _socket = std::os::unix::net::UnixListener::bind(home.path("source/socket")).unwrap();
     let ends = [
         home.path("source").display().to_string(),
         at(&server, &home.path("target")),
     ];
-    let output = finish(cp(&home, &server).arg("-r").args(&ends));
-    assert_status(&output, 0);
+    let output = succeed(cp(&home, &server).arg("-r").args(&ends));
     assert_eq!(
         text(&output.stderr).matches(": skipped").count(),
         2,

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::Site;
-use crate::home::{assert_status, describe, finish, text};
+use crate::home::{assert_says, describe, fail, succeed, text};
 
 #[test]
 fn files_of_many_hosts_come_into_directories_of_their_own() {
@@ -11,8 +11,7 @@ fn files_of_many_hosts_come_into_directories_of_their_own() {
     for host in ["web1", "web2"] {
         fs::write(site.home.path(host).join("app.log"), host).unwrap();
     }
-    let output = finish(site.cp().args(["-H", "web[1-2]", ":app.log", "logs/{host}/"]));
-    assert_status(&output, 0);
+    let output = succeed(site.cp().args(["-H", "web[1-2]", ":app.log", "logs/{host}/"]));
     for host in ["web1", "web2"] {
         assert_eq!(
             fs::read_to_string(site.home.path("logs").join(host).join("app.log")).unwrap(),
@@ -25,10 +24,7 @@ fn files_of_many_hosts_come_into_directories_of_their_own() {
         "{}",
         describe(&output)
     );
-    assert_status(
-        &finish(site.cp().args(["-H", "web[1-2]", ":app.log", "{host}.log"])),
-        0,
-    );
+    succeed(site.cp().args(["-H", "web[1-2]", ":app.log", "{host}.log"]));
     assert_eq!(fs::read(site.home.path("web2.log")).unwrap(), b"web2");
 }
 
@@ -61,8 +57,7 @@ fn no_host_overwrites_what_came_from_another() {
             "trunkline: with -H all sources are paths on each of the hosts, written :PATH\n",
         ),
     ] {
-        let output = finish(site.cp().args(args));
-        assert_status(&output, 255);
+        let output = fail(255, site.cp().args(args));
         assert_eq!(text(&output.stderr), said);
     }
 }
@@ -71,8 +66,7 @@ fn no_host_overwrites_what_came_from_another() {
 fn hosts_that_fail_alike_share_a_row() {
     let site = Site::new(&["web1"]);
     fs::write(site.home.path("file"), "x").unwrap();
-    let output = finish(site.cp().args(["-H", "web1,down[1-3]", "file", ":file"]));
-    assert_status(&output, 1);
+    let output = fail(1, site.cp().args(["-H", "web1,down[1-3]", "file", ":file"]));
     let words = text(&output.stderr);
     let lines: Vec<&str> = words.lines().collect();
     assert!(
@@ -94,11 +88,9 @@ fn hosts_are_named_as_for_run() {
     for host in ["web1", "web2"] {
         fs::write(site.home.path(host).join("app.log"), host).unwrap();
     }
-    let output = finish(site.cp().args(["-H", "web*,!web2", ":app.log", "{host}.log"]));
-    assert_status(&output, 0);
+    succeed(site.cp().args(["-H", "web*,!web2", ":app.log", "{host}.log"]));
     assert_eq!(fs::read(site.home.path("web1.log")).unwrap(), b"web1");
     assert!(!site.home.path("web2.log").exists());
-    let output = finish(site.cp().args(["-H", "wbe*", ":app.log", "{host}.log"]));
-    assert_status(&output, 255);
-    assert!(text(&output.stderr).contains("wbe*"), "{}", describe(&output));
+    let output = fail(255, site.cp().args(["-H", "wbe*", ":app.log", "{host}.log"]));
+    assert_says(&output, "wbe*");
 }

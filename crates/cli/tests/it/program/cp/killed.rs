@@ -7,7 +7,7 @@ use rustix::process::{Signal, kill_process};
 use trunkline_testkit::noise;
 
 use super::{at, cp};
-use crate::home::{Home, assert_status, describe, end_of, finish, server, text, wait_until};
+use crate::home::{Home, describe, end_of, server, succeed, text, wait_until};
 
 /// The partial files in a directory.
 fn parts(directory: &Path) -> usize {
@@ -83,8 +83,7 @@ fn what_a_killed_daemon_has_left_is_gone_after_the_next_copy() {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut copying.stderr.take().unwrap(), &mut said).unwrap();
         assert!(said.contains("run the same command again"), "{said}");
-        let again = finish(&mut command);
-        assert_status(&again, 0);
+        let again = succeed(&mut command);
         assert_eq!(parts(&target), 0, "{name}: {}", describe(&again));
         for nth in 0..400 {
             let file = format!("f{nth}");

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::noise;
 
 use super::{at, cp};
-use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+use crate::home::{Home, assert_says, describe, fail, finish, server, succeed, text, wait_until};
 use crate::tty::Terminal;
 
 #[test]
@@ -27,8 +27,7 @@ fn a_directory_that_fails_is_one_line_for_all_that_is_in_it() {
         [source.join(".").display().to_string(), at(&server, &target)],
         [at(&server, &source.join(".")), target.display().to_string()],
     ] {
-        let output = finish(cp(&home, &server).arg("-r").args(&ends));
-        assert_status(&output, 1);
+        let output = fail(1, cp(&home, &server).arg("-r").args(&ends));
         let words = text(&output.stderr);
         let lines: Vec<&str> = words.lines().collect();
         assert!(
@@ -51,13 +50,13 @@ fn of_many_files_that_fail_alike_ten_are_named() {
         fs::write(source.join(nth.to_string()), "x").unwrap();
         fs::create_dir_all(target.join(nth.to_string())).unwrap();
     }
-    let output = finish(
+    let output = fail(
+        1,
         cp(&home, &server)
             .arg("-r")
             .arg(source.join("."))
             .arg(at(&server, &target)),
     );
-    assert_status(&output, 1);
     let words = text(&output.stderr);
     let lines: Vec<&str> = words.lines().collect();
     assert!(
@@ -86,17 +85,12 @@ fn an_interrupted_copy_says_how_to_go_on() {
         said,
         "trunkline: interrupted: run the same command again to copy the rest\n"
     );
-    let again = finish(
+    let again = succeed(
         cp(&home, &server)
             .arg(home.path("source"))
             .arg(at(&server, &home.path("target"))),
     );
-    assert_status(&again, 0);
-    assert!(
-        text(&again.stderr).contains("were there from an earlier copy"),
-        "{}",
-        describe(&again)
-    );
+    assert_says(&again, "were there from an earlier copy");
     assert!(fs::read(home.path("target")).unwrap() == noise(30_000_000, 1));
 }
 
@@ -125,13 +119,12 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
              and {new_name} was not there before\n"
         )
     );
-    let again = finish(
+    let again = succeed(
         cp(&home, &server)
             .arg("-r")
             .arg(source.join("."))
             .arg(at(&server, &target)),
     );
-    assert_status(&again, 0);
     let words = text(&again.stderr);
     assert!(words.contains("were there from an earlier copy"), "{words}");
     assert!(fs::read(target.join("file")).unwrap() == noise(30_000_000, 1));
@@ -195,13 +188,12 @@ fn what_ssh_says_at_info_is_said_at_info() {
             "-o",
             "GlobalKnownHostsFile=/dev/null",
         ];
-        let output = finish(
+        let output = succeed(
             cp(&home, &server)
                 .args(options)
                 .args(["-o", &format!("LogLevel={level}")])
                 .args([&home.path("file").display().to_string(), &target]),
         );
-        assert_status(&output, 0);
         let words = text(&output.stderr);
         assert_eq!(words.contains("Permanently added"), is_said, "{level}: {words}");
     }

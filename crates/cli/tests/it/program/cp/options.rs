@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::time::{Duration, SystemTime};
 
 use super::{at, cp};
-use crate::home::{Home, assert_status, finish, server, text};
+use crate::home::{Home, finish, server, succeed, text};
 
 #[test]
 fn what_a_copy_replaces_stays_where_the_user_wants_it() {
@@ -27,13 +27,12 @@ fn what_a_copy_replaces_stays_where_the_user_wants_it() {
                 true => [source.join(".").display().to_string(), at(&server, &target)],
                 false => [at(&server, &source.join(".")), target.display().to_string()],
             };
-            let output = finish(
+            succeed(
                 cp(&home, &server)
                     .args(["-a", "--delete"])
                     .args(words)
                     .args(&ends),
             );
-            assert_status(&output, 0);
             assert_eq!(fs::read(target.join("f")).unwrap(), b"newer", "{words:?} {up}");
             assert_eq!(fs::read(home.path(kept)).unwrap(), b"old", "{words:?} {up}");
             for directory in [&source, &target] {
@@ -57,7 +56,7 @@ fn a_source_with_a_slash_stands_for_what_is_in_it_where_the_copy_is_a_mirror() {
         ("-r", local("tree/"), there("as-scp"), "as-scp", "none"),
     ] {
         for _ in 0..2 {
-            assert_status(&finish(cp(&home, &server).args([option, &source, &target])), 0);
+            succeed(cp(&home, &server).args([option, &source, &target]));
             assert_eq!(
                 fs::read(home.path(&format!("{made}/below/file"))).unwrap(),
                 b"content"
@@ -68,7 +67,7 @@ fn a_source_with_a_slash_stands_for_what_is_in_it_where_the_copy_is_a_mirror() {
     assert!(home.path("as-scp/tree/below/file").exists());
     fs::write(home.path("up/extra"), "").unwrap();
     let mirrored = ["-a", "--delete", &local("tree/"), &there("up")];
-    assert_status(&finish(cp(&home, &server).args(mirrored)), 0);
+    succeed(cp(&home, &server).args(mirrored));
     assert!(!home.path("up/extra").exists());
 }
 
@@ -79,13 +78,12 @@ fn names_of_one_file_and_changed_permissions_arrive() {
     fs::create_dir(&source).unwrap();
     fs::write(source.join("one"), "x").unwrap();
     fs::hard_link(source.join("one"), source.join("two")).unwrap();
-    let output = finish(
+    succeed(
         cp(&home, &server)
             .args(["-a", "--hard-links", "--chmod", "F640,D750"])
             .arg(&source)
             .arg(at(&server, &target)),
     );
-    assert_status(&output, 0);
     let [one, two] = ["one", "two"].map(|name| fs::metadata(target.join(name)).unwrap());
     assert_eq!(one.ino(), two.ino());
     assert_eq!(one.permissions().mode() & 0o777, 0o640);
@@ -145,8 +143,7 @@ fn a_target_from_the_future_is_told_of_once_where_times_decide() {
         [at(&server, &inside), target.display().to_string()],
     ] {
         for (words, told) in [(&["-r", "-u"][..], 1), (&["-a", "-n"], 0)] {
-            let output = finish(cp(&home, &server).args(words).args(&ends));
-            assert_status(&output, 0);
+            let output = succeed(cp(&home, &server).args(words).args(&ends));
             let said = text(&output.stderr);
             assert_eq!(said.matches("dated 2 h in the future").count(), told, "{said}");
         }
@@ -167,7 +164,6 @@ fn root_of_a_namespace_that_lacks_a_files_owner_copies_it_all_the_same() {
         at(&server, &source),
         target.display()
     );
-    let output = finish(&mut home.shell(&server, &script));
-    assert_status(&output, 0);
+    succeed(&mut home.shell(&server, &script));
     assert_eq!(fs::read(target.join("f")).unwrap(), b"x");
 }

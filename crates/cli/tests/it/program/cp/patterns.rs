@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use super::Site;
-use crate::home::{assert_status, finish, text};
+use crate::home::{assert_says, finish, succeed, text};
 
 /// The names that a command has brought to a directory of its own, and whether all went well.
 fn copy_names(site: &Site, mut command: Command, source: &str) -> (Vec<String>, bool) {
@@ -91,13 +91,10 @@ fn a_tilde_is_the_users_home_at_both_ends() {
         ("~/made/x", "made/x"),
     ] {
         let _ = fs::remove_file(place.join(at));
-        assert_status(
-            &finish(site.cp().args(["--mkdir", "f", &format!("web1:{target}")])),
-            0,
-        );
+        succeed(site.cp().args(["--mkdir", "f", &format!("web1:{target}")]));
         assert_eq!(fs::read(place.join(at)).unwrap(), b"f", "{target}");
     }
-    assert_status(&finish(site.cp().args(["web1:~/new", "back"])), 0);
+    succeed(site.cp().args(["web1:~/new", "back"]));
     assert_eq!(fs::read(site.home.path("back")).unwrap(), b"f");
     for arguments in [["f", "web1:~no-such-user/x"], ["web1:~no-such-user/x", "back"]] {
         let output = finish(site.cp().arg("--mkdir").args(arguments));
@@ -114,10 +111,7 @@ fn an_empty_argument_is_no_path() {
     for arguments in [["", "web1:there"], ["web1:", ""], ["f", ""]] {
         let output = finish(site.cp().arg("-r").args(arguments));
         assert!(!output.status.success());
-        assert!(
-            text(&output.stderr).contains("an empty argument is no path"),
-            "{output:?}"
-        );
+        assert_says(&output, "an empty argument is no path");
     }
     assert!(!site.home.path("web1").join("there").exists());
 }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rustix::fs::{FlockOperation, flock};
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, describe, finish, program, server, text, wait_until};
+use crate::home::{Home, assert_status, describe, fail, program, server, succeed, text, wait_until};
 
 /// A line of /proc/PID/status.
 fn status_line(pid: &str, name: &str) -> String {
@@ -48,7 +48,7 @@ fn first(home: &Home, server: &Sshd, arguments: &[&str]) {
         .env("DIRECTORY", directory)
         .arg("sh")
         .args(arguments);
-    assert_status(&finish(&mut shell), 0);
+    succeed(&mut shell);
 }
 
 #[test]
@@ -126,8 +126,7 @@ fn what_the_daemon_runs_has_its_own_callers_world_and_three_descriptors() {
         .env("DIRECTORY", &elsewhere)
         .env("CONFIG", &config)
         .args(["sh", server.alias(), "true"]);
-    let output = finish(&mut second);
-    assert_status(&output, 0);
+    let output = succeed(&mut second);
 
     for file in [&told, &matched] {
         let said = fs::read_to_string(file).unwrap_or_else(|_| panic!("{}", describe(&output)));
@@ -165,7 +164,7 @@ fn the_daemons_memory_is_nobodys_to_read_and_leaves_no_core() {
         &server,
         "ulimit -S -c unlimited; exec \"$T\" ssh -F \"$F\" \"$@\"",
     );
-    assert_status(&finish(shell.args(["sh", server.alias(), "true"])), 0);
+    succeed(shell.args(["sh", server.alias(), "true"]));
     let pid = daemon(&home);
     // What is not dumpable belongs to root in /proc (proc(5)); where the tests are root's too, only the limit tells.
     let owner = fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
@@ -214,7 +213,7 @@ fn the_log_is_put_aside_when_it_is_full() {
         .open(&log)
         .and_then(|mut log| std::io::Write::write_all(&mut log, full.as_bytes()))
         .unwrap();
-    assert_status(&finish(home.trunkline().arg("stop")), 0);
+    succeed(home.trunkline().arg("stop"));
     wait_until("it has said its last word in a new file", || {
         let log = home.log();
         log.contains("ended") && log.len() < 100_000
@@ -237,8 +236,7 @@ fn ssh_keeps_nothing_of_its_callers_open() {
             .env("TOLD", &told)
             .args(["sh", server.alias(), "true"])
             .stdin(Stdio::null());
-        let output = finish(&mut shell);
-        assert_status(&output, 255);
+        let output = fail(255, &mut shell);
         let said = fs::read_to_string(&told).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
         assert!(!said.contains("/lock"), "{ssh}: {said}");
     };
@@ -313,7 +311,7 @@ fn what_a_command_runs_without_a_daemon_has_none_of_its_callers_descriptors() {
             .env("T", program())
             .env("F", server.ssh_config());
         shell.env("CONFIG", &config).env("SECRET", home.path("secret"));
-        assert_status(&finish(&mut shell), 0);
+        succeed(&mut shell);
     }
     for what in ["proxy", "match", "inventory"] {
         let said = fs::read_to_string(told(what)).unwrap_or_else(|_| panic!("{what} did not run"));
@@ -336,6 +334,6 @@ fn a_working_directory_that_is_gone_or_closed_keeps_nobody_from_connecting() {
             gone.display(),
             server.alias()
         );
-        assert_status(&finish(&mut home.shell(&server, &script)), 0);
+        succeed(&mut home.shell(&server, &script));
     }
 }

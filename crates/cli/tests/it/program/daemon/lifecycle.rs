@@ -13,7 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_control::protocol::{Reply, Request, VERSION};
 use trunkline_testkit::{Sshd, leave_socket};
 
-use crate::home::{Home, assert_status, describe, end_of, fifo, finish, program, server, text, wait_until};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, end_of, fail, fifo, finish, program, server, succeed, text,
+    wait_until, with_status,
+};
 
 /// A command that has begun on the server, as its client knows, and waits there until its gate is opened.
 struct Waiting {
@@ -78,10 +81,7 @@ fn a_daemon_killed_in_the_middle_of_a_command_is_reported_as_that() {
     kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
     let (status, said) = command.errors();
     assert_eq!(status, Some(255));
-    assert!(
-        said.contains("the command had started, and may still be running"),
-        "{said}"
-    );
+    assert_has(&said, "the command had started, and may still be running");
     assert_eq!(said.lines().count(), 1, "{said}");
     // Its socket is still there; the next command starts a new daemon over it.
     assert!(home.socket().exists());
@@ -95,8 +95,7 @@ fn a_daemon_that_was_killed_while_idle_is_replaced_unnoticed() {
     let first = home.daemon().unwrap();
     kill_process(first, Signal::KILL).unwrap();
     wait_until("it is gone", || is_gone(first));
-    let output = home.on(&server, "echo ran");
-    assert_status(&output, 0);
+    let output = with_status(0, home.on(&server, "echo ran"));
     assert_eq!(text(&output.stderr), "");
     assert_ne!(home.daemon().unwrap(), first);
 }
@@ -144,8 +143,7 @@ fn a_daemon_that_cannot_be_reached_is_named() {
     assert_status(&home.on(&server, "true"), 0);
     let daemon = home.stop_answering();
     fs::remove_file(home.socket()).unwrap();
-    let output = home.on(&server, "true");
-    assert_status(&output, 255);
+    let output = with_status(255, home.on(&server, "true"));
     let says = format!("`kill {}` ends it", daemon.as_raw_pid());
     assert!(text(&output.stderr).contains(&says), "{output:?}");
     kill_process(daemon, Signal::KILL).unwrap();
@@ -218,7 +216,7 @@ fn stop_lets_running_sessions_end_and_makes_room_at_once() {
     let (server, home) = (server(), Home::new());
     let command = Waiting::start(&home, &server);
     let first = home.daemon().unwrap();
-    assert_status(&finish(home.trunkline().arg("stop")), 0);
+    succeed(home.trunkline().arg("stop"));
     wait_until("it takes no more clients", || home.daemon().is_none());
     // A new daemon serves others while the old one still serves the session.
     assert_status(&home.on(&server, "exit 5"), 5);
@@ -232,7 +230,7 @@ fn stop_lets_running_sessions_end_and_makes_room_at_once() {
 /// that other tests start inherit what is open here.
 fn copy_of_trunklined(to: &Path) {
     let original = Path::new(program()).with_file_name("trunklined");
-    assert_status(&finish(Command::new("cp").arg(original).arg(to)), 0);
+    succeed(Command::new("cp").arg(original).arg(to));
 }
 
 #[test]
@@ -254,8 +252,7 @@ fn a_daemon_whose_program_was_updated_makes_room_and_lets_running_sessions_end()
     // As package managers do it.
     copy_of_trunklined(&update);
     fs::rename(&update, &installed).unwrap();
-    let output = on_it("exit 5");
-    assert_status(&output, 5);
+    let output = with_status(5, on_it("exit 5"));
     assert_eq!(text(&output.stderr), "");
     let second = home.daemon().unwrap();
     assert_ne!(second, first);
@@ -281,13 +278,12 @@ fn stop_now_ends_sessions_and_says_so_to_their_clients() {
     let (server, home) = (server(), Home::new());
     let command = Waiting::start(&home, &server);
     let daemon = home.daemon().unwrap();
-    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    succeed(home.trunkline().args(["stop", "--now"]));
     let (status, said) = command.errors();
     assert_eq!(status, Some(255));
     assert!(said.contains("may have started"), "{said}");
     wait_until("it has ended", || is_gone(daemon));
-    let output = finish(home.trunkline().arg("stop"));
-    assert_status(&output, 0);
+    let output = succeed(home.trunkline().arg("stop"));
     assert_eq!(text(&output.stdout), "the daemon is not running\n");
 }
 
@@ -394,13 +390,8 @@ fn a_daemon_of_an_older_protocol_is_asked_to_stop_and_replaced() {
 fn a_daemon_of_a_newer_protocol_is_left_alone() {
     let (server, home) = (server(), Home::new());
     let newer = foreign_daemon(&home, VERSION + 1);
-    let output = home.on(&server, "echo ran");
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("the daemon speaks protocol"),
-        "{}",
-        describe(&output)
-    );
+    let output = with_status(255, home.on(&server, "echo ran"));
+    assert_says(&output, "the daemon speaks protocol");
     assert!(!newer.was_stopped(), "it was asked to stop");
 }
 
@@ -481,7 +472,7 @@ fn a_daemon_serves_the_socket_that_a_service_manager_hands_over() {
         std::process::id(),
         "who listened first"
     );
-    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    succeed(home.trunkline().args(["stop", "--now"]));
     assert_eq!(daemon.wait().unwrap().code(), Some(0));
     assert!(home.socket().exists(), "it is the service manager's");
     drop(listening);
@@ -491,11 +482,7 @@ fn a_daemon_serves_the_socket_that_a_service_manager_hands_over() {
         .wait_with_output()
         .unwrap();
     assert_status(&refused, 255);
-    assert!(
-        text(&refused.stderr).contains("set ListenStream"),
-        "{}",
-        describe(&refused)
-    );
+    assert_says(&refused, "set ListenStream");
 }
 
 #[test]
@@ -527,7 +514,7 @@ fn an_updated_daemon_on_a_service_managers_socket_serves_until_its_work_is_done(
     assert_eq!(first.wait().unwrap().code(), Some(0));
     let mut second = activate(&home, &installed, &listening);
     assert_status(&next.wait_with_output().unwrap(), 5);
-    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    succeed(home.trunkline().args(["stop", "--now"]));
     assert_eq!(second.wait().unwrap().code(), Some(0));
 }
 
@@ -537,7 +524,7 @@ fn each_connection_has_a_line_in_the_log_when_it_is_over() {
     let home = Home::new();
     assert_status(&home.on(&server, "true"), 0);
     assert_status(&home.on(&server, "true"), 0);
-    assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+    succeed(home.trunkline().args(["close", "--all"]));
     wait_until("the line", || home.log().contains(" ended after "));
     let log = home.log();
     let line = log.lines().find(|line| line.contains(" ended after ")).unwrap();
@@ -551,6 +538,6 @@ fn each_connection_has_a_line_in_the_log_when_it_is_over() {
         assert!(line.contains(part), "{part}: {line}");
     }
     let mut nobody = home.ssh_with(&server.ssh_config());
-    assert_status(&finish(nobody.args(["-p", "1", server.alias(), "true"])), 255);
+    fail(255, nobody.args(["-p", "1", server.alias(), "true"]));
     assert!(home.log().contains("no connection to "), "{}", home.log());
 }

@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::home::{Home, assert_status, finish, finish_with, server, text};
+use crate::home::{
+    Home, assert_has, assert_status, fail, finish, finish_with, server, succeed, text, with_status,
+};
 
 /// Returns the answer of an HTTP server on a socket.
 fn request(socket: &Path, request: &str) -> String {
@@ -20,14 +22,12 @@ fn request(socket: &Path, request: &str) -> String {
 #[test]
 fn what_was_done_is_counted() {
     let (server, home) = (server(), Home::new());
-    let none = finish(home.trunkline().arg("metrics"));
-    assert_status(&none, 1);
+    fail(1, home.trunkline().arg("metrics"));
     assert!(home.daemon().is_none(), "looking starts no daemon");
     for _ in 0..3 {
         assert_status(&home.on(&server, "true"), 0);
     }
-    let printed = finish(home.trunkline().arg("metrics"));
-    assert_status(&printed, 0);
+    let printed = succeed(home.trunkline().arg("metrics"));
     let printed = text(&printed.stdout);
     let host = server.alias();
     for line in [
@@ -50,10 +50,7 @@ fn what_was_done_is_counted() {
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let answer = request(&socket, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(
-        answer.contains("\ntrunkline_sessions_total{kind=\"command\"} 3\n"),
-        "{answer}"
-    );
+    assert_has(&answer, "\ntrunkline_sessions_total{kind=\"command\"} 3\n");
     let accept = "Accept: application/openmetrics-text; version=1.0.0\r\n";
     let open = request(
         &socket,
@@ -77,7 +74,7 @@ fn a_file_for_node_exporter_is_there_for_as_long_as_the_daemon() {
             .contains("\ntrunkline_build_info")
     );
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
-    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    succeed(home.trunkline().args(["stop", "--now"]));
     assert_status(&write(), 1);
     assert!(!file.exists());
 }
@@ -86,12 +83,13 @@ fn a_file_for_node_exporter_is_there_for_as_long_as_the_daemon() {
 fn prometheus_own_linter_finds_nothing() {
     let (server, home) = (server(), Home::new());
     assert_status(&home.on(&server, "true"), 0);
-    let printed = finish(home.trunkline().arg("metrics"));
-    assert_status(&printed, 0);
-    let linted = finish_with(
-        home.command("promtool").args(["check", "metrics"]),
-        &printed.stdout,
+    let printed = succeed(home.trunkline().arg("metrics"));
+    let linted = with_status(
+        0,
+        finish_with(
+            home.command("promtool").args(["check", "metrics"]),
+            &printed.stdout,
+        ),
     );
-    assert_status(&linted, 0);
     assert_eq!(text(&linted.stderr), "", "{}", text(&printed.stdout));
 }

@@ -8,7 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Dropbear, Sshd};
 
 use crate::home::{
-    Home, assert_status, copy_program, describe, end_of, fifo, finish, program, server, text, wait_until,
+    Home, assert_has, assert_says, assert_status, copy_program, describe, end_of, fail, fifo, finish,
+    program, server, succeed, text, wait_until, with_status,
 };
 use crate::tty::Terminal;
 
@@ -80,10 +81,7 @@ fn a_private_daemon_ends_with_its_program_however_that_ends() {
 #[test]
 fn nothing_runs_any_more_when_a_command_without_the_daemon_has_ended() {
     let (server, home) = (server(), Home::new());
-    assert_status(
-        &finish(private(&home, &server).args([server.alias(), "exit 4"])),
-        4,
-    );
+    fail(4, private(&home, &server).args([server.alias(), "exit 4"]));
     assert_eq!(running(&home), None);
 }
 
@@ -141,10 +139,8 @@ fn a_proxy_command_of_a_private_daemon_has_the_terminal() {
         let script = format!("{ssh} -F \"$F\" -o \"$PROXY\" \"$ALIAS\" 'echo reached; cat'");
         let mut shell = home.shell(&server, &script);
         let mut terminal = Terminal::start(shell.env("PROXY", &proxy).env("ALIAS", server.alias()));
-        terminal.expect("code? ");
-        terminal.send("4711\n");
-        terminal.expect("reached");
-        terminal.send("\x04");
+        terminal.answer("code? ", "4711\n");
+        terminal.answer("reached", "\x04");
         assert!(terminal.end().success(), "{ssh}: {}", terminal.shown());
     }
 }
@@ -162,16 +158,14 @@ fn a_program_without_trunklined_says_where_it_looked() {
         finish(&mut command)
     };
     for options in [&[][..], &["--no-daemon"]] {
-        let output = run(options, "");
-        assert_status(&output, 255);
+        let output = with_status(255, run(options, ""));
         let said = text(&output.stderr);
         let place = home.path("bin/trunklined");
         assert!(said.contains(place.to_str().unwrap()), "{said}");
         let libexec = home.path("libexec/trunkline/trunklined");
         assert!(said.contains(libexec.to_str().unwrap()), "{said}");
-        let output = run(options, "/nowhere/trunklined");
-        assert_status(&output, 255);
-        assert!(text(&output.stderr).contains("TRUNKLINED names /nowhere/trunklined"));
+        let output = with_status(255, run(options, "/nowhere/trunklined"));
+        assert_says(&output, "TRUNKLINED names /nowhere/trunklined");
     }
     assert_status(&run(&["--no-daemon"], second_daemon().to_str().unwrap()), 0);
     fs::create_dir_all(home.path("libexec/trunkline")).unwrap();
@@ -182,7 +176,7 @@ fn a_program_without_trunklined_says_where_it_looked() {
     std::os::unix::fs::symlink(&alone, &link).unwrap();
     let mut named_ssh = home.command(&link);
     named_ssh.arg("-F").arg(server.ssh_config());
-    assert_status(&finish(named_ssh.args([server.alias(), "exit 3"])), 3);
+    fail(3, named_ssh.args([server.alias(), "exit 3"]));
 }
 
 #[test]
@@ -200,7 +194,7 @@ fn trunklined_is_what_the_environment_says() {
     let mut ways = [home.ssh(&server), private(&home, &server)];
     for command in &mut ways {
         command.env("TRUNKLINED", &mine).args([server.alias(), "true"]);
-        assert_status(&finish(command), 0);
+        succeed(command);
     }
     let settings = finish(home.trunkline().arg("settings").env("TRUNKLINED", &mine));
     let told = text(&settings.stdout);
@@ -218,23 +212,18 @@ fn trunklined_is_what_the_environment_says() {
 fn a_private_daemon_that_cannot_start_has_its_program_say_why() {
     let (server, home) = (server(), Home::new());
     home.settings("max_lanes = 0\n");
-    let output = finish(private(&home, &server).args([server.alias(), "true"]));
-    assert_status(&output, 255);
+    let output = fail(255, private(&home, &server).args([server.alias(), "true"]));
     let said = text(&output.stderr);
     assert!(said.contains("max_lanes is 0; it must be at least 1"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     let ended = home.script("ended", "#!/bin/sh\nexit 1\n");
-    let output = finish(
+    let output = fail(
+        255,
         private(&home, &server)
             .args([server.alias(), "true"])
             .env("TRUNKLINED", &ended),
     );
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("did not start"),
-        "{}",
-        describe(&output)
-    );
+    assert_says(&output, "did not start");
 }
 
 /// A `trunklined` of another release is not started again and again.
@@ -261,9 +250,7 @@ fn a_trunklined_of_another_version_is_named() {
     let output = child.wait_with_output().unwrap();
     assert_status(&output, 255);
     let said = text(&output.stderr);
-    assert!(
-        said.contains(other.to_str().unwrap()) && said.contains("install both from the same release"),
-        "{said}"
-    );
+    assert_has(&said, other.to_str().unwrap());
+    assert_has(&said, "install both from the same release");
     drop(daemon);
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::Fleet;
-use crate::home::{assert_status, closed_address, finish, program, text};
+use crate::home::{assert_status, closed_address, program, succeed, text, with_status};
 
 /// Returns the output of a run that does not begin, or is a dry run.
 fn run_and_read(fleet: &Fleet, hosts: &[&str]) -> (i32, String) {
@@ -50,8 +50,7 @@ fn what_matches_nothing_is_told_with_what_was_meant() {
         )
     );
     assert_eq!(run_and_read(&fleet, &["-H", "box1,!box*"]).0, 255);
-    let output = fleet.run(&["-H", "bxo1"], "true");
-    assert_status(&output, 1);
+    let output = with_status(1, fleet.run(&["-H", "bxo1"], "true"));
     let said_of = text(&output.stderr);
     assert!(
         said_of.ends_with("trunkline: bxo1 is not known; did you mean box1?\n"),
@@ -74,8 +73,7 @@ fn what_matches_nothing_is_told_with_what_was_meant() {
     fs::write(&inventory, "[web]\nbox1\nbox2\n").unwrap();
     let mut run = fleet.home.command_with_ansible(program());
     run.args(["run", "--dry-run", "-i"]).arg(&inventory);
-    let output = finish(run.args(["-H", "web,wbe,!bxo1", "true"]));
-    assert_status(&output, 0);
+    let output = succeed(run.args(["-H", "web,wbe,!bxo1", "true"]));
     assert_eq!(
         text(&output.stderr),
         "trunkline: wbe matches nothing in the inventory; did you mean web?\n\
@@ -98,8 +96,7 @@ fn a_host_of_a_list_may_have_a_user_and_a_port() {
     )
     .unwrap();
     let name = format!("{user}@box1:{port}");
-    let output = fleet.run(&["-H", &name], "echo {host}");
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.run(&["-H", &name], "echo {host}"));
     assert_eq!(text(&output.stdout), format!("{name}: box1\n"));
 }
 
@@ -112,8 +109,7 @@ fn options_of_clush_and_pdsh_mean_what_they_mean_there() {
     let options = [
         "-w", "box[1-4]", "-x", "box2", "-x", &skipped, "-f", "2", "-u", "1m", "-b",
     ];
-    let output = fleet.run(&options, "echo same");
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.run(&options, "echo same"));
     let rule = "-".repeat(15);
     assert_eq!(
         text(&output.stdout),
@@ -130,7 +126,6 @@ fn options_of_clush_and_pdsh_mean_what_they_mean_there() {
     fs::write(&inventory, "[web]\nbox1\nbox2\n").unwrap();
     let mut run = fleet.home.command_with_ansible(program());
     run.args(["run", "--dry-run", "-x", "box1", "-i"]).arg(&inventory);
-    let output = finish(run.arg("true"));
-    assert_status(&output, 0);
+    let output = succeed(run.arg("true"));
     assert_eq!(text(&output.stdout), "box2: true\n");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 
 use super::Fleet;
-use crate::home::{assert_status, closed_address, describe, finish, text};
+use crate::home::{assert_says, closed_address, describe, fail, finish, text, with_status};
 use crate::tty::Terminal;
 
 #[test]
@@ -12,8 +12,7 @@ fn an_error_of_this_machine_is_told_once() {
     let fleet = Fleet::with_hosts(3);
     let config = fs::read_to_string(&fleet.config).unwrap();
     fs::write(&fleet.config, format!("NoSuchOption yes\n{config}")).unwrap();
-    let output = fleet.run(&["-H", "box[1-3]"], "true");
-    assert_status(&output, 255);
+    let output = with_status(255, fleet.run(&["-H", "box[1-3]"], "true"));
     let said = text(&output.stderr);
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("nosuchoption"), "{said}");
@@ -21,8 +20,7 @@ fn an_error_of_this_machine_is_told_once() {
 
     let fleet = Fleet::with_hosts(3);
     fleet.home.settings("no_such_setting = 1\n");
-    let output = fleet.run(&["-H", "box[1-3]"], "true");
-    assert_status(&output, 255);
+    let output = with_status(255, fleet.run(&["-H", "box[1-3]"], "true"));
     let said = text(&output.stderr);
     assert_eq!(
         said.matches("there is no setting no_such_setting").count(),
@@ -40,8 +38,7 @@ fn a_host_whose_output_cannot_be_written_fails_alone() {
         fs::create_dir_all(directory.join(name)).unwrap();
     }
     let options = ["-H", "box[1-3]", "-j", "1", "-O", directory.to_str().unwrap()];
-    let output = fleet.run(&options, "echo ran; exec [ {n} != 2 ]");
-    assert_status(&output, 1);
+    let output = with_status(1, fleet.run(&options, "echo ran; exec [ {n} != 2 ]"));
     assert_eq!(text(&output.stdout), "box1: ran\nbox2: ran\nbox3: ran\n");
     assert_eq!(fs::read(directory.join("box3.stdout")).unwrap(), b"ran\n");
     let said = text(&output.stderr);
@@ -66,8 +63,7 @@ fn hosts_that_fail_alike_share_a_row() {
         config = format!("{config}\n{}", fleet.server.host_entry(name).at(closed_address()));
     }
     fs::write(&fleet.config, config).unwrap();
-    let output = fleet.run(&["-H", "box1,down[1-2]", "--quiet"], "echo ran");
-    assert_status(&output, 1);
+    let output = with_status(1, fleet.run(&["-H", "box1,down[1-2]", "--quiet"], "echo ran"));
     assert_eq!(text(&output.stdout), "box1: ran\n");
     let said = text(&output.stderr);
     let row = said.lines().find(|line| line.contains("down[1-2]"));
@@ -83,11 +79,13 @@ fn hosts_that_fail_alike_share_a_row() {
 fn rows_and_records_are_in_the_order_of_the_list() {
     let fleet = Fleet::with_hosts(3);
     let options = ["-H", "box3,box1,box2"];
-    let output = fleet.run(
-        &[&options[..], &["--table"]].concat(),
-        "echo a,{n}; test {n} != 2",
+    let output = with_status(
+        1,
+        fleet.run(
+            &[&options[..], &["--table"]].concat(),
+            "echo a,{n}; test {n} != 2",
+        ),
     );
-    assert_status(&output, 1);
     let shown = text(&output.stdout);
     let column = |n: usize| -> Vec<&str> {
         let rows = shown.lines();
@@ -103,8 +101,7 @@ fn rows_and_records_are_in_the_order_of_the_list() {
     assert_eq!(column(0), ["HOST", "box3", "box1", "box2"], "{shown}");
     assert_eq!(column(1), ["STATUS", "ok", "exit status 1", "ok"], "{shown}");
     assert_eq!(column(3), ["OUTPUT", "a,1", "a,2", "a,3"], "{shown}");
-    let output = fleet.run(&[&options[..], &["--csv"]].concat(), "printf a,{n}");
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.run(&[&options[..], &["--csv"]].concat(), "printf a,{n}"));
     let csv = text(&output.stdout);
     let lines: Vec<&str> = csv.lines().collect();
     assert!(lines[0].starts_with("host,kind,status,"), "{csv}");
@@ -112,8 +109,7 @@ fn rows_and_records_are_in_the_order_of_the_list() {
         lines[1].starts_with("box3,exited,0,,,finished,\"a,1\",\"\","),
         "{csv}"
     );
-    let both = finish(fleet.command(&["-H", "box1", "--csv", "--json"]).arg("true"));
-    assert_status(&both, 2);
+    fail(2, fleet.command(&["-H", "box1", "--csv", "--json"]).arg("true"));
 }
 
 #[test]
@@ -121,14 +117,15 @@ fn lines_come_host_by_host_or_without_names() {
     let fleet = Fleet::with_hosts(3);
     let options = |more: &[&'static str]| [&["-q", "-H", "box3,box1,box2"], more].concat();
     let command = "test {n} = 3 || sleep 0.1; echo to {n}; echo all";
-    let output = fleet.run(&options(&["-L"]), command);
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.run(&options(&["-L"]), command));
     let lines = "box3: to 1\nbox3: all\nbox1: to 2\nbox1: all\nbox2: to 3\nbox2: all\n";
     assert_eq!(text(&output.stdout), lines);
     let output = fleet.run(&options(&["-LN"]), command);
     assert_eq!(text(&output.stdout), "to 1\nall\nto 2\nall\nto 3\nall\n");
-    let output = fleet.run(&options(&["-bL"]), "echo all; echo oops >&2; test {n} != 1");
-    assert_status(&output, 1);
+    let output = with_status(
+        1,
+        fleet.run(&options(&["-bL"]), "echo all; echo oops >&2; test {n} != 1"),
+    );
     assert_eq!(text(&output.stdout), "box[1-2]: all\nbox3: all\n");
     let said = text(&output.stderr);
     assert!(said.starts_with("box[1-2]! oops\nbox3! oops\n"), "{said}");
@@ -157,8 +154,7 @@ fn groups_are_those_of_clustershell() {
     fs::write(&nodeset, script).unwrap();
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(&nodeset, fs::Permissions::from_mode(0o755)).unwrap();
-    let output = run("few");
-    assert_status(&output, 0);
+    let output = with_status(0, run("few"));
     let shown = text(&output.stdout);
     let mut lines: Vec<&str> = shown.lines().collect();
     lines.sort_unstable();
@@ -167,9 +163,8 @@ fn groups_are_those_of_clustershell() {
         ("nobody", "no host is in nobody"),
         ("other", "No group named few"),
     ] {
-        let output = run(group);
-        assert_status(&output, 255);
-        assert!(text(&output.stderr).contains(said), "{}", describe(&output));
+        let output = with_status(255, run(group));
+        assert_says(&output, said);
     }
 }
 
@@ -179,8 +174,7 @@ fn ctrl_c_leaves_no_line_of_progress() {
     let mut terminal = Terminal::start(fleet.command(&["-H", "box[1-2]"]).args(["--", "sleep", "1000"]));
     terminal.expect("2 running");
     // Its end is drawn with it.
-    terminal.expect(" s)");
-    terminal.send("\x03");
+    terminal.answer(" s)", "\x03");
     let before = terminal.expect("^C");
     let line = before.rsplit('\r').next().unwrap_or_default();
     // The line that it is in has room for it: what clears that line clears all.

@@ -3,35 +3,27 @@
 use std::fs;
 
 use super::Fleet;
-use crate::home::{assert_status, finish, text};
+use crate::home::{assert_says, fail};
 use crate::tty::Terminal;
 
 #[test]
 fn a_line_goes_to_all_hosts_that_are_chosen() {
     let fleet = Fleet::with_hosts(3);
     let mut terminal = Terminal::start(&fleet.command(&["-H", "box[1-3]"]));
-    terminal.expect("box[1-3]> ");
-    terminal.send("echo one-{n}\r");
+    terminal.answer("box[1-3]> ", "echo one-{n}\r");
     let printed = terminal.expect("3 succeeded");
     for n in 1..=3 {
         assert!(printed.contains(&format!("box{n}: one-{n}\r\n")), "{printed}");
     }
-    terminal.expect("box[1-3]> ");
-    terminal.send(":only !box2\r");
-    terminal.expect("box[1,3]> ");
-    terminal.send("test {host} = box3\r");
+    terminal.answer("box[1-3]> ", ":only !box2\r");
+    terminal.answer("box[1,3]> ", "test {host} = box3\r");
     terminal.expect("1 returned an error");
-    terminal.expect("box[1,3]> ");
-    terminal.send(":failed\r");
-    terminal.expect("box1> ");
-    terminal.send(":only bxo2\r");
-    terminal.expect("none of the hosts is bxo2; did you mean box2?");
-    terminal.send(":all\r");
-    terminal.expect("box[1-3]> ");
-    terminal.send("!echo on this $((1 + 1))\r");
+    terminal.answer("box[1,3]> ", ":failed\r");
+    terminal.answer("box1> ", ":only bxo2\r");
+    terminal.answer("none of the hosts is bxo2; did you mean box2?", ":all\r");
+    terminal.answer("box[1-3]> ", "!echo on this $((1 + 1))\r");
     terminal.expect("on this 2");
-    terminal.expect("box[1-3]> ");
-    terminal.send("\x04");
+    terminal.answer("box[1-3]> ", "\x04");
     assert_eq!(terminal.end().code(), Some(0));
     assert!(terminal.modes().is_cooked());
 }
@@ -40,8 +32,7 @@ fn a_line_goes_to_all_hosts_that_are_chosen() {
 fn ctrl_c_ends_the_line_and_not_the_prompt() {
     let fleet = Fleet::with_hosts(2);
     let mut terminal = Terminal::start(&fleet.command(&["-H", "box[1-2]"]));
-    terminal.expect("box[1-2]> ");
-    terminal.send("echo begun; exec sleep 1000\r");
+    terminal.answer("box[1-2]> ", "echo begun; exec sleep 1000\r");
     terminal.expect("begun");
     terminal.expect("begun");
     // At once, the second time.
@@ -51,12 +42,10 @@ fn ctrl_c_ends_the_line_and_not_the_prompt() {
     terminal.expect("box[1-2]> ");
     // On an empty line it does nothing.
     terminal.send("\x03");
-    terminal.expect("box[1-2]> ");
-    terminal.send("echo still-{n}\r");
+    terminal.answer("box[1-2]> ", "echo still-{n}\r");
     terminal.expect("still-");
     terminal.expect("2 succeeded");
-    terminal.expect("box[1-2]> ");
-    terminal.send(":quit\r");
+    terminal.answer("box[1-2]> ", ":quit\r");
     assert_eq!(terminal.end().code(), Some(0));
 }
 
@@ -64,14 +53,11 @@ fn ctrl_c_ends_the_line_and_not_the_prompt() {
 fn lines_are_remembered_but_for_those_that_begin_with_a_space() {
     let fleet = Fleet::with_hosts(1);
     let mut terminal = Terminal::start(&fleet.command(&["-H", "box1"]));
-    terminal.expect("box1> ");
-    terminal.send(" echo secret\r");
+    terminal.answer("box1> ", " echo secret\r");
     terminal.expect("1 succeeded");
-    terminal.expect("box1> ");
-    terminal.send("echo remembered\r");
+    terminal.answer("box1> ", "echo remembered\r");
     terminal.expect("1 succeeded");
-    terminal.expect("box1> ");
-    terminal.send("\x04");
+    terminal.answer("box1> ", "\x04");
     assert_eq!(terminal.end().code(), Some(0));
     let file = fleet.home.trunkline_dir().join("state/run.history");
     assert_eq!(fs::read_to_string(&file).unwrap(), "echo remembered\n");
@@ -81,19 +67,16 @@ fn lines_are_remembered_but_for_those_that_begin_with_a_space() {
     terminal.expect("box1> ");
     // Up.
     terminal.send("\x1b[A");
-    terminal.expect("echo remembered");
-    terminal.send("\r");
-    terminal.expect("1 succeeded");
-    terminal.send(":quit\r");
+    terminal.answer("echo remembered", "\r");
+    terminal.answer("1 succeeded", ":quit\r");
     assert_eq!(terminal.end().code(), Some(0));
 }
 
 #[test]
 fn without_a_terminal_a_command_is_needed() {
     let fleet = Fleet::with_hosts(1);
-    let output = finish(&mut fleet.command(&["-H", "box1"]));
-    assert_status(&output, 2);
-    assert!(text(&output.stderr).contains("a command is missing"));
+    let output = fail(2, &mut fleet.command(&["-H", "box1"]));
+    assert_says(&output, "a command is missing");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::fs;
 
 use super::{Fleet, json};
-use crate::home::{assert_status, closed_address, describe, finish, text};
+use crate::home::{
+    assert_has, assert_says, assert_status, closed_address, finish, succeed, text, with_status,
+};
 
 #[test]
 fn a_batch_is_over_before_the_next_begins() {
@@ -36,8 +38,7 @@ fn no_more_hosts_start_when_too_many_have_failed() {
     let command = "test {n} != 2 -a {n} != 4";
     let options = ["-H", "box[1-6]", "--json", "--serial", "1", "--failed", failed];
     let ran = |more: &[&str]| -> Vec<String> {
-        let output = fleet.run(&[&options, more].concat(), command);
-        assert_status(&output, 1);
+        let output = with_status(1, fleet.run(&[&options, more].concat(), command));
         let hosts = json(&output);
         for host in hosts.values().filter(|host| host["kind"] != "exited") {
             assert_eq!(host["kind"], "skipped");
@@ -56,17 +57,11 @@ fn no_more_hosts_start_when_too_many_have_failed() {
     assert_eq!(fs::read_to_string(failed).unwrap(), "box2\nbox4\n");
     // The next run is for those.
     let again = format!("@{failed}");
-    let output = fleet.run(&["-H", &again, "--failed", failed], "echo now");
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.run(&["-H", &again, "--failed", failed], "echo now"));
     assert_eq!(text(&output.stdout).lines().count(), 2);
     assert_eq!(fs::read_to_string(failed).unwrap(), "");
-    let output = fleet.run(&["-H", &again], "true");
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("no hosts are left"),
-        "{}",
-        describe(&output)
-    );
+    let output = with_status(255, fleet.run(&["-H", &again], "true"));
+    assert_says(&output, "no hosts are left");
 }
 
 #[test]
@@ -78,8 +73,7 @@ fn only_what_cannot_have_run_is_tried_again() {
     fs::write(&fleet.config, format!("{entry}\n{config}")).unwrap();
     let log = fleet.home.path("log");
     let command = format!("echo ran >> {}; exit 3", log.display());
-    let output = fleet.run(&["-H", "box[1-2]", "--retry", "1"], &command);
-    assert_status(&output, 1);
+    let output = with_status(1, fleet.run(&["-H", "box[1-2]", "--retry", "1"], &command));
     assert_eq!(fs::read_to_string(&log).unwrap(), "ran\n");
     let said = text(&output.stderr);
     assert_eq!(
@@ -103,8 +97,7 @@ fn a_dry_run_tells_and_connects_to_nobody() {
         "A=b c",
         "--dry-run",
     ];
-    let output = fleet.run(&options, "deploy {host} {n}");
-    assert_status(&output, 0);
+    let output = with_status(0, fleet.run(&options, "deploy {host} {n}"));
     insta::assert_snapshot!(text(&output.stdout), @r"
     # batch 1: hosts 1 to 2
     box1: (as root) A='b c' deploy box1 1
@@ -118,12 +111,11 @@ fn a_dry_run_tells_and_connects_to_nobody() {
 #[test]
 fn options_behind_the_commands_first_word_are_its_own() {
     let fleet = Fleet::with_hosts(1);
-    let output = finish(
+    let output = succeed(
         fleet
             .command(&["-H", "box1"])
             .args(["echo", "-n", "--json", "-H", "x"]),
     );
-    assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "box1: --json -H x\n");
     let output = finish(fleet.command(&["-H", "box1"]).args(["--", "echo", "--", "-t"]));
     assert_eq!(text(&output.stdout), "box1: -- -t\n");
@@ -133,15 +125,9 @@ fn options_behind_the_commands_first_word_are_its_own() {
 fn times_may_have_units() {
     let fleet = Fleet::with_hosts(1);
     assert_status(&fleet.run(&["-H", "box1", "-t", "1m30s"], "true"), 0);
-    let output = fleet.run(&["-H", "box1", "-t", "200ms"], "exec sleep 1000");
-    assert_status(&output, 1);
-    let output = fleet.run(&["-H", "box1", "-t", "5x"], "true");
-    assert_status(&output, 2);
-    assert!(
-        text(&output.stderr).contains("5m or 1h30m"),
-        "{}",
-        describe(&output)
-    );
+    with_status(1, fleet.run(&["-H", "box1", "-t", "200ms"], "exec sleep 1000"));
+    let output = with_status(2, fleet.run(&["-H", "box1", "-t", "5x"], "true"));
+    assert_says(&output, "5m or 1h30m");
 }
 
 #[test]
@@ -149,12 +135,11 @@ fn nothing_runs_where_the_names_of_those_that_failed_could_not_be_kept() {
     let fleet = Fleet::with_hosts(1);
     let ran = fleet.home.path("ran");
     let options = ["-H", "box1", "--failed", "/nowhere/failed"];
-    let output = fleet.run(&options, &format!("touch {}; exit 1", ran.display()));
-    assert_status(&output, 255);
-    let said = text(&output.stderr);
-    assert!(
-        said.contains("writing /nowhere/failed: No such file or directory"),
-        "{said}"
+    let output = with_status(
+        255,
+        fleet.run(&options, &format!("touch {}; exit 1", ran.display())),
     );
+    let said = text(&output.stderr);
+    assert_has(&said, "writing /nowhere/failed: No such file or directory");
     assert!(!ran.exists());
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use trunkline_testkit::{Sshd, write_ssh_config};
 
 use super::{Fleet, outputs};
-use crate::home::{Home, assert_status, describe, finish_with, program, text};
+use crate::home::{Home, describe, finish_with, program, text, with_status};
 use crate::tty::Terminal;
 
 const SUDO: &str = r#"#!/bin/bash
@@ -73,8 +73,7 @@ fn on_terminal(fleet: &Fleet, arguments: &str) -> Terminal {
 fn the_password_is_asked_for_once_and_input_goes_to_the_command() {
     let (fleet, directory) = fleet(3);
     let mut terminal = on_terminal(&fleet, "-H box[1-3] --become=deploy 'echo $SUDO_USER: $(cat)'");
-    terminal.expect("password for sudo: ");
-    terminal.send("right\r");
+    terminal.answer("password for sudo: ", "right\r");
     terminal.expect("3 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
     let shown = terminal.shown();
@@ -102,10 +101,8 @@ fn the_password_is_asked_for_once_and_input_goes_to_the_command() {
 fn a_wrong_password_is_tried_on_one_host_only() {
     let (fleet, directory) = fleet(2);
     let mut terminal = on_terminal(&fleet, "-H box[1-2] --become 'echo ran {n}'");
-    terminal.expect("password for sudo: ");
-    terminal.send("typo\r");
-    terminal.expect("wrong password; password for sudo: ");
-    terminal.send("right\r");
+    terminal.answer("password for sudo: ", "typo\r");
+    terminal.answer("wrong password; password for sudo: ", "right\r");
     terminal.expect("2 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
     assert_eq!(
@@ -121,10 +118,8 @@ fn a_wrong_password_is_tried_on_one_host_only() {
 fn a_host_with_another_password_is_asked_for_alone() {
     let (fleet, _) = fleet(4);
     let mut terminal = on_terminal(&fleet, "-j 1 -H box[1-2,4] --become 'echo ran {host}'");
-    terminal.expect("(box1) password for sudo: ");
-    terminal.send("right\r");
-    terminal.expect("(box4) wrong password; password for sudo: ");
-    terminal.send("other\r");
+    terminal.answer("(box1) password for sudo: ", "right\r");
+    terminal.answer("(box4) wrong password; password for sudo: ", "other\r");
     terminal.expect("3 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
 }
@@ -145,11 +140,12 @@ fn hosts_with_passwords_of_their_own_are_asked_for_in_the_order_of_the_list() {
         );
     fs::write(sudo, script).unwrap();
     let mut terminal = on_terminal(&fleet, "-H box6,box2,box4,box1 --become 'echo ran {host}'");
-    terminal.expect("(box6) password for sudo: ");
-    terminal.send("6\r");
+    terminal.answer("(box6) password for sudo: ", "6\r");
     for number in [2, 4, 1] {
-        terminal.expect(&format!("(box{number}) wrong password; password for sudo: "));
-        terminal.send(&format!("{number}\r"));
+        terminal.answer(
+            &format!("(box{number}) wrong password; password for sudo: "),
+            &format!("{number}\r"),
+        );
     }
     terminal.expect("4 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
@@ -161,8 +157,7 @@ fn hosts_with_passwords_of_their_own_are_asked_for_in_the_order_of_the_list() {
 fn ctrl_c_at_the_question_starts_nothing_and_says_so() {
     let (fleet, directory) = fleet(2);
     let mut terminal = on_terminal(&fleet, "-H box[1-2] --become 'echo ran {n}'");
-    terminal.expect("password for sudo: ");
-    terminal.send("\x03");
+    terminal.answer("password for sudo: ", "\x03");
     terminal.expect("interrupted; not started: box[1-2]");
     assert_eq!(terminal.end().signal(), Some(2));
     let shown = terminal.shown();
@@ -177,8 +172,7 @@ fn ctrl_c_at_the_question_starts_nothing_and_says_so() {
 fn without_anybody_to_ask_only_hosts_that_need_no_password_run() {
     let (fleet, _) = fleet(5);
     let mut run = fleet.command(&["-H", "box1,box3,box5", "--become", "--json"]);
-    let output = finish_with(run.arg("echo $(cat); echo err >&2"), b"typed\n");
-    assert_status(&output, 1);
+    let output = with_status(1, finish_with(run.arg("echo $(cat); echo err >&2"), b"typed\n"));
     assert_eq!(outputs(&output)["box3"], "typed\n");
     let hosts = super::json(&output);
     assert_eq!(hosts["box3"]["stderr"], "err\n");
@@ -203,7 +197,6 @@ fn a_script_runs_as_another_user_too() {
         .home
         .script("script", "#!/bin/bash\necho \"$SUDO_USER $A $1 $(cat)\"\n");
     let mut run = fleet.command(&["-H", "box3", "--become=app", "--env", "A=b c", "--script"]);
-    let output = finish_with(run.arg(&script).arg("it's"), b"the input");
-    assert_status(&output, 0);
+    let output = with_status(0, finish_with(run.arg(&script).arg("it's"), b"the input"));
     assert_eq!(text(&output.stdout), "box3: app b c it's the input\n");
 }

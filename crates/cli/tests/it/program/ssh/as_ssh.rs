@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Sshd, free_port, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, end_of, fifo, finish, sshd, text, wait_until};
+use crate::home::{Home, assert_status, describe, end_of, fifo, finish, sshd, succeed, text, wait_until};
 use crate::tty::Terminal;
 
 /// ssh, and then trunkline, twice: with a connection to be made, and over the one that is there.
@@ -163,8 +163,7 @@ fn a_log_goes_to_its_file_without_colours_and_the_banner_does_not() {
             .arg(&log);
         // It is a file that has no colours, and not this that asks for none.
         command.env_remove("NO_COLOR");
-        let output = finish(command.args([server.alias(), "echo out"]));
-        assert_status(&output, 0);
+        let output = succeed(command.args([server.alias(), "echo out"]));
         assert_eq!(text(&output.stderr), "Authorized use only\n");
         let logged = fs::read_to_string(&log).unwrap();
         assert!(!logged.is_empty() && !logged.contains('\x1b'), "{logged}");
@@ -421,8 +420,7 @@ fn a_session_on_a_terminal_ends_with_the_line_of_ssh() {
             command.arg("-F").arg(server.ssh_config());
             command.args(["-tt", server.alias(), "stty -echo; echo ready; exec sh"]);
             let mut terminal = Terminal::start(&command);
-            terminal.expect("ready");
-            terminal.send(typed);
+            terminal.answer("ready", typed);
             let said = terminal.expect("closed.");
             // The shell's prompt may have come, or not.
             let last = said.split("Connection to").last().unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use trunkline_testkit::{Agent, KeyPair, KeyType, Relay, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, program, server, sshd, text};
+use crate::home::{Home, assert_says, fail, finish, program, server, sshd, succeed, text};
 use crate::tty::Terminal;
 
 /// A home with this ssh_config for a server, under the name `box`.
@@ -26,10 +26,8 @@ fn a_password_is_asked_for_on_the_terminal_once_and_never_shown() {
     let server = sshd().client_keys([]).password("correct horse").start().unwrap();
     let home = Home::new();
     let mut terminal = Terminal::start(home.ssh(&server).args([server.alias(), "echo in"]));
-    terminal.expect("assword: ");
-    terminal.send("wrong\n");
-    terminal.expect("assword: ");
-    terminal.send("correct horse\n");
+    terminal.answer("assword: ", "wrong\n");
+    terminal.answer("assword: ", "correct horse\n");
     terminal.expect("in\r\n");
     assert_eq!(terminal.end().code(), Some(0));
     assert!(!terminal.shown().contains("horse"), "{:?}", terminal.shown());
@@ -48,8 +46,7 @@ fn a_password_is_asked_for_through_askpass() {
     command
         .env("SSH_ASKPASS", server.askpass().unwrap())
         .env("SSH_ASKPASS_REQUIRE", "force");
-    let output = finish(&mut command);
-    assert_status(&output, 0);
+    let output = succeed(&mut command);
     assert_eq!(text(&output.stdout), "in\n");
 }
 
@@ -73,13 +70,8 @@ fn where_nobody_can_be_asked_the_reason_is_said() {
         .env_remove("SSH_ASKPASS")
         .env_remove("DISPLAY")
         .stdin(Stdio::null());
-    let output = finish(&mut alone);
-    assert_status(&output, 255);
-    assert!(
-        text(&output.stderr).contains("Permission denied"),
-        "{}",
-        describe(&output)
-    );
+    let output = fail(255, &mut alone);
+    assert_says(&output, "Permission denied");
 }
 
 #[test]
@@ -92,23 +84,17 @@ fn an_unknown_host_key_is_asked_about_and_then_known() {
         &format!("UserKnownHostsFile {}", known.display()),
     ];
     let config = configure(&server, &home, &lines);
-    let refused = finish(
+    let refused = fail(
+        255,
         home.ssh_with(&config)
             .args(["-o", "BatchMode=yes", "box", "true"]),
     );
-    assert_status(&refused, 255);
-    assert!(
-        text(&refused.stderr).contains("Host key verification failed."),
-        "{}",
-        describe(&refused)
-    );
+    assert_says(&refused, "Host key verification failed.");
 
     let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
     terminal.expect("fingerprint");
-    terminal.expect("(yes/no");
-    terminal.send("perhaps\n");
-    terminal.expect("Please type");
-    terminal.send("yes\n");
+    terminal.answer("(yes/no", "perhaps\n");
+    terminal.answer("Please type", "yes\n");
     terminal.expect("in\r\n");
     assert_eq!(terminal.end().code(), Some(0));
     let key = server.host_keys()[0].public_key().to_owned();
@@ -126,8 +112,7 @@ fn a_host_key_that_the_user_does_not_believe_ends_it() {
     ];
     let config = configure(&server, &home, &lines);
     let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
-    terminal.expect("(yes/no");
-    terminal.send("no\n");
+    terminal.answer("(yes/no", "no\n");
     assert_eq!(terminal.end().code(), Some(255));
     assert_eq!(server.authentications(), 0);
     assert!(!home.path("k").exists());
@@ -146,10 +131,8 @@ fn an_encrypted_key_asks_for_its_passphrase() {
     write_ssh_config(&config, [entry]).unwrap();
 
     let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
-    terminal.expect("Enter passphrase for key");
-    terminal.send("wrong\n");
-    terminal.expect("Enter passphrase for key");
-    terminal.send("open sesame\n");
+    terminal.answer("Enter passphrase for key", "wrong\n");
+    terminal.answer("Enter passphrase for key", "open sesame\n");
     terminal.expect("in\r\n");
     assert_eq!(terminal.end().code(), Some(0));
     assert!(!terminal.shown().contains("sesame"));
@@ -178,8 +161,7 @@ fn a_key_that_cannot_be_used_from_one_file_is_used_from_another() {
                 program.arg("ssh");
             }
             program.arg("-F").arg(&config).arg("-i").arg(copy);
-            let output = finish(program.args(["box", "echo in"]));
-            assert_status(&output, 0);
+            let output = succeed(program.args(["box", "echo in"]));
             assert_eq!(output.stdout, b"in\n");
         }
     }
@@ -188,8 +170,7 @@ fn a_key_that_cannot_be_used_from_one_file_is_used_from_another() {
     let mut entry = server.host_entry("box");
     entry.identities = vec![open];
     write_ssh_config(&only, [entry]).unwrap();
-    let output = finish(home.ssh_with(&only).args(["box", "true"]));
-    assert_status(&output, 255);
+    let output = fail(255, home.ssh_with(&only).args(["box", "true"]));
     let said = text(&output.stderr);
     assert_eq!(said.matches("UNPROTECTED").count(), 1, "{said}");
     assert!(said.ends_with("Permission denied (publickey).\n"), "{said}");
@@ -207,21 +188,15 @@ fn the_callers_agent_signs_not_the_daemons() {
     entry.identities = Vec::new();
     write_ssh_config(&config, [entry]).unwrap();
     // The daemon is started by somebody who has no agent.
-    let without = finish(home.ssh_with(&config).args(["box", "true"]));
-    assert_status(&without, 255);
-    assert!(
-        text(&without.stderr).contains("Permission denied"),
-        "{}",
-        describe(&without)
-    );
-    let with = finish(
+    let without = fail(255, home.ssh_with(&config).args(["box", "true"]));
+    assert_says(&without, "Permission denied");
+    succeed(
         home.ssh_with(&config)
             .args(["box", "echo in"])
             .env("SSH_AUTH_SOCK", agent.socket()),
     );
-    assert_status(&with, 0);
     // Nor does anybody without the agent get to use its connection.
-    assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 255);
+    fail(255, home.ssh_with(&config).args(["box", "true"]));
 }
 
 #[test]
@@ -237,7 +212,7 @@ fn certificates_of_users_and_hosts_are_taken() {
     let mut entry = server.host_entry("box");
     entry.known_hosts = server.known_hosts_authority();
     write_ssh_config(&config, [entry]).unwrap();
-    assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 0);
+    succeed(home.ssh_with(&config).args(["box", "true"]));
 }
 
 #[test]
@@ -250,10 +225,10 @@ fn a_jump_host_and_the_host_behind_it_are_both_kept_warm() {
     ];
     write_ssh_config(&config, entries).unwrap();
     for _ in 0..3 {
-        assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 0);
+        succeed(home.ssh_with(&config).args(["box", "true"]));
     }
     assert_eq!((jump.authentications(), server.authentications()), (1, 1));
-    assert_status(&finish(home.ssh_with(&config).args(["jump", "true"])), 0);
+    succeed(home.ssh_with(&config).args(["jump", "true"]));
     assert_eq!(
         jump.authentications(),
         1,
@@ -270,8 +245,7 @@ fn a_server_that_does_not_answer_costs_the_connect_timeout() {
     let config = home.path("config");
     let entry = server.host_entry("box").at(relay.addr()).with("ConnectTimeout 1");
     write_ssh_config(&config, [entry]).unwrap();
-    let output = finish(home.ssh_with(&config).args(["box", "true"]));
-    assert_status(&output, 255);
+    let output = fail(255, home.ssh_with(&config).args(["box", "true"]));
     let said = text(&output.stderr);
     let port = relay.addr().port();
     let as_ssh = format!(
@@ -373,7 +347,7 @@ fn askpass_programs_are_asked_in_sshs_words() {
     let key = server.client_keys()[0].private_path();
     let mut seal = home.command("ssh-keygen");
     seal.args(["-q", "-p", "-P", "", "-N", "sesame", "-f"]).arg(key);
-    assert_status(&finish(&mut seal), 0);
+    succeed(&mut seal);
     let first = |program| questions(program, &[]).split('|').next().map(str::to_owned);
     let [expected, said] = programs.map(first);
     assert!(

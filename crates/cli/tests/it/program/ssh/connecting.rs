@@ -7,7 +7,9 @@ use std::process::{Command, Output};
 
 use trunkline_testkit::{HostEntry, KeyType, LogLevel, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, finish_with, sshd, text, wait_until};
+use crate::home::{
+    Home, assert_prints, assert_status, describe, finish, finish_with, sshd, succeed, text, wait_until,
+};
 
 /// A key of the test's own, which the server lets in.
 fn key(home: &Home, server: &Sshd, name: &str, options: &[&str]) -> std::path::PathBuf {
@@ -117,7 +119,7 @@ fn short_rsa_host_keys_are_believed_as_far_as_ssh_believes_them() {
         let mut made = home.command("ssh-keygen");
         made.args(["-q", "-t", "rsa", "-b", bits, "-N", "", "-f"])
             .arg(&key);
-        assert_status(&finish(&mut made), 0);
+        succeed(&mut made);
         let server = sshd()
             .host_keys([KeyType::Ed25519])
             .config(&format!("HostKey {}", key.display()))
@@ -161,7 +163,7 @@ fn a_key_that_the_server_takes_keeps_the_host_from_ssh() {
     });
     let config = configure(&home, entry);
     for _ in 0..2 {
-        assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 0);
+        succeed(home.ssh_with(&config).args(["box", "true"]));
     }
     assert_eq!(
         server.authentications(),
@@ -202,10 +204,7 @@ fn a_group_exchange_asks_for_what_ssh_asks_for() {
         ours.args(["--no-daemon", "ssh", "-F"]).arg(&config);
         let asked = [ssh, ours].map(|mut command| {
             let before = server.log().text().len();
-            assert_status(
-                &finish(command.args(["-c", cipher, "-m", mac, server.alias(), "true"])),
-                0,
-            );
+            succeed(command.args(["-c", cipher, "-m", mac, server.alias(), "true"]));
             sizes(before)
         });
         assert!(!asked[0].is_empty(), "{cipher}");
@@ -275,8 +274,7 @@ fn what_is_said_is_said_once_with_a_log_too() {
                 }
                 _ => home.ssh_with(&config),
             };
-            let output = finish(command.args(options).args(["box", "true"]));
-            assert_status(&output, 0);
+            let output = succeed(command.args(options).args(["box", "true"]));
             text(&output.stderr).matches("known hosts").count()
         });
         assert_eq!(counts, [1, 1], "{options:?}");
@@ -286,13 +284,8 @@ fn what_is_said_is_said_once_with_a_log_too() {
 #[test]
 fn help_is_printed_where_it_is_asked_for() {
     let home = Home::new();
-    let output = finish(home.trunkline().args(["ssh", "--help"]));
-    assert_status(&output, 0);
-    assert!(
-        text(&output.stdout).contains("usage: trunkline ssh"),
-        "{}",
-        describe(&output)
-    );
+    let output = succeed(home.trunkline().args(["ssh", "--help"]));
+    assert_prints(&output, "usage: trunkline ssh");
     // A command's own option is the command's.
     let server = sshd().start().unwrap();
     let output = finish(home.ssh(&server).args([server.alias(), "echo", "--help"]));

@@ -34,8 +34,7 @@ fn a_key_is_shown_before_its_echo_once_there_were_some() {
     // The command swallows this one: who shows it is the client, and who takes it back, too.
     terminal.send("b");
     terminal.expect("b");
-    terminal.expect("\x08\x1b[K");
-    terminal.send(".");
+    terminal.answer("\x08\x1b[K", ".");
     terminal.expect("end");
     terminal.end();
 }
@@ -45,8 +44,7 @@ fn nothing_is_shown_that_was_never_echoed() {
     let (server, home) = (server(), Home::new());
     home.settings("predict = \"always\"\n");
     let mut terminal = Terminal::start(&ssh(&home, &server, 0));
-    terminal.expect("ready");
-    terminal.send("secret");
+    terminal.answer("ready", "secret");
     terminal.send(".");
     let shown = terminal.expect("end");
     assert_eq!(shown.trim(), "");
@@ -68,10 +66,8 @@ fn a_host_and_a_terminal_can_be_left_out() {
     dumb.env("TERM", "dumb");
     for command in [never, dumb] {
         let mut terminal = Terminal::start(&command);
-        terminal.expect("ready");
-        terminal.send("a");
-        terminal.expect("a");
-        terminal.send("xyz.");
+        terminal.answer("ready", "a");
+        terminal.answer("a", "xyz.");
         terminal.expect("end");
         terminal.end();
         let shown = terminal.shown();

@@ -6,7 +6,9 @@ use std::process::Output;
 use trunkline_testkit::hostile::{RawServer, Wire};
 use trunkline_testkit::{HostEntry, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{
+    Home, assert_says, assert_status, describe, fail, finish, server, succeed, text, with_status,
+};
 
 /// Kind, execution and error of each host.
 fn failures(output: &Output) -> Vec<(String, String, String, String)> {
@@ -88,8 +90,7 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
             "--",
             "exit 3",
         ]);
-        let output = finish(&mut run);
-        assert_status(&output, 1);
+        let output = fail(1, &mut run);
         let told = failures(&output);
         let words: Vec<_> = told
             .iter()
@@ -177,8 +178,7 @@ fn a_configuration_from_a_pipe_is_not_taken_for_an_empty_one() {
         crate::home::finish_with(command.args(arguments), &config)
     };
     // ssh reads it, and so ssh does it.
-    let output = with(&["ssh", "-F", "/dev/stdin", server.alias(), "echo in"]);
-    assert_status(&output, 0);
+    let output = with_status(0, with(&["ssh", "-F", "/dev/stdin", server.alias(), "echo in"]));
     assert_eq!(text(&output.stdout), "in\n");
     for line in [
         &["run", "-F", "/dev/stdin", "-H", server.alias(), "true"][..],
@@ -192,18 +192,11 @@ fn a_configuration_from_a_pipe_is_not_taken_for_an_empty_one() {
     ] {
         let output = with(line);
         assert!(!output.status.success());
-        assert!(
-            text(&output.stderr).contains("can be read only once"),
-            "{}",
-            describe(&output)
-        );
+        assert_says(&output, "can be read only once");
     }
     // Nothing is in it, however often it is read.
-    assert_status(
-        &finish(
-            home.trunkline()
-                .args(["ssh", "-G", "-F", "/dev/null", "anywhere"]),
-        ),
-        0,
+    succeed(
+        home.trunkline()
+            .args(["ssh", "-G", "-F", "/dev/null", "anywhere"]),
     );
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Sshd, leave_socket};
 
-use crate::home::{Home, assert_status, finish, server, text, wait_until};
+use crate::home::{Home, finish, server, text, wait_until, with_status};
 use crate::mux::forwards::{echo, says};
 
 /// The same command line for both.
@@ -102,8 +102,7 @@ fn another_program_on_the_ipv6_half_of_a_port_is_told() {
     let (_held, port) = half_taken("::1", "127.0.0.1");
     // ssh says so with -v only, and whoever connects to "localhost" reaches the other program.
     let forward = format!("{port}:x:1");
-    let said = arguments(&mut home.ssh(&server), &server, &["-L", &forward]);
-    assert_status(&said, 0);
+    let said = with_status(0, arguments(&mut home.ssh(&server), &server, &["-L", &forward]));
     assert_eq!(
         text(&said.stderr),
         format!("bind [::1]:{port}: Address already in use\n")

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+use crate::home::{Home, assert_prints, assert_status, server, succeed, wait_until};
 use crate::tty::Terminal;
 
 /// The recordings, in the order in which they began.
@@ -83,9 +83,8 @@ fn a_session_that_cannot_be_recorded_runs_all_the_same() {
     fs::create_dir_all(&state).unwrap();
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(state.join("recordings"), "not a directory").unwrap();
-    let output = finish(home.ssh(&server).args(["-tt", server.alias(), "echo here"]));
-    assert_status(&output, 0);
-    assert!(text(&output.stdout).contains("here"), "{}", describe(&output));
+    let output = succeed(home.ssh(&server).args(["-tt", server.alias(), "echo here"]));
+    assert_prints(&output, "here");
     wait_until("the log says so", || {
         home.log().contains("is not recorded any more")
     });
@@ -95,9 +94,6 @@ fn a_session_that_cannot_be_recorded_runs_all_the_same() {
 fn only_the_hosts_that_the_settings_name_are_recorded() {
     let (server, home) = (server(), Home::new());
     home.settings("record_hosts = [\"db*\"]\n");
-    assert_status(
-        &finish(home.ssh(&server).args(["-tt", server.alias(), "true"])),
-        0,
-    );
+    succeed(home.ssh(&server).args(["-tt", server.alias(), "true"]));
     assert!(recordings(&home).is_empty());
 }

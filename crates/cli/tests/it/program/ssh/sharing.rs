@@ -6,7 +6,9 @@ use std::process::Command;
 
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{
+    Home, assert_has, assert_prints, assert_says, describe, fail, finish, server, succeed, text,
+};
 
 /// Prints the port of the server that runs it.
 const WHICH: &str = "echo $SSH_CONNECTION | cut -d' ' -f4";
@@ -70,8 +72,7 @@ impl Two {
     fn reached_servers(&self, prepare: impl Fn(&mut Command)) -> [String; 2] {
         [self.stock(), self.ours()].map(|mut command| {
             prepare(&mut command);
-            let output = finish(command.args(["box", WHICH]));
-            assert_status(&output, 0);
+            let output = succeed(command.args(["box", WHICH]));
             text(&output.stdout).trim().to_owned()
         })
     }
@@ -138,7 +139,7 @@ fn a_proxy_command_is_run_with_its_callers_umask() {
         let mut shell = two
             .home
             .shell(&two.servers[0], "umask $MASK; $T ssh -F $CONFIG box true");
-        assert_status(&finish(shell.env("MASK", mask).env("CONFIG", &two.config)), 0);
+        succeed(shell.env("MASK", mask).env("CONFIG", &two.config));
     }
     assert_eq!(fs::read_to_string(&masks).unwrap(), "0027\n0002\n");
 }
@@ -152,8 +153,7 @@ fn jump_hosts_that_a_match_exec_tells_apart_are_two() {
          Host jump\n HostName 127.0.0.1\n Port {two}",
     );
     for via in ["one", "two"] {
-        let output = finish(two.ours().env("VIA", via).args(["box", WHICH]));
-        assert_status(&output, 0);
+        let output = succeed(two.ours().env("VIA", via).args(["box", WHICH]));
         assert_eq!(text(&output.stdout).trim(), two.port(1), "{}", describe(&output));
     }
     // Each of them was logged in to as a jump host, and the host behind each of them.
@@ -165,7 +165,7 @@ fn jump_hosts_that_a_match_exec_tells_apart_are_two() {
 fn two_terminals_of_one_user_share() {
     let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("{one}")));
     for (pane, level) in [("%1", "1"), ("%2", "3")] {
-        let output = finish(
+        succeed(
             two.ours()
                 .env("TMUX_PANE", pane)
                 .env("SHLVL", level)
@@ -173,7 +173,6 @@ fn two_terminals_of_one_user_share() {
                 .env("WINDOWID", level)
                 .args(["box", "true"]),
         );
-        assert_status(&output, 0);
     }
     assert_eq!(two.servers[0].authentications(), 1);
 }
@@ -187,15 +186,12 @@ fn explain_shows_a_digest_of_the_environment_and_no_value() {
             .args(["explain", "--all", "-F"])
             .arg(&two.config)
             .arg("box");
-        let output = finish(command.env("API_TOKEN", secret));
-        assert_status(&output, 0);
+        let output = succeed(command.env("API_TOKEN", secret));
         text(&output.stdout)
     };
     let (one, other) = (explained("hunter2"), explained("hunter3"));
-    assert!(
-        one.contains("environment") && one.contains(" variables, "),
-        "{one}"
-    );
+    assert_has(&one, "environment");
+    assert_has(&one, " variables, ");
     assert!(!one.contains("hunter2"), "{one}");
     assert_ne!(one, other);
 }
@@ -216,12 +212,11 @@ fn elsewhere(two: &Two, namespace: &str, script: &str) -> Command {
 #[test]
 fn a_client_in_another_network_namespace_reaches_what_is_reached_from_there() {
     let two = Two::new("");
-    assert_status(&finish(two.ours().args(["box", "true"])), 0);
+    succeed(two.ours().args(["box", "true"]));
     // The loopback interface is down there, so that nobody is reached.
     for ssh in ["/usr/bin/ssh", "$T ssh", "$T --no-daemon ssh"] {
         let script = format!("{ssh} -F $C box 'echo reached'");
-        let output = finish(&mut elsewhere(&two, "-n", &script));
-        assert_status(&output, 255);
+        let output = fail(255, &mut elsewhere(&two, "-n", &script));
         assert_eq!(text(&output.stdout), "", "{}", describe(&output));
     }
     // With the interface up, it is another loopback: a port that nobody listens on.
@@ -244,8 +239,7 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
     assert_eq!(two.reached_servers(|_| {}), [two.port(0), two.port(0)]);
     for ssh in ["/usr/bin/ssh", "$T ssh"] {
         let script = format!("mount --bind $D/other $C && {ssh} -F $C box \"$W\"");
-        let output = finish(&mut elsewhere(&two, "-m", &script));
-        assert_status(&output, 0);
+        let output = succeed(&mut elsewhere(&two, "-m", &script));
         assert_eq!(text(&output.stdout).trim(), two.port(1), "{}", describe(&output));
     }
     // What is cold there says why.
@@ -271,14 +265,10 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
             "trunkline: the daemon runs in a different mount namespace",
         ),
     ] {
-        let output = finish(&mut elsewhere(&two, "-m", script));
-        assert_status(&output, 0);
+        let output = succeed(&mut elsewhere(&two, "-m", script));
         let all = text(&output.stdout) + &text(&output.stderr);
-        assert!(
-            all.contains("different mount namespace") && all.contains(said),
-            "{}",
-            describe(&output)
-        );
+        assert_has(&all, "different mount namespace");
+        assert_has(&all, said);
     }
     let explained = finish(
         two.home
@@ -287,11 +277,7 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
             .arg(&two.config)
             .arg("box"),
     );
-    assert!(
-        text(&explained.stdout).contains("\"apart\": null"),
-        "{}",
-        describe(&explained)
-    );
+    assert_prints(&explained, "\"apart\": null");
     // The daemon and its connections are as before.
     assert_eq!(two.servers[0].authentications(), 3);
     assert_eq!(two.reached_servers(|_| {}), [two.port(0), two.port(0)]);
@@ -301,15 +287,10 @@ fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
 #[test]
 fn a_daemon_can_be_looked_at_and_stopped_from_another_namespace() {
     let two = Two::new("");
-    assert_status(&finish(two.ours().args(["box", "true"])), 0);
-    let listed = finish(&mut elsewhere(&two, "-n", "$T ls"));
-    assert_status(&listed, 0);
-    assert!(text(&listed.stdout).contains("box"), "{}", describe(&listed));
+    succeed(two.ours().args(["box", "true"]));
+    let listed = succeed(&mut elsewhere(&two, "-n", "$T ls"));
+    assert_prints(&listed, "box");
     let closed = finish(&mut elsewhere(&two, "-n", "$T close -F $C box"));
-    assert!(
-        text(&closed.stderr).contains("another network namespace"),
-        "{}",
-        describe(&closed)
-    );
-    assert_status(&finish(&mut elsewhere(&two, "-n", "$T stop")), 0);
+    assert_says(&closed, "another network namespace");
+    succeed(&mut elsewhere(&two, "-n", "$T stop"));
 }

@@ -9,13 +9,17 @@ use std::process::Stdio;
 use rustix::fs::{OFlags, fcntl_getfl};
 use trunkline_testkit::noise;
 
-use crate::home::{Home, assert_status, fifo, finish, finish_with, server, text, wait_until};
+use crate::home::{
+    Home, assert_status, fail, fifo, finish, finish_with, server, succeed, text, wait_until, with_status,
+};
 
 #[test]
 fn output_and_errors_stay_apart() {
     let (server, home) = (server(), Home::new());
-    let output = home.on(&server, "printf 'a\\0b\\377'; printf 'e\\n' >&2; exit 3");
-    assert_status(&output, 3);
+    let output = with_status(
+        3,
+        home.on(&server, "printf 'a\\0b\\377'; printf 'e\\n' >&2; exit 3"),
+    );
     assert_eq!(output.stdout, b"a\0b\xff");
     assert_eq!(output.stderr, b"e\n");
 }
@@ -24,8 +28,10 @@ fn output_and_errors_stay_apart() {
 fn fifty_megabytes_pass_both_ways_unchanged_from_a_pipe_and_a_file() {
     let (server, home) = (server(), Home::new());
     let sent = noise(50 << 20, 1);
-    let output = finish_with(home.ssh(&server).args([server.alias(), "cat"]), &sent);
-    assert_status(&output, 0);
+    let output = with_status(
+        0,
+        finish_with(home.ssh(&server).args([server.alias(), "cat"]), &sent),
+    );
     assert!(
         output.stdout == sent,
         "{} of {} bytes, or others",
@@ -54,8 +60,7 @@ fn a_command_without_input_sees_its_end_at_once() {
         let script = format!("exec \"$T\" ssh -F \"$F\" {options} testbed 'wc -c; exit 5' {redirection}");
         // A pipe that is never closed: whoever reads it in spite of the redirection hangs.
         let (_open, pipe) = held_pipe();
-        let output = finish(home.shell(&server, &script).stdin(pipe));
-        assert_status(&output, 5);
+        let output = fail(5, home.shell(&server, &script).stdin(pipe));
         assert!(
             way.contains("/dev/null 2>&1") || text(&output.stdout).trim() == "0",
             "{way}: {output:?}"
@@ -74,7 +79,7 @@ fn a_closed_output_is_no_reason_to_fail() {
     let (server, home) = (server(), Home::new());
     for redirection in [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"] {
         let script = format!("\"$T\" ssh -F \"$F\" testbed 'echo out; echo err >&2; exit 4' {redirection}");
-        assert_status(&finish(&mut home.shell(&server, &script)), 4);
+        fail(4, &mut home.shell(&server, &script));
     }
 }
 
@@ -148,8 +153,7 @@ fn a_file_is_appended_to_where_the_shell_said_so() {
     let log = home.path("log");
     let script =
         "for i in 1 2 3; do \"$T\" ssh -F \"$F\" testbed \"echo $i; echo e$i >&2\"; done >>\"$LOG\" 2>&1";
-    let output = finish(home.shell(&server, script).env("LOG", &log));
-    assert_status(&output, 0);
+    succeed(home.shell(&server, script).env("LOG", &log));
     let mut lines: Vec<_> = fs::read_to_string(&log)
         .unwrap()
         .lines()
@@ -185,7 +189,7 @@ fn a_reader_of_errors_that_leaves_does_not_hold_up_the_command() {
     // More than the channel's window, so that it would wait forever.
     let script =
         "\"$T\" ssh -F \"$F\" testbed 'head -c 20000000 /dev/zero >&2; exit 3' 2> >(head -c 1 >/dev/null)";
-    assert_status(&finish(&mut home.shell(&server, script)), 3);
+    fail(3, &mut home.shell(&server, script));
 }
 
 #[test]
@@ -198,8 +202,5 @@ fn input_that_nobody_reads_does_not_hold_up_the_end() {
     assert_status(&output, 6);
     // Nor does an input that stays open.
     let (_open, pipe) = held_pipe();
-    assert_status(
-        &finish(home.ssh(&server).args([server.alias(), "exit 7"]).stdin(pipe)),
-        7,
-    );
+    fail(7, home.ssh(&server).args([server.alias(), "exit 7"]).stdin(pipe));
 }

@@ -29,8 +29,7 @@ fn shell(home: &Home, server: &Sshd) -> Terminal {
         .env("PS1", "local> ");
     command.env("T", program()).env("F", server.ssh_config());
     let mut terminal = Terminal::start(&command);
-    terminal.expect("local> ");
-    terminal.send("bind 'set enable-bracketed-paste off'\n");
+    terminal.answer("local> ", "bind 'set enable-bracketed-paste off'\n");
     terminal.expect("local> ");
     terminal
 }
@@ -47,8 +46,7 @@ fn a_login_shell_has_the_terminal_and_gives_it_back() {
         "the server's terminal does the editing"
     );
     terminal.send("echo $TERM; stty size; tty\n");
-    terminal.expect("xterm\r\n24 80\r\n/dev/pts/");
-    terminal.send("exit 5\n");
+    terminal.answer("xterm\r\n24 80\r\n/dev/pts/", "exit 5\n");
     assert_eq!(terminal.end().code(), Some(5));
     assert_eq!(terminal.modes(), before);
     terminal.expect("Connection to 127.0.0.1 closed.");
@@ -105,14 +103,11 @@ fn keys_that_make_signals_make_them_on_the_server() {
     terminal.expect("waiting\r\n");
     // A signal between the shell's fork and the start of the program is lost: let it show that it reads.
     terminal.send("ping\n");
-    terminal.expect("ping\r\nping\r\n");
-    terminal.send("\x03");
-    terminal.expect("prompt> ");
-    terminal.send("echo alive $?\n");
+    terminal.answer("ping\r\nping\r\n", "\x03");
+    terminal.answer("prompt> ", "echo alive $?\n");
     terminal.expect("alive 130\r\n");
     // A shell that is not reading yet has its terminal in another mode, in which ^D is not what it is in this one.
-    terminal.expect("prompt> ");
-    terminal.send("\x04");
+    terminal.answer("prompt> ", "\x04");
     assert_eq!(terminal.end().code(), Some(0));
 }
 
@@ -122,10 +117,8 @@ fn the_escape_character_disconnects_and_helps() {
     let mut terminal = login(&home, &server);
     let before = Terminal::start(&home.command("true")).modes();
     terminal.send("\r~?");
-    terminal.expect("~.   - terminate session\r\n");
-    terminal.send("\recho a~.b\n");
-    terminal.expect("a~.b\r\n");
-    terminal.send("\r~.");
+    terminal.answer("~.   - terminate session\r\n", "\recho a~.b\n");
+    terminal.answer("a~.b\r\n", "\r~.");
     assert_eq!(terminal.end().code(), Some(255));
     assert_eq!(terminal.modes(), before);
     wait_until("the session is gone", || home.sessions() == 0);
@@ -179,12 +172,9 @@ fn forwarding(home: &Home, server: &Sshd, path: &Path, port: u16) -> Terminal {
     command.args(["-o", "EnableEscapeCommandline=yes", server.alias()]);
     let mut terminal = Terminal::start(&command);
     terminal.send("PS1='pro''mpt> '; bind 'set enable-bracketed-paste off'\n");
-    terminal.expect("prompt> ");
-    terminal.send("\r");
-    terminal.expect("prompt> ");
-    terminal.send("~C");
-    terminal.expect("ssh> ");
-    terminal.send(&format!("-L {}:127.0.0.1:{port}\n", path.display()));
+    terminal.answer("prompt> ", "\r");
+    terminal.answer("prompt> ", "~C");
+    terminal.answer("ssh> ", &format!("-L {}:127.0.0.1:{port}\n", path.display()));
     terminal.expect("Forwarding port.");
     terminal
 }
@@ -208,8 +198,7 @@ fn the_command_line_opens_lists_and_ends_forwardings() {
         (&format!("-KL {}", path.display()), "Canceled forwarding."),
     ] {
         terminal.send("\r~C");
-        terminal.expect("ssh> ");
-        terminal.send(&format!("{line}\n"));
+        terminal.answer("ssh> ", &format!("{line}\n"));
         terminal.expect(answer);
     }
     assert!(UnixStream::connect(&path).is_err());
@@ -238,8 +227,7 @@ fn keys_that_end_a_line_or_a_local_command_leave_the_session() {
         terminal.expect("prompt> ");
         let mut line = |typed: &[(&str, &str)]| {
             terminal.send("\r");
-            terminal.expect("prompt> ");
-            terminal.send("~C");
+            terminal.answer("prompt> ", "~C");
             terminal.expect("ssh> ");
             for (keys, shown) in typed {
                 terminal.send(keys);
@@ -282,8 +270,7 @@ fn a_session_in_the_background_ends_while_what_it_forwards_goes_on() {
     assert_eq!(ask(&mut stream, "before\n"), "before\n");
     // A shell that is not reading yet has its terminal in another mode, in which ^D is not what it is in this one.
     terminal.send("\r");
-    terminal.expect("prompt> ");
-    terminal.send("~&");
+    terminal.answer("prompt> ", "~&");
     assert_eq!(terminal.end().code(), Some(0));
     assert_eq!(terminal.modes(), before);
     // The login shell has been sent an end of file.
@@ -328,17 +315,13 @@ fn a_suspended_client_lets_go_of_the_terminal_and_takes_it_again() {
     let during = terminal.modes();
     terminal.send("\r~\x1a");
     terminal.expect("Stopped");
-    terminal.expect("local> ");
-    terminal.send("stty -a | grep -o ' icanon'\n");
+    terminal.answer("local> ", "stty -a | grep -o ' icanon'\n");
     terminal.expect("\n icanon");
-    terminal.expect("local> ");
-    terminal.send("fg\n");
+    terminal.answer("local> ", "fg\n");
     wait_until("raw mode", || terminal.modes() == during);
     terminal.send("echo st''ill here\n");
-    terminal.expect("still here\r\n");
-    terminal.send("exit 3\n");
-    terminal.expect("local> ");
-    terminal.send("echo code $?\n");
+    terminal.answer("still here\r\n", "exit 3\n");
+    terminal.answer("local> ", "echo code $?\n");
     terminal.expect("code 3\r\n");
     terminal.expect("local> ");
     wait_until("the shell's modes", || terminal.modes() == before);

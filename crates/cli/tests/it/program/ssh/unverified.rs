@@ -8,7 +8,9 @@ use std::process::{Command, Output, Stdio};
 
 use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, start, text};
+use crate::home::{
+    Home, assert_has, assert_says, assert_status, describe, fail, server, start, succeed, text,
+};
 
 /// ssh's words.
 const DISABLED: &str = "disabled to avoid man-in-the-middle attacks";
@@ -51,18 +53,14 @@ impl Impostor {
 #[test]
 fn sessions_work_and_whoever_shares_the_connection_is_told() {
     let impostor = Impostor::new();
-    let stock = finish(impostor.stock().args(["box", "echo here"]));
-    assert_status(&stock, 0);
-    assert!(text(&stock.stderr).contains(DISABLED), "{}", describe(&stock));
+    let stock = succeed(impostor.stock().args(["box", "echo here"]));
+    assert_says(&stock, DISABLED);
     for _ in 0..2 {
-        let ours = finish(impostor.ours().args(["box", "echo here"]));
-        assert_status(&ours, 0);
+        let ours = succeed(impostor.ours().args(["box", "echo here"]));
         assert_eq!(text(&ours.stdout), "here\n");
         let said = text(&ours.stderr);
-        assert!(
-            said.contains("HAS CHANGED") && said.contains("man-in-the-middle attacks"),
-            "{said}"
-        );
+        assert_has(&said, "HAS CHANGED");
+        assert_has(&said, "man-in-the-middle attacks");
     }
 }
 
@@ -102,11 +100,9 @@ fn it_is_no_way_to_another_host() {
     let to = format!("127.0.0.1:{}", impostor.server.port());
     for ours in [false, true, true] {
         let command = || if ours { impostor.ours() } else { impostor.stock() };
-        let output = finish(command().args(["-W", &to, "box"]));
-        assert_status(&output, 255);
+        let output = fail(255, command().args(["-W", &to, "box"]));
         assert_eq!(text(&output.stdout), "", "{}", describe(&output));
-        let output = finish(command().args(["target", "echo there"]));
-        assert_status(&output, 255);
+        let output = fail(255, command().args(["target", "echo there"]));
         assert_eq!(text(&output.stdout), "", "{}", describe(&output));
         if ours {
             let said = text(&output.stderr);
@@ -121,13 +117,9 @@ fn with_exit_on_forward_failure_nothing_runs() {
     for ours in [false, true] {
         let mut command = if ours { impostor.ours() } else { impostor.stock() };
         command.args(["-o", "ExitOnForwardFailure=yes", "box", "echo ran"]);
-        let output = finish(&mut command);
-        assert_status(&output, 255);
+        let output = fail(255, &mut command);
         assert_eq!(text(&output.stdout), "", "{}", describe(&output));
         let said = text(&output.stderr);
-        assert!(
-            said.contains("forwarding disabled due to host key check failure"),
-            "{said}"
-        );
+        assert_has(&said, "forwarding disabled due to host key check failure");
     }
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, finish, sshd, text};
+use crate::home::{Home, fail, finish, sshd, succeed, text};
 
 /// ssh's lines about a connection, in its words and its order.
 const SHOWN: &[&str] = &[
@@ -47,8 +47,7 @@ fn a_verbose_session_shows_what_ssh_shows_whoever_made_the_connection() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
     for (who, mut command) in each(&home, &server) {
         command.env_remove("NO_COLOR");
-        let output = finish(command.args(["-v", server.alias(), "exit 3"]));
-        assert_status(&output, 3);
+        let output = fail(3, command.args(["-v", server.alias(), "exit 3"]));
         let log = messages(&output);
         let mut rest = &log[..];
         for line in SHOWN {
@@ -77,8 +76,7 @@ fn a_verbose_session_shows_what_ssh_shows_whoever_made_the_connection() {
 fn more_v_show_more_and_none_shows_nothing() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
     let lines = ["-q", "-v", "-vv", "-vvv"].map(|option| {
-        let output = finish(home.ssh(&server).args([option, server.alias(), "true"]));
-        assert_status(&output, 0);
+        let output = succeed(home.ssh(&server).args([option, server.alias(), "true"]));
         messages(&output).lines().count()
     });
     assert_eq!(lines[0], 0);
@@ -94,15 +92,17 @@ fn more_v_show_more_and_none_shows_nothing() {
 fn what_fails_shows_how_far_it_came() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
     for (who, mut command) in each(&home, &server) {
-        let output = finish(command.args([
-            "-v",
-            "-l",
-            "nobody-here",
-            "-oBatchMode=yes",
-            server.alias(),
-            "true",
-        ]));
-        assert_status(&output, 255);
+        let output = fail(
+            255,
+            command.args([
+                "-v",
+                "-l",
+                "nobody-here",
+                "-oBatchMode=yes",
+                server.alias(),
+                "true",
+            ]),
+        );
         let shown = messages(&output);
         for line in [
             "Connection established.",
@@ -112,8 +112,7 @@ fn what_fails_shows_how_far_it_came() {
         }
     }
     for (who, mut command) in each(&home, &server) {
-        let output = finish(command.args(["-v", "-p1", server.alias(), "true"]));
-        assert_status(&output, 255);
+        let output = fail(255, command.args(["-v", "-p1", server.alias(), "true"]));
         assert!(
             messages(&output).contains("connect to address 127.0.0.1 port 1: Connection refused"),
             "{who}"
@@ -153,8 +152,7 @@ fn a_jump_hosts_connection_shows_too() {
         ],
     )
     .unwrap();
-    let output = finish(home.ssh_with(&config).args(["-v", "box", "true"]));
-    assert_status(&output, 0);
+    let output = succeed(home.ssh_with(&config).args(["-v", "box", "true"]));
     let shown = messages(&output);
     assert_eq!(shown.matches("Authenticated to ").count(), 2, "{shown}");
     assert!(shown.contains("through the jump host jump"), "{shown}");
@@ -175,13 +173,12 @@ fn a_password_is_never_shown() {
             .env("SSH_ASKPASS", &askpass)
             .env("SSH_ASKPASS_REQUIRE", "force");
         let log = home.path("log");
-        let output = finish(
+        succeed(
             command
                 .args(["-vvv", "-E"])
                 .arg(&log)
                 .args([server.alias(), "true"]),
         );
-        assert_status(&output, 0);
         let logged = fs::read_to_string(&log).unwrap();
         assert!(
             logged.contains("Authenticated to ") && !logged.contains(secret),
