@@ -38,7 +38,6 @@ pub enum Error {
     /// A server ended before it was ready. Its configuration is the usual reason; the log says.
     #[error("{program} ended before it was ready; its log:\n{log}")]
     Exited {
-        /// The server.
         program: &'static str,
         /// All it has logged.
         log: String,
@@ -70,7 +69,6 @@ pub enum Error {
     /// A file of the fixture could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

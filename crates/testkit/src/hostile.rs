@@ -24,6 +24,7 @@
 
 mod encryption;
 mod few_sessions;
+mod identity;
 mod key_exchange;
 mod misbehaviour;
 mod payload;
@@ -35,6 +36,7 @@ mod steering;
 mod wire;
 
 pub use few_sessions::Oddity;
+pub use identity::Identity;
 pub use key_exchange::{KexFault, KexInit, KeyExchange};
 pub use misbehaviour::Misbehaviour;
 pub use payload::{Fields, Payload, number};

@@ -61,20 +61,6 @@ impl ServerLog {
         Ok(())
     }
 
-    /// [`ServerLog::wait_for`] for code that is not async. In an async test it would stop the very tasks whose
-    /// effect it waits for.
-    ///
-    /// # Errors
-    /// As [`ServerLog::wait_for`].
-    pub fn wait_for_blocking(&self, pattern: &str, times: usize) -> Result<(), Error> {
-        let started = Instant::now();
-        while self.count(pattern) < times {
-            self.check_patience(started, pattern)?;
-            std::thread::sleep(POLL);
-        }
-        Ok(())
-    }
-
     /// Prints the end of the log where a test has failed, which a person needs to see why.
     pub(crate) fn tell_if_panicking(&self, program: &str) {
         if !std::thread::panicking() {

@@ -238,11 +238,6 @@ impl Wire {
             }
         }
     }
-
-    /// Puts back a KEXINIT with which the client asks for new keys, so that [`Wire::exchange_keys`] finds it.
-    pub fn put_back(&mut self, message: Vec<u8>) {
-        self.backlog.push_front(message);
-    }
 }
 
 /// The name-lists of key exchange methods and host key algorithms.

@@ -68,7 +68,6 @@ pub enum Misbehaviour {
     MalformedNames,
     /// No method of key exchange in common.
     NoCommonKex,
-    /// No cipher in common.
     NoCommonCipher,
     /// Offers `none` as its only cipher.
     CipherNone,

@@ -1,31 +1,29 @@
 //! A server that plays a script to each client.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use super::few_sessions::Oddity;
+use super::identity::Identity;
 use super::key_exchange::KeyExchange;
 use super::misbehaviour::Misbehaviour;
 use super::payload::Payload;
 use super::session_misbehaviour::SessionMisbehaviour;
 use super::steering::Steering;
 use super::wire::{BANNER, Wire};
+use crate::Error;
 use crate::background::Background;
 use crate::log::PATIENCE;
-use crate::{Error, HostEntry, KeyPair, KeyType, write_ssh_config};
 
 /// A server on loopback that plays the same script to each client that connects.
 ///
@@ -33,12 +31,18 @@ use crate::{Error, HostEntry, KeyPair, KeyType, write_ssh_config};
 /// returned, or that it panicked, waits in [`RawServer::outcome`], so a script can hold the test's assertions.
 #[derive(Debug)]
 pub struct RawServer {
-    addr: SocketAddr,
+    identity: Identity,
     outcomes: Arc<Outcomes>,
-    client_key: KeyPair,
     executed: Arc<Mutex<Vec<String>>>,
-    dir: TempDir,
     _background: Background,
+}
+
+impl Deref for RawServer {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        &self.identity
+    }
 }
 
 impl RawServer {
@@ -51,13 +55,9 @@ impl RawServer {
         S: Fn(Wire) -> F + Send + Sync + 'static,
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let dir = tempfile::Builder::new().prefix("trunkline-raw-").tempdir()?;
-        let client_key = KeyPair::generate(dir.path(), "client_key", KeyType::Ed25519)?;
+        let (listener, identity) = Identity::listen("raw", false)?;
         let host_key = Arc::new(Ed25519KeyPair::generate().map_err(io::Error::other)?);
         let outcomes = Arc::new(Outcomes::default());
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        let addr = listener.local_addr()?;
         let background = Background::start("raw-server", || {
             let listener = TcpListener::from_std(listener)?;
             Ok(accept_loop(
@@ -71,23 +71,13 @@ impl RawServer {
         let blob = Payload::empty()
             .string("ssh-ed25519")
             .string(host_key.public_key().as_ref());
-        let known_hosts = format!(
-            "[{}]:{} ssh-ed25519 {}\n",
-            addr.ip(),
-            addr.port(),
-            STANDARD.encode(&blob)
-        );
-        fs::write(dir.path().join("known_hosts"), known_hosts)?;
-        let server = RawServer {
-            addr,
+        identity.trust(&format!("ssh-ed25519 {}", STANDARD.encode(&blob)))?;
+        Ok(RawServer {
+            identity,
             outcomes,
-            client_key,
             executed: Arc::default(),
-            dir,
             _background: background,
-        };
-        write_ssh_config(&server.ssh_config(), [server.host_entry("raw")])?;
-        Ok(server)
+        })
     }
 
     /// Plays `script` after a well-behaved key exchange. What comes next is the client's SERVICE_REQUEST.
@@ -178,39 +168,6 @@ impl RawServer {
     /// As [`RawServer::from_connect`].
     pub fn steering(steering: Steering) -> Result<RawServer, Error> {
         RawServer::from_connect(move |wire| steering.play(wire))
-    }
-
-    /// Returns the address on which it listens.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-
-    /// A `known_hosts` file with the server's Ed25519 host key.
-    pub fn known_hosts(&self) -> PathBuf {
-        self.dir.path().join("known_hosts")
-    }
-
-    /// A complete file for `ssh -F`, with the alias `raw`.
-    pub fn ssh_config(&self) -> PathBuf {
-        self.dir.path().join("ssh_config")
-    }
-
-    /// A key for the client to show. [`Wire::authenticate`] accepts any.
-    pub fn client_key(&self) -> &KeyPair {
-        &self.client_key
-    }
-
-    /// The `Host` block for this server.
-    pub fn host_entry(&self, alias: &str) -> HostEntry {
-        HostEntry {
-            alias: alias.to_owned(),
-            addr: self.addr,
-            user: "tester".to_owned(),
-            identities: vec![self.client_key.private_path().to_owned()],
-            known_hosts: self.known_hosts(),
-            may_ask: false,
-            extra: Vec::new(),
-        }
     }
 
     /// Returns the number of accepted connections.

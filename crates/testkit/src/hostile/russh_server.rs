@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,11 +14,11 @@ use russh::server::{
 use russh::{
     Channel, ChannelId, ChannelMsg, ChannelOpenFailure, Disconnect, Limits, MethodKind, MethodSet, Sig,
 };
-use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::identity::Identity;
 use crate::background::Background;
-use crate::{Error, HostEntry, KeyPair, KeyType, write_ssh_config};
+use crate::{Error, KeyPair, KeyType};
 
 /// A complete server on another implementation (russh), whose commands do strange but legal things.
 ///
@@ -47,9 +45,7 @@ use crate::{Error, HostEntry, KeyPair, KeyType, write_ssh_config};
 /// [`RawServer`](super::RawServer)'s business.
 #[derive(Debug)]
 pub struct RusshServer {
-    addr: SocketAddr,
-    client_key: KeyPair,
-    dir: TempDir,
+    identity: Identity,
     counts: Arc<Counts>,
     _background: Background,
 }
@@ -59,6 +55,14 @@ struct Counts {
     connections: AtomicUsize,
     authentications: AtomicUsize,
     sessions: AtomicUsize,
+}
+
+impl Deref for RusshServer {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        &self.identity
+    }
 }
 
 impl RusshServer {
@@ -73,39 +77,6 @@ impl RusshServer {
     /// Everything that can be chosen.
     pub fn builder() -> RusshServerBuilder {
         RusshServerBuilder::default()
-    }
-
-    /// Returns the address on which it listens.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-
-    /// A `known_hosts` file with the server's Ed25519 host key.
-    pub fn known_hosts(&self) -> PathBuf {
-        self.dir.path().join("known_hosts")
-    }
-
-    /// A complete file for `ssh -F`, with the alias `russh`.
-    pub fn ssh_config(&self) -> PathBuf {
-        self.dir.path().join("ssh_config")
-    }
-
-    /// A key for the client to show.
-    pub fn client_key(&self) -> &KeyPair {
-        &self.client_key
-    }
-
-    /// The `Host` block for this server.
-    pub fn host_entry(&self, alias: &str) -> HostEntry {
-        HostEntry {
-            alias: alias.to_owned(),
-            addr: self.addr,
-            user: "tester".to_owned(),
-            identities: vec![self.client_key.private_path().to_owned()],
-            known_hosts: self.known_hosts(),
-            may_ask: true,
-            extra: Vec::new(),
-        }
     }
 
     /// Returns the number of accepted connections.
@@ -130,7 +101,6 @@ impl RusshServer {
 pub enum AuthStep {
     /// Any key.
     PublicKey,
-    /// This password.
     Password(String),
     /// Rounds of questions (RFC 4256 section 3.2), each of none, one or several.
     KeyboardInteractive(Vec<Vec<Question>>),
@@ -225,29 +195,20 @@ impl RusshServerBuilder {
     /// # Errors
     /// When no port is free, or ssh-keygen is missing.
     pub fn start(self) -> Result<RusshServer, Error> {
-        let dir = tempfile::Builder::new().prefix("trunkline-russh-").tempdir()?;
-        let client_key = KeyPair::generate(dir.path(), "client_key", KeyType::Ed25519)?;
-        let host_key = KeyPair::generate(dir.path(), "host_key", KeyType::Ed25519)?;
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        let addr = listener.local_addr()?;
+        let (listener, identity) = Identity::listen("russh", true)?;
+        let host_key = KeyPair::generate(identity.dir(), "host_key", KeyType::Ed25519)?;
         let config = Arc::new(self.config(&host_key)?);
         let counts = Arc::new(Counts::default());
         let background = Background::start("russh-server", || {
             let listener = TcpListener::from_std(listener)?;
             Ok(accept_loop(listener, config, Arc::new(self), Arc::clone(&counts)))
         })?;
-        let known_hosts = format!("[{}]:{} {}\n", addr.ip(), addr.port(), host_key.public_key());
-        fs::write(dir.path().join("known_hosts"), known_hosts)?;
-        let server = RusshServer {
-            addr,
-            client_key,
-            dir,
+        identity.trust(host_key.public_key())?;
+        Ok(RusshServer {
+            identity,
             counts,
             _background: background,
-        };
-        write_ssh_config(&server.ssh_config(), [server.host_entry("russh")])?;
-        Ok(server)
+        })
     }
 
     fn config(&self, host_key: &KeyPair) -> Result<Config, Error> {

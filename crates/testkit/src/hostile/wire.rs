@@ -255,18 +255,6 @@ impl Wire {
         self.seal(payload.as_ref()).map(drop)
     }
 
-    /// Sends a packet whose padding length is what the script says, whether or not that much padding is there;
-    /// the packet is authentic all the same.
-    ///
-    /// # Errors
-    /// When the connection ends.
-    pub async fn send_with_padding_length(&mut self, payload: &[u8], padding_length: u8) -> io::Result<()> {
-        let mut body = frame(payload, self.output.is_some());
-        body[0] = padding_length;
-        let packet = self.seal_body(body)?;
-        self.send_raw(&packet).await
-    }
-
     /// Sends bytes as they are, past packets and encryption.
     ///
     /// # Errors
@@ -331,10 +319,7 @@ impl Wire {
     }
 
     fn seal(&mut self, payload: &[u8]) -> io::Result<Vec<u8>> {
-        self.seal_body(frame(payload, self.output.is_some()))
-    }
-
-    fn seal_body(&mut self, body: Vec<u8>) -> io::Result<Vec<u8>> {
+        let body = frame(payload, self.output.is_some());
         let length = u32::try_from(body.len())
             .map_err(|_| io::ErrorKind::InvalidInput)?
             .to_be_bytes();

@@ -58,7 +58,6 @@ pub struct Execution {
 /// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// With this status.
     Status(u32),
     /// By the signal that it was sent.
     Terminated,
