@@ -12,13 +12,11 @@ use trunkline::{
 use trunkline_testkit::hostile::{Misbehaviour, RawServer};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-use crate::site::{self, engine, host_of, request};
+use crate::site::{self, engine, host_of, request, server_and_host};
 
 #[tokio::test]
 async fn a_command_runs_and_says_how_it_ended() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = engine();
-    let host = host_of(&engine, &sshd).await;
+    let (_sshd, _engine, host) = server_and_host().await;
     let output = host
         .run(&Command::exec("echo out; echo err >&2; exit 3"))
         .await
@@ -32,9 +30,7 @@ async fn a_command_runs_and_says_how_it_ended() {
 
 #[tokio::test]
 async fn everything_shares_one_connection() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = engine();
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host().await;
     for _ in 0..20 {
         assert_eq!(host.run(&Command::exec("echo hi")).await.unwrap().stdout, b"hi\n");
     }
@@ -72,9 +68,7 @@ async fn more_sessions_than_max_sessions_get_more_connections() {
 
 #[tokio::test]
 async fn streams_are_binary_clean_and_flow_both_ways() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = engine();
-    let host = host_of(&engine, &sshd).await;
+    let (_sshd, _engine, host) = server_and_host().await;
     let session = host.start(&Command::exec("cat")).await.unwrap();
     let mut parts = session.into_parts();
     let input: Vec<u8> = (0..4_000_000u32).flat_map(u32::to_le_bytes).collect();
@@ -92,9 +86,7 @@ async fn streams_are_binary_clean_and_flow_both_ways() {
 
 #[tokio::test]
 async fn a_reader_that_never_reads_holds_up_nobody_else() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = engine();
-    let host = host_of(&engine, &sshd).await;
+    let (_sshd, _engine, host) = server_and_host().await;
     let connection = host.connection();
     let stalled = connection.start(&Command::exec("cat /dev/zero"));
     for _ in 0..5 {

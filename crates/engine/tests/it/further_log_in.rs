@@ -19,7 +19,7 @@ use trunkline::{Command, Engine, Error, ErrorKind, Execution, Host, Interaction,
 use trunkline_testkit::{Agent, KeyConstraints, KeyPair, KeyType, Sshd};
 use zeroize::Zeroizing;
 
-use crate::site::{engine, host_of, request};
+use crate::site::{engine, host_of, request, server_and_host};
 
 /// A host with a connection, beside which the server takes no other: the user's keys are gone.
 async fn host_behind_a_shut_door(engine: &Engine, sshd: &Sshd) -> Host {
@@ -407,9 +407,7 @@ async fn a_place_that_becomes_free_is_taken_while_the_server_takes_no_connection
 
 #[tokio::test]
 async fn a_first_log_in_that_is_refused_fails_for_all_who_wait_for_it_and_is_not_tried_for_each() {
-    let sshd = Sshd::start_default().unwrap();
-    let engine = engine();
-    let host = host_of(&engine, &sshd).await;
+    let (sshd, _engine, host) = server_and_host().await;
     shut(&sshd);
     let mut commands = JoinSet::new();
     for _ in 0..30 {

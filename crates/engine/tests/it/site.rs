@@ -4,9 +4,10 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+use tempfile::TempDir;
 use trunkline::config::{Request, World};
 use trunkline::{Engine, Host, Interaction, Settings};
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{Relay, Sshd};
 
 /// An engine that remembers nothing beyond its own end.
 pub(crate) fn engine() -> Engine {
@@ -32,6 +33,29 @@ pub(crate) async fn host_with(engine: &Engine, config: &Path, alias: &str, optio
 /// The same for a server's own configuration.
 pub(crate) async fn host_of(engine: &Engine, sshd: &Sshd) -> Host {
     host_with(engine, &sshd.ssh_config(), sshd.alias(), &[]).await
+}
+
+/// A server, and its host in a new engine.
+pub(crate) async fn server_and_host() -> (Sshd, Engine, Host) {
+    let (sshd, engine) = (Sshd::start_default().unwrap(), engine());
+    let host = host_of(&engine, &sshd).await;
+    (sshd, engine, host)
+}
+
+/// A server, a directory for files, and the server's host.
+pub(crate) async fn site() -> (Sshd, TempDir, Site) {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    (sshd, place, host)
+}
+
+/// The same, with a relay between the host and its server.
+pub(crate) async fn through_relay() -> (Sshd, TempDir, Relay, Site) {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    let host = Site::at(&config, "through").await;
+    (sshd, place, relay, host)
 }
 
 /// A host, with the engine that paces its connections.

@@ -18,7 +18,7 @@ use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, Host, Interaction, Settings};
 use trunkline_testkit::{Dropbear, Relay, Sshd, noise};
 
-use crate::site::{Site, engine, host_with, request};
+use crate::site::{Site, engine, host_with, request, site, through_relay};
 
 pub(crate) fn there(host: &Host, path: &Path) -> Location {
     Location::Host(host.clone(), Bytes::copy_from_slice(path.as_os_str().as_bytes()))
@@ -193,8 +193,7 @@ fn assert_same(left: &Path, right: &Path) {
 
 #[tokio::test]
 async fn a_tree_comes_and_goes_as_it_is() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
     let snapshot = copied(&there(&host, &source), &here(&down), &recursive()).await;
@@ -236,8 +235,7 @@ async fn dropbear_is_a_server_too() {
 
 #[tokio::test]
 async fn several_sessions_share_a_file_and_bring_it_whole() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(60_000_000, 5)).unwrap();
     let mut options = CopyOptions::default();
@@ -254,8 +252,7 @@ async fn several_sessions_share_a_file_and_bring_it_whole() {
 
 #[tokio::test]
 async fn a_copy_of_small_files_that_is_given_up_leaves_no_half_of_one() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, up] = ["source", "up"].map(|name| place.path().join(name));
     std::fs::create_dir(&source).unwrap();
     for n in 0..400 {
@@ -310,8 +307,7 @@ async fn a_long_way_gets_more_sessions_than_a_short_one() {
 
 #[tokio::test]
 async fn what_fails_is_told_and_the_rest_is_copied() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::create_dir(&source).unwrap();
     for name in ["a", "b", "c"] {
@@ -360,8 +356,7 @@ async fn what_fails_is_told_and_the_rest_is_copied() {
 
 #[tokio::test]
 async fn patterns_match_on_the_server_and_choose_here() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     for directory in [&source, &target] {
         std::fs::create_dir(directory).unwrap();
@@ -410,8 +405,7 @@ async fn patterns_match_on_the_server_and_choose_here() {
 
 #[tokio::test]
 async fn what_is_there_already_is_left_out_when_asked() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     plant(&source);
     let (from, to) = (there(&host, &source.join(".")), here(&target));
@@ -439,10 +433,7 @@ async fn what_is_there_already_is_left_out_when_asked() {
 
 #[tokio::test]
 async fn a_lost_session_is_replaced_and_its_ranges_come_again() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = Site::at(&config, "through").await;
+    let (_sshd, place, relay, host) = through_relay().await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
     std::fs::write(source.join("larger"), noise(50_000_000, 9)).unwrap();
@@ -476,10 +467,7 @@ async fn a_lost_session_is_replaced_and_its_ranges_come_again() {
 
 #[tokio::test]
 async fn nothing_stays_of_small_files_whose_session_was_lost() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = Site::at(&config, "through").await;
+    let (_sshd, place, relay, host) = through_relay().await;
     let [source, up] = ["source", "up"].map(|name| place.path().join(name));
     std::fs::create_dir(&source).unwrap();
     for n in 0..1000 {
@@ -571,8 +559,7 @@ async fn a_path_that_goes_dark_is_left_for_another_connection() {
 
 #[tokio::test]
 async fn a_source_that_shrinks_is_not_copied_and_replaces_nothing() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let whole = noise(100_000_000, 21);
     for upload in [false, true] {
         let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
@@ -613,8 +600,7 @@ async fn a_source_that_shrinks_is_not_copied_and_replaces_nothing() {
 
 #[tokio::test]
 async fn ten_thousand_small_files_come_and_go() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     for directory in 0..50 {
         let directory = source.join(format!("{directory}"));
@@ -632,8 +618,7 @@ async fn ten_thousand_small_files_come_and_go() {
 #[tokio::test]
 async fn five_sparse_gibibytes_take_no_room_on_either_end() {
     const SIZE: u64 = 5 << 30;
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     let places = [0, 1 << 30, (3 << 30) + 12_345, SIZE - 100_000];
     let file = std::fs::File::create(&source).unwrap();
@@ -657,8 +642,7 @@ async fn five_sparse_gibibytes_take_no_room_on_either_end() {
 
 #[tokio::test]
 async fn a_cut_copy_goes_on_from_what_both_ends_have() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     std::fs::write(&source, noise(100_000_000, 11)).unwrap();
     for (from, to, target) in [
@@ -694,8 +678,7 @@ async fn a_cut_copy_goes_on_from_what_both_ends_have() {
 
 #[tokio::test]
 async fn a_part_that_is_wrong_is_not_gone_on_from() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, down] = ["source", "down"].map(|name| place.path().join(name));
     let whole = noise(40_000_000, 13);
     std::fs::write(&source, &whole).unwrap();
@@ -1108,10 +1091,7 @@ async fn a_server_without_extensions_takes_and_gives_a_tree_and_takes_it_again()
 
 #[tokio::test]
 async fn a_source_that_another_file_replaces_is_never_copied_as_a_mixture() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = Site::at(&config, "through").await;
+    let (_sshd, place, relay, host) = through_relay().await;
     let [first, second] = [31, 32].map(|seed| noise(60_000_000 + seed as usize, seed));
     for upload in [false, true] {
         let [source, other, target] =
@@ -1179,8 +1159,7 @@ async fn a_copy_over_several_sessions_ends_when_its_server_has_gone() {
 
 #[tokio::test]
 async fn where_nothing_can_be_written_each_file_is_named() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let source = place.path().join("source");
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("small"), "x").unwrap();
@@ -1208,10 +1187,7 @@ async fn where_nothing_can_be_written_each_file_is_named() {
 
 #[tokio::test]
 async fn small_files_count_when_the_server_has_them() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let relay = Relay::to(sshd.addr()).unwrap();
-    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = Site::at(&config, "through").await;
+    let (_sshd, place, relay, host) = through_relay().await;
     let source = place.path().join("source");
     std::fs::create_dir(&source).unwrap();
     for n in 0..200 {
@@ -1261,8 +1237,7 @@ fn planting(outside: &Path) -> Invented {
 
 #[tokio::test]
 async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made_it() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let outside = place.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     for (found, up) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -1291,8 +1266,7 @@ async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made
 
 #[tokio::test]
 async fn of_two_sources_with_one_name_the_first_is_copied_and_the_other_named() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     for directory in ["a/d", "b/d"] {
         std::fs::create_dir_all(place.path().join(directory)).unwrap();
         std::fs::write(place.path().join(directory).join("same"), directory).unwrap();
@@ -1338,8 +1312,7 @@ async fn a_directory_is_not_copied_into_itself_through_a_server_either() {
 
 #[tokio::test]
 async fn what_a_pattern_matches_is_not_copied_into_itself_either() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     for up in [false, true] {
         let data = place.path().join(format!("data-{up}"));
         let into = data.join("into");
@@ -1358,8 +1331,7 @@ async fn what_a_pattern_matches_is_not_copied_into_itself_either() {
 
 #[tokio::test]
 async fn one_match_of_a_pattern_takes_the_targets_name() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let source = |name: &str| there(&host, &place.path().join(name));
     for name in ["x[1].txt", "only.log", "one.txt", "other.txt"] {
         std::fs::write(place.path().join(name), name).unwrap();
@@ -1382,8 +1354,7 @@ async fn one_match_of_a_pattern_takes_the_targets_name() {
 
 #[tokio::test]
 async fn directories_look_like_their_sources_at_last_and_so_does_the_target() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let source = place.path().join("source");
     std::fs::create_dir_all(source.join("inner")).unwrap();
@@ -1413,8 +1384,7 @@ async fn directories_look_like_their_sources_at_last_and_so_does_the_target() {
 
 #[tokio::test]
 async fn directories_nested_as_deep_as_paths_go_are_copied_to_their_end() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let deep = "d/".repeat(1500);
     let source = place.path().join("source");
     std::fs::create_dir_all(source.join(&deep)).unwrap();
@@ -1468,8 +1438,7 @@ async fn cut(from: &Location, to: &Location, directory: &Path) -> PathBuf {
 
 #[tokio::test]
 async fn a_part_that_is_not_ours_alone_is_never_written_to() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let whole = noise(40_000_000, 13);
     let source = place.path().join("source");
     std::fs::write(&source, &whole).unwrap();
@@ -1511,8 +1480,7 @@ async fn a_part_that_is_not_ours_alone_is_never_written_to() {
 
 #[tokio::test]
 async fn two_copies_of_one_file_at_once_do_not_share_a_part() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let whole = noise(30_000_000, 17);
     let source = place.path().join("source");
     std::fs::write(&source, &whole).unwrap();
@@ -1563,8 +1531,7 @@ fn look(path: &Path, preserved: bool) -> Option<Kind> {
 
 #[tokio::test]
 async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (sshd, place, host) = site().await;
     let source = place.path().join("source");
     std::fs::write(&source, "new content").unwrap();
     std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o751)).unwrap();
@@ -1662,8 +1629,7 @@ async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
 
 #[tokio::test]
 async fn other_names_of_a_local_file_stay_names_of_it() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [source, target, other] = ["source", "target", "other"].map(|name| place.path().join(name));
     std::fs::write(&source, "new").unwrap();
     std::fs::write(&target, "what was there").unwrap();
@@ -1674,8 +1640,7 @@ async fn other_names_of_a_local_file_stay_names_of_it() {
 
 #[tokio::test]
 async fn pipes_are_read_to_their_end_and_written_to() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let [fifo, up, source] = ["fifo", "up", "source"].map(|name| place.path().join(name));
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
@@ -1768,8 +1733,7 @@ fn plant_oddities(root: &Path) {
 
 #[tokio::test]
 async fn a_mirror_is_one_and_without_changes_nothing_is_copied() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     let source = place.path().join("source");
     plant_oddities(&source);
     for upload in [true, false] {
@@ -1790,8 +1754,7 @@ async fn a_mirror_is_one_and_without_changes_nothing_is_copied() {
 
 #[tokio::test]
 async fn a_mirror_follows_its_source_and_says_why() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     for upload in [true, false] {
         let source = place.path().join(format!("source-{upload}"));
         let target = place.path().join(format!("target-{upload}"));
@@ -1875,8 +1838,7 @@ pub(crate) async fn changes(from: &Location, to: &Location, options: &CopyOption
 
 #[tokio::test]
 async fn other_comparisons_are_as_rsyncs() {
-    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = Site::of(&sshd).await;
+    let (_sshd, place, host) = site().await;
     for upload in [true, false] {
         let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
         for directory in [&source, &target] {

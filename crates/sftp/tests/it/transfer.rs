@@ -167,6 +167,19 @@ fn download_retiring(
     }
 }
 
+/// A disk whose only file, `f`, has this content.
+fn disk_with(content: &[u8]) -> SharedDisk {
+    let disk = disk();
+    disk.borrow_mut().files.insert(b"f".to_vec(), content.to_vec());
+    disk
+}
+
+/// Sessions of the same server, each with chances of its own.
+fn several(disk: &SharedDisk, manner: &Manner, seed: u64, count: usize, start: Instant) -> Vec<Session> {
+    let session = |nth| Session::new(disk, manner.clone(), seed ^ nth as u64, start);
+    (0..count).map(session).collect()
+}
+
 pub(crate) fn one(disk: &SharedDisk, manner: Manner, start: Instant) -> Vec<Session> {
     vec![Session::new(disk, manner, 1, start)]
 }
@@ -240,12 +253,10 @@ proptest! {
         sparse: bool,
         memory in 1..4_000_000usize,
     ) {
-        let disk = disk();
         let content = Random::new(seed).bytes(length);
-        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let disk = disk_with(&content);
         let start = Instant::now();
-        let mut sessions: Vec<Session> =
-            (0..workers).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker as u64, start)).collect();
+        let mut sessions = several(&disk, &manner, seed, workers, start);
         let mut options = DownloadOptions::new("f");
         options.size = told;
         options.sparse = sparse;
@@ -263,12 +274,10 @@ proptest! {
         length in 100_000..3_000_000usize,
         breaks in 0..1_500_000u64,
     ) {
-        let disk = disk();
         let content = Random::new(seed).bytes(length);
-        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let disk = disk_with(&content);
         let start = Instant::now();
-        let mut sessions: Vec<Session> =
-            (0..3).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker, start)).collect();
+        let mut sessions = several(&disk, &manner, seed, 3, start);
         sessions[0].breaks_after = Some(breaks);
         sessions[2].breaks_after = Some(breaks / 2);
         let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
@@ -283,12 +292,10 @@ proptest! {
         length in 100_000..3_000_000usize,
         retires in 0..60usize,
     ) {
-        let disk = disk();
         let content = Random::new(seed).bytes(length);
-        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let disk = disk_with(&content);
         let start = Instant::now();
-        let mut sessions: Vec<Session> =
-            (0..2).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker, start)).collect();
+        let mut sessions = several(&disk, &manner, seed, 2, start);
         let done = download_retiring(DownloadOptions::new("f"), &mut sessions, start, retires, |_| {});
         prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, grown: false });
         prop_assert!(done.local == content);
@@ -297,9 +304,8 @@ proptest! {
 
     #[test]
     fn a_download_goes_on_where_it_broke(seed: u64, length in 1..2_000_000usize, breaks in 0..2_000_000u64) {
-        let disk = disk();
         let content = Random::new(seed).bytes(length);
-        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let disk = disk_with(&content);
         let start = Instant::now();
         let jitter = Duration::from_millis(50);
         let mut sessions = one(&disk, Manner { jitter, ..Manner::default() }, start);
@@ -355,8 +361,7 @@ proptest! {
         let content = Bytes::from(Random::new(seed).bytes(length));
         disk.borrow_mut().files.insert(b"old".to_vec(), vec![1; 100]);
         let start = Instant::now();
-        let mut sessions: Vec<Session> =
-            (0..workers).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker as u64, start)).collect();
+        let mut sessions = several(&disk, &manner, seed, workers, start);
         if workers > 1 {
             sessions[0].breaks_after = breaks;
         }
@@ -387,8 +392,7 @@ proptest! {
         let disk = disk();
         let content = Bytes::from(Random::new(seed).bytes(length));
         let start = Instant::now();
-        let mut sessions: Vec<Session> =
-            (0..2).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker, start)).collect();
+        let mut sessions = several(&disk, &manner, seed, 2, start);
         let mut options = UploadOptions::new("new");
         options.size = Some(length as u64);
         options.rename_to = Some("f".into());
@@ -519,8 +523,7 @@ proptest! {
         }
 
         let content = Bytes::from(random.bytes(3_000_000));
-        let mut sessions: Vec<Session> =
-            (0..workers).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker as u64, start)).collect();
+        let mut sessions = several(&disk, &manner, seed, workers, start);
         match upload(UploadOptions::new("g"), &content, &mut sessions, start) {
             Some(UploadEvent::Finished { length, .. }) => {
                 prop_assert_eq!(length, 3_000_000);
@@ -666,9 +669,8 @@ fn workers_share_a_file() {
 
 #[test]
 fn a_file_that_shrinks_is_not_taken_for_whole() {
-    let disk = disk();
     let content = Random::new(3).bytes(5_000_000);
-    disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+    let disk = disk_with(&content);
     let start = Instant::now();
     let shared = Rc::clone(&disk);
     let manner = Manner {
@@ -701,11 +703,8 @@ fn a_file_that_shrinks_is_not_taken_for_whole() {
 
 #[test]
 fn a_file_that_grows_is_read_to_its_end() {
-    let disk = disk();
     let content = Random::new(4).bytes(9_000_000);
-    disk.borrow_mut()
-        .files
-        .insert(b"f".to_vec(), content[..6_000_000].to_vec());
+    let disk = disk_with(&content[..6_000_000]);
     let start = Instant::now();
     let shared = Rc::clone(&disk);
     let manner = Manner {
@@ -764,9 +763,8 @@ fn holes_are_told_as_zeros() {
 
 #[test]
 fn a_range_of_a_file_can_be_had_alone() {
-    let disk = disk();
     let content = Random::new(5).bytes(1_000_000);
-    disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+    let disk = disk_with(&content);
     let start = Instant::now();
     let mut options = DownloadOptions::new("f");
     (options.start, options.end) = (300_000, Some(700_000));

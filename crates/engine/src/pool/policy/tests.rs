@@ -8,10 +8,26 @@ fn policy() -> (Policy, Instant) {
     (policy, now)
 }
 
+/// The new connection that a load is placed on.
+#[track_caller]
+fn connects(policy: &mut Policy, load: Load, now: Instant) -> LaneId {
+    match policy.place(load, now) {
+        Placement::Connect(lane) => lane,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The open lane that a load is placed on.
+#[track_caller]
+fn opens(policy: &mut Policy, load: Load, now: Instant) -> LaneId {
+    match policy.place(load, now) {
+        Placement::Open(lane) => lane,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn connect(policy: &mut Policy, now: Instant) -> LaneId {
-    let Placement::Connect(lane) = policy.place(Load::Session, now) else {
-        panic!("there is no lane yet")
-    };
+    let lane = connects(policy, Load::Session, now);
     policy.first_asked(lane);
     policy.lane_ready(lane, Answerer::Nobody, now);
     lane
@@ -19,18 +35,14 @@ fn connect(policy: &mut Policy, now: Instant) -> LaneId {
 
 /// A session on a lane where there are others, which the server opens.
 fn open(policy: &mut Policy, now: Instant) -> LaneId {
-    let Placement::Open(lane) = policy.place(Load::Session, now) else {
-        panic!("there is room")
-    };
+    let lane = opens(policy, Load::Session, now);
     policy.session_opened(lane, policy.asks(lane));
     lane
 }
 
 /// Places a session where there are others, and has the server refuse it.
 fn refused(policy: &mut Policy, now: Instant) -> Verdict {
-    let Placement::Open(lane) = policy.place(Load::Session, now) else {
-        panic!("there is room")
-    };
+    let lane = opens(policy, Load::Session, now);
     let asked = policy.asks(lane);
     let verdict = policy.session_refused(lane, false, asked, now);
     policy.session_ended(lane, now, End::NeverOpened, now);
@@ -42,18 +54,14 @@ fn further(policy: &mut Policy, now: Instant) -> (LaneId, LaneId, Instant) {
     let first = connect(policy, now);
     let later = now + Duration::from_secs(1);
     policy.traffic(first, 10_000_000, later);
-    let Placement::Connect(further) = policy.place(Load::Session, later) else {
-        panic!("the only lane is busy")
-    };
+    let further = connects(policy, Load::Session, later);
     (first, further, later)
 }
 
 #[test]
 fn nothing_comes_before_the_session_that_a_lane_is_made_for() {
     let (mut policy, now) = policy();
-    let Placement::Connect(lane) = policy.place(Load::Session, now) else {
-        panic!("there is no lane yet")
-    };
+    let lane = connects(&mut policy, Load::Session, now);
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
     policy.keep_spares(Spares::Kept);
     assert_eq!(policy.open_spares(lane, now), 0);
@@ -69,7 +77,7 @@ fn sessions_share_a_lane_up_to_the_limit_and_then_get_another() {
     for _ in 1..10 {
         assert!(matches!(policy.place(Load::Session, now), Placement::Open(lane) if lane == first));
     }
-    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+    connects(&mut policy, Load::Session, now);
 }
 
 #[test]
@@ -93,7 +101,7 @@ fn a_refusal_teaches_the_limit() {
     open(&mut policy, now);
     assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
     assert_eq!(policy.session_limit(), Some(2));
-    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+    connects(&mut policy, Load::Session, now);
 }
 
 #[test]
@@ -136,7 +144,7 @@ fn what_the_server_may_not_have_closed_yet_counts_as_open() {
     // Asked for after that, a session that is refused tells the limit.
     assert_eq!(refused(&mut policy, late), Verdict::PlaceAnew);
     assert_eq!(policy.session_limit(), Some(2));
-    assert!(matches!(policy.place(Load::Session, late), Placement::Connect(_)));
+    connects(&mut policy, Load::Session, late);
 }
 
 #[test]
@@ -147,9 +155,7 @@ fn a_place_that_a_closed_sessions_command_may_hold_is_waited_for_with_pauses_and
     let (mut at, mut tries) = (now, 0);
     while refused(&mut policy, at) == Verdict::PlaceAnew {
         tries += 1;
-        let Placement::Connect(other) = policy.place(Load::Session, at) else {
-            panic!("another lane has room")
-        };
+        let other = connects(&mut policy, Load::Session, at);
         policy.lane_closed(other);
         at = policy.look_again(at).unwrap();
     }
@@ -213,12 +219,8 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     let mut last = PAUSES.pause_after(1);
     for _ in 0..10 {
         now += last;
-        let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
-            panic!("another may be tried by now")
-        };
-        let Placement::Connect(together) = policy.place(Load::SessionApart, now) else {
-            panic!("several may be tried at once")
-        };
+        let other = connects(&mut policy, Load::SessionApart, now);
+        let together = connects(&mut policy, Load::SessionApart, now);
         let (pause, news) = refused(&mut policy, other, now);
         assert!(
             !news && pause > last || pause == PAUSES.pause_after(u32::MAX),
@@ -233,16 +235,11 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     }
     // One that is of use ends that.
     now += last;
-    let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
-        panic!("another may be tried by now")
-    };
+    let other = connects(&mut policy, Load::SessionApart, now);
     policy.lane_ready(other, Answerer::Nobody, now);
     policy.session_opened(other, Tally::default());
     assert_eq!(policy.lane_lost(other, now), Loss::Other);
-    assert!(matches!(
-        policy.place(Load::SessionApart, now),
-        Placement::Connect(_)
-    ));
+    connects(&mut policy, Load::SessionApart, now);
 }
 
 #[test]
@@ -264,18 +261,13 @@ fn full_lanes_make_work_wait_while_further_log_ins_are_refused() {
     for _ in 1..10 {
         open(&mut policy, now);
     }
-    let Placement::Connect(other) = policy.place(Load::Session, now) else {
-        panic!("the first is full")
-    };
+    let other = connects(&mut policy, Load::Session, now);
     policy.lane_lost(other, now);
     let again = now + PAUSES.pause_after(1);
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(Some(again)));
     policy.session_ended(first, now, End::Closed, now);
     assert_eq!(policy.place(Load::Session, now), Placement::Open(first));
-    assert!(matches!(
-        policy.place(Load::Session, again),
-        Placement::Connect(_)
-    ));
+    connects(&mut policy, Load::Session, again);
 }
 
 #[test]
@@ -307,9 +299,7 @@ fn what_waits_for_a_further_log_in_takes_a_place_that_becomes_free() {
     for _ in 1..10 {
         open(&mut policy, now);
     }
-    let Placement::Connect(other) = policy.place(Load::Session, now) else {
-        panic!("the first is full")
-    };
+    let other = connects(&mut policy, Load::Session, now);
     let waits = Patience::UntilChanged(Some(now + PATIENCE));
     assert_eq!(policy.patience(other, Load::Session, now), waits);
     policy.session_ended(first, now, End::Closed, now);
@@ -328,9 +318,7 @@ fn what_waits_for_a_further_log_in_takes_a_place_that_becomes_free() {
 #[test]
 fn nothing_further_is_tried_before_the_first_connection_is_there() {
     let (mut policy, now) = policy();
-    let Placement::Connect(first) = policy.place(Load::Session, now) else {
-        panic!("there is no lane yet")
-    };
+    let first = connects(&mut policy, Load::Session, now);
     policy.first_asked(first);
     for _ in 1..10 {
         assert_eq!(policy.place(Load::Session, now), Placement::Open(first));
@@ -338,7 +326,7 @@ fn nothing_further_is_tried_before_the_first_connection_is_there() {
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
     assert_eq!(policy.place(Load::SessionApart, now), Placement::Wait(None));
     policy.lane_ready(first, Answerer::Nobody, now);
-    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+    connects(&mut policy, Load::Session, now);
     policy.lane_lost(first, now);
 }
 
@@ -431,10 +419,7 @@ fn where_the_first_log_in_took_an_answer_there_is_no_further_lane() {
     assert_eq!(policy.place(Load::Session, later), Placement::Open(first));
     // The user has asked for its end: what comes now is a first one again.
     policy.retire(first);
-    assert!(matches!(
-        policy.place(Load::Session, later),
-        Placement::Connect(_)
-    ));
+    connects(&mut policy, Load::Session, later);
 }
 
 #[test]
@@ -443,9 +428,7 @@ fn a_first_connection_is_made_whatever_became_of_further_ones() {
     let (first, other, now) = further(&mut policy, now);
     policy.lane_lost(other, now);
     assert_eq!(policy.lane_lost(first, now), Loss::Other);
-    let Placement::Connect(next) = policy.place(Load::Session, now) else {
-        panic!("there is none")
-    };
+    let next = connects(&mut policy, Load::Session, now);
     assert!(!policy.is_further(next));
     assert_eq!(policy.lane_lost(next, now), Loss::NeverMade);
 }
@@ -486,7 +469,7 @@ fn a_limit_holds_whatever_a_lane_seemed_to_carry() {
     );
     policy.session_ended(lane, now, End::NeverOpened, now);
     assert_eq!(policy.session_limit(), Some(2));
-    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+    connects(&mut policy, Load::Session, now);
 }
 
 #[test]
@@ -587,9 +570,7 @@ fn after_streams_that_shared_a_connection_sessions_that_come_together_are_spread
     );
     let mut lanes = vec![first];
     for _ in 1..SIDE_BY_SIDE {
-        let Placement::Connect(lane) = policy.place(Load::Session, quiet) else {
-            panic!("each has its own")
-        };
+        let lane = connects(&mut policy, Load::Session, quiet);
         assert!(
             matches!(
                 policy.patience(lane, Load::Session, quiet),
@@ -677,18 +658,13 @@ fn a_session_apart_gets_an_empty_lane_or_a_new_one() {
 #[test]
 fn a_session_apart_does_not_join_the_connection_that_is_being_made() {
     let (mut policy, now) = policy();
-    let Placement::Connect(first) = policy.place(Load::Session, now) else {
-        panic!("there is none")
-    };
+    let first = connects(&mut policy, Load::Session, now);
     assert!(matches!(
         policy.place(Load::SessionApart, now),
         Placement::Wait(_)
     ));
     policy.lane_ready(first, Answerer::Nobody, now);
-    assert!(matches!(
-        policy.place(Load::SessionApart, now),
-        Placement::Connect(_)
-    ));
+    connects(&mut policy, Load::SessionApart, now);
 }
 
 #[test]
@@ -746,9 +722,7 @@ fn no_second_session_is_tried_beside_what_runs_while_there_may_be_another_connec
     let lane = connect(&mut policy, now);
     policy.ran(lane);
     let later = now + PROOF;
-    let Placement::Connect(other) = policy.place(Load::Session, later) else {
-        panic!("the first has a session")
-    };
+    let other = connects(&mut policy, Load::Session, later);
     policy.lane_ready(other, Answerer::Nobody, later);
     policy.session_ended(other, later, End::Closed, later);
     // It shows by its next one that a connection may have several.
@@ -794,9 +768,7 @@ fn where_a_second_session_found_no_place_each_gets_a_connection_of_its_own() {
         policy.doubt_reuse(first);
         policy.set_reuse(reuse);
         let second = connect(&mut policy, now);
-        let Placement::Connect(third) = policy.place(Load::Session, now) else {
-            panic!("the second is taken")
-        };
+        let third = connects(&mut policy, Load::Session, now);
         policy.lane_ready(third, Answerer::Nobody, now);
         // A connection that has had its session goes with it, whether the server has closed that or not.
         policy.session_ended(second, now, End::Closed, now);
@@ -813,7 +785,7 @@ fn a_server_that_refuses_a_session_behind_another_is_given_a_fresh_connection() 
     policy.session_ended(lane, now, End::Left, now);
     assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
     assert_eq!(policy.reuse(), Reuse::Doubted);
-    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+    connects(&mut policy, Load::Session, now);
 }
 
 #[test]
