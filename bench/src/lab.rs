@@ -48,7 +48,6 @@ impl Lab {
         })
     }
 
-    /// The full size, or the quick one.
     pub(crate) fn size<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -256,7 +255,6 @@ impl Master {
         Ok(master)
     }
 
-    /// Its socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }

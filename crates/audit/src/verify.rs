@@ -38,7 +38,6 @@ pub struct Verdict {
     pub unfinished: usize,
     /// The writers' notes about the trail.
     pub notes: Vec<String>,
-    /// The problems.
     pub problems: Vec<String>,
 }
 

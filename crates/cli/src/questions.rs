@@ -47,7 +47,6 @@ pub(crate) struct Questions {
 pub(crate) struct Order {
     /// The places in the list that may still ask something. Guarded for as long as a look takes.
     undecided: std::sync::Mutex<BTreeSet<usize>>,
-    /// One of them has been decided.
     decided: Notify,
 }
 
@@ -136,7 +135,6 @@ struct Password {
     secret: Zeroizing<String>,
 }
 
-/// The outcome of a question.
 struct QuestionOutcome {
     answer: Option<Zeroizing<String>>,
     /// To be told whether the host accepted the password.

@@ -79,7 +79,6 @@ pub(crate) enum TtyRequest {
     /// For a login shell only, unless the configuration says otherwise.
     #[default]
     Auto,
-    /// Never.
     No,
     /// When standard input is a terminal.
     Yes,

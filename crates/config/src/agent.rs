@@ -339,41 +339,27 @@ pub struct Constraints {
 /// The reason why an agent could not help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum AgentError {
     /// There is no socket at the path.
     #[error("there is no SSH agent at {}: the socket does not exist (is SSH_AUTH_SOCK left over from an old login?)", path.display())]
-    Missing {
-        /// The socket.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// The socket is there and nobody listens on it.
     #[error("no SSH agent listens on {} any more; start one and set SSH_AUTH_SOCK", path.display())]
-    NotListening {
-        /// The socket.
-        path: PathBuf,
-    },
+    NotListening { path: PathBuf },
     /// Connecting, writing or reading failed; the agent closed the connection, for example.
     #[error("the connection to the SSH agent at {} failed: {source}", path.display())]
     Io {
-        /// The socket.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
     /// The agent did not answer in time what needs no human.
     #[error("the SSH agent at {} does not answer", path.display())]
-    Timeout {
-        /// The socket.
-        path: PathBuf,
-    },
+    Timeout { path: PathBuf },
     /// The agent's reply breaks the protocol.
     #[error("the program listening on {} is not an SSH agent: {what}", path.display())]
-    Malformed {
-        /// The socket.
-        path: PathBuf,
-        /// The error.
-        what: &'static str,
-    },
+    Malformed { path: PathBuf, what: &'static str },
     /// The agent has the key and did not do what was asked: the user denied it, a touch was missed, or the
     /// key is restricted to other destinations.
     #[error("the SSH agent refused to {action}")]

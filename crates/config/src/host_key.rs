@@ -253,6 +253,7 @@ impl Question {
 /// The reason why a host key is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum HostKeyError {
     /// The host is known by another key.
     #[error(
@@ -266,7 +267,6 @@ pub enum HostKeyError {
         host: String,
         /// The type of the key shown, as ssh names it.
         key_type: String,
-        /// Its fingerprint.
         fingerprint: String,
         /// The type of the key that is known.
         known_type: String,
@@ -297,7 +297,6 @@ pub enum HostKeyError {
         host: String,
         /// The type of the key shown.
         key_type: String,
-        /// Its fingerprint.
         fingerprint: String,
         /// The place of the line that revokes it.
         at: Location,
@@ -312,7 +311,6 @@ pub enum HostKeyError {
         host: String,
         /// The type of the key shown.
         key_type: String,
-        /// Its fingerprint.
         fingerprint: String,
         /// The reason why its certificate was not accepted.
         refusal: Option<CertificateRefusal>,
@@ -354,7 +352,6 @@ pub enum HostKeyError {
     BadCertificate {
         /// The host's name in known_hosts.
         host: String,
-        /// The error in it.
         source: CertificateError,
     },
     /// The key changed or is revoked and StrictHostKeyChecking no let the connection through, with which nothing may be
@@ -363,17 +360,13 @@ pub enum HostKeyError {
         "{what} is disabled to avoid man-in-the-middle attacks: the host key of {host} could not be verified"
     )]
     Disabled {
-        /// The host.
         host: String,
         /// The requested feature, by ssh's name: "Port forwarding".
         what: &'static str,
     },
     /// The same, and ExitOnForwardFailure asks for all or nothing.
     #[error("{host}: forwarding disabled due to host key check failure, and ExitOnForwardFailure is set")]
-    ForwardingDisabled {
-        /// The host.
-        host: String,
-    },
+    ForwardingDisabled { host: String },
     /// The server did not prove that it has the keys it lists (UpdateHostKeys). Nothing was learned.
     #[error("{host} could not prove that it has the host keys it lists: {reason}")]
     NotProven {

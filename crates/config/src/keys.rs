@@ -90,11 +90,11 @@ fn first_word(line: &[u8]) -> (&[u8], &[u8]) {
 /// The reason why a key could not be loaded or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum KeyError {
     /// The file could not be opened or read.
     #[error("cannot read the key file {}: {source}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -105,7 +105,6 @@ pub enum KeyError {
          run: chmod 600 {0}", path.display()
     )]
     Unprotected {
-        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -113,7 +112,6 @@ pub enum KeyError {
     /// The file is larger than any key.
     #[error("{} is larger than {limit} bytes, so it is not a key file", path.display())]
     TooLarge {
-        /// The file.
         path: PathBuf,
         /// The largest size accepted, in bytes.
         limit: u64,
@@ -121,30 +119,22 @@ pub enum KeyError {
     /// The file holds no key in a format that is known here.
     #[error("{0} holds no usable private key: {reason}", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// The error in it.
         reason: &'static str,
     },
     /// The key is encrypted and no passphrase was given.
     #[error("the key {} needs its passphrase", path.display())]
-    PassphraseNeeded {
-        /// The file.
-        path: PathBuf,
-    },
+    PassphraseNeeded { path: PathBuf },
     /// The passphrase does not open the key.
     #[error("wrong passphrase for the key {}", path.display())]
-    WrongPassphrase {
-        /// The file.
-        path: PathBuf,
-    },
+    WrongPassphrase { path: PathBuf },
     /// The key is encrypted in a way that is not supported here.
     #[error(
         "{0} is encrypted with {cipher}, which trunkline does not read; rewrite it with: \
          ssh-keygen -p -f {0}", path.display()
     )]
     Cipher {
-        /// The file.
         path: PathBuf,
         /// The name of the cipher or scheme.
         cipher: String,
@@ -155,7 +145,6 @@ pub enum KeyError {
         path.display()
     )]
     Cost {
-        /// The file.
         path: PathBuf,
         /// The memory or time that it asks for.
         cost: String,
@@ -165,25 +154,16 @@ pub enum KeyError {
         "{} is the handle of a security key; add it to the agent with ssh-add, which can ask for the touch",
         path.display()
     )]
-    SecurityKey {
-        /// The file.
-        path: PathBuf,
-    },
+    SecurityKey { path: PathBuf },
     /// The key's type is unknown here or no longer considered safe.
     #[error(
         "{} is a {algorithm} key, which is not supported; make a new one with: ssh-keygen -t ed25519",
         path.display()
     )]
-    Unsupported {
-        /// The file.
-        path: PathBuf,
-        /// The type.
-        algorithm: String,
-    },
+    Unsupported { path: PathBuf, algorithm: String },
     /// The RSA key is shorter than `RequiredRSASize` (never less than 2048 bits here) or longer than 8192 bits.
     #[error("{} is an RSA key of {bits} bits; only {min} to {max} are accepted", path.display())]
     RsaSize {
-        /// The file.
         path: PathBuf,
         /// The size of its modulus in bits.
         bits: usize,
@@ -202,10 +182,7 @@ pub enum KeyError {
     },
     /// A certificate file holds no certificate.
     #[error("{} holds no certificate", path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
+    NoCertificate { path: PathBuf },
     /// A signature was asked for with an algorithm that is not this key's.
     #[error("a {key} key cannot sign with {algorithm}")]
     Algorithm {

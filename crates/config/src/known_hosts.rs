@@ -239,13 +239,6 @@ impl KnownHosts {
         }
     }
 
-    /// The plain keys known under exactly `name`, each with where it stands.
-    pub fn keys_for(&self, name: &str) -> impl Iterator<Item = (&Location, &Bytes)> {
-        self.entries_for(name)
-            .filter(|entry| entry.line.marker == Marker::Plain)
-            .map(|entry| (&entry.at, &entry.line.key))
-    }
-
     /// Returns the other places of a plain key, with its names there; `[hashed]` stands for a name that cannot be told.
     pub fn names_of(&self, key: &[u8]) -> Vec<(Location, String)> {
         self.entries
@@ -468,38 +461,29 @@ pub enum Problem {
 /// The reason why a known_hosts or revocation file could not be changed or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum KnownHostsError {
     /// Reading, locking or writing failed.
     #[error("cannot {action} {}: {source}", file.display())]
     Io {
         /// The attempted action: "read", "lock", "write" …
         action: &'static str,
-        /// The file.
         file: PathBuf,
         /// The system's error.
         source: io::Error,
     },
     /// A key to be written is of no type that known_hosts can hold.
     #[error("a key of an unknown type cannot be written to {}", file.display())]
-    UnknownKeyType {
-        /// The file.
-        file: PathBuf,
-    },
+    UnknownKeyType { file: PathBuf },
     /// A host name holds characters that would break the file's lines.
     #[error("{name:?} cannot be written as a host name in known_hosts")]
-    BadName {
-        /// The name.
-        name: String,
-    },
+    BadName { name: String },
     /// The revocation file is a binary key revocation list, or holds a line that is not a key.
     #[error(
         "{at} is not a public key; trunkline reads RevokedHostKeys as a list of keys, so a host that needs a binary \
          revocation list has to be reached through the OpenSSH transport"
     )]
-    NotAKeyList {
-        /// The line.
-        at: Location,
-    },
+    NotAKeyList { at: Location },
 }
 
 const DEFAULT_PORT: u16 = 22;

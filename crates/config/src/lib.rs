@@ -1,6 +1,8 @@
 //! The knowledge that is needed before a socket opens: destinations and lists of hosts, their ssh_config, known_hosts
 //! and the decisions that follow, keys and agents, and the answerer of questions.
 
+#![warn(missing_docs)]
+
 pub mod agent;
 #[doc(hidden)]
 pub mod fuzzing;

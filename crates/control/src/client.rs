@@ -45,13 +45,11 @@ pub enum ClientError {
     Start {
         /// The known cause.
         why: String,
-        /// Its log.
         log: PathBuf,
     },
     /// One of this program's own did not come up.
     #[error("{} did not start: {why}", program.display())]
     Private {
-        /// The program.
         program: PathBuf,
         /// The known cause.
         why: String,
@@ -62,7 +60,6 @@ pub enum ClientError {
         program.display()
     )]
     OtherVersion {
-        /// The program.
         program: PathBuf,
         /// The protocol it speaks.
         protocol: u32,
@@ -75,17 +72,13 @@ pub enum ClientError {
     Stranger {
         /// The owner.
         uid: u32,
-        /// The socket.
         socket: PathBuf,
     },
     /// It takes connections and says nothing.
     #[error(
         "the daemon on {socket} does not answer; kill its process, and the next command starts a new one"
     )]
-    Silent {
-        /// The socket.
-        socket: PathBuf,
-    },
+    Silent { socket: PathBuf },
     /// It speaks another protocol than this program.
     #[error(
         "the daemon speaks protocol {protocol}, this program {VERSION}: use the trunkline that started it, or `trunkline stop`"

@@ -31,7 +31,6 @@ fn has_standard_streams_only() -> bool {
     std::fs::metadata("/proc/self/fd").is_ok_and(|directory| directory.len() == 3)
 }
 
-/// All that are open.
 fn list_open() -> rustix::io::Result<Vec<i32>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;

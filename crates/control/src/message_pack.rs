@@ -75,7 +75,6 @@ impl<'de> Reader<'de> {
         Ok(Marker::from_u8(self.array::<1>()?[0]))
     }
 
-    /// Takes a marker if it is this one.
     fn take_marker(&mut self, marker: Marker) -> bool {
         match self.rest.split_first() {
             Some((first, rest)) if *first == marker.to_u8() => {

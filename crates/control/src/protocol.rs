@@ -83,7 +83,6 @@ pub enum Request {
     /// it is answered when the connection is made, for which the client is asked as for [`Request::Warm`]: stock ssh is
     /// not to go its own way.
     MuxListen {
-        /// The host.
         host: HostRequest,
         /// The socket's path: absolute, shorter than 104 bytes, in a directory that is the user's alone. The directory
         /// [`Place::mux`](crate::place::Place::mux) is made when it is missing. `None` for the host's ControlPath,
@@ -122,7 +121,6 @@ pub enum Request {
     /// Remembers the best settings for moving data to and from a host; `None` to forget them. Answered by
     /// [`Reply::Done`].
     Tuned {
-        /// The host.
         host: HostRequest,
         /// The best settings.
         choice: Option<Choice>,
@@ -140,17 +138,11 @@ pub enum Request {
     /// Lists the results of tuning for all hosts: answered by [`Reply::Choices`].
     Choices,
     /// Looks for masters that the user's own ssh has made, and acts on them: answered by [`Reply::Masters`].
-    Masters {
-        /// The masters.
-        of: MastersOf,
-        /// The action.
-        action: MasterAction,
-    },
+    Masters { of: MastersOf, action: MasterAction },
     /// The `Host` aliases of ssh_config that match a pattern: answered by [`Reply::Aliases`].
     Aliases {
         /// As in ssh_config(5), PATTERNS.
         pattern: String,
-        /// The caller.
         world: World,
         /// The file of `-F`.
         #[serde(with = "trunkline_request::os_bytes::option")]
@@ -160,7 +152,6 @@ pub enum Request {
     HostNames {
         /// The beginning of their names.
         prefix: String,
-        /// The caller.
         world: World,
         /// The file of `-F`.
         #[serde(with = "trunkline_request::os_bytes::option")]
@@ -169,7 +160,6 @@ pub enum Request {
     /// The names in a directory of a host that begin so, for a shell to complete, over a connection that is there already:
     /// answered by [`Reply::RemoteNames`], which has none where there is no connection.
     RemoteNames {
-        /// The host.
         host: HostRequest,
         /// The directory, with a slash behind it; empty for where SFTP begins.
         directory: String,
@@ -247,9 +237,7 @@ pub struct HostRequest {
 /// A session to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SessionRequest {
-    /// The host.
     pub host: HostRequest,
-    /// The program.
     pub program: Program,
     /// Variables for the session, beside those that SendEnv and SetEnv name. Nothing on this side sees them.
     #[serde(with = "trunkline_request::os_bytes::map")]
@@ -298,7 +286,6 @@ pub struct SshClient {
 pub struct CopyRequest {
     /// From where.
     pub sources: Vec<CopyPlace>,
-    /// The target.
     pub target: CopyPlace,
     /// The options, with the caller's umask.
     pub options: CopyOptions,
@@ -325,7 +312,6 @@ pub enum CopyPlace {
 pub struct TuneRequest {
     /// To where.
     pub host: HostRequest,
-    /// The options.
     pub options: TuneOptions,
 }
 
@@ -346,11 +332,9 @@ pub struct InventoryRequest {
 /// Masters of the user's own ssh.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum MastersOf {
-    /// That of a host.
     Host(Box<HostRequest>),
     /// All that a ControlPath of ssh_config can mean.
     All {
-        /// The caller.
         world: Box<World>,
         /// The file of `-F`.
         #[serde(with = "trunkline_request::os_bytes::option")]
@@ -358,7 +342,6 @@ pub enum MastersOf {
     },
 }
 
-/// An action on masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterAction {
     /// Only look at them.
@@ -388,7 +371,6 @@ pub enum ForwardRequest {
     Open(ForwardKind, String),
     /// End one, by where it listens: `[address:]port`. What it carries continues.
     Cancel(ForwardKind, String),
-    /// List them.
     List,
 }
 
@@ -421,7 +403,6 @@ pub enum Program {
     Configured,
     /// A command line.
     Exec(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// A subsystem.
     Subsystem(String),
     /// Nothing: only forwardings (`-N`).
     Nothing,
@@ -484,7 +465,6 @@ pub enum Reply {
         protocol: u32,
         /// Its program version.
         program: String,
-        /// Its process.
         pid: u32,
         /// The daemon's view of the system. A client that stands elsewhere would have it reach other hosts and read
         /// other files.
@@ -557,7 +537,6 @@ pub enum Reply {
     Placement {
         /// Whether traffic keeps them away from one of the connections.
         apart: bool,
-        /// The connections.
         connections: Vec<ConnectionReport>,
     },
     /// The session's output. Empty: a tunnel's output has ended by the server's word, and has not been cut off; or what a
@@ -574,7 +553,6 @@ pub enum Reply {
     Failed(Failure),
     /// The host needs the system's ssh: last frame, and nothing was begun.
     UseSystemSsh {
-        /// The reasons.
         reasons: Vec<String>,
         /// Options for ssh, before all others, by which it uses the connection that is kept warm, or becomes it.
         #[serde(with = "trunkline_request::os_bytes::list")]
@@ -582,7 +560,6 @@ pub enum Reply {
     },
     /// The progress of a copy; at most ten a second.
     Progress(CopyProgress),
-    /// The events of names in a copy.
     Names(Vec<CopyEvent>),
     /// A copy is over: last frame about it.
     Copied(CopyEnd),
@@ -653,7 +630,6 @@ pub struct Escapes {
 /// The end of a copy. Names may have failed nevertheless: its progress counts them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CopyEnd {
-    /// The totals.
     pub progress: CopyProgress,
     /// The duration, connecting included.
     pub elapsed: Duration,
@@ -680,7 +656,6 @@ impl std::fmt::Display for CopyCipher {
 /// The end of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
-    /// With a status.
     Status(u32),
     /// By a signal, named without "SIG"; whether there is a core.
     Signal(String, bool),
@@ -688,7 +663,6 @@ pub enum Exit {
     Unknown,
 }
 
-/// The name of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostName {
     /// As it would be typed.
@@ -723,7 +697,6 @@ impl HostSource {
 /// A name in a directory of a host. What could not be typed and looked at is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteName {
-    /// The name.
     pub name: String,
     /// Whether it is a directory, or leads to one.
     pub is_directory: bool,
@@ -732,7 +705,6 @@ pub struct RemoteName {
 /// The daemon itself, as `trunkline status` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DaemonStatus {
-    /// Its process.
     pub pid: u32,
     /// Its program's version.
     pub version: String,
@@ -750,7 +722,6 @@ pub struct DaemonStatus {
     pub socket: PathBuf,
     /// The sockets for stock ssh clients.
     pub mux_sockets: Vec<PathBuf>,
-    /// Its log.
     pub log: PathBuf,
     /// Its settings' file, which need not exist.
     pub config: PathBuf,
@@ -763,26 +734,19 @@ pub struct DaemonStatus {
 /// A setting of config.toml. Values are written as in that file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingReport {
-    /// Its key.
     pub key: String,
-    /// Its value.
     pub value: String,
-    /// Its default.
     pub default: String,
-    /// Its meaning.
     pub meaning: String,
 }
 
-/// The load of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DaemonLoad {
     /// Hosts with connections.
     pub hosts: usize,
-    /// Connections.
     pub connections: usize,
     /// Sessions that run.
     pub sessions: u32,
-    /// Tunnels.
     pub tunnels: u32,
 }
 
@@ -803,7 +767,6 @@ pub struct HostReport {
     pub differs: Vec<(String, String)>,
     /// The sockets through which stock ssh clients can use them.
     pub mux_sockets: Vec<PathBuf>,
-    /// Its connections.
     pub connections: Vec<ConnectionReport>,
     /// The system's ssh that is the connection, where that is the transport.
     pub master: Option<MasterReport>,
@@ -864,7 +827,6 @@ pub struct MasterReport {
     pub socket: PathBuf,
     /// Whether it lives.
     pub state: MasterState,
-    /// Its process.
     pub pid: Option<u32>,
     /// Seconds since 1970 when it began to listen.
     pub since: Option<u64>,

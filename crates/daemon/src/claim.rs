@@ -38,7 +38,6 @@ pub enum StartError {
     Listen {
         /// The socket's path.
         path: PathBuf,
-        /// The reason.
         error: io::Error,
     },
 }

@@ -74,7 +74,6 @@ impl Masters {
         Ok(Vec::new())
     }
 
-    /// Notes a host.
     fn know(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<MasterHost, Error> {
         make_private(&self.directory).map_err(unusable_directory)?;
         let host = host.through_ssh(world);
@@ -179,7 +178,6 @@ impl Masters {
         closed
     }
 
-    /// A report on the master that is shared by this key, if there is one.
     pub(crate) async fn report(&self, key: &SharingKey) -> Option<MasterReport> {
         let known = self.lock_known().get(key).cloned()?;
         report(&known.master).await

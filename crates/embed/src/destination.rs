@@ -23,7 +23,6 @@ pub struct Destination {
 /// A preference for the way to a destination.
 #[derive(Debug, Clone)]
 pub enum Preference {
-    /// The engine.
     Engine,
     /// The daemon, where one runs.
     RunningDaemon,

@@ -19,17 +19,14 @@ enum Source<'a> {
     Daemon(&'a Daemon, Control, End),
 }
 
-/// A change of it.
 #[derive(Debug)]
 pub enum Change {
     /// New sessions of its host go elsewhere than before.
     Placement {
         /// Whether traffic keeps them away from one of the connections.
         apart: bool,
-        /// The connections.
         connections: Vec<ConnectionReport>,
     },
-    /// It has ended.
     Ended(Failure),
 }
 

@@ -23,7 +23,6 @@ pub(crate) async fn record(
     Ok(Some(entry))
 }
 
-/// Records that it failed, where it has.
 pub(crate) fn unless_failed<T>(recorded: &Recorded, outcome: Result<T, Error>) -> Result<T, Error> {
     if let (Some(entry), Err(error)) = (recorded, &outcome) {
         entry.fail(error);

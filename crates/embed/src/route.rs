@@ -21,9 +21,7 @@ const PIECES: usize = 16;
 /// The target or the source of one of a session's streams.
 #[derive(Debug)]
 pub enum Route {
-    /// The program.
     Pipe,
-    /// Nowhere.
     Ignore,
     /// A descriptor.
     Fd(OwnedFd),
@@ -110,7 +108,6 @@ impl RoutedInput {
 pub enum Routed {
     /// To a descriptor; the route lasts as long.
     Written(Output, ChannelReader, Route),
-    /// To nowhere.
     Nowhere(ChannelReader),
     /// The daemon has it.
     Elsewhere(Route),

@@ -27,14 +27,12 @@ pub enum Program {
     Shell,
     /// A command line, for the login shell.
     Exec(Vec<u8>),
-    /// A subsystem.
     Subsystem(String),
 }
 
 /// The program of a session, and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// The program.
     pub program: Program,
     /// Variables, which prevail over those that ssh_config sends.
     pub env: Vec<(String, Vec<u8>)>,
@@ -100,7 +98,6 @@ pub struct Session {
 
 /// The source of a session's input.
 pub enum Input {
-    /// From the program.
     Program(Writer),
     /// From elsewhere.
     Routed(RoutedInput),
@@ -108,7 +105,6 @@ pub enum Input {
 
 /// The target of a session's output.
 pub enum Output {
-    /// To the program.
     Program(Reader),
     /// Elsewhere.
     Routed(Routed),

@@ -127,7 +127,6 @@ impl Writer {
         Self(Drain::Socket(socket, course))
     }
 
-    /// One that was ended.
     pub fn ended() -> Self {
         Self(Drain::Ended)
     }

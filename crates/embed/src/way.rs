@@ -403,7 +403,6 @@ impl Deref for Forwarding {
     }
 }
 
-/// Returns the subject of a tunnel.
 fn tunnel(program: &protocol::Program) -> Subject {
     Subject::default().running(program)
 }

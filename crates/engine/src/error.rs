@@ -25,6 +25,7 @@ pub use doing::{Doing, LogInStage, ServerRequest};
 /// An error of the engine. Cheap to clone, because everyone who waits for one connection is told of its end.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum Error {
     /// The network failed.
     #[error("{doing}: {}", io_words(.source))]
@@ -39,7 +40,6 @@ pub enum Error {
     /// A host's name has no address, or nobody could be asked for it.
     #[error("looking up {name}: {}", io_words(.source))]
     Lookup {
-        /// The name.
         name: String,
         /// The system's error.
         source: Arc<io::Error>,
@@ -47,7 +47,6 @@ pub enum Error {
     /// The server closed the connection without a word.
     #[error("the connection to {host} was closed by the other end{}", stage(*.during))]
     ClosedByPeer {
-        /// The host.
         host: String,
         /// The stage of the log-in; `None` when in use.
         during: Option<LogInStage>,
@@ -73,9 +72,7 @@ pub enum Error {
     /// The protocol failed.
     #[error("{host}: {source}")]
     Protocol {
-        /// The host.
         host: String,
-        /// The error.
         source: trunkline_proto::Error,
     },
     /// The host key cannot be trusted. Nothing was signed and nothing sent.
@@ -84,9 +81,7 @@ pub enum Error {
     /// No authentication method led in.
     #[error("{user}@{host}: permission denied ({}){}", .allowed.join(","), colon(.advice))]
     Authentication {
-        /// The user.
         user: String,
-        /// The host.
         host: String,
         /// Methods with which the server would have continued.
         allowed: Vec<String>,
@@ -110,7 +105,6 @@ pub enum Error {
     /// The host needs what only the system's ssh can do.
     #[error("{host} needs the system's ssh: {}", list(.reasons))]
     NeedsSystemSsh {
-        /// The host.
         host: String,
         /// The directives that ask for it.
         reasons: Vec<crate::config::Reason>,
@@ -129,7 +123,6 @@ pub enum Error {
     /// The user was to confirm the use of a connection, and did not.
     #[error("{host}: the use of its connection {why}")]
     Denied {
-        /// The host.
         host: String,
         /// "was not allowed", or why nobody could be asked.
         why: &'static str,
@@ -143,7 +136,6 @@ pub enum Error {
     /// There is no connection, and none was to be made.
     #[error("{host}: {why}")]
     NotConnected {
-        /// The host.
         host: String,
         /// The reason why there is none, and how to get one.
         why: &'static str,
@@ -162,7 +154,6 @@ pub enum Error {
     /// The server refused a session, a forwarding or a request.
     #[error("{host} refused {what}{}", colon(.description))]
     Refused {
-        /// The host.
         host: String,
         /// The refused request.
         what: ServerRequest,
@@ -175,7 +166,6 @@ pub enum Error {
     /// the reason (RFC 4253 section 4.2; "Exceeded MaxStartups").
     #[error("{cause}; the server said: {greeting}")]
     Greeted {
-        /// The error.
         cause: Arc<Error>,
         /// The last line of what the server said.
         greeting: Printable,
@@ -185,14 +175,12 @@ pub enum Error {
     At {
         /// The server's.
         address: SocketAddr,
-        /// The error.
         cause: Arc<Error>,
     },
     /// The connection could not be made, and the ProxyCommand on the way had written to its standard error, which may be
     /// the reason.
     #[error("{cause}; the ProxyCommand said: {words}")]
     Proxy {
-        /// The error.
         cause: Arc<Error>,
         /// The last line that it wrote.
         words: Printable,
@@ -202,7 +190,6 @@ pub enum Error {
     Jump {
         /// The configuration of the jump host.
         jump: Arc<HostConfig>,
-        /// The error there.
         cause: Arc<Error>,
     },
     /// The connection was lost while a command was under way.
@@ -220,13 +207,11 @@ pub enum Error {
     LongText {
         /// The bytes of text in the request.
         length: usize,
-        /// The error.
         cause: Arc<Error>,
     },
     /// This side closed the connection.
     #[error("the connection to {host} was closed on this side: {why}")]
     Closed {
-        /// The host.
         host: String,
         /// By whom or why.
         why: String,
@@ -234,7 +219,6 @@ pub enum Error {
     /// The server did not do something to a file.
     #[error("{host}:{}: {}", shown(.path), words_of_status(.doing, .status))]
     File {
-        /// The host.
         host: String,
         /// The interrupted action: "opening", "removing".
         doing: &'static str,
@@ -256,29 +240,18 @@ pub enum Error {
     /// An SFTP session failed.
     #[error("{host}: {source}")]
     Sftp {
-        /// The host.
         host: String,
-        /// The error.
         source: trunkline_sftp::Error,
     },
     /// An SFTP session of a client's could not be carried over to a new connection.
     #[error("the SFTP session on {host} was lost, and could not be carried over: {why}")]
-    SftpLost {
-        /// The host.
-        host: String,
-        /// The reason.
-        why: String,
-    },
+    SftpLost { host: String, why: String },
     /// The server gives a session no terminal that needs one.
     #[error("{host}: the server does not give the session a terminal")]
-    TerminalRefused {
-        /// The host.
-        host: String,
-    },
+    TerminalRefused { host: String },
     /// The server's SFTP has stopped answering, while its connection goes on.
     #[error("{host}: its SFTP server has not answered for {} s, though the connection is alive; the session was ended", .after.as_secs())]
     SftpSilent {
-        /// The host.
         host: String,
         /// The time that was waited.
         after: Duration,
@@ -286,7 +259,6 @@ pub enum Error {
     /// The server's SFTP program ended before it began: it cannot be started there, or refuses to.
     #[error("{host}: sftp-server on the server ended before it began{}{}", how(*.status, .signal.as_deref()), colon(.words.as_ref()))]
     SftpUnstarted {
-        /// The host.
         host: String,
         /// Its exit status, if the server told one.
         status: Option<u32>,

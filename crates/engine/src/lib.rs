@@ -1,5 +1,7 @@
 //! The trunkline SSH engine: connections, pool, sessions, forwarding.
 
+#![warn(missing_docs)]
+
 mod connection;
 mod engine;
 mod error;

@@ -20,14 +20,12 @@ pub struct Child {
     pub stdout: Receiver,
     /// Its standard error.
     pub stderr: Receiver,
-    /// The process.
     pub process: Process,
 }
 
 /// The process of a [`Child`].
 #[derive(Debug)]
 pub enum Process {
-    /// A child of this process.
     Own(tokio::process::Child),
     /// A child of the caller's.
     Lent(Lent),

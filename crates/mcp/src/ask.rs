@@ -40,7 +40,6 @@ pub(crate) struct Person {
     remembered: Mutex<HashSet<String>>,
 }
 
-/// A question.
 pub(crate) struct Question {
     /// Each thing that needs a yes, as it is shown: host, user, directory, exact words, and the rule.
     pub(crate) lines: Vec<String>,

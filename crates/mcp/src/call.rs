@@ -39,7 +39,6 @@ impl fmt::Debug for Problem {
     }
 }
 
-/// One call.
 pub(crate) struct Call<'a> {
     pub(crate) state: &'a State,
     pub(crate) rules: &'a Rules,

@@ -23,7 +23,6 @@ pub(crate) struct Hosts {
     known: Mutex<HashMap<String, Arc<Host>>>,
 }
 
-/// One host.
 pub(crate) struct Host {
     pub(crate) destination: Destination,
     reached: trunkline_embed::Destination,

@@ -246,7 +246,6 @@ impl Job {
         self.state.subscribe()
     }
 
-    /// Waits for its end.
     pub(crate) async fn wait_for_end(&self) {
         let mut changes = self.changes();
         // The sender is this job's own.

@@ -70,14 +70,12 @@ fn absolute<'de, D: Deserializer<'de>>(text: D) -> Result<Option<PathBuf>, D::Er
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Record {
-    /// Always.
     #[default]
     Always,
     /// Where `config.toml` has `audit`.
     AsConfigured,
 }
 
-/// Who is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Asking {
@@ -265,7 +263,6 @@ impl Rules {
         Ok(rules)
     }
 
-    /// All rules with their list and their number in it.
     fn numbered(&self) -> impl Iterator<Item = (List, usize, &Rule)> {
         let lists = [
             (List::Deny, &self.denying),

@@ -17,19 +17,13 @@ pub(crate) enum WordsError {
          pass it to the program as it is", Shown(*found)
     )]
     Meta {
-        /// The character.
         found: char,
         /// The offset in bytes.
         at: usize,
     },
     /// No command line can have it in words that every shell reads alike.
     #[error("control character {} at byte {at}: a command is one line of printable text", Shown(*found))]
-    Control {
-        /// The character.
-        found: char,
-        /// The offset.
-        at: usize,
-    },
+    Control { found: char, at: usize },
     /// A quote is not closed.
     #[error("the quote at byte {at} is not closed")]
     Open {

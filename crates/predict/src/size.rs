@@ -3,9 +3,7 @@
 /// The size of a terminal, in cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Rows.
     pub rows: usize,
-    /// Columns.
     pub columns: usize,
 }
 

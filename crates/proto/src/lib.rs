@@ -14,6 +14,8 @@
 //!   works through packets in order and runs nothing before authentication; when that fails it answers each packet
 //!   behind it with SSH_MSG_UNIMPLEMENTED and its number, and only on that proof is it sent again.
 
+#![warn(missing_docs)]
+
 mod auth;
 pub mod channels;
 mod connection;

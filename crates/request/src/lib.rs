@@ -3,6 +3,8 @@
 //! ([`LogLevel`]), how to copy ([`copy`]), what was measured for a path ([`tuning`]), what connections there are
 //! ([`connection`]), what is waited for ([`Waiting`]), and what a failure means ([`failure`]). They travel over the control socket, so that a program needs no engine to say them.
 
+#![warn(missing_docs)]
+
 mod backoff;
 pub mod connection;
 pub mod copy;

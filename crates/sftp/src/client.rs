@@ -48,7 +48,6 @@ struct Pending {
     sequence: u64,
     /// It may take the server as long as a disk takes.
     takes_long: bool,
-    /// The handle that it closes.
     closes: Option<Handle>,
     /// The request to repeat if it is refused because too much is open.
     opens: Option<Request>,

@@ -29,6 +29,8 @@
 //! }
 //! ```
 
+#![warn(missing_docs)]
+
 mod attributes;
 pub mod bridge;
 mod client;

@@ -42,10 +42,10 @@ impl std::ops::BitOr for OpenFlags {
 /// Paths are the server's bytes; one that is not absolute starts at the user's home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum Request {
     /// Opens a file: [`Reply::Handle`](crate::Reply::Handle).
     Open {
-        /// The file.
         path: Bytes,
         /// The purposes.
         flags: OpenFlags,
@@ -53,16 +53,12 @@ pub enum Request {
         attributes: FileAttributes,
     },
     /// Closes a file or directory: [`Reply::Done`](crate::Reply::Done). The handle is gone whatever the answer.
-    Close {
-        /// The handle.
-        handle: Handle,
-    },
+    Close { handle: Handle },
     /// Reads: [`Reply::Data`](crate::Reply::Data), which may be shorter, or a status
     /// [`EOF`](crate::StatusCode::EOF).
     Read {
         /// An open file.
         handle: Handle,
-        /// The beginning.
         offset: u64,
         /// The length; more than 255 KiB becomes that, since no larger reply is accepted.
         length: u32,
@@ -77,15 +73,9 @@ pub enum Request {
         data: Bytes,
     },
     /// Attributes of a path, of the link itself if it is one: [`Reply::Attributes`](crate::Reply::Attributes).
-    Lstat {
-        /// The path.
-        path: Bytes,
-    },
+    Lstat { path: Bytes },
     /// Attributes of a path, through links: [`Reply::Attributes`](crate::Reply::Attributes).
-    Stat {
-        /// The path.
-        path: Bytes,
-    },
+    Stat { path: Bytes },
     /// Attributes of an open file: [`Reply::Attributes`](crate::Reply::Attributes).
     Fstat {
         /// An open file.
@@ -93,7 +83,6 @@ pub enum Request {
     },
     /// Sets attributes of a path, through links: [`Reply::Done`](crate::Reply::Done).
     Setstat {
-        /// The path.
         path: Bytes,
         /// The attributes to set.
         attributes: FileAttributes,
@@ -106,10 +95,7 @@ pub enum Request {
         attributes: FileAttributes,
     },
     /// Opens a directory: [`Reply::Handle`](crate::Reply::Handle).
-    Opendir {
-        /// The directory.
-        path: Bytes,
-    },
+    Opendir { path: Bytes },
     /// Reads the next names of a directory: [`Reply::Entries`](crate::Reply::Entries), or a status
     /// [`EOF`](crate::StatusCode::EOF).
     Readdir {
@@ -117,27 +103,17 @@ pub enum Request {
         handle: Handle,
     },
     /// Removes a file: [`Reply::Done`](crate::Reply::Done).
-    Remove {
-        /// The file.
-        path: Bytes,
-    },
+    Remove { path: Bytes },
     /// Makes a directory: [`Reply::Done`](crate::Reply::Done).
     Mkdir {
-        /// The directory.
         path: Bytes,
         /// Its permissions, before the server's umask.
         attributes: FileAttributes,
     },
     /// Removes an empty directory: [`Reply::Done`](crate::Reply::Done).
-    Rmdir {
-        /// The directory.
-        path: Bytes,
-    },
+    Rmdir { path: Bytes },
     /// Makes a path absolute and without links: [`Reply::Path`](crate::Reply::Path).
-    Realpath {
-        /// The path.
-        path: Bytes,
-    },
+    Realpath { path: Bytes },
     /// Renames; fails where the target exists: [`Reply::Done`](crate::Reply::Done).
     Rename {
         /// The old path.
@@ -146,10 +122,7 @@ pub enum Request {
         to: Bytes,
     },
     /// Reads a symbolic link: [`Reply::Path`](crate::Reply::Path).
-    Readlink {
-        /// The link.
-        path: Bytes,
-    },
+    Readlink { path: Bytes },
     /// Makes a symbolic link: [`Reply::Done`](crate::Reply::Done). The target goes first on the wire, as OpenSSH has
     /// it (PROTOCOL, section 4.1), and not as the draft.
     Symlink {
@@ -167,7 +140,6 @@ pub enum Request {
     },
     /// `hardlink@openssh.com`: [`Reply::Done`](crate::Reply::Done).
     Hardlink {
-        /// The file.
         from: Bytes,
         /// Its new name.
         to: Bytes,
@@ -189,7 +161,6 @@ pub enum Request {
     },
     /// `lsetstat@openssh.com`: sets attributes of a link itself: [`Reply::Done`](crate::Reply::Done).
     Lsetstat {
-        /// The path.
         path: Bytes,
         /// The attributes to set; the server ignores the size.
         attributes: FileAttributes,
@@ -197,10 +168,7 @@ pub enum Request {
     /// `limits@openssh.com`: [`Reply::Limits`](crate::Reply::Limits). The client asks by itself.
     Limits,
     /// `expand-path@openssh.com`: as [`Self::Realpath`], with `~` and `~user`: [`Reply::Path`](crate::Reply::Path).
-    ExpandPath {
-        /// The path.
-        path: Bytes,
-    },
+    ExpandPath { path: Bytes },
     /// `copy-data`: copies on the server: [`Reply::Done`](crate::Reply::Done). OpenSSH does nothing else meanwhile.
     CopyData {
         /// An open file.
@@ -265,7 +233,6 @@ impl Request {
         })
     }
 
-    /// The handles in it.
     pub(crate) fn handles(&self) -> [Option<&Handle>; 2] {
         handles_in!(self)
     }

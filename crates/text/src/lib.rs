@@ -4,6 +4,8 @@
 //! question of the terminal's in the user's name, or turn a file's name around (RFC 4251 section 9.2 and RFC 4252 section
 //! 5.4 ask for care). All text of a server's that is shown, logged or put in an error goes through this one type.
 
+#![warn(missing_docs)]
+
 use std::fmt::{self, Display, Write as _};
 use std::ops::Deref;
 

@@ -432,9 +432,7 @@ impl Line {
 /// The kind of an argument's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A host.
     Host,
-    /// A list of hosts.
     HostList,
     /// A path here or on a host.
     Place,

@@ -129,7 +129,6 @@ struct Caller {
     args: SshArgs,
     /// Its file, where it was started by its path.
     program: Option<OsString>,
-    /// Its number.
     process: Option<u32>,
 }
 

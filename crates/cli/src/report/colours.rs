@@ -7,7 +7,6 @@ use std::fmt::Display;
 /// Whether one output stream gets colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colours {
-    /// Yes.
     On,
     /// No: text only.
     Off,

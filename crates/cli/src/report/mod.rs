@@ -50,9 +50,7 @@ pub(crate) struct HostResult {
     pub(crate) host: String,
     /// Its place in the list, from 1.
     pub(crate) number: usize,
-    /// The destination.
     pub(crate) address: Destination,
-    /// Its outcome.
     pub(crate) outcome: Outcome,
     /// All the command wrote to standard output; empty where it was passed on as it arrived.
     pub(crate) stdout: Output,

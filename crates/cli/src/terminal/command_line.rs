@@ -8,7 +8,6 @@ pub(crate) const PROMPT: &str = "\r\nssh> ";
 /// The request of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommandLine {
-    /// Nothing.
     Empty,
     /// The list of commands.
     Help,

@@ -64,7 +64,6 @@ impl Tokens<'_> {
         Ok(self.world.absolute(expanded.as_ref()))
     }
 
-    /// A command directive.
     pub(crate) fn command(
         &self,
         directive: &'static str,

@@ -32,7 +32,6 @@ pub struct Update {
 /// The daemon itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pulse {
-    /// Its process.
     pub pid: u32,
     /// Bytes of memory that it has in use; `None` where the system does not tell.
     pub memory: Option<u64>,
@@ -47,7 +46,6 @@ pub struct Pulse {
 pub struct Activity {
     /// A number that no other has while the daemon runs.
     pub id: u64,
-    /// Its kind.
     pub kind: ActivityKind,
     /// The host, as the client named it. A copy between two has both.
     pub host: String,
@@ -71,9 +69,7 @@ pub struct Activity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivityKind {
-    /// A shell.
     Shell,
-    /// A command.
     Command,
     /// A subsystem, such as sftp.
     Subsystem,
@@ -146,7 +142,6 @@ pub struct TransferReport {
 pub struct FailureReport {
     /// The time, in seconds since 1970.
     pub at: u64,
-    /// The kind of activity.
     pub activity: ActivityKind,
     /// The host, as the client named it.
     pub host: String,

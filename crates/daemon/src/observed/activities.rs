@@ -336,7 +336,6 @@ fn words(program: &Program) -> (ActivityKind, Vec<u8>) {
     }
 }
 
-/// The hosts of a copy.
 fn hosts(copy: &CopyRequest) -> String {
     let mut hosts: Vec<&str> = Vec::new();
     for place in copy.sources.iter().chain([&copy.target]) {

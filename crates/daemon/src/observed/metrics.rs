@@ -138,7 +138,6 @@ impl Metrics {
         self.sessions.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// A copy has ended.
     pub(crate) fn copy(&self, end: &Reply) {
         let outcome = match end {
             Reply::Copied(end) if end.progress.failed == 0 => "ok",

@@ -39,7 +39,6 @@ pub(crate) struct ClientView {
 }
 
 impl ClientView {
-    /// The updates of one moment, of hosts as they are.
     pub(crate) fn moment(&mut self, hosts: Vec<HostReport>, activities: &Activities) -> Vec<Update> {
         let mut update = Update {
             at: activities.now(),

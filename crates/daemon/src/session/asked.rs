@@ -16,7 +16,6 @@ use crate::protocol::{Reply, SessionRequest};
 /// The reason for which a client has nothing more to say about its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// It is gone.
     Gone,
     /// It wants the session to end, and to hear how.
     Terminated,

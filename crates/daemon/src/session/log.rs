@@ -65,7 +65,6 @@ impl Log {
         });
     }
 
-    /// Writes a line.
     pub(crate) fn write(&self, line: LogLine) {
         let unwanted = self.level.borrow().is_some_and(|wanted| wanted < line.level);
         if !unwanted {

@@ -84,7 +84,6 @@ impl Spec {
         }
     }
 
-    /// Starts it.
     pub(crate) async fn start(
         &self,
         host: &Host,

@@ -316,7 +316,6 @@ impl ExitStatus {
 
 /// A waiter for an answer of the server.
 pub(crate) enum Waiter {
-    /// Nobody.
     Nobody,
     /// Somebody who asked.
     Caller(oneshot::Sender<bool>),

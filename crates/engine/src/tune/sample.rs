@@ -11,7 +11,6 @@ pub(super) const LENGTH: usize = 4 * 1024 * 1024;
 pub(crate) struct Samples {
     /// Log lines of a web server. Zeros would compress to a thousandth, which no real data does.
     pub(crate) text: Bytes,
-    /// Random bytes.
     pub(crate) random: Bytes,
 }
 

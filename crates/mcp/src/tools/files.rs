@@ -31,7 +31,6 @@ const MOST_WRITTEN: usize = 1 << 20;
 const MOST_FILES: usize = 2000;
 const MOST_SEARCHED: u64 = 64 << 20;
 const LONGEST_SEARCH: Duration = Duration::from_secs(20);
-/// Of one file.
 const MOST_OF_FILE: usize = 4 << 20;
 /// Files that are read at the same time.
 const AT_ONCE: usize = 16;

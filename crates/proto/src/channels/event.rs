@@ -8,12 +8,12 @@ use super::request::{GlobalRequestId, IncomingKind, OpenFailure};
 
 /// Something happened to a channel, or to the connection as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "names say it")]
 pub enum ChannelEvent {
     /// The server opened the channel that we asked for.
     Opened(ChannelId),
     /// The server refused to open it. It is gone; nothing ran.
     OpenFailed {
-        /// The channel.
         id: ChannelId,
         /// The reason code.
         reason: OpenFailure,
@@ -29,18 +29,14 @@ pub enum ChannelEvent {
     },
     /// Data arrived. Its size must be returned by `consumed` once read.
     Data {
-        /// The channel.
         id: ChannelId,
-        /// The stream.
         stream: Stream,
-        /// The bytes.
         data: Bytes,
     },
     /// The server sends no more data.
     Eof(ChannelId),
     /// The answer to a request that wanted one.
     Reply {
-        /// The channel.
         id: ChannelId,
         /// Whether it was granted.
         success: bool,
@@ -49,14 +45,12 @@ pub enum ChannelEvent {
     },
     /// `exit-status` (RFC 4254 section 6.10).
     ExitStatus {
-        /// The channel.
         id: ChannelId,
         /// The command's status.
         status: u32,
     },
     /// `exit-signal`.
     ExitSignal {
-        /// The channel.
         id: ChannelId,
         /// Signal name without "SIG".
         signal: String,
@@ -67,7 +61,6 @@ pub enum ChannelEvent {
     },
     /// Data of the channel was handed to the transport, so that there is room for as much.
     Sent {
-        /// The channel.
         id: ChannelId,
         /// The number of bytes.
         len: usize,
@@ -76,7 +69,6 @@ pub enum ChannelEvent {
     Closed(ChannelId),
     /// The answer to a global request.
     GlobalReply {
-        /// The request.
         id: GlobalRequestId,
         /// Whether it was granted.
         success: bool,

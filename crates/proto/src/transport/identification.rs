@@ -27,11 +27,6 @@ pub struct ServerId {
 }
 
 impl ServerId {
-    /// Takes an identification line as remembered from an earlier connection.
-    pub fn from_remembered(line: &str) -> Self {
-        Self::new(line.to_owned())
-    }
-
     fn new(line: String) -> Self {
         let shown = Printable::line(&line);
         Self { line, shown }

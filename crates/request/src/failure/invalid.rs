@@ -8,17 +8,13 @@ use crate::world::vantage::Difference;
 /// of its own options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum Invalid {
     /// It comes from elsewhere in the system than the engine.
     #[error(
         "{host}: the request comes from another {difference}, where this may mean another host or other files"
     )]
-    Elsewhere {
-        /// The host.
-        host: String,
-        /// The difference.
-        difference: Difference,
-    },
+    Elsewhere { host: String, difference: Difference },
     /// A destination, a host list or an inventory that cannot be read.
     #[error("{0}")]
     Hosts(String),
@@ -69,19 +65,13 @@ pub enum Invalid {
     NoHost,
     /// A pattern of names.
     #[error("the pattern {pattern} is not valid: {why}")]
-    Pattern {
-        /// The pattern.
-        pattern: String,
-        /// The reason.
-        why: String,
-    },
+    Pattern { pattern: String, why: String },
     /// A name that leads out of the source.
     #[error("{0} leads out of the source")]
     OutOfSource(String),
     /// A directory would be copied without end.
     #[error("{source_path} cannot be copied into itself, {target}")]
     IntoItself {
-        /// The directory.
         source_path: String,
         /// Its copy.
         target: String,
@@ -89,7 +79,6 @@ pub enum Invalid {
     /// The target has to be a directory.
     #[error("{path} is not a directory")]
     NotADirectory {
-        /// The target.
         path: String,
         /// Nothing is there.
         is_missing: bool,
@@ -130,9 +119,7 @@ pub enum Invalid {
         "the mux socket's path {path} has {length} bytes, and {longest} is the longest that every system accepts"
     )]
     LongSocket {
-        /// The path.
         path: String,
-        /// Its bytes.
         length: usize,
         /// As many may be.
         longest: usize,

@@ -185,7 +185,6 @@ impl Packet {
 }
 
 impl Order {
-    /// The handles in it.
     pub(super) fn handles(&self) -> impl Iterator<Item = &Handle> {
         match self {
             Self::Write { handle, .. } => [Some(handle), None],

@@ -100,7 +100,6 @@ impl Paths {
 pub(super) enum Effect {
     /// It is about what is open, or about nothing.
     None,
-    /// It looks.
     Looks,
     /// It makes a name, or changes what it names, and may be asked twice.
     Sets,

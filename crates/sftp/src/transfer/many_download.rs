@@ -19,19 +19,17 @@ use crate::status::{Status, StatusCode};
 /// Something that came of a download of many files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum ManyDownloadEvent {
     /// Bytes of a file, in no order. Bytes may come twice; the later ones count.
     Data {
-        /// The file.
         file: FileId,
         /// Their place in the file.
         offset: u64,
-        /// The bytes.
         data: Data,
     },
     /// A file is complete.
     Finished {
-        /// The file.
         file: FileId,
         /// Its length; what was written behind this is to be cut off.
         length: u64,
@@ -39,12 +37,7 @@ pub enum ManyDownloadEvent {
         attributes: Option<FileAttributes>,
     },
     /// A file could not be downloaded. The others continue.
-    Failed {
-        /// The file.
-        file: FileId,
-        /// The reason.
-        status: Status,
-    },
+    Failed { file: FileId, status: Status },
 }
 
 /// The download of many files over one session, as a state machine without I/O.

@@ -61,12 +61,12 @@ impl UploadFile {
 /// Something for the application to do or to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "names say it")]
 pub enum ManyUploadEvent {
     /// A file's content is wanted: answer with [`ManyUpload::provide`] or [`ManyUpload::skip`].
     Read(FileId),
     /// A file is written, closed and renamed.
     Finished {
-        /// The file.
         file: FileId,
         /// The reason why the attributes were not set, if they were not.
         attributes: Result<(), Status>,
@@ -74,7 +74,6 @@ pub enum ManyUploadEvent {
     /// The file could not get its last name as it should; what has that name is as it was, and what was written has been
     /// removed.
     NotReplaced {
-        /// The file.
         file: FileId,
         /// The refused operation.
         refused: Refused,
@@ -83,18 +82,12 @@ pub enum ManyUploadEvent {
     },
     /// A file that was to be new could not be made, maybe because its path is taken: SFTP 3 has no status for that alone.
     Taken {
-        /// The file.
         file: FileId,
         /// The server's answer.
         status: Status,
     },
     /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others continue.
-    Failed {
-        /// The file.
-        file: FileId,
-        /// The reason.
-        status: Status,
-    },
+    Failed { file: FileId, status: Status },
 }
 
 /// The upload of many files over one session, as a state machine without I/O.

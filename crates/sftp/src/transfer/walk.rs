@@ -105,7 +105,6 @@ pub struct Walk {
     options: WalkOptions,
     /// Directories to read: the last found is read first, so that few wait at once.
     waiting: Vec<Directory>,
-    /// Their size.
     waiting_bytes: usize,
     open: HashMap<u64, Open>,
     next_open: u64,

@@ -5,7 +5,6 @@
 pub(super) struct LastWord {
     /// Its meaning so far.
     pub(super) text: String,
-    /// As it was typed.
     typed: String,
     quote: Option<char>,
 }

@@ -37,7 +37,6 @@ pub(super) struct Shows {
     /// The progress goes where no bar can be drawn, in lines.
     pub(super) lines: bool,
     pub(super) json: bool,
-    /// All names.
     pub(super) names: bool,
     /// Names of what changes, and why.
     pub(super) changes: bool,

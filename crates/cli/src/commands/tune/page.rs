@@ -7,7 +7,6 @@ use trunkline_request::tuning::{CipherRow, Direction, Rates, Report};
 use super::chart::{self, Series, escape};
 use super::{Marks, rate, short, utc};
 
-/// The page.
 pub(super) fn page(report: &Report) -> anyhow::Result<String> {
     let mut body = String::new();
     summary(&mut body, report)?;

@@ -30,7 +30,6 @@ impl Running {
         Self(command.stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Returns its output, line by line.
     fn output_lines(&mut self) -> impl Iterator<Item = String> + use<> {
         let stderr = self.0.stderr.take().unwrap();
         BufReader::new(stderr).lines().map(Result::unwrap)

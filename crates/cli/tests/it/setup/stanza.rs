@@ -24,7 +24,6 @@ impl Stanza {
         Self::behind_text(&hosts)
     }
 
-    /// Behind this text.
     pub(crate) fn behind_text(hosts: &str) -> Self {
         let stanza = Self { home: Home::new() };
         fs::write(stanza.config(), hosts).unwrap();

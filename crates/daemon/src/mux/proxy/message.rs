@@ -91,7 +91,6 @@ pub(super) enum Message {
 /// The client's end of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// Its number.
     pub(super) channel: u32,
     /// Its window at first.
     pub(super) window: u32,

@@ -37,7 +37,6 @@ pub(crate) struct Candidate {
 enum Signer {
     /// The agent signs with the key or certificate of this blob.
     Agent(Bytes),
-    /// The key is in a file.
     File(Box<KeyFile>),
     /// The same, which had to be opened to learn its public half.
     Opened(Box<KeyFile>, Arc<keys::PrivateKey>),

@@ -69,7 +69,6 @@ impl Idle {
             .min()
     }
 
-    /// The limit that has been reached.
     pub(crate) fn reached_limit(&self, now: Instant) -> Option<Duration> {
         self.0
             .iter()

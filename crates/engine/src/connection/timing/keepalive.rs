@@ -16,7 +16,6 @@ use crate::settings::Settings;
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nothing.
     Nothing,
     /// The server is to be asked for an answer.
     Ask,
@@ -25,7 +24,10 @@ pub(crate) enum Turn {
     /// It has not said anything since that either: what it was asked for ends.
     Forsake { silent: Duration },
     /// It has not answered.
-    GiveUp { rule: Rule, silent: Duration },
+    GiveUp {
+        rule: Rule,
+        silent: Duration,
+    },
 }
 
 /// The rule of a requester.
