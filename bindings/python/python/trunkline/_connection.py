@@ -6,12 +6,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from . import _native
 from ._errors import ClosedError
-from ._face import face, takes
+from ._face import Closing, face, takes
 from ._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from ._forward import Address, BaseForward, address
 from ._options import ConnectOptions, Options
@@ -20,7 +19,7 @@ from ._result import Command, CompletedProcess, Run, RunOptions, Start, StartOpt
 from ._sftp import SFTP
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
 
 class Closable(Protocol):
@@ -53,7 +52,7 @@ class Lane:
     bytes_received: int
 
 
-class Forward(BaseForward):
+class Forward(BaseForward, Closing):
     """A forwarding, until it is closed or nobody has it any more. Its connections then continue to their ends."""
 
     def close(self) -> None:
@@ -63,12 +62,6 @@ class Forward(BaseForward):
     def abort(self) -> None:
         """Ends the listening and what is being carried."""
         self._native.close(True).wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 @takes(Options)
@@ -156,7 +149,7 @@ class BaseConnection:
         return f"<{face(self)}.Connection {self.destination}{' closed' if self._closed else ''}>"
 
 
-class Connection(BaseConnection):
+class Connection(BaseConnection, Closing):
     """A host, reached through connections that are made, shared and replaced as needed. Made by ``connect``.
 
     Any number of threads may use it at once. ``close`` and the end of a ``with`` block close what was started through it;
@@ -266,9 +259,3 @@ class Connection(BaseConnection):
         """Closes the shared connections to this host's account once what runs on them has ended, and tells how many they
         are. What is started from now on connects anew: the server then knows of groups and limits that have changed."""
         return self._use().disconnect().wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 from . import _native
 from ._errors import ClosedError, ConfigurationError, Error, TimeoutError, of_system
 from ._expect import expect
-from ._face import face, takes
+from ._face import Closing, face, takes
 from ._files import Copied, Copying, CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from ._options import ConnectOptions, Options, StrPath, program
 from ._result import Command, CompletedProcess, Run, RunOptions
@@ -253,7 +253,7 @@ class BaseGroup:
         return f"<{face(self)}.Group of {len(self)} hosts>"
 
 
-class Group(BaseGroup):
+class Group(BaseGroup, Closing):
     __doc__ = BaseGroup.__doc__
 
     @overload
@@ -307,12 +307,6 @@ class Group(BaseGroup):
         directory = functools.partial(host_directory, target)
         jobs = self._copy_jobs(False, paths(sources), directory, copying(**options), at_once)
         return GroupRun(jobs, copied)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class GroupRun(Generic[_T]):

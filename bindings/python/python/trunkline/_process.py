@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Generic, cast
 
 from ._errors import ClosedError, TimeoutError
 from ._expect import expect, plain
-from ._face import face
+from ._face import Closing, face
 from ._result import CompletedProcess, Input, Start, input_bytes
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from . import _native
 
 _BUFFER = 64 * 1024
@@ -65,7 +62,7 @@ class BaseProcess(Generic[AnyStr]):
         return f"<{face(self)}.Process {self.command!r} {state}>"
 
 
-class Process(BaseProcess[AnyStr]):
+class Process(BaseProcess[AnyStr], Closing):
     """A running command, much like ``subprocess.Popen``.
 
     ``stdin``, ``stdout`` and ``stderr`` are files, of ``str`` if there is an encoding. What is written leaves at once. What
@@ -135,12 +132,6 @@ class Process(BaseProcess[AnyStr]):
         self._session.close()
         for raw in (self._input, *self._outputs):
             raw.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 def still_running(timeout: float | None) -> TimeoutError:

@@ -9,12 +9,11 @@ import posixpath
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from ._errors import FileError, NoSuchFileError, is_there
 from ._expect import plain
-from ._face import takes
+from ._face import Closing, takes
 from ._files import (
     BUFFER,
     FAILURE,
@@ -38,7 +37,7 @@ from ._files import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, TypeAlias, Unpack
+    from typing_extensions import TypeAlias, Unpack
 
     from . import _native
 
@@ -57,7 +56,7 @@ TextMode: TypeAlias = """Literal[
 ]"""
 
 
-class SFTP:
+class SFTP(Closing):
     """An SFTP session. Made by ``Connection.sftp``; any number of threads may use it at once, and none waits for another.
 
     What goes wrong with a file is a ``FileError``, which is an ``OSError``: ``FileNotFoundError`` and ``PermissionError``
@@ -246,12 +245,6 @@ class SFTP:
         if self._native is None:
             raise ValueError("the SFTP session is closed")
         return self._native
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class _Writer(io.BufferedWriter):

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from .._connection import BaseConnection, Lane
-from .._face import takes
+from .._face import AsyncClosing, takes
 from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from .._forward import Address, BaseForward, address
 from .._options import ConnectOptions, Options
@@ -58,7 +58,7 @@ class Forward(BaseForward):
         await outcome(self._native.close(False))
 
 
-class Connection(BaseConnection):
+class Connection(BaseConnection, AsyncClosing):
     """A host, reached through connections that are made, shared and replaced as needed. Made by ``connect``.
 
     Any number of tasks may use it at once. A cancelled task's session is closed. ``close`` and the end of an ``async with``
@@ -170,11 +170,3 @@ class Connection(BaseConnection):
     async def disconnect(self) -> int:
         """As ``trunkline.Connection.disconnect``."""
         return await outcome(self._use().disconnect())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

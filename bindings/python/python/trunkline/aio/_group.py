@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, overload
 
-from .._face import takes
+from .._face import AsyncClosing, takes
 from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from .._group import BaseGroup, HostResult, Jobs, begin, host_directory, host_result
 from .._result import Command, CompletedProcess, Run, RunOptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
 
 
-class Group(BaseGroup):
+class Group(BaseGroup, AsyncClosing):
     __doc__ = (BaseGroup.__doc__ or "") + "\n    Inventories are read when the group is made, which may run their scripts."
 
     @overload
@@ -71,14 +71,6 @@ class Group(BaseGroup):
         directory = functools.partial(host_directory, target)
         jobs = self._copy_jobs(False, paths(sources), directory, copying(**options), at_once)
         return GroupRun(jobs, copied)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class GroupRun(Generic[_T]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from types import TracebackType
 from typing import TYPE_CHECKING, AnyStr, Generic, cast
 
 from .._errors import ClosedError
+from .._face import AsyncClosing
 from .._process import BaseProcess, still_running
 from .._result import CompletedProcess, Input, Start, input_bytes
 from ._bridge import begin, outcome
@@ -103,7 +103,7 @@ class Writer(Generic[AnyStr]):
         await outcome(self._session.finish())
 
 
-class Process(BaseProcess[AnyStr]):
+class Process(BaseProcess[AnyStr], AsyncClosing):
     """A running command, much like ``asyncio.subprocess.Process``.
 
     What is not read stays with the server, which stops the command when its window is full. Leaving an ``async with`` block
@@ -146,11 +146,3 @@ class Process(BaseProcess[AnyStr]):
     def close(self) -> None:
         """Closes the session; a command that still runs gets SIGHUP."""
         self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

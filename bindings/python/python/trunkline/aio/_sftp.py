@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .._errors import FileError, NoSuchFileError, is_there
 from .._expect import plain
-from .._face import takes
+from .._face import AsyncClosing, takes
 from .._files import (
     BUFFER,
     FAILURE,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class SFTP:
+class SFTP(AsyncClosing):
     """An SFTP session. Made by ``Connection.sftp``; any number of tasks may use it at once, and none waits for another.
 
     What goes wrong with a file is a ``FileError``, which is an ``OSError``: ``FileNotFoundError`` and ``PermissionError``
@@ -213,14 +213,6 @@ class SFTP:
         if self._native is None:
             raise ValueError("the SFTP session is closed")
         return self._native
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class RemoteFile:

@@ -10,17 +10,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ... import _errors, _native
 from ..._result import Terminal, wanted
 from .file import BufferedFile
 from .ssh_exception import ChannelException, SSHException, translated
+from .util import ClosingContextManager
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .transport import Transport
 
 _T = TypeVar("_T")
@@ -53,7 +51,7 @@ class Ended:
         return self._channel.wait_for_end(timeout)
 
 
-class Channel:
+class Channel(ClosingContextManager):
     """A session, whose command is chosen by ``exec_command``, ``invoke_shell`` or ``invoke_subsystem``; or a tunnel.
 
     A session is opened when its command is known, in one flight with it.
@@ -430,12 +428,6 @@ class Channel:
 
     def get_id(self) -> int:
         return self.chanid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self._session is not None else "new"

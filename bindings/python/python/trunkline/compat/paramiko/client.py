@@ -9,7 +9,6 @@ import warnings
 import weakref
 from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
 from ... import _errors
@@ -28,10 +27,9 @@ from .ssh_exception import (
     SSHException,
 )
 from .transport import Transport
+from .util import ClosingContextManager
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .auth_strategy import AuthResult, AuthStrategy
 
 #: Those of ssh's own that the engine can use, in ssh's order.
@@ -76,7 +74,7 @@ class WarningPolicy(MissingHostKeyPolicy):
         warnings.warn(f"Unknown {key.get_name()} host key for {hostname}: {key.fingerprint}", stacklevel=2)
 
 
-class SSHClient:
+class SSHClient(ClosingContextManager):
     """A connection to a host, which nobody shares."""
 
     def __init__(self) -> None:
@@ -309,12 +307,6 @@ class SSHClient:
     def _connected(self) -> Transport:
         # Of a client that is not connected, Paramiko's programs expect the AttributeError of None.
         return cast("Transport", self._transport)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 def _log_in_by_steps(

@@ -7,8 +7,9 @@ import io
 import sys
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from .util import ClosingContextManager
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _PIECE = 256 * 1024
 
 
-class BufferedFile:
+class BufferedFile(ClosingContextManager):
     """A file with one buffer, for reading, which keeps what has come when a read fails: the next one has it. What is written
     leaves at once unless ``bufsize`` is above 1."""
 
@@ -294,12 +295,6 @@ class BufferedFile:
         del self._kept[:count]
         self._place += len(taken)
         return taken
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class _Overridden(io.RawIOBase):

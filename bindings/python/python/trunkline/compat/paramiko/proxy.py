@@ -5,16 +5,12 @@ from __future__ import annotations
 import shlex
 import socket
 import subprocess
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from .ssh_exception import ProxyCommandFailure
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from .util import ClosingContextManager
 
 
-class ProxyCommand:
+class ProxyCommand(ClosingContextManager):
     """A program whose standard input and output are the way to a server; give it to ``connect`` as ``sock``."""
 
     def __init__(self, command_line: str) -> None:
@@ -54,9 +50,3 @@ class ProxyCommand:
         if self.process.poll() is None:
             self.process.terminate()
         self.process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()

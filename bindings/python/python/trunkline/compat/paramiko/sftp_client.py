@@ -11,7 +11,6 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from ... import _native
@@ -29,10 +28,9 @@ from .sftp import (
 from .sftp_attr import SFTPAttributes
 from .sftp_file import Raw, SFTPFile
 from .ssh_exception import SSHException, translated
+from .util import ClosingContextManager
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .transport import Transport
 
 _T = TypeVar("_T")
@@ -44,7 +42,7 @@ _STEP = 32 * 1024
 Callback = Callable[[int, int], object]
 
 
-class SFTPClient:
+class SFTPClient(ClosingContextManager):
     """Files on a server. Relative paths begin at the directory of ``chdir``; what the server refuses is an ``OSError``."""
 
     def __init__(self, native: _native.Sftp, channel: Channel) -> None:
@@ -280,12 +278,6 @@ class SFTPClient:
 
     def _path(self, path: str | bytes) -> bytes:
         return _named(posixpath.join(os.fsencode(self._cwd or ""), os.fsencode(path)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class SFTP(SFTPClient):

@@ -15,8 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ... import _errors, _native
 from ..._private import Explicit, Step
@@ -46,10 +45,7 @@ from .ssh_exception import (
     SSHException,
     translated,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+from .util import ClosingContextManager
 
 #: Called for each client of a port that the server listens on: its channel, where it comes from, where it went.
 ForwardHandler = Callable[[Channel, "tuple[str, int]", "tuple[str, int]"], object]
@@ -70,7 +66,7 @@ _PREFERRED = {
 }
 
 
-class Transport:
+class Transport(ClosingContextManager):
     """A connection to one server, to an address, or over a socket, a ``ProxyCommand`` or a tunnel of another connection.
 
     A log-in without ``start_client`` connects, too.
@@ -856,12 +852,6 @@ class Transport:
     def was_closed(self) -> bool:
         """Whether this side has closed it."""
         return self._closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         host, port = self._address

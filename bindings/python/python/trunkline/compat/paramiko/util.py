@@ -16,6 +16,8 @@ from .common import DEBUG, asbytes, byte_chr, byte_ord, max_byte, xffffffff, zer
 if TYPE_CHECKING:
     from typing import IO
 
+    from typing_extensions import Self
+
     from .config import SSHConfig
     from .hostkeys import HostKeys
 
@@ -172,8 +174,11 @@ def lookup_ssh_host_config(hostname: str, config: SSHConfig) -> Any:
 class ClosingContextManager:
     """Is closed where a ``with`` block ends."""
 
-    def __enter__(self) -> Any:
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()  # type: ignore[attr-defined]
+        self.close()
