@@ -468,7 +468,6 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         self
     }
 
-    /// Sends a request.
     pub(crate) async fn send(&self, request: &Request) -> Result<(), ClientError> {
         self.client.borrow().send(request).await
     }

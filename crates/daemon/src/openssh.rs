@@ -290,7 +290,6 @@ pub(crate) async fn session(
     }
 }
 
-/// The ssh that runs a session.
 fn ssh_session(master: Vec<OsString>, request: &SessionRequest) -> Result<Command, Error> {
     let mut options = batch();
     options.extend(master);

@@ -60,7 +60,9 @@ pub(crate) struct End {
 impl End {
     /// Waits until the server has confirmed the start. To be asked once.
     pub(crate) async fn started(&mut self) -> Result<(), Failure> {
-        (&mut self.started).await.unwrap_or_else(|_| Err(gone()))
+        (&mut self.started)
+            .await
+            .unwrap_or_else(|_| Err(daemon_failure()))
     }
 
     /// Returns the daemon's next other report about the session ([`Reply::Listening`], [`Reply::Incoming`],
@@ -71,7 +73,7 @@ impl End {
 
     /// Waits for the end, which comes when the daemon has written all output. To be asked once; cancel-safe.
     pub(crate) async fn wait(&mut self) -> Result<ExitStatus, Failure> {
-        (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
+        (&mut self.done).await.unwrap_or_else(|_| Err(daemon_failure()))
     }
 
     pub(crate) fn course(&self) -> &Arc<Course> {
@@ -151,7 +153,7 @@ pub(crate) async fn ask(
 }
 
 /// The daemon is gone in the middle.
-fn gone() -> Failure {
+fn daemon_failure() -> Failure {
     Failure::from(ClientError::Gone).after_start()
 }
 

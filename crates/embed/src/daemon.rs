@@ -142,14 +142,14 @@ impl Daemon {
         };
         match self.ask(&request).await? {
             Reply::Closed(closed) => Ok(closed),
-            _ => Err(unexpected()),
+            _ => Err(unexpected_reply()),
         }
     }
 
     pub(crate) async fn connections(&self) -> Result<Vec<ConnectionReport>, Failure> {
         match self.ask(&Request::Explain(self.host())).await? {
             Reply::Explained(explanation) => Ok(explanation.connections),
-            _ => Err(unexpected()),
+            _ => Err(unexpected_reply()),
         }
     }
 
@@ -227,7 +227,7 @@ impl Daemon {
         end.started().await?;
         match end.next().await {
             Some(Reply::Listening { port }) => Ok((control, end, port)),
-            _ => Err(unexpected()),
+            _ => Err(unexpected_reply()),
         }
     }
 
@@ -381,6 +381,6 @@ fn pair() -> Result<(UnixStream, OwnedFd), Failure> {
     made().map_err(|error| Error::local("making a socket", error).into())
 }
 
-fn unexpected() -> Failure {
+fn unexpected_reply() -> Failure {
     Failure::new(ErrorKind::Local, "the daemon answered something else")
 }

@@ -56,7 +56,7 @@ impl Route {
     }
 
     /// Waits until what was written to it has been taken.
-    async fn taken(&self) {
+    async fn wait_until_taken(&self) {
         if let Self::Sink(sink) = self {
             sink.wait_until_taken().await;
         }
@@ -148,7 +148,7 @@ impl Routed {
                         }
                     };
                 }
-                route.taken().await;
+                route.wait_until_taken().await;
                 Ok(reader.is_complete())
             }
             Self::Nowhere(mut reader) => {
@@ -157,7 +157,7 @@ impl Routed {
             }
             Self::Elsewhere(route) => {
                 let complete = control.output_ended().await;
-                route.taken().await;
+                route.wait_until_taken().await;
                 Ok(complete)
             }
         }

@@ -20,7 +20,6 @@ use crate::stream::{Reader, Writer};
 /// The time that a session which is closed because its time is up may take to report its progress.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The program of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// The login shell, or what ssh_config has in its place (RemoteCommand).
@@ -92,7 +91,6 @@ pub struct Session {
     pub stderr: Output,
     /// Sends requests to it.
     pub control: Control,
-    /// Its start and end.
     pub end: End,
 }
 
@@ -257,7 +255,6 @@ pub struct Tunnel {
     pub reader: Reader,
     /// To the server.
     pub writer: Writer,
-    /// Closes it.
     pub control: Control,
     /// Its end. A tunnel has begun when it is there, and has no status.
     pub end: End,

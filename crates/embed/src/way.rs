@@ -136,7 +136,7 @@ impl Way {
                 resolved,
             } => {
                 let options = match resolved {
-                    Some((_, world)) => &configured(options, host, world)?,
+                    Some((_, world)) => &configure(options, host, world)?,
                     None => options,
                 };
                 let subject = || options.subject(host.config());
@@ -408,7 +408,7 @@ fn tunnel(program: &protocol::Program) -> Subject {
 }
 
 /// Returns the program and options of a session, with ssh_config's settings for its host's sessions, as in the daemon.
-fn configured(options: &SessionOptions, host: &Host, world: &World) -> Result<SessionOptions, Failure> {
+fn configure(options: &SessionOptions, host: &Host, world: &World) -> Result<SessionOptions, Failure> {
     let config = host.config();
     let mut options = options.clone();
     let has_command = matches!(options.program, Program::Exec(_));

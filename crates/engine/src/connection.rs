@@ -56,7 +56,7 @@ struct Inner {
     host: Arc<HostConfig>,
     ops: Ops,
     state: watch::Receiver<State>,
-    /// What the client for whom it is made is being asked, or waits for.
+    /// The question to the client for whom it is made, or what that one waits for.
     held_up: watch::Receiver<Option<HeldUp>>,
     maker: KnownClient,
     /// Who answered for the maker, as it began.
@@ -143,12 +143,12 @@ impl Connection {
         }
     }
 
-    /// What it was made with.
+    /// The configuration of its host.
     pub fn host(&self) -> &Arc<HostConfig> {
         &self.inner.host
     }
 
-    /// What is known of it; `None` until it is authenticated.
+    /// Its facts; `None` until it is authenticated.
     pub fn info(&self) -> Option<&ConnectionInfo> {
         self.inner.info.get()
     }
@@ -171,7 +171,7 @@ impl Connection {
                 State::Connecting => {}
             }
             if state.changed().await.is_err() {
-                return Err(self.gone());
+                return Err(self.end_error());
             }
         }
     }
@@ -190,7 +190,7 @@ impl Connection {
         }
     }
 
-    /// What came of its log-in's questions.
+    /// The outcome of its log-in's questions.
     pub(crate) fn asking(&self) -> &Asking {
         &self.inner.asking
     }
@@ -277,7 +277,7 @@ impl Connection {
                 return error.clone();
             }
             if state.changed().await.is_err() {
-                return self.gone();
+                return self.end_error();
             }
         }
     }
@@ -430,7 +430,9 @@ impl Connection {
             requests: Vec::<ChannelRequest>::new(),
             port,
         });
-        (&mut parts.started).await.unwrap_or_else(|_| Err(self.gone()))?;
+        (&mut parts.started)
+            .await
+            .unwrap_or_else(|_| Err(self.end_error()))?;
         Ok(ChannelStream::new(parts))
     }
 
@@ -441,7 +443,7 @@ impl Connection {
     pub(crate) async fn global(&self, request: GlobalRequest) -> GlobalReply {
         let (reply, answer) = oneshot::channel();
         self.send(Op::Global { request, reply });
-        answer.await.unwrap_or_else(|_| Err(self.gone()))
+        answer.await.unwrap_or_else(|_| Err(self.end_error()))
     }
 
     /// Whether the server was verified, as far as is known yet.
@@ -492,7 +494,7 @@ impl Connection {
         let (reply, answer) = oneshot::channel();
         self.send(Op::Ping { reply });
         let connection = self.clone();
-        async move { answer.await.map_err(|_| connection.gone()) }
+        async move { answer.await.map_err(|_| connection.end_error()) }
     }
 
     /// Checks that the server answers, and returns how long that took.
@@ -545,11 +547,11 @@ impl Connection {
     fn send(&self, op: Op) {
         // A driver that has ended drops the operation; whoever waits for its answer hears of the end.
         if let Err(op) = self.inner.ops.send(op) {
-            crate::connection::channel::refuse(op, &self.gone());
+            crate::connection::channel::refuse(op, &self.end_error());
         }
     }
 
-    fn gone(&self) -> Error {
+    fn end_error(&self) -> Error {
         match &*self.inner.state.borrow() {
             State::Ended(error) => error.clone(),
             _ => Error::Closed {

@@ -217,7 +217,7 @@ pub enum Error {
         why: String,
     },
     /// The server did not do something to a file.
-    #[error("{host}:{}: {}", shown(.path), words_of_status(.doing, .status))]
+    #[error("{host}:{}: {}", show(.path), words_of_status(.doing, .status))]
     File {
         host: String,
         /// The interrupted action: "opening", "removing".
@@ -228,7 +228,7 @@ pub enum Error {
         status: trunkline_sftp::Status,
     },
     /// The session ended before the server had said what became of an operation on a file.
-    #[error("{cause}; {doing} {} may have happened", shown(.path))]
+    #[error("{cause}; {doing} {} may have happened", show(.path))]
     FileLost {
         /// The interrupted action.
         doing: &'static str,
@@ -698,7 +698,7 @@ fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
 }
 
 /// A server's path for people.
-fn shown(path: &[u8]) -> Printable {
+fn show(path: &[u8]) -> Printable {
     Printable::line(path)
 }
 

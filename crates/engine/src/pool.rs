@@ -86,7 +86,7 @@ impl Caller {
         self.interaction.prompter().answerer()
     }
 
-    /// What its configuration says of a channel of this kind.
+    /// The configuration's word on a channel of this kind.
     pub(crate) fn terms(&self, kind: &ChannelKind) -> ChannelTerms {
         ChannelTerms {
             idle: Idle::for_channel(&self.config, kind.name(), &self.activity),
@@ -104,7 +104,7 @@ pub(crate) enum Unplaced {
 }
 
 impl Unplaced {
-    /// What has come of it here; `None` where another pool is to be asked.
+    /// The outcome here; `None` where another pool is to be asked.
     pub(crate) fn here<T>(placed: Result<T, Self>) -> Option<Result<T, Error>> {
         match placed {
             Ok(placed) => Some(Ok(placed)),
@@ -128,10 +128,10 @@ pub(crate) struct Pool {
     key: SharingKey,
     host: Arc<HostConfig>,
     connector: Connector,
-    /// What is learnt of the host.
+    /// The memory of the host.
     learner: Learner,
     metrics: Arc<Metrics>,
-    /// What the names take that servers list, of all hosts.
+    /// The memory that listed names take, of all hosts.
     names: NameBudget,
     /// The knowledge of the server's paths that carried SFTP sessions share.
     paths: KnownPaths,
@@ -215,12 +215,12 @@ pub(crate) enum Closing {
     WhenReleased,
 }
 
-/// What a lane is doing, for people.
+/// The state of a lane, for people.
 #[derive(Debug, Clone)]
 pub struct LaneStatus {
-    /// What is known of its connection; `None` while it is being made.
+    /// The facts of its connection; `None` while it is being made.
     pub info: Option<ConnectionInfo>,
-    /// What is told of it.
+    /// The report of it.
     pub report: ConnectionReport,
 }
 
@@ -361,7 +361,7 @@ impl Pool {
         let mut refused = None;
         let mut misplaced = Misplaced::default();
         loop {
-            let placed = match self.placed(caller, load).await {
+            let placed = match self.place_load(caller, load).await {
                 Err(Unplaced::Failed(error @ Error::Closed { .. })) => {
                     return Err(refused.unwrap_or(error).into());
                 }
@@ -699,7 +699,7 @@ impl Pool {
     ) -> Result<ChannelStream, Unplaced> {
         let mut was_lost = false;
         loop {
-            let placed = self.placed(caller, Load::Tunnel).await?;
+            let placed = self.place_load(caller, Load::Tunnel).await?;
             let (lane, connection) = (placed.lane, placed.connection);
             connection.warn(&caller.interaction);
             let was_made = connection.is_ready();
@@ -732,7 +732,7 @@ impl Pool {
     ///
     /// # Errors
     /// The connections were ended; the first connection, which was to have it, could not be made; it is another pool's.
-    async fn placed(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Unplaced> {
+    async fn place_load(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Unplaced> {
         let begun = Instant::now();
         let mut shown = None;
         loop {
@@ -741,7 +741,7 @@ impl Pool {
                 Lookup::Place(placed) => return Ok(placed),
                 Lookup::NotYet(look_again) => {
                     let _waiting = self.queue.wait();
-                    let mut changed = std::pin::pin!(changed(freed, look_again));
+                    let mut changed = std::pin::pin!(wait_for_change(freed, look_again));
                     if let Some(made) = self.connections().into_iter().find(|lane| !lane.is_ready()) {
                         made.awaited(&caller.interaction, changed).await?;
                         continue;
@@ -846,13 +846,13 @@ impl Pool {
     ) -> Attempt<T> {
         let mut opening = std::pin::pin!(connection.awaited(&caller.interaction, opening));
         let is_further = self.state().policy.is_further(lane);
-        let mut doubted = std::pin::pin!(self.doubted(lane, connection));
+        let mut doubted = std::pin::pin!(self.doubt(lane, connection));
         let opened = loop {
             let freed = self.freed.notified();
             let patience = self.state().policy.patience(lane, load, Instant::now());
             let may_be_over = async {
                 match patience {
-                    Patience::UntilChanged(overdue) => changed(freed, overdue).await,
+                    Patience::UntilChanged(overdue) => wait_for_change(freed, overdue).await,
                     _ => std::future::pending().await,
                 }
             };
@@ -932,7 +932,7 @@ impl Pool {
     }
 
     /// Waits until nothing new goes to a lane because its server says nothing.
-    async fn doubted(&self, lane: LaneId, connection: &Connection) {
+    async fn doubt(&self, lane: LaneId, connection: &Connection) {
         connection.metrics().doubted.cancelled().await;
         if !self.state().policy.doubt(lane) {
             std::future::pending::<()>().await;
@@ -1230,7 +1230,7 @@ impl Pool {
         }
     }
 
-    /// What the names take that servers list, of all hosts.
+    /// The memory that listed names take, of all hosts.
     pub(crate) fn names(&self) -> &NameBudget {
         &self.names
     }
@@ -1485,7 +1485,7 @@ fn tell_of_refusal(host: &HostConfig, end: &Error, again: Duration, news: bool) 
 }
 
 /// Waits for a change, until it is time to look without one.
-async fn changed(freed: Notified<'_>, look_again: Option<Instant>) {
+async fn wait_for_change(freed: Notified<'_>, look_again: Option<Instant>) {
     match look_again {
         Some(at) => {
             let _ = tokio::time::timeout_at(at.into(), freed).await;
@@ -1533,7 +1533,7 @@ fn has_come(answer: Option<Answer>) -> bool {
     answer.is_none_or(|answer| matches!(answer.now_or_never(), Some(Ok(()))))
 }
 
-/// What became of a session's earlier places.
+/// The fate of a session's earlier places.
 #[derive(Debug, Default)]
 struct Misplaced {
     /// How often the server took no session, or no command, on a connection that had had another session.
@@ -1552,7 +1552,7 @@ impl Misplaced {
     }
 }
 
-/// What a session that was opened ahead to see whether it lasts has shown.
+/// The finding of a session that was opened ahead to see whether it lasts.
 enum Outcome {
     /// It outlives other sessions, and the server still reads what is asked of it.
     Lasts(Box<SpareSession>),
@@ -1599,7 +1599,7 @@ impl How {
     }
 }
 
-/// What an attempt to open a channel came to.
+/// The outcome of an attempt to open a channel.
 enum Attempt<T> {
     Done(Result<T, Error>),
     /// There is a better place by now, or the lane has gone before it was of use.

@@ -197,7 +197,7 @@ impl Sftp {
             flags,
             attributes,
         };
-        self.opened(self.call("opening", &path, request).await?, path)
+        self.open_file(self.call("opening", &path, request).await?, path)
     }
 
     /// The same for what is closed soon: where the server allows no more open files, it waits for one to be closed.
@@ -208,10 +208,10 @@ impl Sftp {
             flags,
             attributes: FileAttributes::default(),
         };
-        self.opened(Call::in_turn(&self.link, "opening", &path, request).await?, path)
+        self.open_file(Call::in_turn(&self.link, "opening", &path, request).await?, path)
     }
 
-    fn opened(&self, reply: Reply, path: Bytes) -> Result<File, Error> {
+    fn open_file(&self, reply: Reply, path: Bytes) -> Result<File, Error> {
         match reply {
             Reply::Handle(handle) => Ok(File::new(self.clone(), handle, path, self.link.limits_now())),
             _ => Err(self.odd("opening", path)),
@@ -266,7 +266,7 @@ impl Sftp {
     /// Removes a file or a symbolic link.
     pub async fn remove(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
         let path = bytes(path);
-        self.done("removing", &path, Request::Remove { path: path.clone() })
+        self.perform("removing", &path, Request::Remove { path: path.clone() })
             .await
     }
 
@@ -283,21 +283,22 @@ impl Sftp {
         } else {
             Request::Rename { from, to }
         };
-        self.done("renaming", &path, request).await
+        self.perform("renaming", &path, request).await
     }
 
     /// Renames, and fails where something has the new name: SFTP 3's own SSH_FXP_RENAME.
     pub async fn rename_new(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
         let path = from.clone();
-        self.done("renaming", &path, Request::Rename { from, to }).await
+        self.perform("renaming", &path, Request::Rename { from, to })
+            .await
     }
 
     /// Renames over what has the new name, at once (posix-rename@openssh.com); fails on a server that cannot.
     pub async fn rename_posix(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
         let path = from.clone();
-        self.done("renaming", &path, Request::PosixRename { from, to })
+        self.perform("renaming", &path, Request::PosixRename { from, to })
             .await
     }
 
@@ -305,7 +306,8 @@ impl Sftp {
     pub async fn hardlink(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));
         let path = to.clone();
-        self.done("linking", &path, Request::Hardlink { from, to }).await
+        self.perform("linking", &path, Request::Hardlink { from, to })
+            .await
     }
 
     /// Makes a symbolic link that says `target`, whichever order the server's SYMLINK has.
@@ -360,7 +362,7 @@ impl Sftp {
             path: path.clone(),
             attributes,
         };
-        self.done("setting the attributes of", &path, request).await
+        self.perform("setting the attributes of", &path, request).await
     }
 
     /// Sets attributes of a path, of the link itself if it is one (lsetstat@openssh.com).
@@ -370,7 +372,7 @@ impl Sftp {
             path: path.clone(),
             attributes,
         };
-        self.done("setting the attributes of", &path, request).await
+        self.perform("setting the attributes of", &path, request).await
     }
 
     // Directories.
@@ -382,13 +384,13 @@ impl Sftp {
             path: path.clone(),
             attributes,
         };
-        self.done("making the directory", &path, request).await
+        self.perform("making the directory", &path, request).await
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
         let path = bytes(path);
-        self.done(
+        self.perform(
             "removing the directory",
             &path,
             Request::Rmdir { path: path.clone() },
@@ -471,7 +473,7 @@ impl Sftp {
         Call::new(&self.link, doing, path, request)
     }
 
-    async fn done(&self, doing: &'static str, path: &Bytes, request: Request) -> Result<(), Error> {
+    async fn perform(&self, doing: &'static str, path: &Bytes, request: Request) -> Result<(), Error> {
         self.call(doing, path, request).await.map(drop)
     }
 

@@ -192,7 +192,6 @@ impl fmt::Display for Action {
 /// The decision of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Allowed, by which rule.
     Allowed(String),
     /// Allowed if the person says yes, by which rule.
     Ask(String),
@@ -256,14 +255,14 @@ impl Rules {
         };
         let mut rules: Self = toml::from_str(text).map_err(|error| mistake(error.to_string()))?;
         rules.path = path.into();
-        for (list, number, rule) in rules.numbered() {
+        for (list, number, rule) in rules.enumerate_rules() {
             rule.check()
                 .map_err(|wrong| mistake(Headings::parse(text).point_at(text, list, number, wrong)))?;
         }
         Ok(rules)
     }
 
-    fn numbered(&self) -> impl Iterator<Item = (List, usize, &Rule)> {
+    fn enumerate_rules(&self) -> impl Iterator<Item = (List, usize, &Rule)> {
         let lists = [
             (List::Deny, &self.denying),
             (List::Allow, &self.allowing),
@@ -277,7 +276,7 @@ impl Rules {
     /// Whether something may be done. A denial counts for more than whatever else is said; what is allowed is not asked for.
     pub(crate) fn verdict(&self, host: &Destination, action: &Action) -> Verdict {
         let mut asks = None;
-        for (list, number, rule) in self.numbered() {
+        for (list, number, rule) in self.enumerate_rules() {
             if !self.is_about(rule, host, list) || !rule.covers(action, list) {
                 continue;
             }
@@ -377,7 +376,7 @@ impl Rules {
     pub(crate) fn describe_for(&self, host: &Destination) -> Vec<String> {
         let mut lines = Vec::new();
         let rules = self
-            .numbered()
+            .enumerate_rules()
             .filter(|(list, _, rule)| self.is_about(rule, host, *list));
         for (list, _, rule) in rules {
             let patterns = |patterns: &[CommandPattern]| {

@@ -174,7 +174,7 @@ impl Client {
         let mut client = Self {
             extensions: None,
             config: config.clone(),
-            limits: config.bound(Limits::default()),
+            limits: config.cap(Limits::default()),
             limits_awaited: false,
             unannounced: Vec::new(),
             failed: None,
@@ -274,7 +274,7 @@ impl Client {
     /// Opens one file at a time from now on, as with [`Config::max_handles`] of 1.
     pub fn open_one_at_a_time(&mut self) {
         self.config.max_handles = Some(1);
-        self.limits = self.config.bound(self.limits);
+        self.limits = self.config.cap(self.limits);
     }
 
     /// Returns the number of files that can be opened without waiting in the client.
@@ -409,7 +409,7 @@ impl Client {
             Role::AsksLimits => {
                 // A refusal means a server without the extension, asked early.
                 if let Ok(Reply::Limits(limits)) = outcome {
-                    self.limits = self.config.bound(limits);
+                    self.limits = self.config.cap(limits);
                 }
                 self.limits_awaited = false;
                 self.events.extend(self.unannounced.drain(..));
@@ -772,7 +772,7 @@ impl Client {
 
 impl Config {
     /// Returns the part of a server's limits that may be used.
-    fn bound(&self, limits: Limits) -> Limits {
+    fn cap(&self, limits: Limits) -> Limits {
         let limits = limits.bounded(self.largest_request);
         let most = self.max_handles.unwrap_or(usize::MAX).max(1);
         Limits {

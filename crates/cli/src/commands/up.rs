@@ -25,7 +25,6 @@ use crate::ssh_args::SshArgs;
 /// processes: the shell's and ours. `TRUNKLINE_UP_LIMIT` sets another limit, in milliseconds.
 const LIMIT: Duration = Duration::from_millis(180);
 
-/// Runs it.
 pub(crate) fn main(backend: &Backend) -> ExitCode {
     // The configuration is being read for the engine, which wants to know where the mux socket would be.
     if std::env::var_os(RESOLVING).is_some() {

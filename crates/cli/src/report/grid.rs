@@ -28,7 +28,6 @@ impl Grid {
         self
     }
 
-    /// Adds a row.
     pub(crate) fn row<T: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.0
             .add_row(cells.into_iter().map(Into::into).collect::<Vec<Cell>>());

@@ -135,7 +135,6 @@ pub(crate) fn trouble_here(results: &[HostResult]) -> Option<String> {
 pub(crate) enum Outcome {
     /// It ran to its end and returned this status (RFC 4254 section 6.10).
     Exited(u32),
-    /// A signal ended it.
     Signaled {
         /// The signal without "SIG", such as `TERM`.
         name: String,

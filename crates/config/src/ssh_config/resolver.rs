@@ -271,7 +271,7 @@ async fn scan(request: &Request) -> Result<(Account, (PathBuf, Stamp), Sources),
 }
 
 /// The same destination without any configuration.
-fn unconfigured(request: &Request) -> Request {
+fn drop_config(request: &Request) -> Request {
     Request {
         destination: request.destination.clone(),
         ssh_args: vec!["-F".into(), "none".into()],
@@ -309,13 +309,13 @@ impl Resolver {
     /// The answer, where it is known and still holds. Looks at files' times and runs nothing.
     #[must_use]
     pub fn cached(&self, request: &Request) -> Option<Arc<HostConfig>> {
-        let mut answers = vec![self.known(request)?];
+        let mut answers = vec![self.find_known(request)?];
         let mut behind = request.for_jump(answers[0].config.jump_hosts());
         while let Some(jump) = behind {
             if answers.len() > MOST_JUMPS {
                 return None;
             }
-            let answer = self.known(&jump)?;
+            let answer = self.find_known(&jump)?;
             behind = jump.for_jump(answer.config.jump_hosts());
             answers.push(answer);
         }
@@ -323,7 +323,7 @@ impl Resolver {
     }
 
     /// The answer to one request, without its jump hosts.
-    fn known(&self, request: &Request) -> Option<Arc<Answer>> {
+    fn find_known(&self, request: &Request) -> Option<Arc<Answer>> {
         let variants = lock(&self.cache).get(&request.question())?.clone();
         variants
             .iter()
@@ -355,7 +355,7 @@ impl Resolver {
 
     /// The answer to one request, without its jump hosts.
     async fn answer(&self, request: &Request) -> Result<Arc<Answer>, ConfigError> {
-        if let Some(answer) = self.known(request) {
+        if let Some(answer) = self.find_known(request) {
             return Ok(answer);
         }
         let key = (request.question(), Arc::clone(&request.world));
@@ -389,7 +389,7 @@ impl Resolver {
             .await
             .expect("the semaphore is never closed");
         // A request from another world may have brought the answer while this one waited.
-        if let Some(answer) = self.known(request) {
+        if let Some(answer) = self.find_known(request) {
             return Ok(answer);
         }
         // On the heap, as it is a part of all that wants a host.
@@ -419,8 +419,8 @@ impl Resolver {
             .await
             .expect("the semaphore is never closed");
         let (_, (program, _), sources) = scan(request).await?;
-        let breaking = Breaking::among(&sources.variables, &request.world);
-        let (alone, nothing) = (unconfigured(request), Breaking::default());
+        let breaking = Breaking::select(&sources.variables, &request.world);
+        let (alone, nothing) = (drop_config(request), Breaking::default());
         let (configured, usual) = tokio::try_join!(
             self.dump(&program, request, &[], &breaking, sources.runs_commands),
             self.dump(&program, &alone, &[], &nothing, false),
@@ -430,7 +430,7 @@ impl Resolver {
 
     async fn run(&self, request: &Request) -> Result<Answer, ConfigError> {
         let (account, program, mut sources) = scan(request).await?;
-        let breaking = Breaking::among(&sources.variables, &request.world);
+        let breaking = Breaking::select(&sources.variables, &request.world);
         // Thousands of answers would each keep the names of thousands of hosts.
         sources.aliases = Vec::new();
         sources.control_paths = Vec::new();
@@ -529,7 +529,7 @@ impl Resolver {
         let dump = self
             .dump(
                 &program.0,
-                &unconfigured(request),
+                &drop_config(request),
                 &[],
                 &Breaking::default(),
                 false,
@@ -740,7 +740,7 @@ const LINE_BREAKS: [u8; 3] = *b"\n\r\0";
 struct Breaking(Vec<(String, OsString)>);
 
 impl Breaking {
-    fn among(mentioned: &BTreeSet<String>, world: &World) -> Self {
+    fn select(mentioned: &BTreeSet<String>, world: &World) -> Self {
         let is_break = |byte: &u8| LINE_BREAKS.contains(byte);
         // What is nothing but line breaks is in every output, and has nothing to say.
         let breaks =
@@ -800,7 +800,7 @@ impl Run {
         } = &mut self.0;
         let mut complaint = Vec::new();
         let (output, end) = {
-            let main = async { tokio::try_join!(bounded(stdout, LONGEST_OUTPUT + 1), process.wait()) };
+            let main = async { tokio::try_join!(read_bounded(stdout, LONGEST_OUTPUT + 1), process.wait()) };
             tokio::pin!(main);
             let mut done = None;
             // What a Match exec left running may hold stderr open forever; when ssh is gone and stdout at its
@@ -857,7 +857,7 @@ fn keep(complaint: &mut Vec<u8>, chunk: &[u8]) {
     complaint.extend_from_slice(&chunk[..chunk.len().min(room)]);
 }
 
-async fn bounded(reader: impl AsyncRead + Unpin, limit: u64) -> std::io::Result<Vec<u8>> {
+async fn read_bounded(reader: impl AsyncRead + Unpin, limit: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(limit).read_to_end(&mut bytes).await?;
     Ok(bytes)

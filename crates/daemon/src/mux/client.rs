@@ -43,7 +43,6 @@ pub(super) enum Dropped {
     Streams(#[from] Error),
 }
 
-/// Serves one client.
 pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket) -> Result<(), Dropped> {
     check_peer(&stream)?;
     let peer = Peer::from_stream(&stream);

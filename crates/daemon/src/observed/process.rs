@@ -8,7 +8,6 @@ pub(crate) fn memory() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Open descriptors.
 pub(crate) fn descriptors() -> usize {
     // One of them reads the directory.
     std::fs::read_dir("/proc/self/fd").map_or(0, |directory| directory.count().saturating_sub(1))

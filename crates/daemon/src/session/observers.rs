@@ -13,7 +13,6 @@ use crate::observed::activities::OfClient;
 use crate::observed::recording::{Recording, Recordings};
 use crate::protocol::Program;
 
-/// The observers of one session.
 pub(crate) struct Observers<'a> {
     /// The session's entry in the audit trail.
     pub(crate) audit: &'a Entry,

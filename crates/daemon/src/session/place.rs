@@ -13,7 +13,6 @@ use crate::protocol::{Program, Reply, Request, SshClient};
 use crate::reports::engine_request;
 use trunkline_audit::Subject;
 
-/// The place of a session.
 pub(crate) enum Place {
     Engine(Host),
     SystemSsh(SystemSsh),

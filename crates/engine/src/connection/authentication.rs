@@ -390,7 +390,7 @@ impl<'a> Authentication<'a> {
             match prompter.ask(prompt).await {
                 Some(answer) => answers.push(answer),
                 // Whoever was to answer has left: the account is not to have a failed attempt for that.
-                None if prompter.answerer() == Answerer::Nobody => return Err(self.denied()),
+                None if prompter.answerer() == Answerer::Nobody => return Err(self.denial()),
                 None => {
                     // Nobody answers: an empty answer fails this attempt, and there is no further one.
                     self.interactive_left = 0;
@@ -430,7 +430,7 @@ impl<'a> Authentication<'a> {
                     let started = self.next_key(driver).await?;
                     // ssh would continue with keys before it asks for a password.
                     if !started && !first && self.only_ssh() {
-                        return Err(self.denied());
+                        return Err(self.denial());
                     }
                     started
                 }
@@ -462,7 +462,7 @@ impl<'a> Authentication<'a> {
             driver.proto.authenticate_none();
             return Ok(());
         }
-        Err(self.denied())
+        Err(self.denial())
     }
 
     /// Notes that a method has nothing to offer, or the server does not take it.
@@ -492,7 +492,7 @@ impl<'a> Authentication<'a> {
             let methods = (!first).then_some(&allowed[..]);
             let next = course.next(login, methods, self.partial);
             let Some(Attempt { user, method }) = self.meanwhile(driver, next).await? else {
-                return Err(self.denied());
+                return Err(self.denial());
             };
             driver.proto.authenticate_as(&user);
             // Keys only: for an agent, nothing of the host's own; for a key, no agent.
@@ -757,7 +757,7 @@ impl<'a> Authentication<'a> {
 
     async fn change_password(&mut self, driver: &mut Driver, server_text: &str) -> Result<(), Error> {
         let Some(old) = self.last_password.take() else {
-            return Err(self.denied());
+            return Err(self.denial());
         };
         if let Some((login, course)) = self.course.clone() {
             let Some(new) = course.new_password(login, server_text).await else {
@@ -779,11 +779,11 @@ impl<'a> Authentication<'a> {
                 driver.proto.authenticate_password(&old, Some(&new), false);
                 Ok(())
             }
-            _ => Err(self.denied()),
+            _ => Err(self.denial()),
         }
     }
 
-    fn denied(&self) -> Error {
+    fn denial(&self) -> Error {
         let mut advice = self.identities.notes.clone();
         advice.extend(
             self.unmatched

@@ -35,7 +35,7 @@ pub(crate) struct Dialed {
     pub(crate) address: Option<SocketAddr>,
     /// The round-trip time as the connection's set-up showed it.
     pub(crate) rtt: Option<Duration>,
-    /// What a proxy command says meanwhile.
+    /// The messages of a proxy command meanwhile.
     pub(crate) words: Option<ProxyWords>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<
     }
 }
 
-/// What the resolver says where it is asked for addresses of one family (getaddrinfo(3), `EAI_ADDRFAMILY`).
+/// The message of a resolver that is asked for addresses of one family (getaddrinfo(3), `EAI_ADDRFAMILY`).
 const OTHER_FAMILY: &str = "Address family for hostname not supported";
 
 async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed, Error> {
@@ -261,7 +261,7 @@ pub(crate) async fn proxy_command(
     })
 }
 
-/// What a proxy command writes to its standard error: where to log in, why it failed. Whoever the connection is made for is
+/// The standard error of a proxy command: where to log in, why it failed. Whoever the connection is made for is
 /// told each line. When this is dropped, the connection belongs to everybody, and the lines go to the log.
 pub(crate) struct ProxyWords {
     _telling: Arc<Interaction>,

@@ -330,7 +330,7 @@ impl Driver {
                     self.keepalive.sends(true, now);
                     return Ok(progress);
                 }
-                Poll::Ready(Ok(0)) => return Err(self.lost(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(0)) => return Err(self.loss(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(n)) => {
                     outgoing.advance(n);
                     self.keepalive.sends(false, now);
@@ -339,7 +339,7 @@ impl Driver {
                 }
                 Poll::Ready(Err(error)) => {
                     self.hear_last_words(cx)?;
-                    return Err(self.lost(error));
+                    return Err(self.loss(error));
                 }
             }
             self.last_activity = now;
@@ -393,7 +393,7 @@ impl Driver {
                 });
             }
             Poll::Ready(Ok(n)) => n,
-            Poll::Ready(Err(error)) => return Err(self.lost(error)),
+            Poll::Ready(Err(error)) => return Err(self.loss(error)),
         };
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
         let now = Instant::now();
@@ -560,7 +560,7 @@ impl Driver {
     }
 
     /// A channel has carried something.
-    fn carried(&self, id: ChannelId) {
+    fn note_traffic(&self, id: ChannelId) {
         if let Some(idle) = self.idle.get(&id) {
             idle.note_traffic(Instant::now());
         }
@@ -625,7 +625,7 @@ impl Driver {
     // Operations.
 
     fn handle_op(&mut self, cx: &mut Context<'_>, op: Op) -> Result<(), Error> {
-        if let Some(error) = self.disabled(&op).or_else(|| self.unbearable(&op)) {
+        if let Some(error) = self.objection(&op).or_else(|| self.unbearable(&op)) {
             self.turn_down(op, &error);
             return Ok(());
         }
@@ -911,7 +911,7 @@ impl Driver {
     /// Returns the reason why an operation is refused with a server that was not verified (sshconnect.c,
     /// `check_host_key`); `None` for allowed ones. ssh's own `-W`, and with it a jump host, fails through
     /// ExitOnForwardFailure, which it implies.
-    fn disabled(&self, op: &Op) -> Option<Error> {
+    fn objection(&self, op: &Op) -> Option<Error> {
         if !self.unverified {
             return None;
         }
@@ -1024,7 +1024,7 @@ impl Driver {
     /// Says how much room a channel's window has, or will once it has some. Of a channel that is closed nothing is told: `reply`
     /// is dropped.
     fn write(&mut self, id: ChannelId, data: Bytes) {
-        self.carried(id);
+        self.note_traffic(id);
         let data = self.typed(id, data);
         if !data.is_empty() {
             self.proto.write(id, data);
@@ -1085,7 +1085,7 @@ impl Driver {
                 description,
             } => {
                 if let Some(mut port) = self.ports.remove(&id) {
-                    let error = self.refused(&port.what, reason.0, description);
+                    let error = self.refusal(&port.what, reason.0, description);
                     if let Some(lease) = &mut port.lease {
                         lease.ends(End::NeverOpened);
                     }
@@ -1127,7 +1127,7 @@ impl Driver {
                     if let Some(started) = port.started.take() {
                         // Closed before its answer: what was asked for may have begun all the same. It has where the
                         // server says how it ended.
-                        let error = self.refused(&port.what, 0, "the channel was closed");
+                        let error = self.refusal(&port.what, 0, "the channel was closed");
                         let _ = started.send(match port.exit {
                             ExitStatus::Unknown => {
                                 Err(error.with_execution(execution(self.proto.start_state(id))))
@@ -1173,7 +1173,7 @@ impl Driver {
     }
 
     fn deliver(&mut self, id: ChannelId, stream: Stream, data: Bytes) {
-        self.carried(id);
+        self.note_traffic(id);
         let len = data.len();
         let queue = self.ports.get(&id).and_then(|port| {
             // Counted before the channel's end is told, whether anybody has read it by then or not.
@@ -1217,12 +1217,12 @@ impl Driver {
             let _ = tell.send(if success {
                 Ok(())
             } else {
-                Err(self.refused(&what, 0, ""))
+                Err(self.refusal(&what, 0, ""))
             });
         }
         if !success {
             // OpenSSH's client gives up the session as well; sshd would leave the channel open.
-            let error = self.refused(&what, 0, "");
+            let error = self.refusal(&what, 0, "");
             if let Some(mut port) = self.ports.remove(&id) {
                 end_port(&mut port, &error, Execution::DidNotStart);
             }
@@ -1232,7 +1232,7 @@ impl Driver {
 
     // Ends.
 
-    fn refused(&self, what: &ServerRequest, reason: u32, description: impl Into<Printable>) -> Error {
+    fn refusal(&self, what: &ServerRequest, reason: u32, description: impl Into<Printable>) -> Error {
         Error::Refused {
             host: self.host.clone(),
             what: what.clone(),
@@ -1248,7 +1248,7 @@ impl Driver {
         }
     }
 
-    fn lost(&self, source: io::Error) -> Error {
+    fn loss(&self, source: io::Error) -> Error {
         let reset = match source.kind() {
             // Instead of a close, because the server had not read all that was sent to it.
             io::ErrorKind::ConnectionReset => Some(true),

@@ -53,7 +53,7 @@ const UNTRIED_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Handshake {
     pub(crate) host: Arc<HostConfig>,
     pub(crate) interaction: Interaction,
-    /// What the program brings itself.
+    /// The parts that the program brings itself.
     pub(crate) login: Login,
     /// It is for a program that takes ssh's place.
     pub(crate) is_ssh: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Handshake {
     pub(crate) like: Option<LogIn>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) settings: Settings,
-    /// What receive windows grow from.
+    /// The budget that receive windows grow from.
     pub(crate) windows: Arc<WindowBudget>,
     /// The engine's counters; the connection has its own.
     pub(crate) engine_metrics: Arc<Metrics>,
@@ -163,7 +163,7 @@ pub(crate) async fn run(
                             ops = untouched;
                             continue;
                         }
-                        handshake.closed()
+                        handshake.closed_error()
                     }
                     None => error.greeted(&greeting),
                 };
@@ -184,7 +184,7 @@ impl Handshake {
         if self.login.is_over_stream() {
             return None;
         }
-        let (next, delay) = attempt.after(error, greeting)?;
+        let (next, delay) = attempt.next_attempt(error, greeting)?;
         let began_otherwise = || {
             let facts = self.memory.facts(&self.host_id()).unwrap_or_default();
             let is_openssh = facts
@@ -204,8 +204,8 @@ impl Handshake {
         may.then_some((Attempt { number, ..attempt }, Duration::ZERO))
     }
 
-    /// What may leave ahead of this server's answers, beyond what its being sshd allows: what was seen to work, and what was
-    /// not tried yet where another attempt can be made.
+    /// The messages that may leave ahead of this server's answers, beyond what its being sshd allows: what was seen to
+    /// work, and what was not tried yet where another attempt can be made.
     fn may_go_ahead(&self, facts: &HostFacts, seen: Lesson, refused: Lesson) -> bool {
         let may_try = facts.banner.is_some() && !self.login.is_over_stream();
         self.settings.early_flights
@@ -361,7 +361,7 @@ impl Handshake {
     }
 
     /// The end of one that was abandoned.
-    fn closed(&self) -> Error {
+    fn closed_error(&self) -> Error {
         Error::Closed {
             host: self.host.original_host.clone(),
             why: "it was asked to close".into(),
@@ -388,7 +388,7 @@ impl Attempt {
     /// With words in front ("Exceeded MaxStartups", "Not allowed at this time") it is busy or angry: the next attempt
     /// waits, longer each time, and differently long for each of many, which would come together again. Without, it may
     /// be one that cannot bear a KEXINIT before its own identification is read.
-    fn after(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
+    fn next_attempt(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
         let error = match error {
             Error::At { cause, .. } => cause,
             error => error,
@@ -436,7 +436,7 @@ struct Established {
 struct Failed {
     error: Error,
     untold: Untold,
-    /// What the server said instead of an identification.
+    /// The text that the server sent instead of an identification.
     greeting: Printable,
     /// Something had left ahead of the server's answers, which host memory knows by now that it may not.
     ahead: bool,
@@ -499,7 +499,9 @@ async fn establish(
     let prepared = match abandoned.run_until_cancelled(preparing).await {
         Some(Ok(prepared)) => prepared,
         failed => {
-            let error = failed.and_then(Result::err).unwrap_or_else(|| handshake.closed());
+            let error = failed
+                .and_then(Result::err)
+                .unwrap_or_else(|| handshake.closed_error());
             return Err(Failed::unasked(error, ops));
         }
     };
@@ -555,7 +557,9 @@ async fn establish(
     let logged_in = match abandoned.run_until_cancelled(logging_in).await {
         Some(Ok(logged_in)) => logged_in,
         failed => {
-            let error = failed.and_then(Result::err).unwrap_or_else(|| handshake.closed());
+            let error = failed
+                .and_then(Result::err)
+                .unwrap_or_else(|| handshake.closed_error());
             driver.give_up(&error).await;
             let ahead = handshake.learn_hang_up(&error, &driver.proto);
             let error = match proxy_words {
@@ -577,7 +581,7 @@ async fn establish(
     Ok(Established { driver, updates })
 }
 
-/// What is at hand once there is a way to the server.
+/// The parts of a handshake once there is a way to the server.
 struct Prepared<'a> {
     begun: Instant,
     facts: HostFacts,
@@ -764,12 +768,12 @@ async fn early_session(driver: &mut Driver, handshake: &Handshake) -> Result<Opt
     Ok(outcome.map(|opened| opened.is_some()))
 }
 
-/// What is to be decided next, for which the server has the usual time.
+/// The next decision, for which the server has the usual time.
 async fn next(driver: &mut Driver, handshake: &Handshake) -> Result<Event, Error> {
     next_within(driver, handshake, STEP_LIMIT).await
 }
 
-/// What is to be decided next, for which the server has so much time. ConnectTimeout is for the identification, as ssh has it,
+/// The next decision, for which the server has so much time. ConnectTimeout is for the identification, as ssh has it,
 /// and for all of a connection that nobody waits for.
 async fn next_within(driver: &mut Driver, handshake: &Handshake, most: Duration) -> Result<Event, Error> {
     let Handshake {
@@ -903,7 +907,7 @@ fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection)
     }
 }
 
-/// What ssh says of a server without a post-quantum key exchange (sshconnect.c, `warn_nonpq_kex`), unless the user has chosen
+/// The warning of ssh about a server without a post-quantum key exchange (sshconnect.c, `warn_nonpq_kex`), unless the user has chosen
 /// such methods only.
 fn weak_crypto(host: &HostConfig, driver: &Driver) -> Option<&'static str> {
     let is_post_quantum = |name: &String| KexMethod::from_name(name).is_some_and(KexMethod::is_post_quantum);
@@ -1172,7 +1176,7 @@ mod tests {
                 early_kexinit: true,
             };
             let mut waited = Duration::ZERO;
-            while let Some((next, pause)) = attempt.after(&error, greeting) {
+            while let Some((next, pause)) = attempt.next_attempt(&error, greeting) {
                 attempt = next;
                 waited += pause;
             }

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::interaction::{Interaction, KnownClient};
 use crate::prompt::Answerer;
 
-/// What ties an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
+/// The binding of an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
 #[derive(Debug, Clone)]
 pub(crate) struct SessionBinding {
     pub(crate) host_key: Bytes,
@@ -22,7 +22,7 @@ pub(crate) struct SessionBinding {
     pub(crate) signature: Bytes,
 }
 
-/// What is known of a connection once it is authenticated.
+/// The facts of an authenticated connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
     /// The server's address; `None` behind a proxy.
@@ -55,21 +55,21 @@ pub struct ConnectionInfo {
     pub(crate) went_ahead: bool,
     /// The host key changed or is revoked, and StrictHostKeyChecking no let it through: sessions only.
     pub unverified: bool,
-    /// What its user was told of that.
+    /// The message to its user about that.
     pub(crate) warnings: Arc<[String]>,
     /// The authentication method that the server accepted, the last one where it wanted several.
     pub method: &'static str,
     /// How it was logged in to, against which a request that would do so otherwise is held.
     pub log_in: Arc<LogIn>,
-    /// What the server said to whoever logged in, of which the first 64 KiB are kept; empty for nothing.
+    /// The banner for whoever logged in, of which the first 64 KiB are kept; empty for nothing.
     pub banner: Arc<str>,
-    /// What was logged while it was made, the first lines of it.
+    /// The first lines of the log of its making.
     pub log: Arc<[LogLine]>,
     /// Who had to answer for its log-in, and would have to again for another connection. To touch a key is a person's answer.
     pub answered: Answerer,
     /// For whom it was made.
     pub(crate) made_for: KnownClient,
-    /// What binds an agent's signatures to this connection.
+    /// The binding of an agent's signatures to this connection.
     pub(crate) binding: SessionBinding,
 }
 

@@ -309,12 +309,12 @@ impl Lane {
     }
 
     /// The server has answered a session that was asked for.
-    fn answered(&mut self, asked: Tally) {
+    fn count_answer(&mut self, asked: Tally) {
         self.settled = self.settled.max(asked.ended);
     }
 
     /// Sessions that had ended, and of which the server may have counted the places when it answered.
-    fn unsettled(&self, asked: Tally) -> u32 {
+    fn count_unsettled(&self, asked: Tally) -> u32 {
         u32::try_from(self.ended.saturating_sub(asked.settled)).unwrap_or(u32::MAX)
     }
 
@@ -921,7 +921,7 @@ impl Policy {
     /// The server has opened a session.
     pub(crate) fn session_opened(&mut self, lane: LaneId, asked: Tally) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.answered(asked);
+            lane.count_answer(asked);
             let open = lane.open();
             lane.full = lane.full.filter(|full| open <= full.at);
         }
@@ -960,8 +960,8 @@ impl Policy {
         if was_spare {
             lane.spares_opening = lane.spares_opening.saturating_sub(1);
         }
-        lane.answered(asked);
-        let unsettled = lane.unsettled(asked);
+        lane.count_answer(asked);
+        let unsettled = lane.count_unsettled(asked);
         let open = lane.open().saturating_sub(u32::from(!was_spare));
         let counted = open.saturating_add(unsettled).saturating_add(lane.left);
         let unknown = limit.unwrap_or(self.settings.sessions_per_lane);

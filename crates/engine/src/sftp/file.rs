@@ -559,7 +559,7 @@ impl AsyncSeek for File {
         this.send_buffer()?;
         let place = match position {
             SeekFrom::Start(place) => Some(place),
-            SeekFrom::Current(by) => Some(moved(this.position, by)?),
+            SeekFrom::Current(by) => Some(move_by(this.position, by)?),
             SeekFrom::End(by) => {
                 let handle = this.handle()?;
                 this.seeking = Some((this.call("looking at", Request::Fstat { handle }), by));
@@ -586,14 +586,14 @@ impl AsyncSeek for File {
                 _ => None,
             };
             let size = size.ok_or_else(|| io::Error::other("the server does not tell the file's size"))?;
-            this.position = moved(size, by)?;
+            this.position = move_by(size, by)?;
             this.stop_reading();
         }
         Poll::Ready(Ok(this.position))
     }
 }
 
-fn moved(from: u64, by: i64) -> io::Result<u64> {
+fn move_by(from: u64, by: i64) -> io::Result<u64> {
     from.checked_add_signed(by).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidInput,

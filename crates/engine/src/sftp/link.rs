@@ -155,7 +155,7 @@ impl Link {
         let task = tokio::spawn(async move {
             let error = tokio::select! {
                 error = transport.run(&shared, &host) => error,
-                () = shared.left() => Error::sftp(&host, trunkline_sftp::Error::Closed),
+                () = shared.wait_until_left() => Error::sftp(&host, trunkline_sftp::Error::Closed),
             };
             shared.end(error);
         });
@@ -489,7 +489,7 @@ impl Shared {
     }
 
     /// Waits until nobody owns the session and the server has answered what it was asked, or had the time to.
-    async fn left(&self) {
+    async fn wait_until_left(&self) {
         self.leaving.notified().await;
         let _ = tokio::time::timeout(LEAVING, self.answered.notified()).await;
     }
@@ -852,7 +852,7 @@ where
                 match self.reader.read_buf(&mut buffer).await {
                     Ok(0) => return Error::sftp(host, trunkline_sftp::Error::Closed),
                     Ok(_) => {}
-                    Err(error) => return broken(format!("reading from {host}"), error),
+                    Err(error) => return io_error(format!("reading from {host}"), error),
                 }
                 if let Err(error) = shared.handle_bytes(std::iter::once(buffer.split().freeze())) {
                     return Error::sftp(host, error);
@@ -867,13 +867,13 @@ where
         // Who takes nothing any more may say why.
         match tokio::time::timeout(WHY, reading).await {
             Ok(told @ Error::Lost { .. }) => told,
-            _ => broken(format!("writing to {host}"), unwritten),
+            _ => io_error(format!("writing to {host}"), unwritten),
         }
     }
 }
 
 /// Returns the error of a break in the middle, which may have carried requests whose answers are lost.
-fn broken(doing: String, source: io::Error) -> Error {
+fn io_error(doing: String, source: io::Error) -> Error {
     Error::Lost {
         cause: Arc::new(Error::network(doing, source)),
         execution: Execution::MayHaveStarted,

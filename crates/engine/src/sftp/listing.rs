@@ -78,7 +78,7 @@ impl Listing {
                     }));
                 }
                 Some(WalkEvent::Failed { directory, status }) => {
-                    return Some(Err(self.failed(&directory, status)));
+                    return Some(Err(self.failure(&directory, status)));
                 }
                 Some(WalkEvent::Refused { directory, name }) => {
                     let status = Status {
@@ -89,7 +89,7 @@ impl Listing {
                         )
                         .into(),
                     };
-                    return Some(Err(self.failed(&directory, status)));
+                    return Some(Err(self.failure(&directory, status)));
                 }
                 Some(WalkEvent::Finished) => self.over = true,
                 Some(_) => {}
@@ -104,7 +104,7 @@ impl Listing {
         }
     }
 
-    fn failed(&self, directory: &[u8], status: Status) -> Error {
+    fn failure(&self, directory: &[u8], status: Status) -> Error {
         let path = match (&self.root[..], directory) {
             (root, b"") => Bytes::copy_from_slice(root),
             (b"", directory) => Bytes::copy_from_slice(directory),

@@ -15,7 +15,8 @@ pub(super) const READING: &str = "reading the link";
 /// makes a link under the target's name, which may lead anywhere.
 pub(super) async fn make(sftp: &Sftp, target: &Bytes, link: &Bytes) -> Result<(), Error> {
     let link_first = is_link_first(sftp, link).await?;
-    sftp.done(MAKING, link, request(target, link, link_first)).await
+    sftp.perform(MAKING, link, request(target, link, link_first))
+        .await
 }
 
 /// The same, and holds what was made against what was asked for: Erlang's server writes another text into a link whose target
@@ -30,7 +31,7 @@ pub(super) async fn make_exactly(sftp: &Sftp, target: &Bytes, link: &Bytes) -> R
         let path = in_directory(&directory, text);
         parts(&path).join(&b'/')
     };
-    let is_right = match said(sftp, link).await? {
+    let is_right = match look_up(sftp, link).await? {
         Said::Text(text) => text == *target,
         Said::Rewritten(text) => leads(&text) == leads(target),
     };
@@ -38,7 +39,7 @@ pub(super) async fn make_exactly(sftp: &Sftp, target: &Bytes, link: &Bytes) -> R
         return Ok(());
     }
     let _ = sftp.remove(link).await;
-    Err(refused(
+    Err(refusal(
         sftp,
         MAKING,
         link,
@@ -66,7 +67,8 @@ async fn is_link_first(sftp: &Sftp, link: &Bytes) -> Result<bool, Error> {
             return Ok(false);
         }
         let [first, second] = [(); 2].map(|()| fresh_name(&directory_of(link)));
-        sftp.done(MAKING, link, request(&first, &second, false)).await?;
+        sftp.perform(MAKING, link, request(&first, &second, false))
+            .await?;
         let (at_first, at_second) = tokio::join!(is_link(sftp, &first), is_link(sftp, &second));
         let link_first = match (at_first, at_second) {
             (false, true) => false,
@@ -104,7 +106,7 @@ pub(super) async fn text(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
     if sftp.is_sftp_server().await? {
         return sftp.readlink(path).await;
     }
-    match said(sftp, path).await? {
+    match look_up(sftp, path).await? {
         Said::Text(text) | Said::Rewritten(text) => Ok(text),
     }
 }
@@ -120,7 +122,7 @@ enum Said {
 
 /// A server that rewrites a text does it by the name that the link is asked for by, so that two names show it. LSTAT's size,
 /// which should be the text's length, is none on proftpd.
-async fn said(sftp: &Sftp, path: &Bytes) -> Result<Said, Error> {
+async fn look_up(sftp: &Sftp, path: &Bytes) -> Result<Said, Error> {
     let Ok(home) = sftp.realpath(".").await else {
         return Ok(Said::Text(sftp.readlink(path).await?));
     };
@@ -132,14 +134,14 @@ async fn said(sftp: &Sftp, path: &Bytes) -> Result<Said, Error> {
             true => Ok(Said::Rewritten(relative_to(&directory_of(&absolute), &text))),
             false => {
                 let message = "the server says different things of it, by the name that it is asked for by";
-                Err(refused(sftp, READING, path, message))
+                Err(refusal(sftp, READING, path, message))
             }
         },
         (text, _) => Ok(Said::Text(text)),
     }
 }
 
-fn refused(
+fn refusal(
     sftp: &Sftp,
     doing: &'static str,
     path: &Bytes,

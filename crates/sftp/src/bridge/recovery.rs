@@ -58,12 +58,12 @@ impl Bridge {
                 }
             }
             Ask::Look(n, which) => self.entry(n).seen[which] = Some(Seen::of(&answer)),
-            Ask::Reopen(given) => self.reopened(&given, &answer)?,
+            Ask::Reopen(given) => self.take_reopened(&given, &answer)?,
             Ask::Reopened(given) => {
                 if let Some(file) = self.files.get_mut(&given) {
                     file.dead = match answer.attributes() {
                         Some(now) => same_as_before(file, now).err(),
-                        None => Some(gone(file, &answer)),
+                        None => Some(give_up(file, &answer)),
                     };
                 }
             }
@@ -235,12 +235,12 @@ impl Bridge {
         }
     }
 
-    fn reopened(&mut self, given: &Handle, answer: &Packet) -> Result<(), GiveUp> {
+    fn take_reopened(&mut self, given: &Handle, answer: &Packet) -> Result<(), GiveUp> {
         let Some(file) = self.files.get_mut(given) else {
             return Ok(());
         };
         if answer.kind != kind::HANDLE {
-            file.dead = Some(gone(file, answer));
+            file.dead = Some(give_up(file, answer));
             return Ok(());
         }
         let real = answer.handle()?;
@@ -263,7 +263,7 @@ fn same_as_before(file: &mut File, now: FileAttributes) -> Result<(), GiveUp> {
 }
 
 /// Returns the reason why a file could not be opened again.
-fn gone(file: &File, answer: &Packet) -> GiveUp {
+fn give_up(file: &File, answer: &Packet) -> GiveUp {
     let path = Printable::line(&file.path);
     match answer.status() {
         Some(status) => GiveUp::Gone { path, status },

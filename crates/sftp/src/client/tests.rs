@@ -19,7 +19,7 @@ fn version() -> Bytes {
 fn ready() -> Client {
     let mut client = Client::new(&Config::default());
     client.handle_bytes(version()).unwrap();
-    sent(&mut client);
+    take_sent(&mut client);
     client
 }
 
@@ -39,7 +39,7 @@ fn sftp_servers_version() -> Bytes {
     packet(kind::VERSION, &body)
 }
 
-fn sent(client: &mut Client) -> Vec<u8> {
+fn take_sent(client: &mut Client) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(bytes) = client.poll_transmit() {
         all.extend_from_slice(&bytes);
@@ -69,9 +69,9 @@ fn open(client: &mut Client) -> RequestId {
 fn requests_wait_for_the_version_or_leave_early() {
     let mut client = Client::new(&Config::default());
     client.request(Request::Stat { path: "f".into() });
-    assert_eq!(sent(&mut client), [0, 0, 0, 5, 1, 0, 0, 0, 3]);
+    assert_eq!(take_sent(&mut client), [0, 0, 0, 5, 1, 0, 0, 0, 3]);
     client.handle_bytes(version()).unwrap();
-    assert_eq!(sent(&mut client), *b"\0\0\0\x0a\x11\0\0\0\0\0\0\0\x01f");
+    assert_eq!(take_sent(&mut client), *b"\0\0\0\x0a\x11\0\0\0\0\0\0\0\x01f");
 
     let mut early = Client::new(&Config {
         early_requests: true,
@@ -79,7 +79,7 @@ fn requests_wait_for_the_version_or_leave_early() {
         ..Config::default()
     });
     early.request(Request::Stat { path: "f".into() });
-    assert!(sent(&mut early).ends_with(b"\x11\0\0\0\x01\0\0\0\x01f"));
+    assert!(take_sent(&mut early).ends_with(b"\x11\0\0\0\x01\0\0\0\x01f"));
 }
 
 #[test]
@@ -97,23 +97,23 @@ fn replies_come_in_any_order() {
 fn a_cancelled_open_leaves_no_handle_behind() {
     let mut client = ready();
     let id = open(&mut client);
-    sent(&mut client);
+    take_sent(&mut client);
     client.cancel(id);
     client
         .handle_bytes(reply(kind::HANDLE, id, b"\0\0\0\x01h"))
         .unwrap();
     assert_eq!(client.poll_event(), None);
-    assert_eq!(sent(&mut client)[4], kind::CLOSE);
+    assert_eq!(take_sent(&mut client)[4], kind::CLOSE);
 
     // The same when the handle is here and was not looked at.
     let id = open(&mut client);
     client
         .handle_bytes(reply(kind::HANDLE, id, b"\0\0\0\x01i"))
         .unwrap();
-    sent(&mut client);
+    take_sent(&mut client);
     client.cancel(id);
     assert_eq!(client.poll_event(), None);
-    assert_eq!(sent(&mut client)[4], kind::CLOSE);
+    assert_eq!(take_sent(&mut client)[4], kind::CLOSE);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_writes_data_is_not_copied_but_for_other_servers() {
     for version in [sftp_servers_version(), version()] {
         let mut client = Client::new(&Config::default());
         client.handle_bytes(version).unwrap();
-        sent(&mut client);
+        take_sent(&mut client);
         let data = Bytes::from(vec![7; 5000]);
         client.request(Request::Write {
             handle: Handle("h".into()),
@@ -291,7 +291,7 @@ fn what_cannot_be_sent_is_answered_here() {
             (unknown, StatusCode::OP_UNSUPPORTED)
         ]
     );
-    assert!(sent(&mut client).is_empty());
+    assert!(take_sent(&mut client).is_empty());
 }
 
 proptest! {

@@ -67,6 +67,7 @@ use crate::reply::Outcome;
 pub trait Plan {
     /// The session among those that it goes over; `()` if there is only one.
     type Worker: Copy;
+    /// Its events.
     type Event;
 
     /// Asks a session for as much as is worth having in flight. Call it after every other call.

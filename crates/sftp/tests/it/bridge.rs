@@ -376,7 +376,7 @@ impl World {
 fn live(seed: u64, cut_each: u64) -> Outcome {
     let mut random = Random::new(seed.wrapping_add(0x9e37_79b9_7f4a_7c15));
     let mut world = World::new(seed);
-    let lived = lived(&mut world, &mut random, seed, cut_each);
+    let lived = survive(&mut world, &mut random, seed, cut_each);
     let given_up = lived.err();
     let made: Vec<_> = world.disk.ledger().collect();
     if given_up.is_none() {
@@ -397,7 +397,7 @@ fn live(seed: u64, cut_each: u64) -> Outcome {
     }
 }
 
-fn lived(world: &mut World, random: &mut Random, seed: u64, cut_each: u64) -> Result<(), GiveUp> {
+fn survive(world: &mut World, random: &mut Random, seed: u64, cut_each: u64) -> Result<(), GiveUp> {
     let mut left = 5 + random.below(25);
     world.bridge.begin()?;
     world.bridge.handle_client(packet_init())?;

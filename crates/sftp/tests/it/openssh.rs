@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    fn done(&mut self, request: Request) {
+    fn perform(&mut self, request: Request) {
         assert_eq!(self.ask(request), Ok(Reply::Done));
     }
 }
@@ -176,12 +176,12 @@ fn requests_do_what_they_say() {
     );
 
     let handle = || file.clone();
-    session.done(Request::Write {
+    session.perform(Request::Write {
         handle: handle(),
         offset: 3,
         data: "hello".into(),
     });
-    session.done(Request::Fsync { handle: handle() });
+    session.perform(Request::Fsync { handle: handle() });
     let Ok(Reply::Data(data)) = session.ask(Request::Read {
         handle: handle(),
         offset: 4,
@@ -207,7 +207,7 @@ fn requests_do_what_they_say() {
         }),
         ..FileAttributes::default()
     };
-    session.done(Request::Fsetstat {
+    session.perform(Request::Fsetstat {
         handle: handle(),
         attributes,
     });
@@ -226,22 +226,22 @@ fn requests_do_what_they_say() {
 
     let copy = session.open(directory.path("copy"), create);
     let (from, to) = (handle(), copy.clone());
-    session.done(Request::CopyData {
+    session.perform(Request::CopyData {
         from,
         from_offset: 3,
         length: 0,
         to,
         to_offset: 0,
     });
-    session.done(Request::Close { handle: copy });
+    session.perform(Request::Close { handle: copy });
     assert_eq!(fs::read(directory.0.join("copy")).unwrap(), b"hel");
     assert!(matches!(
         session.ask(Request::Fstatvfs { handle: handle() }),
         Ok(Reply::StatVfs(_))
     ));
-    session.done(Request::Close { handle: file });
+    session.perform(Request::Close { handle: file });
 
-    session.done(Request::Symlink {
+    session.perform(Request::Symlink {
         target: "a".into(),
         link: directory.path("link"),
     });
@@ -263,12 +263,12 @@ fn requests_do_what_they_say() {
         times,
         ..FileAttributes::default()
     };
-    session.done(Request::Lsetstat {
+    session.perform(Request::Lsetstat {
         path: directory.path("link"),
         attributes: attributes.clone(),
     });
     assert_eq!(session.stat(directory.path("link")).times, times);
-    session.done(Request::Setstat {
+    session.perform(Request::Setstat {
         path: directory.path("copy"),
         attributes,
     });
@@ -285,7 +285,7 @@ fn requests_do_what_they_say() {
         Ok(Reply::Path(directory.path("a")))
     );
 
-    session.done(Request::Hardlink {
+    session.perform(Request::Hardlink {
         from: directory.path("a"),
         to: directory.path("b"),
     });
@@ -296,22 +296,22 @@ fn requests_do_what_they_say() {
         })
         .unwrap_err();
     assert_eq!(taken.code, StatusCode::FAILURE);
-    session.done(Request::PosixRename {
+    session.perform(Request::PosixRename {
         from: directory.path("a"),
         to: directory.path("copy"),
     });
-    session.done(Request::Rename {
+    session.perform(Request::Rename {
         from: directory.path("b"),
         to: directory.path("c"),
     });
-    session.done(Request::Remove {
+    session.perform(Request::Remove {
         path: directory.path("c"),
     });
-    session.done(Request::Mkdir {
+    session.perform(Request::Mkdir {
         path: directory.path("d"),
         attributes: FileAttributes::default(),
     });
-    session.done(Request::Rmdir {
+    session.perform(Request::Rmdir {
         path: directory.path("d"),
     });
     let missing = session
@@ -360,7 +360,7 @@ fn requests_do_what_they_say() {
     let mut names: Vec<_> = entries.iter().map(|entry| &entry.name[..]).collect();
     names.sort_unstable();
     assert_eq!(names, [&b"."[..], b"..", b"copy", b"link"]);
-    session.done(Request::Close { handle: directory });
+    session.perform(Request::Close { handle: directory });
     assert_eq!(session.client.handles(), 0);
 }
 
@@ -566,7 +566,7 @@ fn many_small_files_go_are_listed_and_come() {
         ..Config::default()
     });
     for at in 0..10 {
-        session.done(Request::Mkdir {
+        session.perform(Request::Mkdir {
             path: directory.path(&format!("d{at}")),
             attributes: FileAttributes::default(),
         });

@@ -171,7 +171,6 @@ impl View {
         self.bar.suspend(|| eprintln!("{}", wrap(&line, 2, width)));
     }
 
-    /// Shows the events of names.
     pub(super) fn names(&self, host: &str, events: Vec<CopyEvent>) -> anyhow::Result<()> {
         let prefix = match self.several() {
             true => format!("{host}: "),

@@ -27,7 +27,6 @@ pub(super) struct Args {
     drop_in: Option<PathBuf>,
 }
 
-/// Runs it.
 pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     let (path, change) = match &args.file.file {
         Some(path) => (path.clone(), args.file.change),

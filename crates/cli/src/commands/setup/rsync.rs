@@ -13,7 +13,6 @@ use crate::backend::Backend;
 
 const BLOCK: Block = Block { name: "rsync" };
 
-/// Runs it.
 pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     let shell = std::env::var_os("SHELL").unwrap_or_default();
     let shell = Path::new(&shell)

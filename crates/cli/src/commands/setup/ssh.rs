@@ -23,7 +23,6 @@ const SOCKET: &str = "%r@%n:%p";
 /// it, and not all of them know `Match`; to JSch a second `Host *` takes the place of the user's own.
 const FOR_ALL: &str = "Host **\n";
 
-/// Runs it.
 pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     let (path, own_file) = match &args.file {
         Some(path) => (path.clone(), None),

@@ -16,7 +16,6 @@ use crate::home::{Home, assert_status, finish, program};
 pub(crate) struct Stock {
     pub(crate) home: Home,
     pub(crate) server: Sshd,
-    /// The mux socket.
     pub(crate) socket: PathBuf,
     config: PathBuf,
 }

@@ -20,8 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Sshd, noise};
 
 use crate::home::{
-    Home, assert_has, assert_says, assert_status, describe, fail, finish, server, sshd, succeed, text,
-    wait_until,
+    Home, assert_says, assert_status, describe, fail, finish, server, sshd, succeed, text, wait_until,
 };
 
 /// `trunkline cp -F FILE`; add options and paths.
@@ -163,9 +162,8 @@ fn what_fails_is_named_and_the_exit_status_tells() {
             ])
             .arg(home.path("into")),
     );
-    let words = text(&output.stderr);
-    assert_has(&words, "absent: No such file or directory");
-    assert_has(&words, "1 failed");
+    assert_says(&output, "absent: No such file or directory");
+    assert_says(&output, "1 failed");
     assert_eq!(fs::read(home.path("into/there")).unwrap(), b"x");
     let output = fail(255, cp(&home, &server).args(["a", "b"]));
     assert_says(&output, "no host is named");
@@ -535,7 +533,6 @@ fn a_host_that_cannot_be_reached_is_tried_once_and_what_its_proxy_command_said_i
             .arg(&local)
             .arg(at(&server, &home.path("copy"))),
     );
-    let words = text(&output.stderr);
-    assert!(words.contains("the ProxyCommand said: no session"), "{words}");
+    assert_says(&output, "the ProxyCommand said: no session");
     assert_eq!(fs::read_to_string(&tries).unwrap(), "try\n");
 }

@@ -7,7 +7,7 @@ use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Sshd, write_ssh_config};
 
 use crate::home::{
-    Home, assert_has, assert_status, describe, fail, finish, program, sshd, succeed, text, wait_until,
+    Home, assert_says, assert_status, describe, fail, finish, program, sshd, succeed, text, wait_until,
     wait_until_or,
 };
 use crate::tty::Terminal;
@@ -185,8 +185,7 @@ fn who_waits_for_what_another_command_is_asked_is_told_so_on_a_terminal() {
         255,
         &mut command(&home, &config, &["ssh", "-o", "BatchMode=yes", "host1", "true"]),
     );
-    let says = text(&batch.stderr);
-    assert_has(&says, "is being asked a question, and nobody can be asked here");
+    assert_says(&batch, "is being asked a question, and nobody can be asked here");
     asked.send("pw\n");
     asked.expect("one");
     // Erased before anything else is shown.

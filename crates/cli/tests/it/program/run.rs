@@ -15,8 +15,8 @@ use std::process::{Command, Output, Stdio};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
 use crate::home::{
-    Home, assert_has, assert_says, assert_status, closed_address, describe, fail, finish, finish_with,
-    program, server, sshd, succeed, text, with_status,
+    Home, assert_says, assert_status, closed_address, describe, fail, finish, finish_with, program, server,
+    sshd, succeed, text, with_status,
 };
 
 /// A server that is many hosts, box1 and so on, each at an address of its own.
@@ -167,8 +167,7 @@ fn inventories_mean_what_they_mean_to_ansible() {
 
     let mut without = fleet.command(&["-i", &inventories[0].0]);
     let output = fail(255, without.env("PATH", "/nowhere").args(["--", "true"]));
-    let said = text(&output.stderr);
-    assert_has(&said, "ansible-inventory, which is not on the PATH");
+    assert_says(&output, "ansible-inventory, which is not on the PATH");
 }
 
 /// A host of which the inventory says what only a playbook or another plugin can use failed, and is not left out of the
@@ -196,9 +195,8 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
         );
         assert!(host["error"].as_str().unwrap().contains(why), "{host}");
     }
-    let summary = text(&output.stderr);
-    assert_has(&summary, "1 succeeded");
-    assert_has(&summary, "2 failed");
+    assert_says(&output, "1 succeeded");
+    assert_says(&output, "2 failed");
     assert_eq!(fs::read_to_string(&failed).unwrap(), "local\ntemplate\n");
 
     let mut copy = fleet.home.command_with_ansible(program());
@@ -208,10 +206,9 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
         copy.arg(&fleet.config)
             .arg(format!(":{}", fleet.home.path("{host}").display())),
     );
-    let said = text(&output.stderr);
-    assert_has(&said, "3 hosts");
-    assert_has(&said, "1 succeeded");
-    assert_has(&said, "2 failed");
+    assert_says(&output, "3 hosts");
+    assert_says(&output, "1 succeeded");
+    assert_says(&output, "2 failed");
     assert!(fleet.home.path("box1").exists());
 
     let mut stream = fleet.home.command_with_ansible(program());
@@ -223,8 +220,7 @@ fn hosts_that_their_inventory_does_not_lead_to_have_failed() {
         stream.args(["-i", inventory, "--to", "-", "--", "echo", "here"]),
     );
     assert_eq!(text(&output.stdout), "here\n");
-    let said = text(&output.stderr);
-    assert!(said.contains("local: its ansible_connection is"), "{said}");
+    assert_says(&output, "local: its ansible_connection is");
 }
 
 #[test]
@@ -305,9 +301,8 @@ fn one_host_that_cannot_be_reached_leaves_the_others_alone() {
         down["error"].as_str().unwrap().contains("Connection refused"),
         "{down}"
     );
-    let summary = text(&output.stderr);
-    assert_has(&summary, "19 succeeded");
-    assert_has(&summary, "1 failed");
+    assert_says(&output, "19 succeeded");
+    assert_says(&output, "1 failed");
 }
 
 #[test]

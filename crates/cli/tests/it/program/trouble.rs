@@ -6,8 +6,7 @@ use std::process::{Command, Output};
 use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
 
 use crate::home::{
-    Home, assert_has, assert_says, assert_status, describe, fail, finish, program, server, succeed, text,
-    with_status,
+    Home, assert_says, assert_status, describe, fail, finish, program, server, succeed, text, with_status,
 };
 
 /// Asserts that a command failed as one of ours should: 255, nothing on standard output, and one line that says this.
@@ -214,9 +213,8 @@ fn a_misspelt_setting_is_told_to_whoever_starts_the_daemon() {
     let (server, home) = (server(), Home::new());
     home.settings("idle_timeot = 5\n");
     let output = with_status(255, home.on(&server, "echo ran"));
-    let said = text(&output.stderr);
-    assert_has(&said, "config.toml");
-    assert_has(&said, "idle_timeot");
+    assert_says(&output, "config.toml");
+    assert_says(&output, "idle_timeot");
     home.settings("idle_timeout = 5\n");
     assert_status(&home.on(&server, "true"), 0);
 }

@@ -186,8 +186,7 @@ fn git_s_settings_of_the_users_own_stay() {
         fs::write(&config, own).unwrap();
         fs::write(&included, other).unwrap();
         let refused = with_status(255, setup(&[]));
-        let said = text(&refused.stderr);
-        assert!(said.contains("is already set to \"s"), "{said}");
+        assert_says(&refused, "is already set to \"s");
         setup(&["--undo"]);
         assert_eq!(fs::read_to_string(&config).unwrap(), own);
     }
@@ -245,8 +244,7 @@ fn a_shell_that_is_not_known_is_given_no_file_that_it_does_not_read() {
     let home = Home::new();
     let mut command = home.trunkline();
     let refused = fail(255, command.env("SHELL", "/bin/tcsh").args(["setup", "rsync"]));
-    let said = text(&refused.stderr);
-    assert_has(&said, &format!("setenv RSYNC_RSH \"{} ssh\"", program()));
+    assert_says(&refused, &format!("setenv RSYNC_RSH \"{} ssh\"", program()));
     assert!(!home.path("home").join(".profile").exists());
 }
 

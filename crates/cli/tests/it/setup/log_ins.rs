@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
 use super::stanza::Stanza;
-use crate::home::{Home, assert_has, describe, finish, server, sshd, succeed, text, wait_until};
+use crate::home::{Home, assert_says, describe, finish, server, sshd, succeed, text, wait_until};
 
 /// As core Ansible's ssh plugin calls ssh where it is given no password (ansible/plugins/connection/ssh.py, `_build_command`).
 const AS_ANSIBLE: [&str; 6] = [
@@ -225,8 +225,7 @@ fn a_connection_made_with_a_password_is_not_for_those_who_forbid_one_or_would_ha
     bench.by_password(&[]);
     let output = succeed(&mut bench.ssh(&[&AS_ANSIBLE[..], &["-v"]].concat()));
     assert_eq!(bench.server.authentications(), 4);
-    let said = text(&output.stderr);
-    assert_has(&said, "logged in to with password, which is not allowed here");
+    assert_says(&output, "logged in to with password, which is not allowed here");
 }
 
 #[test]

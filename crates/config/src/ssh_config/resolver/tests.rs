@@ -176,7 +176,7 @@ async fn a_caller_who_gives_up_leaves_nothing_behind() {
         } => {}
     }
     assert!(lock(&resolver.flights).is_empty());
-    gone(&pid).await;
+    wait_until_gone(&pid).await;
 }
 
 #[tokio::test]
@@ -246,11 +246,11 @@ async fn a_hanging_match_exec_is_killed_with_its_children() {
     let resolver = Resolver::new().with_time_limit(Duration::from_millis(700));
     let error = resolver.resolve(&place.request("db")).await.unwrap_err();
     assert!(matches!(error, ConfigError::TimedOut(_)), "{error}");
-    gone(&place.path("pid")).await;
+    wait_until_gone(&place.path("pid")).await;
 }
 
 /// Waits until the process whose number the file holds has ended; a zombie that nobody has reaped has.
-async fn gone(pid_file: &Path) {
+async fn wait_until_gone(pid_file: &Path) {
     let pid = fs::read_to_string(pid_file).unwrap();
     loop {
         let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();

@@ -68,7 +68,7 @@ impl Gathering {
     }
 
     /// `n` bytes have come.
-    fn received(&mut self, n: u64) {
+    fn count_received(&mut self, n: u64) {
         let now = Instant::now();
         let gathers = match &self.state {
             State::Watching => self.rhythm.is_burst(n, now),
@@ -158,7 +158,7 @@ impl AsyncRead for Gathering {
         loop {
             if let Poll::Ready(read) = Pin::new(&mut this.stream).poll_read(cx, buf) {
                 read?;
-                this.received((buf.filled().len() - before) as u64);
+                this.count_received((buf.filled().len() - before) as u64);
                 return Poll::Ready(Ok(()));
             }
             ready!(this.poll_patience(cx))?;

@@ -41,7 +41,7 @@ fn open(policy: &mut Policy, now: Instant) -> LaneId {
 }
 
 /// Places a session where there are others, and has the server refuse it.
-fn refused(policy: &mut Policy, now: Instant) -> Verdict {
+fn refuse(policy: &mut Policy, now: Instant) -> Verdict {
     let lane = opens(policy, Load::Session, now);
     let asked = policy.asks(lane);
     let verdict = policy.session_refused(lane, false, asked, now);
@@ -99,7 +99,7 @@ fn a_refusal_teaches_the_limit() {
     let (mut policy, now) = policy();
     connect(&mut policy, now);
     open(&mut policy, now);
-    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
+    assert_eq!(refuse(&mut policy, now), Verdict::PlaceAnew);
     assert_eq!(policy.session_limit(), Some(2));
     connects(&mut policy, Load::Session, now);
 }
@@ -109,7 +109,7 @@ fn a_refusal_with_nothing_else_open_is_final_where_nothing_ever_was() {
     let (mut policy, now) = policy();
     let lane = policy.add_lane(now);
     policy.lane_ready(lane, Answerer::Nobody, now);
-    assert_eq!(refused(&mut policy, now), Verdict::Final);
+    assert_eq!(refuse(&mut policy, now), Verdict::Final);
     assert_eq!(policy.session_limit(), None);
 }
 
@@ -142,7 +142,7 @@ fn what_the_server_may_not_have_closed_yet_counts_as_open() {
     assert_eq!(policy.session_limit(), Some(4));
     policy.session_ended(lane, now, End::NeverOpened, late);
     // Asked for after that, a session that is refused tells the limit.
-    assert_eq!(refused(&mut policy, late), Verdict::PlaceAnew);
+    assert_eq!(refuse(&mut policy, late), Verdict::PlaceAnew);
     assert_eq!(policy.session_limit(), Some(2));
     connects(&mut policy, Load::Session, late);
 }
@@ -153,7 +153,7 @@ fn a_place_that_a_closed_sessions_command_may_hold_is_waited_for_with_pauses_and
     let lane = connect(&mut policy, now);
     policy.session_ended(lane, now, End::Left, now);
     let (mut at, mut tries) = (now, 0);
-    while refused(&mut policy, at) == Verdict::PlaceAnew {
+    while refuse(&mut policy, at) == Verdict::PlaceAnew {
         tries += 1;
         let other = connects(&mut policy, Load::Session, at);
         policy.lane_closed(other);
@@ -164,7 +164,7 @@ fn a_place_that_a_closed_sessions_command_may_hold_is_waited_for_with_pauses_and
     assert_eq!(policy.session_limit(), Some(1), "the most that it can be");
 
     // The next attempt begins anew, and one that succeeds ends it.
-    assert_eq!(refused(&mut policy, at), Verdict::PlaceAnew);
+    assert_eq!(refuse(&mut policy, at), Verdict::PlaceAnew);
     let at = policy.look_again(at).unwrap();
     assert_eq!(open(&mut policy, at), lane);
     assert_eq!(policy.look_again(at), None);
@@ -184,7 +184,7 @@ fn a_session_that_ends_makes_room_at_once_on_a_lane_that_refused_one() {
         open(&mut policy, now);
     }
     policy.session_ended(lane, now, End::Left, now);
-    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
+    assert_eq!(refuse(&mut policy, now), Verdict::PlaceAnew);
     assert!(matches!(
         policy.place(Load::Session, now),
         Placement::Wait(Some(_))
@@ -206,11 +206,11 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     let (mut policy, now) = policy();
     let (first, other, now) = further(&mut policy, now);
     assert!(policy.is_further(other) && !policy.is_further(first));
-    let refused = |policy: &mut Policy, lane, now| match policy.lane_lost(lane, now) {
+    let refuse = |policy: &mut Policy, lane, now| match policy.lane_lost(lane, now) {
         Loss::FurtherRefused { again, news } => (again, news),
         loss => panic!("{loss:?}"),
     };
-    assert_eq!(refused(&mut policy, other, now), (PAUSES.pause_after(1), true));
+    assert_eq!(refuse(&mut policy, other, now), (PAUSES.pause_after(1), true));
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
     }
@@ -221,13 +221,13 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
         now += last;
         let other = connects(&mut policy, Load::SessionApart, now);
         let together = connects(&mut policy, Load::SessionApart, now);
-        let (pause, news) = refused(&mut policy, other, now);
+        let (pause, news) = refuse(&mut policy, other, now);
         assert!(
             !news && pause > last || pause == PAUSES.pause_after(u32::MAX),
             "{pause:?} after {last:?}"
         );
         assert_eq!(
-            refused(&mut policy, together, now),
+            refuse(&mut policy, together, now),
             (pause, false),
             "counts as one"
         );
@@ -442,7 +442,7 @@ fn a_single_connection_is_asked_for_whatever_is_wanted_and_its_refusals_are_fina
     for _ in 1..30 {
         open(&mut policy, now);
     }
-    assert_eq!(refused(&mut policy, now), Verdict::Final);
+    assert_eq!(refuse(&mut policy, now), Verdict::Final);
     policy.traffic(lane, 10_000_000_000, now + Duration::from_secs(1));
     assert_eq!(open(&mut policy, now), lane, "busy as it is");
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
@@ -450,8 +450,8 @@ fn a_single_connection_is_asked_for_whatever_is_wanted_and_its_refusals_are_fina
     }
     // One that was asked for in the same breath as another ended has not found its place yet.
     policy.session_ended(lane, now, End::Closed, now);
-    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
-    assert_eq!(refused(&mut policy, now), Verdict::Final);
+    assert_eq!(refuse(&mut policy, now), Verdict::PlaceAnew);
+    assert_eq!(refuse(&mut policy, now), Verdict::Final);
 }
 
 #[test]
@@ -783,7 +783,7 @@ fn a_server_that_refuses_a_session_behind_another_is_given_a_fresh_connection() 
     let (mut policy, now) = unknown();
     let lane = connect(&mut policy, now);
     policy.session_ended(lane, now, End::Left, now);
-    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
+    assert_eq!(refuse(&mut policy, now), Verdict::PlaceAnew);
     assert_eq!(policy.reuse(), Reuse::Doubted);
     connects(&mut policy, Load::Session, now);
 }

@@ -11,7 +11,7 @@ use trunkline_testkit::{Sshd, free_port};
 
 use super::Site;
 use crate::home::{
-    Home, assert_has, assert_status, describe, end_of, fail, finish, finish_with, text, with_status,
+    Home, assert_says, assert_status, describe, end_of, fail, finish, finish_with, text, with_status,
 };
 
 /// Returns the output of each host, by its name.
@@ -95,9 +95,8 @@ fn an_input_that_is_too_long_or_cut_off_starts_nothing() {
     let mut run = site.home.trunkline();
     run.args(["run", "--fleet", "-H", "box1", "--", "cat >/dev/null"]);
     let output = fail(255, run.stdin(fs::File::open(&long).unwrap()));
-    let said = text(&output.stderr);
-    assert_has(&said, "longer than 64 MiB");
-    assert_has(&said, "did not start");
+    assert_says(&output, "longer than 64 MiB");
+    assert_says(&output, "did not start");
 
     let mut run = site.home.trunkline();
     run.args(["run", "--fleet", "-H", "box1", "--", "cat"]);

@@ -125,8 +125,7 @@ fn an_interrupted_copy_to_a_new_name_goes_on_as_its_message_says() {
             .arg(source.join("."))
             .arg(at(&server, &target)),
     );
-    let words = text(&again.stderr);
-    assert!(words.contains("were there from an earlier copy"), "{words}");
+    assert_says(&again, "were there from an earlier copy");
     assert!(fs::read(target.join("file")).unwrap() == noise(30_000_000, 1));
     let names: Vec<_> = fs::read_dir(&target)
         .unwrap()

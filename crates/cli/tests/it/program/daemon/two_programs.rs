@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::{Dropbear, Sshd};
 
 use crate::home::{
-    Home, assert_has, assert_says, assert_status, copy_program, describe, end_of, fail, fifo, finish,
-    program, server, succeed, text, wait_until, with_status,
+    Home, assert_says, assert_status, copy_program, describe, end_of, fail, fifo, finish, program, server,
+    succeed, text, wait_until, with_status,
 };
 use crate::tty::Terminal;
 
@@ -249,8 +249,7 @@ fn a_trunklined_of_another_version_is_named() {
     fs::write(&ready, "ready\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_status(&output, 255);
-    let said = text(&output.stderr);
-    assert_has(&said, other.to_str().unwrap());
-    assert_has(&said, "install both from the same release");
+    assert_says(&output, other.to_str().unwrap());
+    assert_says(&output, "install both from the same release");
     drop(daemon);
 }

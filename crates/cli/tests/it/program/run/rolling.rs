@@ -3,9 +3,7 @@
 use std::fs;
 
 use super::{Fleet, json};
-use crate::home::{
-    assert_has, assert_says, assert_status, closed_address, finish, succeed, text, with_status,
-};
+use crate::home::{assert_says, assert_status, closed_address, finish, succeed, text, with_status};
 
 #[test]
 fn a_batch_is_over_before_the_next_begins() {
@@ -139,7 +137,6 @@ fn nothing_runs_where_the_names_of_those_that_failed_could_not_be_kept() {
         255,
         fleet.run(&options, &format!("touch {}; exit 1", ran.display())),
     );
-    let said = text(&output.stderr);
-    assert_has(&said, "writing /nowhere/failed: No such file or directory");
+    assert_says(&output, "writing /nowhere/failed: No such file or directory");
     assert!(!ran.exists());
 }
