@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use trunkline_testkit::{Sshd, SshdBuilder, directory, free_port};
+use trunkline_testkit::{HostEntry, Sshd, SshdBuilder, directory, free_port, write_ssh_config};
 
 /// The time that anything may take before a test gives up. Far more than a loaded machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,6 +46,19 @@ impl Home {
     /// `TRUNKLINE_DIR`.
     pub(crate) fn trunkline_dir(&self) -> PathBuf {
         self.path("d")
+    }
+
+    /// A file for `ssh -F` with these hosts.
+    pub(crate) fn config(&self, hosts: impl IntoIterator<Item = HostEntry>) -> PathBuf {
+        let config = self.path("config");
+        write_ssh_config(&config, hosts).unwrap();
+        config
+    }
+
+    /// The same with a server under the name `box`, and these lines about it.
+    pub(crate) fn config_of_box(&self, server: &Sshd, lines: &[&str]) -> PathBuf {
+        let entry = server.host_entry("box");
+        self.config([lines.iter().fold(entry, |entry, line| entry.with(line))])
     }
 
     /// The control socket.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use trunkline_testkit::{Direction, Relay, Sshd, noise, write_ssh_config};
+use trunkline_testkit::{Direction, Relay, Sshd, noise};
 
 use super::stock;
 use crate::home::{
@@ -45,14 +45,13 @@ impl Bench {
     }
 
     fn assemble(home: Home, server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
-        let config = home.path("config");
         let path = format!("ControlPath {}", stock::socket(&home, "%n").display());
         let hosts = hosts.into_iter().map(|host| match way {
             Way::ControlPath => host.with(&path).with("ControlMaster no"),
             Way::InPlaceOfSsh => host,
         });
         let hosts: Vec<_> = hosts.collect();
-        write_ssh_config(&config, hosts.clone()).unwrap();
+        let config = home.config(hosts.clone());
         let runs = match way {
             Way::ControlPath => "ssh".to_owned(),
             Way::InPlaceOfSsh => format!("'{}' ssh", program()),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Output;
 
-use trunkline_testkit::{Sshd, write_ssh_config};
+use trunkline_testkit::Sshd;
 
 use crate::home::{
     Home, assert_has, assert_says, assert_status, closed_address, describe, fail, finish, sshd, text,
@@ -22,14 +22,13 @@ impl Fleet {
     fn with_hosts(hosts: u8) -> Self {
         let builder = sshd().any_loopback_address().config("MaxStartups 100:30:200");
         let (server, home) = (builder.start().unwrap(), Home::new());
-        let config = home.path("config");
         let boxes = (1..=hosts).map(|n| {
             let addr = ([127, 0, 1, n], server.port()).into();
             server.host_entry(&format!("box{n}")).at(addr)
         });
         let closed = closed_address();
         let down = (1..=2).map(|n| server.host_entry(&format!("down{n}")).at(closed));
-        write_ssh_config(&config, boxes.chain(down)).unwrap();
+        let config = home.config(boxes.chain(down));
         Self {
             home,
             config,

@@ -15,7 +15,6 @@ use crate::tty::Terminal;
 /// Servers with a password each, and a home whose ssh_config knows them as host1 and so on.
 fn servers(passwords: &[&str], lines: &[&str]) -> (Vec<Sshd>, Home, std::path::PathBuf) {
     let home = Home::new();
-    let config = home.path("config");
     let servers: Vec<Sshd> = passwords
         .iter()
         .map(|password| sshd().client_keys([]).password(password).start().unwrap())
@@ -24,7 +23,7 @@ fn servers(passwords: &[&str], lines: &[&str]) -> (Vec<Sshd>, Home, std::path::P
         let entry = server.host_entry(&format!("host{}", n + 1));
         lines.iter().fold(entry, |entry, line| entry.with(line))
     });
-    write_ssh_config(&config, entries).unwrap();
+    let config = home.config(entries);
     (servers, home, config)
 }
 
@@ -396,8 +395,7 @@ fn who_waits_for_an_answer_for_which_the_server_did_not_is_asked() {
         .start()
         .unwrap();
     let home = Home::new();
-    let config = home.path("config");
-    write_ssh_config(&config, [server.host_entry("host1")]).unwrap();
+    let config = home.config([server.host_entry("host1")]);
     let ssh = || command(&home, &config, &["ssh", "host1", "true"]);
     let mut first = Terminal::start(&ssh());
     first.expect("@host1) Password: ");
@@ -556,10 +554,9 @@ fn what_a_server_says_while_its_question_is_on_the_screen_holds_up_nothing() {
     })
     .unwrap();
     let home = Home::new();
-    let config = home.path("config");
     let mut entry = server.host_entry("raw");
     entry.may_ask = true;
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config([entry]);
     let askpass = home.script("askpass", "#!/bin/sh\necho 123456\n");
     let target = format!("file:{}", home.path("streamed").display());
     for words in [

@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use trunkline_testkit::{Relay, Sshd, write_ssh_config};
+use trunkline_testkit::{Relay, Sshd};
 
 use crate::home::{
     Home, assert_says, assert_status, closed_address, describe, fail, finish, finish_with, program, server,
@@ -31,12 +31,11 @@ impl Fleet {
         // More logins at once than sshd would take by default.
         let builder = sshd().any_loopback_address().config("MaxStartups 100:30:200");
         let (server, home) = (builder.start().unwrap(), Home::new());
-        let config = home.path("config");
         let entries = (1..=hosts).map(|n| {
             let addr = ([127, 0, 1, n], server.port()).into();
             server.host_entry(&format!("box{n}")).at(addr)
         });
-        write_ssh_config(&config, entries).unwrap();
+        let config = home.config(entries);
         Self { server, home, config }
     }
 
@@ -515,9 +514,8 @@ fn an_interrupted_run_ends_its_commands_and_says_how_far_each_host_was() {
     for (n, no_daemon) in [(1, false), (2, true)] {
         let (server, home) = (trunkline_testkit::Dropbear::start_default().unwrap(), Home::new());
         let nap = nap(n);
-        let config = home.path("config");
         let entries = ["box1", "box2", "box3"].map(|name| server.host_entry(name));
-        write_ssh_config(&config, entries).unwrap();
+        let config = home.config(entries);
         let mut run = home.trunkline();
         if no_daemon {
             run.arg("--no-daemon");

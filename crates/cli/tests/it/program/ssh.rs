@@ -19,7 +19,6 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_testkit::write_ssh_config;
 
 use crate::home::{
     Home, assert_has, assert_says, assert_status, closed_address, end_of, fail, finish, finish_with, server,
@@ -193,13 +192,14 @@ fn the_configurations_command_and_environment_are_used() {
         sshd().config("AcceptEnv LC_* TRUNK_*").start().unwrap(),
         Home::new(),
     );
-    let config = home.path("config");
-    let entry = server
-        .host_entry("box")
-        .with("RemoteCommand echo \"$LC_ALL $TRUNK_SET $TRUNK_OTHER\"; exit 8")
-        .with("SendEnv LC_* TRUNK_OTH*")
-        .with("SetEnv TRUNK_SET=set");
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config_of_box(
+        &server,
+        &[
+            "RemoteCommand echo \"$LC_ALL $TRUNK_SET $TRUNK_OTHER\"; exit 8",
+            "SendEnv LC_* TRUNK_OTH*",
+            "SetEnv TRUNK_SET=set",
+        ],
+    );
     let environment = [
         ("LC_ALL", "C.UTF-8"),
         ("TRUNK_OTHER", "other"),
@@ -276,8 +276,7 @@ fn the_systems_ssh_gets_every_argument_as_typed() {
 fn a_host_that_needs_the_systems_ssh_is_handed_over() {
     let (server, home) = (server(), Home::new());
     let (path, record) = recording_ssh(&home);
-    let config = home.path("config");
-    write_ssh_config(&config, [server.host_entry("box").with("ForwardX11 yes")]).unwrap();
+    let config = home.config_of_box(&server, &["ForwardX11 yes"]);
     let mut command = home.ssh_with(&config);
     command
         .args(["box", "echo hello"])
@@ -293,8 +292,7 @@ fn a_host_that_needs_the_systems_ssh_is_handed_over() {
 fn an_option_hands_over_with_the_same_master_as_its_directive() {
     let (server, home) = (server(), Home::new());
     let (path, record) = recording_ssh(&home);
-    let config = home.path("config");
-    write_ssh_config(&config, [server.host_entry("box")]).unwrap();
+    let config = home.config_of_box(&server, &[]);
     let recorded = |arguments: &[&str]| {
         let mut command = home.ssh_with(&config);
         command.args(arguments).env("PATH", &path).env("DISPLAY", ":7");

@@ -4,7 +4,6 @@ use std::fs;
 use std::process::Output;
 
 use trunkline_testkit::hostile::{RawServer, Steering};
-use trunkline_testkit::write_ssh_config;
 
 use crate::home::{Home, assert_says, describe, finish, sshd, text};
 
@@ -39,11 +38,10 @@ fn nothing_that_a_server_says_steers_the_terminal() {
 fn cannot_steer(steering: Steering) {
     let home = Home::new();
     let server = RawServer::steering(steering).unwrap();
-    let config = home.path("config");
     let mut entry = server.host_entry("raw");
     // Where it asks, somebody answers.
     entry.may_ask = steering == Steering::Questions;
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config([entry]);
     let askpass = home.script(
         "askpass",
         &format!(

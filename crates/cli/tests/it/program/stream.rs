@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use trunkline_testkit::{Relay, Sshd, write_ssh_config};
+use trunkline_testkit::{Relay, Sshd};
 
 use crate::home::{
     Home, assert_says, assert_status, end_of, fail, finish, server, succeed, text, wait_until,
@@ -45,13 +45,11 @@ impl Drop for Running {
 
 /// A server that is two hosts.
 fn two(server: &Sshd, home: &Home) -> std::path::PathBuf {
-    let config = home.path("config");
     let entries = (1..=2).map(|n| {
         let addr = ([127, 0, 0, n], server.port()).into();
         server.host_entry(&format!("box{n}")).at(addr)
     });
-    write_ssh_config(&config, entries).unwrap();
-    config
+    home.config(entries)
 }
 
 fn many() -> Sshd {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
+use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port};
 
 use crate::home::{
     Home, assert_says, assert_status, describe, fail, finish, program, server, succeed, text, with_status,
@@ -24,12 +24,7 @@ fn assert_said(output: &Output, words: &[&str]) {
 
 /// `trunkline ssh` to a server under a changed entry.
 fn command_for(home: &Home, server: &Sshd, lines: &[&str]) -> Command {
-    let config = home.path("config");
-    let entry = lines
-        .iter()
-        .fold(server.host_entry("box"), |entry, line| entry.with(line));
-    write_ssh_config(&config, [entry]).unwrap();
-    let mut command = home.ssh_with(&config);
+    let mut command = home.ssh_with(&home.config_of_box(server, lines));
     command.args(["box", "echo ran"]);
     command
 }
@@ -79,10 +74,9 @@ fn a_key_that_the_server_does_not_know_is_denied() {
 #[test]
 fn a_missing_key_file_is_named() {
     let (server, home) = (server(), Home::new());
-    let config = home.path("config");
     let mut entry = server.host_entry("box");
     entry.identities = vec![home.path("no-such-key")];
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config([entry]);
     let output = fail(255, home.ssh_with(&config).args(["box", "echo ran"]));
     assert_says(&output, "no-such-key");
     assert_says(&output, "Permission denied");

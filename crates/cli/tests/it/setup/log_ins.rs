@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
 
-use trunkline_testkit::{Relay, Sshd, write_ssh_config};
+use trunkline_testkit::{Relay, Sshd};
 
 use super::stanza::Stanza;
 use crate::home::{Home, assert_says, describe, finish, server, sshd, succeed, text, wait_until};
@@ -165,10 +165,9 @@ struct Bench {
 impl Bench {
     fn new(server: Sshd, lines: &[&str]) -> Self {
         let home = Home::new();
-        let config = home.path("config");
         let entry = server.host_entry("box");
         let entry = lines.iter().fold(entry, |entry, line| entry.with(line));
-        write_ssh_config(&config, [entry]).unwrap();
+        let config = home.config([entry]);
         Self { server, home, config }
     }
 

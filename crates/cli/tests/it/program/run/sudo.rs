@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 
-use trunkline_testkit::{Sshd, write_ssh_config};
+use trunkline_testkit::Sshd;
 
 use super::{Fleet, outputs};
 use crate::home::{Home, describe, finish_with, program, text, with_status};
@@ -46,12 +46,11 @@ fn fleet(hosts: u8) -> (Fleet, PathBuf) {
     let builder = Sshd::builder().any_loopback_address();
     let builder = builder.config(&format!("SetEnv SHLVL=1 PATH={path}"));
     let server = builder.start().unwrap();
-    let config = home.path("config");
     let entries = (1..=hosts).map(|n| {
         let addr = ([127, 0, 1, n], server.port()).into();
         server.host_entry(&format!("box{n}")).at(addr)
     });
-    write_ssh_config(&config, entries).unwrap();
+    let config = home.config(entries);
     (Fleet { server, home, config }, directory)
 }
 

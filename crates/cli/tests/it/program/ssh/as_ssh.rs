@@ -173,8 +173,7 @@ fn a_log_goes_to_its_file_without_colours_and_the_banner_does_not() {
 #[test]
 fn log_level_debug_in_a_file_is_a_log() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    let config = home.path("config");
-    write_ssh_config(&config, [server.host_entry("box").with("LogLevel DEBUG")]).unwrap();
+    let config = home.config_of_box(&server, &["LogLevel DEBUG"]);
     for output in both(&home, &config, &["box", "echo once; exit 4"]) {
         assert_status(&output, 4);
         assert_eq!(text(&output.stdout), "once\n");
@@ -342,9 +341,7 @@ fn what_fails_before_it_goes_to_the_background_fails_as_in_front() {
 #[test]
 fn a_file_that_has_ssh_fork_has_it_fork() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    let config = home.path("config");
-    let entry = server.host_entry("box").with("ForkAfterAuthentication yes");
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config_of_box(&server, &["ForkAfterAuthentication yes"]);
     for (number, program) in ["ssh", "trunkline"].into_iter().enumerate() {
         let gate = home.path(&format!("gate{number}"));
         fifo(&gate).unwrap();
@@ -368,8 +365,7 @@ fn a_file_that_has_ssh_fork_has_it_fork() {
 #[test]
 fn standard_input_is_not_read_where_a_file_says_so() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    let config = home.path("config");
-    write_ssh_config(&config, [server.host_entry("box").with("StdinNull yes")]).unwrap();
+    let config = home.config_of_box(&server, &["StdinNull yes"]);
     let input: PathBuf = home.path("input");
     fs::write(&input, "typed").unwrap();
     for command in [home.command("ssh"), home.trunkline()] {

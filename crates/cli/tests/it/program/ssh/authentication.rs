@@ -6,20 +6,10 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
-use trunkline_testkit::{Agent, KeyPair, KeyType, Relay, Sshd, write_ssh_config};
+use trunkline_testkit::{Agent, KeyPair, KeyType, Relay, write_ssh_config};
 
 use crate::home::{Home, assert_says, fail, finish, program, server, sshd, succeed, text};
 use crate::tty::Terminal;
-
-/// A home with this ssh_config for a server, under the name `box`.
-fn configure(server: &Sshd, home: &Home, lines: &[&str]) -> std::path::PathBuf {
-    let config = home.path("config");
-    let entry = lines
-        .iter()
-        .fold(server.host_entry("box"), |entry, line| entry.with(line));
-    write_ssh_config(&config, [entry]).unwrap();
-    config
-}
 
 #[test]
 fn a_password_is_asked_for_on_the_terminal_once_and_never_shown() {
@@ -83,7 +73,7 @@ fn an_unknown_host_key_is_asked_about_and_then_known() {
         "BatchMode no",
         &format!("UserKnownHostsFile {}", known.display()),
     ];
-    let config = configure(&server, &home, &lines);
+    let config = home.config_of_box(&server, &lines);
     let refused = fail(
         255,
         home.ssh_with(&config)
@@ -110,7 +100,7 @@ fn a_host_key_that_the_user_does_not_believe_ends_it() {
         "BatchMode no",
         &format!("UserKnownHostsFile {}", home.path("k").display()),
     ];
-    let config = configure(&server, &home, &lines);
+    let config = home.config_of_box(&server, &lines);
     let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
     terminal.answer("(yes/no", "no\n");
     assert_eq!(terminal.end().code(), Some(255));
@@ -124,11 +114,10 @@ fn an_encrypted_key_asks_for_its_passphrase() {
     let key = KeyPair::generate_encrypted(server.dir(), "locked", KeyType::Ed25519, "open sesame").unwrap();
     let authorized = server.dir().join("authorized_keys");
     fs::write(&authorized, format!("{}\n", key.public_line())).unwrap();
-    let config = home.path("config");
     let mut entry = server.host_entry("box");
     entry.identities = vec![key.private_path().to_owned()];
     entry.may_ask = true;
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config([entry]);
 
     let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
     terminal.answer("Enter passphrase for key", "wrong\n");
@@ -142,7 +131,7 @@ fn an_encrypted_key_asks_for_its_passphrase() {
 #[test]
 fn a_key_that_cannot_be_used_from_one_file_is_used_from_another() {
     let (server, home) = (server(), Home::new());
-    let config = configure(&server, &home, &["BatchMode yes"]);
+    let config = home.config_of_box(&server, &["BatchMode yes"]);
     let key = server.client_keys()[0].private_path();
     let [open, sealed] = ["open", "sealed"].map(|name| {
         let copy = home.path(name);
@@ -180,13 +169,12 @@ fn a_key_that_cannot_be_used_from_one_file_is_used_from_another() {
 fn the_callers_agent_signs_not_the_daemons() {
     let (server, home) = (server(), Home::new());
     let agent = Agent::with_keys(server.client_keys()).unwrap();
-    let config = home.path("config");
     let mut entry = server
         .host_entry("box")
         .with("IdentityAgent SSH_AUTH_SOCK")
         .with("IdentitiesOnly no");
     entry.identities = Vec::new();
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config([entry]);
     // The daemon is started by somebody who has no agent.
     let without = fail(255, home.ssh_with(&config).args(["box", "true"]));
     assert_says(&without, "Permission denied");
@@ -208,22 +196,20 @@ fn certificates_of_users_and_hosts_are_taken() {
         .start()
         .unwrap();
     let home = Home::new();
-    let config = home.path("config");
     let mut entry = server.host_entry("box");
     entry.known_hosts = server.known_hosts_authority();
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config([entry]);
     succeed(home.ssh_with(&config).args(["box", "true"]));
 }
 
 #[test]
 fn a_jump_host_and_the_host_behind_it_are_both_kept_warm() {
     let (jump, server, home) = (server(), crate::home::server(), Home::new());
-    let config = home.path("config");
     let entries = [
         jump.host_entry("jump"),
         server.host_entry("box").with("ProxyJump jump"),
     ];
-    write_ssh_config(&config, entries).unwrap();
+    let config = home.config(entries);
     for _ in 0..3 {
         succeed(home.ssh_with(&config).args(["box", "true"]));
     }
@@ -242,9 +228,8 @@ fn a_server_that_does_not_answer_costs_the_connect_timeout() {
     let relay = Relay::to(server.addr()).unwrap();
     server.trust_at(relay.addr()).unwrap();
     relay.stall();
-    let config = home.path("config");
     let entry = server.host_entry("box").at(relay.addr()).with("ConnectTimeout 1");
-    write_ssh_config(&config, [entry]).unwrap();
+    let config = home.config([entry]);
     let output = fail(255, home.ssh_with(&config).args(["box", "true"]));
     let said = text(&output.stderr);
     let port = relay.addr().port();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use trunkline_testkit::{HostEntry, KeyType, LogLevel, Sshd, write_ssh_config};
+use trunkline_testkit::{HostEntry, KeyType, LogLevel, Sshd};
 
 use crate::home::{
     Home, assert_prints, assert_status, describe, finish, finish_with, sshd, succeed, text, wait_until,
@@ -30,9 +30,7 @@ fn key(home: &Home, server: &Sshd, name: &str, options: &[&str]) -> std::path::P
 }
 
 fn configure(home: &Home, entry: HostEntry) -> std::path::PathBuf {
-    let config = home.path("config");
-    write_ssh_config(&config, [entry]).unwrap();
-    config
+    home.config([entry])
 }
 
 /// Runs `cat` through ssh, and then twice through `trunkline ssh`: at the first visit and at a later one. Returns ssh's status.

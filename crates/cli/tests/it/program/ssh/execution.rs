@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::process::Output;
 
+use trunkline_testkit::HostEntry;
 use trunkline_testkit::hostile::{RawServer, Wire};
-use trunkline_testkit::{HostEntry, write_ssh_config};
 
 use crate::home::{
     Home, assert_says, assert_status, describe, fail, finish, server, succeed, text, with_status,
@@ -45,7 +45,6 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
     })
     .unwrap();
     let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let config = home.path("config");
     let entries = [
         good.host_entry("good"),
         good.host_entry("refused").at(nowhere),
@@ -67,7 +66,7 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
         punishing.host_entry("punishing"),
         leaving.host_entry("leaving"),
     ];
-    write_ssh_config(&config, entries).unwrap();
+    let config = home.config(entries);
     let expected = [
         ("behind", "limit", "did not start"),
         ("denied", "authentication", "did not start"),
@@ -113,8 +112,7 @@ fn a_host_whose_time_is_up_says_whether_its_command_had_left() {
         Ok(())
     })
     .unwrap();
-    let config = home.path("config");
-    write_ssh_config(&config, [good.host_entry("good"), silent.host_entry("silent")]).unwrap();
+    let config = home.config([good.host_entry("good"), silent.host_entry("silent")]);
     let run = |options: &[&str], command: &str| {
         let mut run = home.trunkline();
         run.args(["run", "--json", "-F"]).arg(&config).args(options);

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port, write_ssh_config};
+use trunkline_testkit::{KeyPair, KeyType, Sshd, free_port};
 
 use crate::home::{Home, assert_says, assert_status, describe, fail, server, start, succeed, text};
 
@@ -26,11 +26,10 @@ impl Impostor {
         let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
         let known = home.path("known_hosts");
         fs::write(&known, line).unwrap();
-        let config = home.path("config");
         let mut entry = server.host_entry("box").with("StrictHostKeyChecking no");
         entry.known_hosts = known;
         let target = server.host_entry("target").with("ProxyJump box");
-        write_ssh_config(&config, [entry, target]).unwrap();
+        let config = home.config([entry, target]);
         Self { home, server, config }
     }
 

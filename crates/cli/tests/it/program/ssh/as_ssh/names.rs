@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::thread;
 
-use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, free_port, write_ssh_config};
+use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, free_port};
 
 use super::messages;
 use crate::home::{Home, describe, finish, sshd, start};
@@ -111,13 +111,12 @@ fn a_host_that_cannot_be_reached_has_ssh_s_name_in_each_message_at_each_log_leve
         ),
         ("no-subsystem", named("no-subsystem").with(known)),
     ];
-    let config = home.path("config");
     let others = [
         server.host_entry("box"),
         named("quiet").at(nowhere).with("LogLevel QUIET"),
     ];
     let all = entries.iter().map(|(_, entry)| entry.clone()).chain(others);
-    write_ssh_config(&config, all).unwrap();
+    let config = home.config(all);
     let mut rows = Vec::new();
     for level in LEVELS {
         for (alias, _) in &entries {
@@ -149,7 +148,6 @@ fn a_connection_that_is_lost_has_ssh_s_name_in_its_message_at_each_log_level() {
         for stalls in [false, true] {
             let outputs = [0, 1, 2].map(|way| {
                 let relay = Relay::to(server.addr()).unwrap();
-                let config = home.path("config");
                 let host = server
                     .host_entry("box")
                     .at(relay.addr())
@@ -157,7 +155,7 @@ fn a_connection_that_is_lost_has_ssh_s_name_in_its_message_at_each_log_level() {
                     .with("NoHostAuthenticationForLocalhost yes")
                     .with("ServerAliveInterval 1")
                     .with("ServerAliveCountMax 1");
-                write_ssh_config(&config, [host]).unwrap();
+                let config = home.config([host]);
                 let [ssh, daemon, _, alone] = ways(&home, &config);
                 let mut command = [ssh, daemon, alone].into_iter().nth(way).unwrap();
                 let child = start(command.args(level).args(["box", "echo up; exec sleep 1000"]));
@@ -177,10 +175,9 @@ fn a_connection_that_is_lost_has_ssh_s_name_in_its_message_at_each_log_level() {
 fn a_host_behind_a_jump_host_that_needs_the_system_s_ssh_is_left_to_it_too() {
     let home = Home::new();
     let server = sshd().config("Ciphers +aes128-cbc").start().unwrap();
-    let config = home.path("config");
     let old = server.host_entry("old").with("Ciphers aes128-cbc");
     let behind = server.host_entry("behind").with("ProxyJump old");
-    write_ssh_config(&config, [old, behind, server.host_entry("box")]).unwrap();
+    let config = home.config([old, behind, server.host_entry("box")]);
     for row in [
         &["behind", "echo out; exit 3"][..],
         &["-J", "old", "box", "echo out; exit 3"],

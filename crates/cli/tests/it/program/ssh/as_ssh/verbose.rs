@@ -123,8 +123,7 @@ fn what_fails_shows_how_far_it_came() {
 #[test]
 fn a_file_that_asks_for_debug_shows_the_making_of_the_connection() {
     let (server, home) = (sshd().start().unwrap(), Home::new());
-    let config = home.path("config");
-    write_ssh_config(&config, [server.host_entry("box").with("LogLevel DEBUG2")]).unwrap();
+    let config = home.config_of_box(&server, &["LogLevel DEBUG2"]);
     for _ in 0..2 {
         let output = finish(home.ssh_with(&config).args(["box", "true"]));
         assert!(
