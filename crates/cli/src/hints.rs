@@ -31,7 +31,7 @@ fn hint(cause: &Cause) -> Option<&'static str> {
     match invalid {
         Invalid::Elsewhere { .. } => Some("--no-daemon connects from there"),
         Invalid::NoHost => Some("use cp(1) for local copies"),
-        Invalid::OutOfSource(_) => Some("write it without .."),
+        Invalid::OutOfSource(_) => Some("list paths below the source"),
         Invalid::NotADirectory { is_missing: true, .. } => Some("--mkdir creates it"),
         Invalid::Owners(_) => Some("log in as root, or copy without --numeric-ids"),
         Invalid::Backups(_) => Some("copy without --backup"),

@@ -684,6 +684,8 @@ impl From<Error> for io::Error {
 /// Returns a server's error about a file, in the words of ssh's tools, or the interrupted action if its own say
 /// nothing.
 fn words_of_status(doing: &str, status: &trunkline_sftp::Status) -> String {
+    // The path, which "setting the attributes of" has behind it, is said before.
+    let doing = doing.trim_end_matches(" of");
     let words = match status.code {
         StatusCode::NO_SUCH_FILE => "No such file or directory",
         StatusCode::PERMISSION_DENIED => "Permission denied",

@@ -479,7 +479,10 @@ fn look(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<Stat>> {
 /// Why nothing takes the place of this.
 fn in_the_way(stat: &Stat) -> io::Error {
     let what = match kind(stat) {
-        FileType::Directory => return Errno::ISDIR.into(),
+        FileType::Directory => {
+            let message = "a copy does not replace a directory";
+            return io::Error::new(io::ErrorKind::IsADirectory, message);
+        }
         FileType::Fifo => "a FIFO",
         FileType::Socket => "a socket",
         _ => "a device",

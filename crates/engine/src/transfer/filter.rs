@@ -39,11 +39,15 @@ impl Only {
             recursive,
         };
         for path in paths {
-            let parts = path.split(|byte| *byte == b'/');
-            let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
-            if parts.contains(&&b".."[..]) {
-                let path = shown(path);
-                return Err(Invalid::OutOfSource(path).into());
+            let mut parts: Vec<&[u8]> = Vec::new();
+            for part in path.split(|byte| *byte == b'/') {
+                match part {
+                    b"" | b"." => {}
+                    // By its text, as rsync does it.
+                    b".." if parts.pop().is_none() => return Err(Invalid::OutOfSource(shown(path)).into()),
+                    b".." => {}
+                    part => parts.push(part),
+                }
             }
             for end in 1..parts.len() {
                 only.directories.insert(parts[..end].join(&b'/'));
@@ -234,6 +238,24 @@ mod tests {
                 pattern: pattern.into(),
             };
             assert!(Filters::new(&[rule], None).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_list_names_its_paths_in_any_way_that_stays_in_the_source() {
+        let listed = |path: &str| Filters::new(&[], Some((&[ByteBuf::from(path)], true)));
+        for (path, is_listed) in [
+            ("a/../top", "top"),
+            ("./a//b/../../top/.", "top"),
+            ("a/b/..", "a"),
+            ("/top", "top"),
+        ] {
+            let filters = listed(path).unwrap();
+            assert!(!filters.leave_out(is_listed.as_bytes(), true), "{path}");
+            assert!(filters.leave_out(b"other", false), "{path}");
+        }
+        for path in ["..", "../source/top", "a/../../top"] {
+            assert!(listed(path).is_err(), "{path}");
         }
     }
 

@@ -46,7 +46,9 @@ fn here(job: &Job, root: &std::path::Path, directories: Vec<Item>) -> Result<(),
             preserve: job.options.preserve,
             keeps_ids: job.options.kept_bits() != 0o1777,
         };
-        if let Err(error) = directory.finish_directory(&item.target, looks) {
+        if let Err(error) = directory.finish_directory(&item.target, looks)
+            && !job.is_over()
+        {
             let reason = down::unwritten(&directory, &item, &error, 0);
             job.failed(item.target, reason);
         }
@@ -74,8 +76,11 @@ async fn there(job: &Job, sessions: &Sessions, root: &Bytes, directories: Vec<It
         .buffered(AT_ONCE);
     let mut setting = std::pin::pin!(setting);
     while let Some((item, result)) = setting.next().await {
-        if let Err(error) = result {
-            job.go_on_after(item.target, error)?;
+        match result {
+            // Why nothing more can be written was said.
+            Err(Error::File { .. }) if job.is_over() => {}
+            Err(error) => job.go_on_after(item.target, error)?,
+            Ok(()) => {}
         }
     }
     Ok(())

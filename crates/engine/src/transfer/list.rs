@@ -104,6 +104,11 @@ async fn local(
                 return Ok(());
             }
         };
+        if Stream::is_endless(&found) {
+            let message = format!("{} is a device that never ends: it was not copied", shown(&path));
+            job.failed(path.clone(), message);
+            return Ok(());
+        }
         if let Some(stream) = Stream::of_special(root, &found) {
             let item = stream_item(path, target, stream);
             let _ = send(&job, &top, &items, nth, b"", item);

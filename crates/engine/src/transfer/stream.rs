@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -60,6 +60,15 @@ impl Stream {
         let kind = found.file_type();
         let special = kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
         (special || is_descriptor(path)).then(|| Self::new(path.to_owned(), Inner::Path))
+    }
+
+    /// Whether it is a device that is read without end: /dev/zero, full, random or urandom.
+    pub(super) fn is_endless(found: &std::fs::Metadata) -> bool {
+        const MEMORY: u32 = 1;
+        let device = found.rdev();
+        found.file_type().is_char_device()
+            && rustix::fs::major(device) == MEMORY
+            && matches!(rustix::fs::minor(device), 5 | 7 | 8 | 9)
     }
 
     /// The stream at a path, if there is one.

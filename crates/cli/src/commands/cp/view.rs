@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{BinaryBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{BinaryBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
 use trunkline_request::copy::Waiting;
 use trunkline_text::{Printable, counted};
@@ -495,13 +495,25 @@ fn style(has_bar: bool, resumed: &Arc<AtomicU64>) -> ProgressStyle {
         }
     };
     let template = match has_bar {
-        true => "{bar:12} {there}/{whole} {binary_bytes_per_sec} {eta} {wide_msg}",
+        true => "{bar:12} {there}/{whole} {speed}{wide_msg}",
         false => "{wide_msg}",
     };
     ProgressStyle::with_template(template)
         .expect("the template's keys are indicatif's own, or those below")
         .with_key("there", with_resumed(ProgressState::pos))
         .with_key("whole", with_resumed(|state| state.len().unwrap_or_default()))
+        .with_key("speed", speed)
+}
+
+/// The rate and the time that is left, once there is one.
+fn speed(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    // Half a byte a second is what it begins with.
+    if state.per_sec() >= 1.0 {
+        let rate = BinaryBytes(state.per_sec() as u64);
+        let left = HumanDuration(state.eta());
+        // What cannot be written, nobody sees.
+        let _ = write!(out, "{rate}/s {left:#} ");
+    }
 }
 
 /// `3 copied, 1.20 GiB in 2.1 s (585.14 MiB/s), 2 sessions, aes128-gcm@openssh.com`

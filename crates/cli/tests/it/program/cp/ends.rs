@@ -10,6 +10,21 @@ use super::{at, cp};
 use crate::home::{Home, assert_says, end_of, fail, server, succeed, wait_until};
 
 #[test]
+fn devices_without_end_are_not_copied() {
+    let (server, home) = (server(), Home::new());
+    let link = home.path("link");
+    std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+    for source in [link.as_os_str(), "/dev/urandom".as_ref()] {
+        let mut copy = cp(&home, &server);
+        let output = finish(copy.arg(source).arg(at(&server, &home.path("target"))));
+        assert_status(&output, 1);
+        let said = text(&output.stderr);
+        assert!(said.contains("is a device that never ends"), "{said}");
+        assert!(!home.path("target").exists());
+    }
+}
+
+#[test]
 fn pipes_go_to_a_file_there_and_come_from_one() {
     let (server, home) = (server(), Home::new());
     fs::write(home.path("large"), noise(3_000_000, 1)).unwrap();
