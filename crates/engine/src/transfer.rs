@@ -11,7 +11,8 @@
 //! | `tree` | what has been made below the target, and where something may be made |
 //! | `pattern` | patterns of names, as scp's and rsync's |
 //! | `filter` | which names are left out |
-//! | `compare`, `there` | whether the target has what the source has; what a server's directories have |
+//! | `compare` | whether the target has what the source has |
+//! | `there`, `survey` | what a server's directories have; its own find(1)'s word for it |
 //! | `content` | whether files' contents are the same, by hash |
 //! | `exposed` | which of a server's directories others can rename or fill |
 //! | `delete` | what the target has and the source has not |
@@ -60,6 +61,7 @@ mod source;
 mod sources;
 mod stream;
 mod striped;
+mod survey;
 mod target;
 mod there;
 mod top;
@@ -191,8 +193,8 @@ pub async fn copy_at(
         }
     }
     let deleted = match &copied {
-        Ok(()) => delete::delete(&job, &to, &top.root).await,
-        Err(_) => Ok(()),
+        Ok(()) if !job.is_over() => delete::delete(&job, &to, &top.root).await,
+        _ => Ok(()),
     };
     // Whatever happened: a directory that the user can only read is writable until then.
     let finished = finish::directories(&job, &to, &top.root).await;

@@ -198,9 +198,10 @@ fn is_special(path: &[u8]) -> bool {
 }
 
 /// What a script begins with: `h` hashes its arguments, or its input.
-const PROGRAMS: &str = "if command -v sha256sum >/dev/null; then h() { sha256sum \"$@\"; }\n\
+const PROGRAMS: &str = "if command -v openssl >/dev/null && openssl dgst -sha256 -r </dev/null >/dev/null 2>&1;\n\
+     then h() { openssl dgst -sha256 -r \"$@\"; }\n\
+     elif command -v sha256sum >/dev/null; then h() { sha256sum \"$@\"; }\n\
      elif command -v shasum >/dev/null; then h() { shasum -a 256 \"$@\"; }\n\
-     elif command -v openssl >/dev/null; then h() { openssl dgst -sha256 -r \"$@\"; }\n\
      else echo no sha256 program >&2; exit 3; fi\n";
 
 /// One program for all names; one each for those that it would print in another way, behind their number.

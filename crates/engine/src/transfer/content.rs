@@ -116,7 +116,7 @@ pub(super) struct Compared {
 
 /// Files, their names' bytes and their own that one command hashes at most: a command line is bounded, and several commands
 /// at once are worth more than one.
-const FILES: usize = 1000;
+const FILES: usize = 2500;
 const BYTES: u64 = 64 * 1024 * 1024;
 /// Commands at once; each of a server's waits for its turn, too.
 const AT_ONCE: usize = 8;

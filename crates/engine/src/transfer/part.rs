@@ -58,7 +58,7 @@ pub(super) fn mark() -> u32 {
     u32::from_be_bytes([a & 0x7f, b, c, d])
 }
 
-fn unguessable() -> [u8; 8] {
+pub(super) fn unguessable() -> [u8; 8] {
     let mut random = [0; 8];
     aws_lc_rs::rand::fill(&mut random).expect("the kernel's random generator answers once it is seeded");
     random

@@ -53,6 +53,23 @@ impl Listings {
         }
     }
 
+    /// What a path has, taken if it is such; `None` where it has to be asked for, too.
+    pub(super) fn take_if(
+        &self,
+        path: &Bytes,
+        is_such: impl FnOnce(&FileAttributes) -> bool,
+    ) -> Option<FileAttributes> {
+        let (directory, name) = split(path);
+        let mut directories = self.directories();
+        let listing = directories.get_mut(&directory)?;
+        listing.get(&name)?.as_ref().filter(|found| is_such(found))?;
+        let found = listing.remove(&name)?;
+        if listing.is_empty() {
+            *listing = Listing::new();
+        }
+        found
+    }
+
     /// Whether a directory was listed and all that it had was asked for.
     pub(super) fn is_used_up(&self, directory: &Bytes) -> bool {
         self.directories().get(directory).is_some_and(HashMap::is_empty)

@@ -30,6 +30,7 @@ use super::sessions::Sessions;
 use super::small::MOST_SMALL;
 use super::source::{Pieces, Source, Want, holes};
 use super::striped::Striped;
+use super::survey::Survey;
 use super::there::{self, Said};
 use super::tree::Origin;
 use super::{blocks, delete, stream};
@@ -57,6 +58,7 @@ pub(super) struct Up<'a> {
     /// Turns to list a directory, and to ask something of a single name.
     listing: Semaphore,
     asking: Semaphore,
+    survey: Survey,
 }
 
 /// A partial file that nobody would continue, if there is one. It goes with the attempt that writes it, also where that is
@@ -118,6 +120,7 @@ impl<'a> Up<'a> {
             replacing: Mutex::default(),
             listing: Semaphore::new(LISTINGS),
             asking: Semaphore::new(AT_ONCE),
+            survey: Survey::new(job, sessions, root),
         }
     }
 
@@ -186,7 +189,16 @@ impl<'a> Up<'a> {
                     };
                     let (found, others) = self.enter(batch).await?;
                     made.extend(found);
-                    preparing.extend(others.into_iter().map(|item| self.take(Step::Look(item), queues.as_ref())));
+                    for item in others {
+                        match self.settle_at_once(item) {
+                            Ok(None) => {}
+                            Ok(Some((item, looks))) => {
+                                let path = self.final_path(&item);
+                                checks.add(item, path, looks);
+                            }
+                            Err(item) => preparing.push(self.take(Step::Look(*item), queues.as_ref())),
+                        }
+                    }
                 }
                 Some(taken) = preparing.next() => match taken? {
                     Taken::Compare(item, looks) => {
@@ -265,9 +277,15 @@ impl<'a> Up<'a> {
     /// What a directory's name has at the target, and, where names are compared, what is in it.
     async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
         let path = self.path(target);
+        let looks_first = self.job.options.looks_first();
+        if looks_first && let Some(found) = self.survey.of(target).await {
+            // Nobody asks for it again.
+            let _ = self.job.there.take(target);
+            return Ok(Some(found));
+        }
         // Never closed. Turns of their own: who prepares names does not go on with these meanwhile.
         let _turn = self.listing.acquire().await.ok();
-        if !self.job.options.looks_first() {
+        if !looks_first {
             return self.look(&path).await;
         }
         let (found, listing) = tokio::join!(
@@ -509,6 +527,37 @@ impl<'a> Up<'a> {
         })
     }
 
+    /// Settles what needs nothing but its directory's listing, as most of a mirror's files do: a file that stays as it is, or
+    /// is to be compared. Gives back what has to be prepared.
+    fn settle_at_once(&self, mut item: Item) -> Result<Option<(Item, Changes)>, Box<Item>> {
+        let job = self.job;
+        let is_usual = item.kind == Kind::File && !item.named && !job.options.ignore_existing;
+        if !is_usual || job.tree.parent(&item.target) != Some(Origin::Found) {
+            return Err(Box::new(item));
+        }
+        let mut said = None;
+        let found = job.there.take_if(&item.target, |found| {
+            let is_file = found.file_type() == Some(FileType::Regular);
+            said = is_file.then(|| verdict(&job.options, &item, &Beside::from(found)));
+            match said {
+                Some(Verdict::Stays(looks)) => looks.is_empty(),
+                Some(Verdict::Content(_)) => true,
+                _ => false,
+            }
+        });
+        match (found, said) {
+            (Some(found), Some(Verdict::Content(looks))) => {
+                item.there.existing = Some(existing(&found));
+                Ok(Some((item, looks)))
+            }
+            (Some(_), _) => {
+                job.progress.skipped(&item);
+                Ok(None)
+            }
+            (None, _) => Err(Box::new(item)),
+        }
+    }
+
     /// What is to become of a file whose content was compared.
     async fn settle(&self, item: &mut Item, looks: Option<Changes>) -> Result<Prepared, Error> {
         if let Some(looks) = looks {
@@ -591,12 +640,7 @@ impl<'a> Up<'a> {
                 return Ok(Prepared::Done);
             }
         }
-        item.there.existing = Some(Existing {
-            mode: found.permissions.map_or(0o600, Permissions::bits),
-            owner: found.owner,
-            size: found.size.unwrap_or(0),
-            is_readable: found.permissions.is_none_or(|mode| mode.bits() & 0o400 != 0),
-        });
+        item.there.existing = Some(existing(&found));
         match verdict(&job.options, item, &Beside::from(&found)) {
             Verdict::Left => {
                 job.compare_clocks(Some(&Beside::from(&found)));
@@ -781,9 +825,26 @@ impl<'a> Up<'a> {
                 .keep(self.sessions, self.root, (path, &item.target))
                 .await?;
         }
-        self.sessions.with(make).await?;
+        let made = self.sessions.with(make).await;
         drop(turn);
-        self.job.progress.copied(item.target.clone(), 0, item.changes);
+        match made {
+            Ok(_) => self.job.progress.copied(item.target.clone(), 0, item.changes),
+            Err(Error::File {
+                host, doing, status, ..
+            }) => {
+                // The link's own name, and not the one that it has until it is whole.
+                let path = path.clone();
+                let error = Error::File {
+                    host,
+                    doing,
+                    path: path.clone(),
+                    status,
+                };
+                let reason = self.with_room(item, &path, None, error.into()).await;
+                self.job.failed(item.target.clone(), reason);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -1453,16 +1514,14 @@ impl<'a> Up<'a> {
         let (left, exposed) = tokio::join!(left, self.exposure.is_exposed(self.sessions, &directory));
         let left = left?;
         if let Some(left) = &left
-            && left.size.is_some_and(|size| size > 0)
             // A longer one would have to be cut, which is not done alike by all servers.
-            && left.size.is_some_and(|size| size <= item.size)
+            && let Some(size) = left.size.filter(|size| (1..=item.size).contains(size))
             && left.file_type() == Some(FileType::Regular)
             // Sessions open it by its name, which others could give to something else in between.
             && !exposed
-            && let Some(mut done) = self.same(item, part, source).await?
+            && let Some(mut done) = self.same((item, size), part, source).await?
         {
             // A hole at the end of what is there hashes like the zeros that it is not.
-            let size = left.size.unwrap_or(0);
             done.retain_mut(|range| {
                 range.end = range.end.min(size);
                 !range.is_empty()
@@ -1495,14 +1554,19 @@ impl<'a> Up<'a> {
         })
     }
 
-    /// The ranges of what an earlier attempt left that are the source's; `None` where it is not ours.
+    /// The ranges of what an earlier attempt left, so many bytes, that are the source's; `None` where it is not ours.
     async fn same(
         &self,
-        item: &Item,
+        (item, left): (&Item, u64),
         part: &Bytes,
         source: &Source,
     ) -> Result<Option<Vec<Range<u64>>>, Error> {
-        let checking = self.job.progress.checks(item.size);
+        // The last block of what is there is the source's only where both end with it.
+        let compared = match left == item.size {
+            true => left,
+            false => left / blocks::BLOCK * blocks::BLOCK,
+        };
+        let checking = self.job.progress.checks(compared);
         let end = match (source, self.from) {
             (Source::Local(file), _) => {
                 let file = file
@@ -1513,7 +1577,7 @@ impl<'a> Up<'a> {
             (Source::Server(_), Place::Server(sessions)) => blocks::End::Server(sessions, &item.source),
             _ => return Ok(None),
         };
-        blocks::same_as_own(&end, self.sessions, (part, item.size), &checking).await
+        blocks::same_as_own(&end, self.sessions, (part, compared), &checking).await
     }
 }
 
@@ -1610,6 +1674,16 @@ pub(super) async fn set_looks(
     match others.is_empty() {
         true => Ok(()),
         false => sessions.with(|sftp| set(sftp, others.clone())).await,
+    }
+}
+
+/// A file that another one is to replace.
+fn existing(found: &FileAttributes) -> Existing {
+    Existing {
+        mode: found.permissions.map_or(0o600, Permissions::bits),
+        owner: found.owner,
+        size: found.size.unwrap_or(0),
+        is_readable: found.permissions.is_none_or(|mode| mode.bits() & 0o400 != 0),
     }
 }
 

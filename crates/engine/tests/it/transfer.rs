@@ -1752,6 +1752,65 @@ async fn a_mirror_is_one_and_without_changes_nothing_is_copied() {
     }
 }
 
+/// A tree with more directories than are listed one by one.
+fn plant_many(root: &Path) {
+    for nth in 0..60 {
+        let directory = root.join(format!("d {nth}\n-x")).join("in");
+        std::fs::create_dir_all(&directory).unwrap();
+        for name in ["f", "it's", " g "] {
+            std::fs::write(directory.join(name), noise(nth, nth as u64)).unwrap();
+        }
+        symlink("f", directory.join("link")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_of_many_directories_is_one_whatever_the_servers_find_says() {
+    let place = tempfile::tempdir().unwrap();
+    let bin = place.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let log = place.path().join("asked");
+    // The real one; none that prints; one that leaves names out and says so, or that has other times and does not; one that
+    // says too much, or nothing.
+    for (case, find) in [
+        ("real", "exec /usr/bin/find \"$@\""),
+        ("without -printf", "echo unknown predicate >&2; exit 1"),
+        ("cut", "/usr/bin/find \"$@\" | head -c 3000; exit 1"),
+        ("of another place", "/usr/bin/find \"$@\" | sed -z 's/ 644 [0-9]* / 644 7777 /'"),
+        ("endless", "exec cat /dev/zero"),
+        ("ends", "kill $PPID"),
+    ] {
+        let script = format!("#!/bin/sh\necho asked >>{}\n{find}\n", log.display());
+        std::fs::write(bin.join("find"), script).unwrap();
+        std::fs::set_permissions(bin.join("find"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let _ = std::fs::remove_file(&log);
+        let path = format!("SetEnv PATH={}:/usr/bin:/bin", bin.display());
+        let sshd = Sshd::builder().config(&path).start().unwrap();
+        let host = Site::of(&sshd).await;
+        let (source, target) = (place.path().join("source"), place.path().join("target"));
+        plant_many(&source);
+        std::fs::create_dir_all(&target).unwrap();
+        let (from, to) = ends(&host, true, &source.join("."), &target);
+        copied(&from, &to, &mirror()).await;
+        assert_eq!(rsync_would_change(&source, &target), "", "{case}");
+        let again = copied(&from, &to, &mirror()).await;
+        let done = (again.files, again.adjusted, again.deleted, again.bytes);
+        assert_eq!(done, (0, 0, 0, 0), "{case}");
+        for nth in [3, 30, 50] {
+            let directory = format!("d {nth}\n-x");
+            std::fs::write(source.join(&directory).join("in/f"), "changed").unwrap();
+            std::fs::remove_dir_all(source.join(format!("d {}\n-x", nth + 1))).unwrap();
+            std::fs::write(target.join(&directory).join("extra"), "").unwrap();
+            std::fs::create_dir_all(source.join(&directory).join("new/er")).unwrap();
+        }
+        copied(&from, &to, &mirror()).await;
+        assert_eq!(rsync_would_change(&source, &target), "", "{case}");
+        assert!(log.exists(), "{case}: nobody asked find");
+        std::fs::remove_dir_all(&source).unwrap();
+        std::fs::remove_dir_all(&target).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_mirror_follows_its_source_and_says_why() {
     let (_sshd, place, host) = site().await;
