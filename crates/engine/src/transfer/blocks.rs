@@ -368,7 +368,7 @@ mod tests {
             .arg(std::str::from_utf8(&script(&[(absent, 1)], false)).unwrap())
             .output()
             .unwrap();
-        assert!(!ran.status.success() && ran.stdout.len() <= 68, "{ran:?}");
+        assert!(!ran.status.success() && ran.stdout.len() <= 80, "{ran:?}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::sftp::{FileAttributes, FileType, Owner, Permissions, Sftp, Times};
 /// The directories that were asked for before a shell is worth its start.
 const WORTH: usize = 8;
 /// Directories, and their names' bytes, in one command at most.
-const A_BATCH: usize = 256;
+const A_BATCH: usize = 64;
 const A_LINE: usize = 16 * 1024;
 /// As few wait while others are under way: each command is a process.
 const WAITING: usize = 32;
@@ -162,7 +162,10 @@ async fn sample(batch: Batch, sessions: &Sessions, root: &Bytes) -> Option<Batch
             (of.size, of.permissions, of.owner, modified)
         };
         if seen(&found) != seen(&told) {
-            tracing::debug!("a shell on {} shows other files than SFTP", sessions.first().host());
+            tracing::debug!(
+                "a shell on {} shows other files than SFTP",
+                sessions.first().host()
+            );
             return None;
         }
     }
@@ -200,7 +203,8 @@ impl Records {
     /// The next record; `None` within for none yet, and `None` where they are longer than they may be.
     fn next(&mut self) -> Option<Option<BytesMut>> {
         while self.before < LONGEST
-            && let Some(end) = self.buffer.iter().position(|byte| *byte == 0) {
+            && let Some(end) = self.buffer.iter().position(|byte| *byte == 0)
+        {
             let mut record = self.buffer.split_to(end + 1);
             record.truncate(end);
             if self.has_begun {
@@ -311,7 +315,8 @@ impl Batch {
             .zip(0..)
             .filter(|(_, nth)| chosen.contains(nth))
             .filter_map(|((path, found), _)| Some((path, found.clone()?)));
-        let directories = told().filter_map(|(want, told)| Some((want.directory.clone(), told.as_ref()?.own.clone()?)));
+        let directories =
+            told().filter_map(|(want, told)| Some((want.directory.clone(), told.as_ref()?.own.clone()?)));
         samples.chain(directories.take(1)).collect()
     }
 
@@ -372,16 +377,20 @@ fn attributes<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<Option<
     };
     let modified = modified.and_then(|time| u32::try_from(time).ok());
     let size = number(size?)?;
-    Some(modified.filter(|_| kind != 0 && mode <= 0o7777).map(|modified| FileAttributes {
-        size: Some(size),
-        owner: Some(owner),
-        permissions: Some(Permissions(kind | mode)),
-        times: Some(Times {
-            accessed: modified,
-            modified,
-        }),
-        ..FileAttributes::default()
-    }))
+    Some(
+        modified
+            .filter(|_| kind != 0 && mode <= 0o7777)
+            .map(|modified| FileAttributes {
+                size: Some(size),
+                owner: Some(owner),
+                permissions: Some(Permissions(kind | mode)),
+                times: Some(Times {
+                    accessed: modified,
+                    modified,
+                }),
+                ..FileAttributes::default()
+            }),
+    )
 }
 
 #[cfg(test)]
@@ -436,7 +445,13 @@ mod tests {
     #[test]
     fn find_tells_what_there_is_whatever_it_is_called() {
         let place = tempfile::tempdir().unwrap();
-        let directories: [&[u8]; 5] = [b"", b"-delete", b"line\nfeed", b"it's (\xff) ", b"line\nfeed/deep"];
+        let directories: [&[u8]; 5] = [
+            b"",
+            b"-delete",
+            b"line\nfeed",
+            b"it's (\xff) ",
+            b"line\nfeed/deep",
+        ];
         for (nth, directory) in directories.iter().enumerate() {
             let path = place.path().join(OsStr::from_bytes(directory));
             std::fs::create_dir_all(&path).unwrap();

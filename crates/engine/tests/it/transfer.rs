@@ -1776,7 +1776,10 @@ async fn a_mirror_of_many_directories_is_one_whatever_the_servers_find_says() {
         ("real", "exec /usr/bin/find \"$@\""),
         ("without -printf", "echo unknown predicate >&2; exit 1"),
         ("cut", "/usr/bin/find \"$@\" | head -c 3000; exit 1"),
-        ("of another place", "/usr/bin/find \"$@\" | sed -z 's/ 644 [0-9]* / 644 7777 /'"),
+        (
+            "of another place",
+            "/usr/bin/find \"$@\" | sed -z 's/ 644 [0-9]* / 644 7777 /'",
+        ),
         ("endless", "exec cat /dev/zero"),
         ("ends", "kill $PPID"),
     ] {

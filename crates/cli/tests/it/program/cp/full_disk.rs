@@ -203,7 +203,10 @@ fn a_tree_that_does_not_fit_is_one_line_and_ends_the_copy() {
     }
     let directions = [Direction::Up, Direction::Down, Direction::Between];
     let kinds = [&["-r"][..], &["-a", "--delete"]];
-    for (direction, kind) in directions.into_iter().flat_map(|direction| kinds.map(|kind| (direction, kind))) {
+    for (direction, kind) in directions
+        .into_iter()
+        .flat_map(|direction| kinds.map(|kind| (direction, kind)))
+    {
         let mut copy = cp(direction, &place, &disk);
         let output = finish(
             copy.args(kind)
