@@ -62,7 +62,7 @@ impl Stream {
         (special || is_descriptor(path)).then(|| Self::new(path.to_owned(), Inner::Path))
     }
 
-    /// Whether it is a device that is read without end: /dev/zero, full, random or urandom.
+    /// Returns whether it is a device that never ends: /dev/zero, full, random or urandom.
     pub(super) fn is_endless(found: &std::fs::Metadata) -> bool {
         const MEMORY: u32 = 1;
         let device = found.rdev();

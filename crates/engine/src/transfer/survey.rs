@@ -74,8 +74,8 @@ impl Survey {
         }
     }
 
-    /// What a directory is itself, after its listing was added to the job's; `None`: it has to be asked for over SFTP.
-    pub(super) async fn of(&self, directory: &Bytes) -> Option<FileAttributes> {
+    /// Returns a directory's own attributes, after its listing was added to the job's; `None`: it has to be asked for over SFTP.
+    pub(super) async fn look_at(&self, directory: &Bytes) -> Option<FileAttributes> {
         if self.asked.fetch_add(1, Ordering::Relaxed) < WORTH {
             return None;
         }
@@ -115,7 +115,7 @@ async fn survey(
     loop {
         let is_worth = waiting.len() >= WAITING || asked.is_empty() && sampled.is_empty();
         if !waiting.is_empty() && asked.len() < AT_ONCE && is_worth {
-            let (batch, line) = Batch::of(&mut waiting);
+            let (batch, line) = Batch::take_from(&mut waiting);
             asked.push_back(batch);
             shell.stdin.send(line).await.ok()?;
             continue;
@@ -149,7 +149,7 @@ async fn survey(
     }
 }
 
-/// A batch that is as SFTP shows it, as far as some of its names tell.
+/// Gives back a batch that is as SFTP shows it, as far as some of its names tell.
 async fn sample(batch: Batch, sessions: &Sessions, root: &Bytes) -> Option<Batch> {
     for (path, told) in batch.samples() {
         let path = &path::in_root(root, &path);
@@ -172,7 +172,7 @@ async fn sample(batch: Batch, sessions: &Sessions, root: &Bytes) -> Option<Batch
     Some(batch)
 }
 
-/// What the shell is told first: what comes before the mark is a login script's.
+/// Returns the shell's first lines. A login script's words are before the mark.
 fn preamble(root: &[u8]) -> Bytes {
     let mut script = b"exec 2>/dev/null; LC_ALL=C; TZ=UTC0; export LC_ALL TZ; unset CDPATH; cd ".to_vec();
     script.extend(quote(root));
@@ -221,7 +221,7 @@ impl Records {
 /// Directories that one command lists.
 struct Batch {
     wants: Vec<Want>,
-    /// What was told of each, in order.
+    /// The answer for each, in order.
     told: Vec<Option<Told>>,
     /// The one that is being told.
     at: usize,
@@ -238,8 +238,8 @@ struct Told {
 }
 
 impl Batch {
-    /// A batch of those that wait, and the line that asks for it.
-    fn of(waiting: &mut VecDeque<Want>) -> (Self, Bytes) {
+    /// Takes a batch of those that wait, and makes the line that asks for it.
+    fn take_from(waiting: &mut VecDeque<Want>) -> (Self, Bytes) {
         let mut line = b"f".to_vec();
         let mut wants = Vec::new();
         while wants.len() < A_BATCH && line.len() < A_LINE {
@@ -301,7 +301,7 @@ impl Batch {
         Some(None)
     }
 
-    /// Some names, and what was told of them.
+    /// Chooses some names, with the attributes that find printed.
     fn samples(&self) -> Vec<(Bytes, FileAttributes)> {
         let told = || self.wants.iter().zip(&self.told);
         let chosen: Vec<u64> = (0..SAMPLES.min(self.count))
@@ -345,7 +345,7 @@ impl Batch {
     }
 }
 
-/// What a record tells of a name; `None` within where SFTP would tell it in another way, `None` where it is none.
+/// Reads the attributes in a record; `None` within where SFTP would tell them in another way, `None` where it is none.
 fn attributes<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<Option<FileAttributes>> {
     fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
         let digits = field.first()?.is_ascii_digit();
@@ -419,10 +419,10 @@ mod tests {
         wants.unzip()
     }
 
-    /// What a real shell says of directories below `root`, behind a login script's words.
+    /// Asks a real shell about directories below `root`, behind a login script's words.
     fn ask(root: &Path, directories: &[&[u8]]) -> (Batch, Vec<oneshot::Receiver<Option<FileAttributes>>>) {
         let (mut waiting, found) = wants(directories);
-        let (mut batch, line) = Batch::of(&mut waiting);
+        let (mut batch, line) = Batch::take_from(&mut waiting);
         assert!(waiting.is_empty());
         let script = [&preamble(root.as_os_str().as_bytes())[..], &line].concat();
         let ran = std::process::Command::new("sh")
@@ -534,7 +534,7 @@ mod tests {
         ]);
         for (record, is_good) in good {
             let (mut waiting, _found) = wants(&[b"d"]);
-            let mut batch = Batch::of(&mut waiting).0;
+            let mut batch = Batch::take_from(&mut waiting).0;
             let held = HeldNames::new(NameBudget::new(1 << 20));
             let taken = batch.take(&held, record.as_bytes());
             assert_eq!(taken.is_some(), is_good, "{record}");
@@ -542,7 +542,7 @@ mod tests {
         let held = HeldNames::new(NameBudget::new(1 << 20));
         for name in ["./x/f", "./d/", "./d/..", "./d/a/b", "./df"] {
             let (mut waiting, _found) = wants(&[b"d"]);
-            let mut batch = Batch::of(&mut waiting).0;
+            let mut batch = Batch::take_from(&mut waiting).0;
             assert!(batch.take(&held, b"0 d 755 40 12.5 0 0 ./d").is_some());
             let record = format!("1 f 644 4 12.5 0 0 {name}");
             assert!(batch.take(&held, record.as_bytes()).is_none(), "{name}");

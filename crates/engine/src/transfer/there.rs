@@ -53,7 +53,7 @@ impl Listings {
         }
     }
 
-    /// What a path has, taken if it is such; `None` where it has to be asked for, too.
+    /// Takes a path's attributes if they are such; `None` where it has to be asked for, too.
     pub(super) fn take_if(
         &self,
         path: &Bytes,

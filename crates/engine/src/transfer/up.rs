@@ -278,7 +278,7 @@ impl<'a> Up<'a> {
     async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
         let path = self.path(target);
         let looks_first = self.job.options.looks_first();
-        if looks_first && let Some(found) = self.survey.of(target).await {
+        if looks_first && let Some(found) = self.survey.look_at(target).await {
             // Nobody asks for it again.
             let _ = self.job.there.take(target);
             return Ok(Some(found));
