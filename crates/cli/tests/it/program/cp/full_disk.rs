@@ -201,6 +201,66 @@ fn a_tree_that_does_not_fit_is_one_line_and_ends_the_copy() {
             fs::write(directory.join(file.to_string()), noise(16 * 1024, file)).unwrap();
         }
     }
+    for direction in [Direction::Up, Direction::Down, Direction::Between] {
+        let mut copy = cp(direction, &place, &disk);
+        let output = finish(
+            copy.arg("-r")
+                .args(ends(direction, &source, &disk.there("target"))),
+        );
+        assert_status(&output, 1);
+        let said = text(&output.stderr);
+        let [line] = complaints(&said)[..] else {
+            panic!("{direction:?}: {said}");
+        };
+        assert!(line.contains("no space left in "), "{direction:?}: {line}");
+        // The same command would copy into the directory, which is there now.
+        let rest = format!("The copy stopped here; copy {}/. for the rest, since", {
+            let [from, _] = ends(direction, &source, &disk.there("target"));
+            from.split_once(':')
+                .map_or(from.clone(), |(_, path)| path.to_owned())
+        });
+        assert!(line.contains(&rest), "{direction:?}: {line}");
+        let target = disk.here("target");
+        let mut whole = 0;
+        for directory in 0..directories {
+            let directory = target.join(directory.to_string());
+            for name in names(&directory) {
+                // The name of a partial file does not parse as a number.
+                let seed = name.parse().unwrap();
+                assert!(
+                    fs::read(directory.join(&name)).unwrap() == noise(16 * 1024, seed),
+                    "{direction:?}: {name}"
+                );
+                whole += 1;
+            }
+        }
+        // The directories are counted, too.
+        let counted = format!("{} copied, ", whole + directories + 1);
+        assert!(said.contains(&counted), "{direction:?}: {whole}: {said}");
+        assert!(whole < directories * files, "{direction:?}");
+        fs::remove_dir_all(target).unwrap();
+    }
+}
+
+#[test]
+fn a_read_only_file_system_is_one_line() {
+    let disk = Disk::new();
+    let place = Place::new(User::Own, &disk.enter());
+    let source = place.home.path("source");
+    for name in ["a", "b", "c"] {
+        fs::create_dir_all(source.join(name)).unwrap();
+        std::os::unix::fs::symlink(name, source.join(format!("link-{name}"))).unwrap();
+        for number in 0..20 {
+            fs::write(source.join(format!("{number}{name}")), name).unwrap();
+        }
+    }
+    let remount = format!(
+        "{} mount -o remount,ro {}",
+        disk.enter(),
+        disk.directory.path().display()
+    );
+    let status = Command::new("sh").args(["-c", &remount]).status().unwrap();
+    assert!(status.success(), "{remount}");
     let directions = [Direction::Up, Direction::Down, Direction::Between];
     let kinds = [&["-r"][..], &["-a", "--delete"]];
     for (direction, kind) in directions
