@@ -22,7 +22,9 @@ pub(crate) enum Turn {
     /// It owes an answer, and has said nothing since, although it was asked.
     Doubt,
     /// It has not said anything since that either: what it was asked for ends.
-    Forsake { silent: Duration },
+    Forsake {
+        silent: Duration,
+    },
     /// It has not answered.
     GiveUp {
         rule: Rule,

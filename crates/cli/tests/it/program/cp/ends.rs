@@ -16,10 +16,8 @@ fn devices_without_end_are_not_copied() {
     std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
     for source in [link.as_os_str(), "/dev/urandom".as_ref()] {
         let mut copy = cp(&home, &server);
-        let output = finish(copy.arg(source).arg(at(&server, &home.path("target"))));
-        assert_status(&output, 1);
-        let said = text(&output.stderr);
-        assert!(said.contains("is a device that never ends"), "{said}");
+        let output = fail(1, copy.arg(source).arg(at(&server, &home.path("target"))));
+        assert_says(&output, "is a device that never ends");
         assert!(!home.path("target").exists());
     }
 }
