@@ -1770,7 +1770,7 @@ async fn a_mirror_of_many_directories_is_one_whatever_the_servers_find_says() {
     let bin = place.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     let log = place.path().join("asked");
-    // The real one; none that prints; one that leaves names out and says so, or that has other times and does not; one that
+    // The real one; none that prints; one that leaves names out and says so, or that has other sizes and does not; one that
     // says too much, or nothing.
     for (case, find) in [
         ("real", "exec /usr/bin/find \"$@\""),
@@ -1778,7 +1778,7 @@ async fn a_mirror_of_many_directories_is_one_whatever_the_servers_find_says() {
         ("cut", "/usr/bin/find \"$@\" | head -c 3000; exit 1"),
         (
             "of another place",
-            "/usr/bin/find \"$@\" | sed -z 's/ 644 [0-9]* / 644 7777 /'",
+            "/usr/bin/find \"$@\" | sed -z 's/^\\([0-9] [a-z] [0-7]*\\) [0-9]* /\\1 7777 /'",
         ),
         ("endless", "exec cat /dev/zero"),
         ("ends", "kill $PPID"),
