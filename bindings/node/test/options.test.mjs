@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { test } from 'node:test';
+import { pathToFileURL } from 'node:url';
 import ts from 'typescript';
 
 const require = createRequire(import.meta.url);
@@ -68,7 +69,9 @@ function reads(path) {
 
 test('every option of the types is looked at, or the guide says that it is not; lib looks at no other', () => {
   const offered = (path, name) => [...interfaces(path).get(name).keys()];
-  const options = [...offered('../lib/ssh2.d.ts', 'ConnectConfig'), ...offered('../lib/index.d.ts', 'DestinationConfig')];
+  const ssh2 = new URL('index.d.ts', pathToFileURL(require.resolve('ssh2-types/package.json'))).href;
+  const options = [ssh2, '../lib/ssh2.d.ts'].flatMap((path) => offered(path, 'ConnectConfig'))
+    .concat(offered('../lib/index.d.ts', 'DestinationConfig'));
   const files = ['options', 'authentication', 'client', 'errors', 'keys/agent'].flatMap((name) => reads(`../lib/${name}.js`));
   const looked = new Set(files.map(([, name]) => name));
   const guide = read('../../../docs/guide/node.md');
