@@ -40,6 +40,8 @@ const AT_ONCE: usize = 4;
 const SAMPLES: u64 = 2;
 /// So long a command may say nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Beyond this a survey's round trips cost more than its CPU saves.
+const FAR: Duration = Duration::from_millis(25);
 /// The longest record, and all that a login script may say.
 const LONGEST: usize = 64 * 1024;
 
@@ -98,7 +100,7 @@ async fn survey(
     mut wants: mpsc::UnboundedReceiver<Want>,
 ) -> Option<()> {
     let first = wants.recv().await?;
-    if !sessions.first().is_sftp_server().await.ok()? {
+    if sessions.rtt().await.ok()? > FAR || !sessions.first().is_sftp_server().await.ok()? {
         return None;
     }
     let (host, command) = (sessions.host()?, Command::exec("exec sh"));
