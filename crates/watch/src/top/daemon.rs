@@ -7,7 +7,7 @@ use trunkline_text::counted;
 
 use super::details;
 use super::palette::{BOLD, Palette};
-use super::subject::{Column, Lines, Sort, Subject};
+use super::subject::{Column, Lines, Subject};
 use super::tables::{self, Row, View};
 use crate::feed::News;
 use crate::model::Model;
@@ -52,8 +52,8 @@ impl Subject for Model {
         }
     }
 
-    fn rows(&self, view: View, filter: &str, sort: Sort) -> Vec<Row> {
-        tables::rows(self, view, filter, sort)
+    fn sorted(&self, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
+        tables::sorted(self, view, column, has)
     }
 
     fn cell(&self, row: &Row, column: &Column, now: u64) -> String {

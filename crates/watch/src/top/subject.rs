@@ -38,8 +38,23 @@ pub trait Subject {
     /// Returns the number of rows that a table has without a filter.
     fn count(&self, view: Self::View) -> usize;
 
+    /// The rows of which `has` finds one of the words, in the order of a column.
+    fn sorted(&self, view: Self::View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Self::Row>;
+
     /// The rows that a filter lets through, in order.
-    fn rows(&self, view: Self::View, filter: &str, sort: Sort) -> Vec<Self::Row>;
+    fn rows(&self, view: Self::View, filter: &str, sort: Sort) -> Vec<Self::Row> {
+        let filter = filter.to_lowercase();
+        let has = |words: &[&str]| {
+            let mut words = words.iter();
+            filter.is_empty() || words.any(|word| word.to_lowercase().contains(&filter))
+        };
+        let column = Self::columns(view).get(sort.by).map_or("", |column| column.name);
+        let mut rows = self.sorted(view, column, has);
+        if sort.reversed {
+            rows.reverse();
+        }
+        rows
+    }
 
     /// Returns the text of a cell. `now`: seconds since 1970.
     fn cell(&self, row: &Self::Row, column: &Column, now: u64) -> String;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use trunkline_control::protocol::{Activity, ActivityKind, FailureReport};
 use trunkline_text::counted;
 
-use super::subject::{Column, Sort, bar, natural, number, text};
+use super::subject::{Column, bar, natural, number, text};
 use crate::model::{Host, Model};
 use crate::quantity::{bytes, rate, time};
 
@@ -101,15 +101,12 @@ pub(crate) enum Row {
 }
 
 /// The rows that a filter lets through, in order. `now`: seconds since 1970.
-pub(super) fn rows(model: &Model, view: View, filter: &str, sort: Sort) -> Vec<Row> {
-    let filter = filter.to_lowercase();
-    let has = |text: &str| filter.is_empty() || text.to_lowercase().contains(&filter);
-    let column = view.columns().get(sort.by).map_or("", |column| column.name);
-    let mut rows = match view {
+pub(super) fn sorted(model: &Model, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
+    match view {
         View::Hosts => {
             let hosts = model.hosts.values();
             let mut hosts: Vec<&Host> = hosts
-                .filter(|host| has(&host.report.name) || has(&host.report.address))
+                .filter(|host| has(&[&host.report.name, &host.report.address]))
                 .collect();
             hosts.sort_by(|a, b| {
                 compare_hosts(a, b, column).then_with(|| natural(&a.report.name, &b.report.name))
@@ -123,10 +120,8 @@ pub(super) fn rows(model: &Model, view: View, filter: &str, sort: Sort) -> Vec<R
             let mut activities: Vec<&Activity> = model.activities.values().collect();
             activities.retain(|activity| (activity.kind == ActivityKind::Copy) == (view == View::Copies));
             activities.retain(|activity| {
-                has(&activity.host)
-                    || has(&activity.runs)
-                    || activity.asker.programs.iter().any(|name| has(name))
-                    || has(&activity.on_behalf)
+                has(&[&activity.host, &activity.runs, &activity.on_behalf])
+                    || activity.asker.programs.iter().any(|name| has(&[name]))
             });
             activities.sort_by(|a, b| compare_activities(model, a, b, column).then_with(|| b.id.cmp(&a.id)));
             activities
@@ -137,7 +132,7 @@ pub(super) fn rows(model: &Model, view: View, filter: &str, sort: Sort) -> Vec<R
         View::Failures => {
             let all = model.failures.iter().enumerate();
             let mut failures: Vec<(usize, &FailureReport)> = all
-                .filter(|(_, failure)| has(&failure.host) || has(&failure.message))
+                .filter(|(_, failure)| has(&[&failure.host, &failure.message]))
                 .collect();
             failures.sort_by(|(at, a), (bt, b)| {
                 let order = match column {
@@ -150,16 +145,9 @@ pub(super) fn rows(model: &Model, view: View, filter: &str, sort: Sort) -> Vec<R
                 };
                 order.then_with(|| bt.cmp(at))
             });
-            failures
-                .into_iter()
-                .map(|(at, _)| Row::Failure(at))
-                .collect::<Vec<_>>()
+            failures.into_iter().map(|(at, _)| Row::Failure(at)).collect()
         }
-    };
-    if sort.reversed {
-        rows.reverse();
     }
-    rows
 }
 
 fn compare_hosts(a: &Host, b: &Host, column: &str) -> Ordering {

@@ -9,7 +9,7 @@ use trunkline_fleet::watching::report::{
     FleetUpdate, JobReport, MoveReport, NodeReport, NodeState, StreamReport,
 };
 use trunkline_text::counted;
-use trunkline_watch::table::{BOLD, Column, Lines, Palette, Sort, Subject, bar, line, natural, number, text};
+use trunkline_watch::table::{BOLD, Column, Lines, Palette, Subject, bar, line, natural, number, text};
 use trunkline_watch::{News, time};
 
 use super::model::FleetModel;
@@ -144,24 +144,14 @@ impl Subject for FleetModel {
         }
     }
 
-    fn rows(&self, view: View, filter: &str, sort: Sort) -> Vec<Row> {
-        let filter = filter.to_lowercase();
-        let has = |words: &[&str]| {
-            let mut words = words.iter();
-            filter.is_empty() || words.any(|word| word.to_lowercase().contains(&filter))
-        };
-        let column = Self::columns(view).get(sort.by).map_or("", |column| column.name);
-        let mut rows = match view {
+    fn sorted(&self, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
+        match view {
             View::Nodes => nodes(self, column, has),
             View::Shards => shards(self, column, has),
             View::Moves => moves(self, column, has),
             View::Jobs => jobs(self, column, has),
             View::Streams => streams(self, column, has),
-        };
-        if sort.reversed {
-            rows.reverse();
         }
-        rows
     }
 
     fn cell(&self, row: &Row, column: &Column, _: u64) -> String {

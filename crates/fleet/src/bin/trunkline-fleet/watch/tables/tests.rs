@@ -1,5 +1,6 @@
 use trunkline_fleet::watching::report::{FleetReport, MoveReason, StreamNode};
 use trunkline_watch::Screenshots;
+use trunkline_watch::table::Sort;
 
 use super::*;
 use crate::watch::model::tests::{from_update, job, moved_bytes, node, stream, zone};
