@@ -42,11 +42,7 @@ impl Listings {
         let Some(listing) = directories.get_mut(&directory) else {
             return Said::Unknown;
         };
-        let found = listing.remove(&name);
-        if listing.is_empty() {
-            *listing = Listing::new();
-        }
-        match found {
+        match remove(listing, &name) {
             Some(Some(found)) => Said::Has(found),
             Some(None) => Said::Unknown,
             None => Said::Nothing,
@@ -63,11 +59,7 @@ impl Listings {
         let mut directories = self.directories();
         let listing = directories.get_mut(&directory)?;
         listing.get(&name)?.as_ref().filter(|found| is_such(found))?;
-        let found = listing.remove(&name)?;
-        if listing.is_empty() {
-            *listing = Listing::new();
-        }
-        found
+        remove(listing, &name)?
     }
 
     /// Whether a directory was listed and all that it had was asked for.
@@ -78,6 +70,15 @@ impl Listings {
     fn directories(&self) -> MutexGuard<'_, HashMap<Bytes, Listing>> {
         self.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Takes a name out of a listing, which lets go of its room with its last one.
+fn remove(listing: &mut Listing, name: &Bytes) -> Option<Option<FileAttributes>> {
+    let found = listing.remove(name);
+    if listing.is_empty() {
+        *listing = Listing::new();
+    }
+    found
 }
 
 /// Lists a directory on a server; `None` where that cannot be done, or what it says may not be what LSTAT would.

@@ -833,14 +833,13 @@ impl<'a> Up<'a> {
                 host, doing, status, ..
             }) => {
                 // The link's own name, and not the one that it has until it is whole.
-                let path = path.clone();
                 let error = Error::File {
                     host,
                     doing,
                     path: path.clone(),
                     status,
                 };
-                let reason = self.with_room(item, &path, None, error.into()).await;
+                let reason = self.with_room(item, path, None, error.into()).await;
                 self.job.failed(item.target.clone(), reason);
             }
             Err(error) => return Err(error),
