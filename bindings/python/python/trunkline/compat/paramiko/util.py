@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ... import _log
+from ..._face import Closing
 from .common import DEBUG, asbytes, byte_chr, byte_ord, max_byte, xffffffff, zero_byte
 
 if TYPE_CHECKING:
     from typing import IO
-
-    from typing_extensions import Self
 
     from .config import SSHConfig
     from .hostkeys import HostKeys
@@ -171,14 +170,5 @@ def lookup_ssh_host_config(hostname: str, config: SSHConfig) -> Any:
     return config.lookup(hostname)
 
 
-class ClosingContextManager:
+class ClosingContextManager(Closing):
     """Is closed where a ``with`` block ends."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
