@@ -52,8 +52,8 @@ impl Subject for Model {
         }
     }
 
-    fn sorted(&self, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
-        tables::sorted(self, view, column, has)
+    fn select(&self, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
+        tables::select(self, view, column, has)
     }
 
     fn cell(&self, row: &Row, column: &Column, now: u64) -> String {

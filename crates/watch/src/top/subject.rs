@@ -38,8 +38,8 @@ pub trait Subject {
     /// Returns the number of rows that a table has without a filter.
     fn count(&self, view: Self::View) -> usize;
 
-    /// The rows of which `has` finds one of the words, in the order of a column.
-    fn sorted(&self, view: Self::View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Self::Row>;
+    /// Selects the rows of which `has` finds one of the words, in the order of a column.
+    fn select(&self, view: Self::View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Self::Row>;
 
     /// The rows that a filter lets through, in order.
     fn rows(&self, view: Self::View, filter: &str, sort: Sort) -> Vec<Self::Row> {
@@ -49,7 +49,7 @@ pub trait Subject {
             filter.is_empty() || words.any(|word| word.to_lowercase().contains(&filter))
         };
         let column = Self::columns(view).get(sort.by).map_or("", |column| column.name);
-        let mut rows = self.sorted(view, column, has);
+        let mut rows = self.select(view, column, has);
         if sort.reversed {
             rows.reverse();
         }

@@ -101,7 +101,7 @@ pub(crate) enum Row {
 }
 
 /// The rows that a filter lets through, in order. `now`: seconds since 1970.
-pub(super) fn sorted(model: &Model, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
+pub(super) fn select(model: &Model, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
     match view {
         View::Hosts => {
             let hosts = model.hosts.values();

@@ -144,7 +144,7 @@ impl Subject for FleetModel {
         }
     }
 
-    fn sorted(&self, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
+    fn select(&self, view: View, column: &str, has: impl Fn(&[&str]) -> bool) -> Vec<Row> {
         match view {
             View::Nodes => nodes(self, column, has),
             View::Shards => shards(self, column, has),
