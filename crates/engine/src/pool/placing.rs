@@ -1,0 +1,641 @@
+//! Places for sessions and tunnels on the connections, and another place after a refusal.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::sync::futures::Notified;
+use trunkline_proto::ChannelKind;
+
+use super::policy::{Demand, LaneId, Load, Patience, Placement, Reuse, Spares, Tally, Verdict};
+use super::{Caller, Pool, Unplaced};
+use crate::connection::channel::ChannelStream;
+use crate::connection::driver::SURE_TEXT;
+use crate::connection::lease::{End, Lease};
+use crate::connection::session::{Command, Session, SpareSession, Starting};
+use crate::connection::{ASKED_LONG, Connection, Shown};
+use crate::error::{Error, Execution};
+use crate::interaction::Waiting;
+use crate::memory::Lesson;
+use crate::metrics::Opening;
+
+impl Pool {
+    /// Starts a command on the best lane. Only on the first connection to the host, which is made for it, does it leave
+    /// before the server has opened its session; everywhere else nothing has begun when the session or the connection is
+    /// refused, and the command gets another place.
+    pub(crate) async fn session(
+        self: &Arc<Self>,
+        command: &Command,
+        caller: &Caller,
+    ) -> Result<Session, Unplaced> {
+        let load = match self.may_end_with(command) {
+            true => Load::SessionApart,
+            false => Load::Session,
+        };
+        self.session_placed(command, caller, load).await
+    }
+
+    /// Starts a command on a connection with nothing else on it, where there may be one more; else as [`Self::session`].
+    pub(crate) async fn session_apart(
+        self: &Arc<Self>,
+        command: &Command,
+        caller: &Caller,
+    ) -> Result<Session, Unplaced> {
+        self.session_placed(command, caller, Load::SessionApart).await
+    }
+
+    /// Whether a server that takes no request as long as this command's would end everybody's connection at it: it gets one of
+    /// its own then, until such a length is known to be taken.
+    fn may_end_with(&self, command: &Command) -> bool {
+        let length = command.longest_text();
+        if length <= SURE_TEXT {
+            return false;
+        }
+        let lessons = self.learner.facts().lessons;
+        let taken = lessons.number(Lesson::TextTaken);
+        let is_taken = taken.is_some_and(|taken| usize::try_from(taken).is_ok_and(|taken| length <= taken));
+        !is_taken && !self.is_sshd()
+    }
+
+    async fn session_placed(
+        self: &Arc<Self>,
+        command: &Command,
+        caller: &Caller,
+        load: Load,
+    ) -> Result<Session, Unplaced> {
+        let asked_at = Instant::now();
+        // A server that refuses and then ends the connection has said why.
+        let mut refused = None;
+        let mut misplaced = Misplaced::default();
+        loop {
+            let placed = match self.place_load(caller, load).await {
+                Err(Unplaced::Failed(error @ Error::Closed { .. })) => {
+                    return Err(refused.unwrap_or(error).into());
+                }
+                placed => placed?,
+            };
+            let Placed {
+                lane,
+                connection,
+                mut lease,
+                how,
+            } = placed;
+            connection.warn(&caller.interaction);
+            let opening = how.opening();
+            let watched = self.watches(&how, &misplaced);
+            let is_spare = matches!(how, How::Spare(_));
+            // A command in a session that is open already would be on its way before anybody knows whether it arrives.
+            let mut answer = self.asked(&connection);
+            if is_spare && let Some(answer) = answer.take() {
+                match self.proven(lane, &connection, answer).await {
+                    Attempt::Done(proven) => proven?,
+                    Attempt::Elsewhere => continue,
+                }
+            }
+            // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
+            let mut session = match how {
+                How::WithLogIn => {
+                    let session =
+                        connection.start_with(command, Some(lease), caller.terms(&ChannelKind::Session));
+                    self.state().policy.first_asked(lane);
+                    self.freed.notify_waiters();
+                    session
+                }
+                How::Spare(spare) => {
+                    connection.start_in(*spare, command, lease, caller.terms(&ChannelKind::Session))
+                }
+                How::Open(asked) => {
+                    let mut session = connection.spare();
+                    match self
+                        .attempt(lane, load, &connection, caller, session.opened())
+                        .await
+                    {
+                        Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
+                        Attempt::Done(Err(error)) => {
+                            // Nothing was asked for in it: it certainly did not start.
+                            lease.ends(End::NeverOpened);
+                            let Error::Refused { reason: 1.., .. } = error else {
+                                drop(lease);
+                                if self
+                                    .lost_before_session(lane, &connection, &error, answer, &mut misplaced)
+                                    .await
+                                {
+                                    refused = Some(error);
+                                    continue;
+                                }
+                                return Err(error.into());
+                            };
+                            let verdict = match self.session_refused(lane, false, asked) {
+                                Verdict::Final if self.refuses_first(lane, &mut misplaced) => {
+                                    Verdict::PlaceAnew
+                                }
+                                verdict => verdict,
+                            };
+                            misplaced.refusals += u32::from(self.state().policy.reuse() == Reuse::Doubted);
+                            match verdict {
+                                Verdict::PlaceAnew => {
+                                    self.metrics.counters.session_overflows.add(1);
+                                    refused = Some(error);
+                                    continue;
+                                }
+                                Verdict::Final => return Err(error.into()),
+                            }
+                        }
+                        Attempt::Elsewhere => {
+                            if session.withdraw() {
+                                lease.ends(self.withdrawn());
+                            }
+                            continue;
+                        }
+                    }
+                    connection.start_in(session, command, lease, caller.terms(&ChannelKind::Session))
+                }
+            };
+            connection.metrics().sessions.add(1);
+            session.time(self.metrics.clone(), opening, asked_at);
+            self.open_spares(lane);
+            let started = (command, &mut session);
+            if watched
+                && let Err(error) = self
+                    .learn_from_start((lane, &connection), is_spare, started, &mut misplaced)
+                    .await
+            {
+                refused = Some(error);
+                continue;
+            }
+            return Ok(session);
+        }
+    }
+
+    /// How a session ends that was withdrawn before it was open. The server may have opened one for it together with the log-in,
+    /// and may have no other for this connection.
+    fn withdrawn(&self) -> End {
+        match self.state().policy.reuse() {
+            Reuse::Several => End::NeverOpened,
+            _ => End::Left,
+        }
+    }
+
+    /// Whether the start of a session shows something that is not known of the server yet, so that its answer is waited for.
+    /// The only connection of a program is left out: the program is told what the server says.
+    fn watches(&self, how: &How, misplaced: &Misplaced) -> bool {
+        let is_spare = matches!(how, How::Spare(_));
+        let untried_spare = || is_spare && self.learner.facts().lessons.number(Lesson::Spares) == Some(1);
+        // At the first contact nothing else is on the connection yet, and what is asked for can be withdrawn until it is made.
+        let is_first = matches!(how, How::WithLogIn) && self.learner.facts().banner.is_none();
+        let untried = || matches!(self.state().policy.reuse(), Reuse::Untried | Reuse::Doubted);
+        let unknown = || untried() || !is_spare && self.may_go_ahead() || untried_spare();
+        !self.is_given && (misplaced.refusals > 0 || !is_first && unknown())
+    }
+
+    /// Waits for the server's answer to a session's start, and remembers what it shows. An error is a refusal behind which
+    /// the session is placed anew: it is the server's word that nothing has begun.
+    async fn learn_from_start(
+        &self,
+        (lane, connection): (LaneId, &Connection),
+        is_spare: bool,
+        (command, session): (&Command, &mut Session),
+        misplaced: &mut Misplaced,
+    ) -> Result<(), Error> {
+        let starting = Starting::new(command, session);
+        let started = session.started().await;
+        starting.ended();
+        let mut state = self.state();
+        let is_alone = state.policy.is_alone_on(lane);
+        let Err(error) = started else {
+            let ran_before = state.policy.ran(lane);
+            let is_known = state.policy.reuse() == Reuse::Several;
+            // A lane that is gone already, with its only session.
+            let was_alone = !state.lanes.contains_key(&lane) && state.policy.reuse() == Reuse::Doubted;
+            drop(state);
+            if is_spare {
+                self.learner.learn(Lesson::Spares, 2);
+            }
+            match is_alone || was_alone {
+                true if misplaced.refusals > 0 => self.learn_one_session(),
+                false if ran_before && !is_known => self.learn_several_sessions(),
+                _ => {}
+            }
+            return Ok(());
+        };
+        // The server's refusal; or it has closed the session before the command was sent, or the connection went with
+        // another session's refusal.
+        let is_refusal = match error.root() {
+            Error::Refused { reason: 0, .. } => true,
+            Error::Closed { .. } => !state.is_closing && !state.ended,
+            _ => false,
+        } && error.execution() == Execution::DidNotStart;
+        let went_ahead = connection.info().is_some_and(|info| info.went_ahead);
+        if !is_refusal || misplaced.in_all() >= MOST_PLACES {
+            return Ok(());
+        }
+        if went_ahead && !is_spare {
+            // libssh's example, which lets its user in while it still exchanges keys, takes no command then.
+            self.learner.learn(Lesson::NoPipelining, 1);
+            state.policy.retire(lane);
+            misplaced.ahead += 1;
+            return Err(error);
+        }
+        if is_spare || !is_alone && state.policy.reuse() != Reuse::Several {
+            state.policy.doubt_reuse(lane);
+            misplaced.refusals += 1;
+            drop(state);
+            if is_spare {
+                self.learn_no_spares();
+            }
+            return Err(error);
+        }
+        // It is refused everywhere, which says nothing of connections.
+        if state.policy.reuse() == Reuse::Doubted {
+            state.policy.set_reuse(Reuse::Untried);
+        }
+        Ok(())
+    }
+
+    /// The server has refused a session on a connection that nobody had one on. Whether it gets another place, once: the
+    /// server may have counted one that was given up while it was opened.
+    fn refuses_first(&self, lane: LaneId, misplaced: &mut Misplaced) -> bool {
+        let mut state = self.state();
+        let again = !self.is_given
+            && state.policy.reuse() != Reuse::Several
+            && !std::mem::replace(&mut misplaced.by_first_refusal, true);
+        if again {
+            state.policy.retire(lane);
+        }
+        again
+    }
+
+    /// A connection has ended before a session was opened on it. Whether the session gets another place, once: on a
+    /// connection that had others there, that was not to be foreseen.
+    async fn lost_before_session(
+        &self,
+        lane: LaneId,
+        connection: &Connection,
+        error: &Error,
+        answer: Option<Answer>,
+        misplaced: &mut Misplaced,
+    ) -> bool {
+        let was_there = has_come(answer);
+        let was_made = connection.info().is_some();
+        if !was_made || misplaced.by_loss || !is_lost(connection, error) {
+            return false;
+        }
+        if matches!(connection.ended().await.root(), Error::Closed { .. }) {
+            return false;
+        }
+        misplaced.by_loss = true;
+        let mut state = self.state();
+        // What had been lost before the session was asked for says nothing of sessions.
+        if was_there && !state.policy.is_alone_on(lane) && state.policy.reuse() == Reuse::Untried {
+            // One that ends the connection for a second session would do so again.
+            state.policy.doubt_reuse(lane);
+            misplaced.refusals += 1;
+        }
+        true
+    }
+
+    /// Opens a tunnel on the best lane.
+    pub(crate) async fn tunnel(
+        self: &Arc<Self>,
+        kind: ChannelKind,
+        caller: &Caller,
+    ) -> Result<ChannelStream, Unplaced> {
+        let mut was_lost = false;
+        loop {
+            let placed = self.place_load(caller, Load::Tunnel).await?;
+            let (lane, connection) = (placed.lane, placed.connection);
+            connection.warn(&caller.interaction);
+            let was_made = connection.is_ready();
+            let answer = self.asked(&connection);
+            let opening = connection.open_stream(kind.clone(), Some(placed.lease), caller.terms(&kind));
+            match self
+                .attempt(lane, Load::Tunnel, &connection, caller, opening)
+                .await
+            {
+                Attempt::Done(Ok(opened)) => {
+                    self.state().policy.channel_opened(lane);
+                    return Ok(opened);
+                }
+                // Nothing has gone through it. Once: a tunnel that ends its connection would do so again.
+                Attempt::Done(Err(error))
+                    if was_made
+                        && !was_lost
+                        && is_lost(&connection, &error)
+                        && !matches!(connection.ended().await.root(), Error::Closed { .. }) =>
+                {
+                    was_lost = has_come(answer);
+                }
+                Attempt::Done(Err(error)) => return Err(error.into()),
+                Attempt::Elsewhere => {}
+            }
+        }
+    }
+
+    /// Waits for a place.
+    ///
+    /// # Errors
+    /// The connections were ended; the first connection, which was to have it, could not be made; it is another pool's.
+    async fn place_load(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Unplaced> {
+        let begun = Instant::now();
+        let mut shown = None;
+        loop {
+            let freed = self.freed.notified();
+            match self.find_place(caller, load, begun)? {
+                Lookup::Place(placed) => return Ok(placed),
+                Lookup::NotYet(look_again) => {
+                    let _waiting = self.queue.wait();
+                    let mut changed = std::pin::pin!(wait_for_change(freed, look_again));
+                    if let Some(made) = self.connections().into_iter().find(|lane| !lane.is_ready()) {
+                        made.awaited(&caller.interaction, changed).await?;
+                        continue;
+                    }
+                    if shown.is_none() {
+                        tokio::select! {
+                            biased;
+                            () = &mut changed => continue,
+                            () = tokio::time::sleep_until((begun + ASKED_LONG).into()) => {}
+                        }
+                        let host = caller.config.who();
+                        shown = Some(Shown::new(&caller.interaction, &Waiting::Session { host }));
+                    }
+                    changed.await;
+                }
+            }
+        }
+    }
+
+    fn find_place(self: &Arc<Self>, caller: &Caller, load: Load, begun: Instant) -> Result<Lookup, Unplaced> {
+        self.check_not_ended()?;
+        let now = Instant::now();
+        let demand = Demand {
+            load,
+            answerer: caller.answerer(),
+        };
+        let mut state = self.state();
+        state.refresh(&self.host, now);
+        if !self.is_for(&state, caller) {
+            return Err(Unplaced::Elsewhere);
+        }
+        if let Some((at, connection)) = &state.failed
+            && *at >= begun
+            && let Some(error) = connection.end()
+            && !connection.is_left_to(&caller.interaction, &error)
+        {
+            return Err(error.into());
+        }
+        loop {
+            let (lane, how) = match state.policy.place(demand, now) {
+                Placement::Wait(look_again) => return Ok(Lookup::NotYet(look_again)),
+                Placement::Spare(id) => {
+                    let spares = state.lanes.get_mut(&id).map(|lane| &mut lane.spares);
+                    let spare = spares.and_then(VecDeque::pop_front);
+                    match spare.filter(|spare| !spare.is_closed()) {
+                        Some(spare) => (id, How::Spare(Box::new(spare))),
+                        // The server has closed it meanwhile.
+                        None => {
+                            state.policy.session_ended(id, now, End::Closed, now);
+                            let is_open = state.lanes.get(&id).is_some_and(|lane| lane.connection.is_open());
+                            if is_open && !self.learner.has(Lesson::Sshd) {
+                                self.learner.learn(Lesson::NoSpares, 1);
+                                state.policy.keep_spares(Spares::None);
+                            }
+                            continue;
+                        }
+                    }
+                }
+                Placement::Open(id) => (id, How::Open(state.policy.asks(id))),
+                Placement::Connect(id) => {
+                    // To a server known as sshd, a session for the next command is asked for in the same flight.
+                    self.recall(&mut state.policy, false);
+                    self.connect(&mut state, id, caller);
+                    let how = match state.policy.is_further(id) {
+                        true => {
+                            self.metrics.counters.further_connections.add(1);
+                            How::Open(Tally::default())
+                        }
+                        false => {
+                            if std::mem::take(&mut state.lost) {
+                                self.metrics.counters.reconnects.add(1);
+                            }
+                            How::WithLogIn
+                        }
+                    };
+                    (id, how)
+                }
+            };
+            let Some(found) = state.lanes.get(&lane) else {
+                // Unreachable: the policy's lanes are those of the table.
+                state.policy.lane_closed(lane);
+                continue;
+            };
+            return Ok(Lookup::Place(Placed {
+                lane,
+                connection: found.connection.clone(),
+                lease: self.lease(lane, load == Load::Tunnel, now),
+                how,
+            }));
+        }
+    }
+
+    /// Opens a channel on a lane. While that waits for a log-in beside others, and where the server has come to say nothing, looks
+    /// for a better place; nothing that a further log-in comes to is an error.
+    async fn attempt<T>(
+        &self,
+        lane: LaneId,
+        load: Load,
+        connection: &Connection,
+        caller: &Caller,
+        opening: impl Future<Output = Result<T, Error>>,
+    ) -> Attempt<T> {
+        let mut opening = std::pin::pin!(connection.awaited(&caller.interaction, opening));
+        let is_further = self.state().policy.is_further(lane);
+        let mut doubted = std::pin::pin!(self.doubt(lane, connection));
+        let opened = loop {
+            let freed = self.freed.notified();
+            let patience = self.state().policy.patience(lane, load, Instant::now());
+            let may_be_over = async {
+                match patience {
+                    Patience::UntilChanged(overdue) => wait_for_change(freed, overdue).await,
+                    _ => std::future::pending().await,
+                }
+            };
+            if patience == Patience::Over {
+                return Attempt::Elsewhere;
+            }
+            tokio::select! {
+                biased;
+                opened = &mut opening => break opened,
+                () = &mut doubted => return Attempt::Elsewhere,
+                () = may_be_over => {}
+            }
+        };
+        match opened.flatten() {
+            Err(error) if is_further && is_lost(connection, &error) => match connection.ended().await {
+                error @ Error::Closed { .. } => Attempt::Done(Err(error)),
+                _ => Attempt::Elsewhere,
+            },
+            Err(error) if connection.is_left_to(&caller.interaction, &error) => Attempt::Elsewhere,
+            opened => Attempt::Done(opened),
+        }
+    }
+
+    /// Asks a server that has long said nothing for an answer, which is to come before anything is risked on its connection; the
+    /// servers of the other connections too, as whoever comes next may need them.
+    fn asked(&self, connection: &Connection) -> Option<Answer> {
+        let after = self.settings.ask_after;
+        let is_silent = |connection: &Connection| {
+            !after.is_zero() && connection.is_ready() && connection.metrics().silence() >= after
+        };
+        is_silent(connection).then(|| {
+            for silent in self.connections().iter().filter(|lane| is_silent(lane)) {
+                drop(silent.ask());
+            }
+            connection.ask().boxed()
+        })
+    }
+
+    /// Waits for that answer. Without one, what was to begin has not begun and is placed anew.
+    async fn proven(&self, lane: LaneId, connection: &Connection, mut answer: Answer) -> Attempt<()> {
+        let answered = match tokio::time::timeout(self.settings.probe_limit / 2, &mut answer).await {
+            Ok(answered) => answered,
+            Err(_) if self.state().policy.doubt(lane) => {
+                connection.metrics().doubted.cancel();
+                return Attempt::Elsewhere;
+            }
+            // There is no other connection.
+            Err(_) => answer.await,
+        };
+        match answered {
+            Ok(()) => Attempt::Done(Ok(())),
+            Err(_) => match connection.ended().await {
+                error if matches!(error.root(), Error::Closed { .. }) => Attempt::Done(Err(error)),
+                _ => Attempt::Elsewhere,
+            },
+        }
+    }
+
+    /// A connection that is there, for what belongs to a connection as a whole. Whether it can be used: its server is there.
+    ///
+    /// # Errors
+    /// It was closed from here.
+    pub(crate) async fn is_there(&self, connection: &Connection) -> Result<bool, Error> {
+        let Some(answer) = self.asked(connection) else {
+            return Ok(true);
+        };
+        let lane = {
+            let state = self.state();
+            let mut lanes = state.lanes.iter();
+            lanes.find_map(|(id, lane)| lane.connection.is(connection).then_some(*id))
+        };
+        let Some(lane) = lane else { return Ok(true) };
+        match self.proven(lane, connection, answer).await {
+            Attempt::Done(proven) => proven.map(|()| true),
+            Attempt::Elsewhere => Ok(false),
+        }
+    }
+
+    /// Waits until nothing new goes to a lane because its server says nothing.
+    async fn doubt(&self, lane: LaneId, connection: &Connection) {
+        connection.metrics().doubted.cancelled().await;
+        if !self.state().policy.doubt(lane) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// How often a session is placed anew at most: connections that are being made when the first is refused show nothing new.
+const MOST_PLACES: u32 = 5;
+
+/// An answer that a server was asked for.
+type Answer = BoxFuture<'static, Result<(), Error>>;
+
+/// The fate of a session's earlier places.
+#[derive(Debug, Default)]
+struct Misplaced {
+    /// How often the server took no session, or no command, on a connection that had had another session.
+    refusals: u32,
+    /// It took no session on a connection that had had none.
+    by_first_refusal: bool,
+    /// How often it took no command after a log-in that went ahead of its answers.
+    ahead: u32,
+    /// A connection ended before the session was opened on it.
+    by_loss: bool,
+}
+
+impl Misplaced {
+    fn in_all(&self) -> u32 {
+        self.refusals + self.ahead
+    }
+}
+
+/// Where a session or a tunnel goes.
+struct Placed {
+    lane: LaneId,
+    connection: Connection,
+    lease: Lease,
+    how: How,
+}
+
+/// A place, or none for now.
+enum Lookup {
+    Place(Placed),
+    /// Whatever happens, it is looked for again at this time.
+    NotYet(Option<Instant>),
+}
+
+/// How it gets its channel.
+enum How {
+    /// It leaves with the log-in of the only connection: no other has room for it if that is refused.
+    WithLogIn,
+    Spare(Box<SpareSession>),
+    /// A channel is opened, and the command follows.
+    Open(Tally),
+}
+
+impl How {
+    /// The same, as it is counted.
+    fn opening(&self) -> Opening {
+        match self {
+            Self::WithLogIn => Opening::Cold,
+            Self::Spare(_) => Opening::Spare,
+            Self::Open(_) => Opening::Open,
+        }
+    }
+}
+
+/// The outcome of an attempt to open a channel.
+enum Attempt<T> {
+    Done(Result<T, Error>),
+    /// There is a better place by now, or the lane has gone before it was of use.
+    Elsewhere,
+}
+
+/// Waits for a change, until it is time to look without one.
+async fn wait_for_change(freed: Notified<'_>, look_again: Option<Instant>) {
+    match look_again {
+        Some(at) => {
+            let _ = tokio::time::timeout_at(at.into(), freed).await;
+        }
+        None => freed.await,
+    }
+}
+
+/// Whether a channel could not be opened because its connection could not be made, or is gone.
+fn is_lost(connection: &Connection, error: &Error) -> bool {
+    let is_end = matches!(
+        error.root(),
+        Error::Network { .. }
+            | Error::Lookup { .. }
+            | Error::ClosedByPeer { .. }
+            | Error::Timeout { .. }
+            | Error::Protocol { .. }
+    );
+    connection.info().is_none() || is_end
+}
+
+/// Whether it has come, where it was asked for.
+fn has_come(answer: Option<Answer>) -> bool {
+    answer.is_none_or(|answer| matches!(answer.now_or_never(), Some(Ok(()))))
+}
