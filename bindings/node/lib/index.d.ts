@@ -182,7 +182,7 @@ export declare class Client extends ssh2.Client {
 export interface RunOptions extends ExecOptions {
   /** The command's input; nothing, by default. */
   input?: string | Uint8Array | Readable | null;
-  /** What output becomes: "utf8"; "buffer" for Buffers. */
+  /** The encoding of output: "utf8"; "buffer" for Buffers. */
   encoding?: BufferEncoding | 'buffer';
   /** Whether a status other than 0 is an error. */
   check?: boolean;

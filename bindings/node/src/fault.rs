@@ -105,7 +105,7 @@ impl Fault {
             Cause::Lookup => ("client-dns", system.unwrap_or("ENOTFOUND").into()),
             Cause::Network { .. } => ("client-socket", system.unwrap_or("ECONNRESET").into()),
             // In good order: no error to ssh2's users, once the client was ready.
-            Cause::ClosedByPeer => ("client-socket", "ERR_CLOSED".into()),
+            Cause::ClosedByPeer | Cause::LongText => ("client-socket", "ERR_CLOSED".into()),
             Cause::Closed => ("client", "ERR_CLOSED".into()),
             Cause::File { status, .. } => ("sftp", (*status).into()),
             Cause::Disconnected { .. } => ("protocol", code_of(*kind).into()),
@@ -114,6 +114,9 @@ impl Fault {
             | Cause::Refused { .. }
             | Cause::SftpUnstarted { .. }
             | Cause::Invalid(_)
+            | Cause::NotConnected(_)
+            | Cause::OtherSettings
+            | Cause::Unattended
             | Cause::Other => (level_of(*kind), system.unwrap_or(code_of(*kind)).into()),
         };
         let mut value = json!({

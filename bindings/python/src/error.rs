@@ -106,9 +106,13 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         Cause::File { status, .. } => code = Some(status),
         Cause::SftpUnstarted { .. } => name = "sftp_server",
         Cause::ClosedByPeer
+        | Cause::LongText
         | Cause::Disconnected { .. }
         | Cause::NothingInCommon(_)
         | Cause::Invalid(_)
+        | Cause::NotConnected(_)
+        | Cause::OtherSettings
+        | Cause::Unattended
         | Cause::Other => {}
     }
     if is_of_fleet {

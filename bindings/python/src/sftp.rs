@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use trunkline::sftp::{File, FileAttributes, OpenFlags, Owner, Permissions, Times};
-use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, copy};
+use trunkline::transfer::{CopyEvent, CopyOptions, Location, Obstacle, Progress, copy};
 use trunkline_embed::Way;
 
 use crate::data::Data;
@@ -225,9 +225,16 @@ pub(crate) async fn copied(
     let seen = failures.clone();
     let progress = Arc::new(Progress::watched(move |event| {
         if let CopyEvent::Failed {
-            path, message, errno, ..
+            path,
+            mut message,
+            errno,
+            obstacle,
+            ..
         } = event
         {
+            if obstacle == Some(Obstacle::Directory) {
+                message += "; recursive=True copies it";
+            }
             let mut failures = seen.lock().unwrap_or_else(PoisonError::into_inner);
             failures.push((path.into(), message, errno));
         }

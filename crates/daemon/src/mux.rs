@@ -264,10 +264,7 @@ impl Sockets {
         if !meets {
             let in_use = state.clients > 0 || state.expects_others(key) || self.is_connected(state.key);
             if in_use {
-                return Err(Error::Busy(format!(
-                    "{} is in use for connections with other settings; `trunkline explain` shows both",
-                    path.display()
-                )));
+                return Err(Error::OtherSettings(path.display().to_string()));
             }
             (state.key, state.failed) = (key, None);
             state.made_by = request.clone();

@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use trunkline::config::{HostConfig, SharingKey, World};
 use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
-use trunkline::{Engine, Error, ErrorKind, Invalid};
+use trunkline::{Absence, Engine, Error, ErrorKind, Invalid};
 
 use crate::deadline::Deadline;
 use crate::place::{Place, make_private};
@@ -123,7 +123,8 @@ impl Masters {
         }
         Err(Error::SystemSsh {
             about: host.original_host.clone(),
-            said: format!("{} (`trunkline ssh` lets ssh ask)", complaint(&output.stderr)),
+            said: complaint(&output.stderr),
+            unattended: true,
         })
     }
 
@@ -141,9 +142,9 @@ impl Masters {
     pub(crate) async fn check(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<(), Error> {
         let why = match self.know(host, world)?.master.state().await {
             MasterState::Alive(_) => return Ok(()),
-            MasterState::Missing => "no connection; run `trunkline warm` to make one",
-            MasterState::Stale => "its master has died; run `trunkline warm` to start another",
-            MasterState::Silent => "its master does not answer",
+            MasterState::Missing => Absence::Unmade,
+            MasterState::Stale => Absence::Dead,
+            MasterState::Silent => Absence::Silent,
         };
         Err(Error::NotConnected {
             host: host.original_host.clone(),

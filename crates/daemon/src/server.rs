@@ -18,7 +18,7 @@ use trunkline::interaction::{LogLine, MessageKind};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Answerer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
-use trunkline::{Engine, Error, HostStatus, Interaction, Invalid, Printable};
+use trunkline::{Absence, Engine, Error, HostStatus, Interaction, Invalid, Printable};
 use trunkline_control::private::Connections;
 use trunkline_control::{lent, own_socket};
 use trunkline_http::metrics::Metrics as _;
@@ -910,7 +910,7 @@ async fn check(
         }
         return Err(Error::NotConnected {
             host: config.original_host.clone(),
-            why: "no connection; run `trunkline warm` to make one",
+            why: Absence::Unmade,
         });
     }
     let host = engine

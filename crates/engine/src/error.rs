@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use trunkline_proto::DisconnectReason;
-pub use trunkline_request::failure::{ErrorKind, Execution, Invalid};
+pub use trunkline_request::failure::{Absence, ErrorKind, Execution, Invalid};
 use trunkline_request::{Waiting, not_shared, words_of};
 use trunkline_sftp::StatusCode;
 use trunkline_text::Printable;
@@ -130,16 +130,15 @@ pub enum Error {
     /// A name, a path or a port of this machine that is somebody else's for the time being.
     #[error("{0}")]
     Busy(String),
+    /// A mux socket whose connections another request has made.
+    #[error("{0} is in use for connections with other settings")]
+    OtherSettings(String),
     /// The caller stopped it; the text says what that means for what had been done.
     #[error("stopped before it finished; {0}")]
     Cancelled(&'static str),
     /// There is no connection, and none was to be made.
     #[error("{host}: {why}")]
-    NotConnected {
-        host: String,
-        /// The reason why there is none, and how to get one.
-        why: &'static str,
-    },
+    NotConnected { host: String, why: Absence },
     /// The system's ssh failed.
     #[error("{about}: {said}")]
     SystemSsh {
@@ -147,6 +146,8 @@ pub enum Error {
         about: String,
         /// Its complaint.
         said: String,
+        /// It could ask nobody.
+        unattended: bool,
     },
     /// A mistake in this library.
     #[error("{0}; this is a bug in trunkline, please report it")]
@@ -201,9 +202,7 @@ pub enum Error {
         cause: Arc<Error>,
     },
     /// The server ended the connection when it was sent a request with much text, which may be the reason.
-    #[error(
-        "{cause} when it was sent {length} bytes, and may take no command so long; a shell reads one from its input (ssh HOST sh < FILE)"
-    )]
+    #[error("{cause} when it was sent {length} bytes, and may take no command so long")]
     LongText {
         /// The bytes of text in the request.
         length: usize,
@@ -399,6 +398,7 @@ impl Error {
             }
             | Self::Local { .. }
             | Self::Busy(_)
+            | Self::OtherSettings(_)
             | Self::Bug(_) => ErrorKind::Local,
             Self::Protocol {
                 source: trunkline_proto::Error::Disconnected { reason, description },
@@ -467,6 +467,10 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self.root() {
+            Self::Invalid(Invalid::NotADirectory { is_missing, .. }) => Some(match is_missing {
+                true => Errno::NOENT.raw_os_error(),
+                false => Errno::NOTDIR.raw_os_error(),
+            }),
             Self::File { status, .. } => match status.code {
                 StatusCode::NO_SUCH_FILE => Some(Errno::NOENT),
                 StatusCode::PERMISSION_DENIED => Some(Errno::ACCESS),
@@ -550,10 +554,7 @@ impl Error {
     }
 
     pub(crate) fn agent_not_forwarded(host: &HostConfig) -> Self {
-        Self::configuration(
-            host,
-            "the agent is not forwarded to it: set ForwardAgent or use -A",
-        )
+        Invalid::AgentNotForwarded(host.original_host.clone()).into()
     }
 
     /// With what the server had said in front of its identification, if it had.

@@ -27,7 +27,7 @@ pub use connection::login::{
 pub use connection::session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use connection::{Connection, ConnectionInfo};
 pub use engine::{Engine, HeldConnection, Host, HostStatus, MemoryPlace};
-pub use error::{Doing, Error, ErrorKind, Execution, Invalid, LogInStage, ServerRequest};
+pub use error::{Absence, Doing, Error, ErrorKind, Execution, Invalid, LogInStage, ServerRequest};
 pub use forward::{
     ForwardClient, ForwardCounters, ForwardEvent, ForwardEvents, ForwardHandle, IncomingConnection,
     RemoteListener, WhenOpened, Witness,

@@ -138,6 +138,7 @@ impl Master {
         Err(Error::SystemSsh {
             about: self.path.display().to_string(),
             said: complaint(&output.stderr),
+            unattended: false,
         })
     }
 

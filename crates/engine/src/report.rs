@@ -17,6 +17,10 @@ impl From<&Error> for Failure {
             error => (error, false),
         };
         let cause = match error.root() {
+            _ if error.long_text().is_some() => Cause::LongText,
+            Error::OtherSettings(_) => Cause::OtherSettings,
+            Error::SystemSsh { unattended: true, .. } => Cause::Unattended,
+            Error::NotConnected { why, .. } => Cause::NotConnected(*why),
             Error::Invalid(invalid) => Cause::Invalid(invalid.clone()),
             Error::Lookup { .. } => Cause::Lookup,
             Error::Network { address, .. } => Cause::Network { address: *address },

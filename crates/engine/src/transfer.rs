@@ -76,7 +76,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 pub use trunkline_request::copy::{
-    Backup, Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Snapshot, Waiting,
+    Backup, Changes, Comparison, CopyEvent, CopyOptions, FilterRule, Obstacle, Snapshot, Waiting,
 };
 pub use trunkline_request::mode::{ModeChange, ModeError};
 

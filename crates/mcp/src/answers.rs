@@ -28,7 +28,7 @@ pub(crate) struct Host {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "f64")]
     pub(crate) round_trip_ms: Option<f64>,
-    /// What the rules say: "allow run: …", "ask-for write: …".
+    /// The rules about it: "allow run: …", "ask-for write: …".
     pub(crate) rules: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Ran {
     /// The signal that ended it, without SIG.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) signal: String,
-    /// What went wrong, and what to do.
+    /// The failure, and what to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) error: String,
     pub(crate) stdout: Output,
@@ -60,7 +60,7 @@ pub(crate) struct Ran {
     pub(crate) job: String,
 }
 
-/// What a command printed.
+/// The output of a command.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct Output {
     pub(crate) text: String,

@@ -114,7 +114,7 @@ pub(crate) struct Write {
     pub(crate) path: String,
     /// All of the file's new content, at most 1 MiB.
     pub(crate) content: String,
-    /// What the content is written in.
+    /// The encoding of the content.
     #[serde(default)]
     pub(crate) encoding: ContentEncoding,
     /// To replace a file: the SHA-256 of what is there, as 'read' told it. Left out to create one.

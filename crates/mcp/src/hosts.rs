@@ -234,9 +234,7 @@ impl Host {
             ErrorKind::HostKey => format!("a person has to check the host's key, in a terminal: `{warm}`"),
             _ => return failure,
         };
-        if !failure.message.contains(&advice) {
-            failure.message = format!("{}; {advice}", failure.message);
-        }
+        failure.message = format!("{}; {advice}", failure.message);
         failure
     }
 }

@@ -339,9 +339,23 @@ pub enum CopyEvent {
         message: String,
         /// The same as an errno of this machine; `None` where there is none that says it, or the server did not say.
         errno: Option<i32>,
+        /// The obstacle, where a copy with other options would not meet it.
+        obstacle: Option<Obstacle>,
         /// The reason was told before, of another name: its directory is not there, or nothing more can be written.
         below: bool,
     },
+}
+
+/// An obstacle to a file that other options of a copy would remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Obstacle {
+    /// The directory that it goes into is not there.
+    NoDirectory,
+    /// It is a directory.
+    Directory,
+    /// Its owner could not be set.
+    Owner,
 }
 
 /// Paths as serde's byte strings.

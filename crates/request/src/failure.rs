@@ -159,8 +159,33 @@ pub enum Cause {
         /// The signal that ended it, without "SIG".
         signal: Option<String>,
     },
+    /// A mux socket serves connections with other settings.
+    OtherSettings,
+    /// The system's ssh failed, and could ask nobody.
+    Unattended,
+    /// There is no connection, and none was to be made.
+    NotConnected(Absence),
+    /// The server ended the connection when it was sent a request with much text, which may be the reason.
+    LongText,
     /// Something that was to be used was closed on this side.
     Closed,
+}
+
+/// The reason why there is no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Absence {
+    /// Nobody has made one, or it has ended.
+    #[error("no connection")]
+    Unmade,
+    /// The master of the system's ssh has died.
+    #[error("its master has died")]
+    Dead,
+    /// The master of the system's ssh does not answer.
+    #[error("its master does not answer")]
+    Silent,
+    /// The server forwarded it, and has closed it.
+    #[error("the forwarded connection has been closed")]
+    ForwardingClosed,
 }
 
 /// The meaning of a failure for a command: may it have run?

@@ -260,8 +260,6 @@ _BY_LOCAL_NUMBER: dict[int, type[LocalFileError]] = {
 
 def not_copied(path: bytes, message: str, number: int | None, more: int) -> FileError:
     """The exception for a file that was not copied, and ``more`` others that were not either."""
-    # What the command line calls the option.
-    message = message.replace(": -r copies it", ": recursive=True copies it")
     error = _file_error(f"{message} (and {more} more)" if more else message, number, "finished")
     error.filename = os.fsdecode(path)
     return error

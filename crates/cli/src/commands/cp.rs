@@ -128,7 +128,7 @@ pub(crate) struct Args {
     /// Keep what is replaced or deleted in this directory, under its own name; a relative path begins at the target.
     #[arg(help_heading = REPLACED, long, value_name = "DIR")]
     backup_dir: Option<PathBuf>,
-    /// What --backup puts behind names; nothing where there is a --backup-dir.
+    /// Append this to the names of backups; nothing where there is a --backup-dir.
     #[arg(help_heading = REPLACED, long, value_name = "TEXT")]
     suffix: Option<OsString>,
     /// Create the target's directory and those above it.
@@ -181,7 +181,7 @@ pub(crate) struct Args {
     jobs: u16,
     #[command(flatten)]
     ssh: HostOptions,
-    /// What to copy, and where: local paths, HOST:PATH, USER@HOST:PATH, scp:// and sftp:// URIs, or - for standard input or
+    /// Sources and a target: local paths, HOST:PATH, USER@HOST:PATH, scp:// and sftp:// URIs, or - for standard input or
     /// output. With -H or -i, `:PATH` is a path on each of the hosts, and `{host}` the host's name. Write a local path that
     /// contains a colon with a slash before it, as ./a:b.
     // Options may stand between them, which `num_args` would take for the end.

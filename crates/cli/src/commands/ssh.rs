@@ -620,10 +620,15 @@ impl Talk<'_> {
                     _ => LogLevel::Fatal,
                 };
                 match failure.in_words_of_ssh {
-                    Some(words) => words.iter().for_each(|said| match said.level {
-                        Some(level) => self.console.log(level, &said.text),
-                        None => self.console.answer(&said.text),
-                    }),
+                    Some(words) => {
+                        if let Some(hint) = hints::hint(&failure.cause) {
+                            self.console.log(LogLevel::Error, &format!("trunkline: {hint}"));
+                        }
+                        words.iter().for_each(|said| match said.level {
+                            Some(level) => self.console.log(level, &said.text),
+                            None => self.console.answer(&said.text),
+                        });
+                    }
                     None => self.console.log(level, &ours()),
                 }
                 return Ok(Some(Outcome::Code(OWN_ERROR)));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use trunkline::config::Listen;
-use trunkline::{Error, Host, IncomingConnection};
+use trunkline::{Absence, Error, Host, IncomingConnection};
 
 use crate::protocol::{Exit, Reply, Request};
 use crate::reports::plain_begun;
@@ -139,7 +139,7 @@ impl Waiting {
         let offered = self.inner().connections.remove(&number);
         let offered = offered.ok_or_else(|| Error::NotConnected {
             host: host.to_owned(),
-            why: "the forwarded connection has been closed",
+            why: Absence::ForwardingClosed,
         })?;
         Ok(offered.connection)
     }

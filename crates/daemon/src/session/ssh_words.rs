@@ -52,7 +52,7 @@ pub(crate) fn describe(
     }
     if let Some(length) = error.long_text() {
         lines.push(at_error(format!(
-            "trunkline: the server may take no command of {length} bytes; a shell reads one from its input (ssh HOST sh < FILE)"
+            "trunkline: the server may take no command of {length} bytes"
         )));
     }
     let peer = peer(error, config);

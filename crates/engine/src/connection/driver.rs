@@ -28,7 +28,7 @@ use crate::connection::socket::Socket;
 use crate::connection::timing::idle::Idle;
 use crate::connection::timing::keepalive::{self, KeepAlive, Rule};
 use crate::connection::timing::keystrokes::{Keystrokes, Turn};
-use crate::error::{Error, Execution, LogInStage, ServerRequest};
+use crate::error::{Error, Execution, Invalid, LogInStage, ServerRequest};
 use crate::host_key::HostKeyError;
 use crate::memory::{Learner, Lesson};
 use crate::metrics::ConnectionMetrics;
@@ -865,13 +865,18 @@ impl Driver {
             _ => self.longest_text(),
         };
         let Text { what, len, .. } = texts.iter().find(|text| text.len > limit)?;
-        let advice = match what {
-            Part::Command => "; a shell reads a longer one from its input (ssh HOST sh < FILE)",
-            _ => "",
-        };
-        Some(Error::Configuration {
-            host: self.host.clone(),
-            problem: format!("{what} has {len} bytes, and this server takes at most {limit}{advice}"),
+        let host = self.host.clone();
+        Some(match what {
+            Part::Command => Invalid::LongCommand {
+                host,
+                length: *len,
+                limit,
+            }
+            .into(),
+            _ => Error::Configuration {
+                host,
+                problem: format!("{what} has {len} bytes, and this server takes at most {limit}"),
+            },
         })
     }
 

@@ -30,7 +30,7 @@ use super::stream::Stream;
 use super::striped::Striped;
 use super::tree::Origin;
 use super::{blocks, delete, pour};
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::sftp::{Owner, Sftp, Status};
 
 /// A copy from a server into a local directory.
@@ -57,10 +57,11 @@ impl Down {
         let directory = job.open_directory(root).map_err(|error| {
             let path = root.display().to_string();
             match error.kind() {
-                io::ErrorKind::NotFound => {
-                    let words = "No such file or directory; --mkdir creates it";
-                    Error::local(path, io::Error::new(error.kind(), words))
+                io::ErrorKind::NotFound => Invalid::NotADirectory {
+                    path,
+                    is_missing: true,
                 }
+                .into(),
                 _ => Error::local(path, error),
             }
         })?;

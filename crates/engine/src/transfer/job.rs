@@ -218,6 +218,7 @@ impl Job {
             path,
             message,
             errno: None,
+            obstacle: None,
             below: true,
         });
     }

@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use trunkline_request::copy::{Changes, CopyEvent};
+use trunkline_request::copy::{Changes, CopyEvent, Obstacle};
 use trunkline_sftp::transfer::LeftOut;
 
 use super::blocking::blocking;
@@ -285,8 +285,9 @@ fn send(
 /// Directories are copied only if that was asked for.
 fn is_directory(path: String) -> Reason {
     Reason {
-        message: path + " is a directory: -r copies it",
+        message: path + " is a directory",
         errno: Some(Errno::ISDIR.raw_os_error()),
+        obstacle: Some(Obstacle::Directory),
         for_all: false,
     }
 }

@@ -225,11 +225,17 @@ impl Progress {
     }
 
     pub(super) fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
-        let Reason { message, errno, .. } = reason.into();
+        let Reason {
+            message,
+            errno,
+            obstacle,
+            ..
+        } = reason.into();
         self.tell(CopyEvent::Failed {
             path,
             message,
             errno,
+            obstacle,
             below: false,
         });
     }
@@ -246,6 +252,7 @@ impl Progress {
             path,
             message: format!("{shown} was not copied: its directory could not be created"),
             errno: None,
+            obstacle: None,
             below: true,
         });
     }

@@ -4,16 +4,18 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use rustix::io::Errno;
+use trunkline_request::copy::Obstacle;
 
 use super::item::LARGE;
 use super::path::shown;
 use crate::error::Error;
 
 /// A sentence that names it, and the errno of this machine that says the same, if there is one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reason {
     pub(super) message: String,
     pub(super) errno: Option<i32>,
+    pub(super) obstacle: Option<Obstacle>,
     /// Nothing else can be written either.
     pub(super) for_all: bool,
 }
@@ -22,8 +24,7 @@ impl From<String> for Reason {
     fn from(message: String) -> Self {
         Self {
             message,
-            errno: None,
-            for_all: false,
+            ..Self::default()
         }
     }
 }
@@ -33,7 +34,7 @@ impl From<Error> for Reason {
         Self {
             message: error.to_string(),
             errno: error.errno(),
-            for_all: false,
+            ..Self::default()
         }
     }
 }
@@ -86,9 +87,6 @@ impl Reason {
     }
 }
 
-/// What to do where the directory that something goes into is not there.
-pub(super) const MKDIR: &str = "; --mkdir creates its directory";
-
 /// What is said of a failure that ends the copy.
 pub(super) const STOPPED: &str = ". The copy stopped here";
 
@@ -105,6 +103,7 @@ pub(super) fn no_space(directory: &str, name: &[u8], size: u64, there: u64) -> R
         errno: Some(Errno::NOSPC.raw_os_error()),
         // What is taken away of a large file leaves room for others.
         for_all: there > 0 || size <= LARGE,
+        obstacle: None,
     }
 }
 
@@ -114,6 +113,7 @@ pub(super) fn read_only(directory: &str, root: bool) -> Reason {
         message: format!("{directory} is on a read-only file system"),
         errno: Some(Errno::ROFS.raw_os_error()),
         for_all: root,
+        obstacle: None,
     }
 }
 

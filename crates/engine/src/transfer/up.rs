@@ -13,7 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
-use trunkline_request::copy::Changes;
+use trunkline_request::copy::{Changes, Obstacle};
 use trunkline_sftp::transfer::{Opening, Plan as _, Refused, Upload, UploadEvent, UploadOptions};
 
 use super::blocking::blocking;
@@ -25,7 +25,7 @@ use super::job::Job;
 use super::part::{self, Claim, Own, Tag};
 use super::path::{self, os, shown};
 use super::place::Place;
-use super::reason::{MKDIR, Reason, Size, named, no_space, read_only};
+use super::reason::{Reason, Size, named, no_space, read_only};
 use super::sessions::Sessions;
 use super::small::MOST_SMALL;
 use super::source::{Pieces, Source, Want, holes};
@@ -408,7 +408,7 @@ impl<'a> Up<'a> {
                     let is_absent = error.is_no_such_file();
                     let mut reason = self.with_room(&item, &path, None, error.into()).await;
                     if is_absent {
-                        reason += MKDIR;
+                        reason.obstacle = Some(Obstacle::NoDirectory);
                     }
                     job.failed(item.target, reason.of_directory());
                 }
@@ -1278,7 +1278,10 @@ impl<'a> Up<'a> {
     fn not_replaced(&self, item: &Item, refused: Refused, status: &Status) -> Result<Option<Status>, Reason> {
         let needs_owner = refused == Refused::Owner && self.job.options.owners;
         if needs_owner {
-            return Err(self.refused(item, status.clone()) + NO_OWNER);
+            return Err(Reason {
+                obstacle: Some(Obstacle::Owner),
+                ..self.refused(item, status.clone()) + "; its owner could not be set"
+            });
         }
         if item.there.in_place {
             return Err(self.refused(item, status.clone()));
@@ -1486,7 +1489,7 @@ impl<'a> Up<'a> {
         let error = self.sessions.first().link().refused("writing", path, status);
         let mut reason = Reason::from(error);
         if absent && item.there.existing.is_none() {
-            reason += MKDIR;
+            reason.obstacle = Some(Obstacle::NoDirectory);
         }
         if item.there.existing.is_some() && !item.there.in_place {
             reason += "; the file that was there is unchanged";
@@ -1579,9 +1582,6 @@ impl<'a> Up<'a> {
         blocks::same_as_own(&end, self.sessions, (part, compared), &checking).await
     }
 }
-
-/// The hint if root may not give a file away.
-const NO_OWNER: &str = "; its owner could not be set: --no-owner copies it without";
 
 /// What a file or directory is to look like at last.
 pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use trunkline::config::ConfigError;
 use trunkline::hosts::InventoryError;
 use trunkline::known_hosts::KnownHostsError;
-use trunkline::{Error, ErrorKind, Invalid};
+use trunkline::{Absence, Error, ErrorKind, Invalid};
 
 #[test]
 fn a_file_of_this_machine_that_cannot_be_read_is_no_mistake_in_the_configuration() {
@@ -58,7 +58,7 @@ fn what_is_in_use_may_pass_and_what_the_user_said_does_not() {
     assert!(Error::Busy("the socket is in use".into()).may_pass());
     let not_connected = Error::NotConnected {
         host: "db1".into(),
-        why: "no connection",
+        why: Absence::Unmade,
     };
     assert_eq!(not_connected.kind(), ErrorKind::Network);
     let denied = Error::Denied {

@@ -350,7 +350,7 @@ async fn a_server_that_takes_no_temporary_name_gets_files_under_their_last_names
     let copied = bench.copy(&bench.here("new"), &bench.there("no/f"), false).await;
     assert_eq!(copied.notes, Vec::<String>::new());
     assert!(
-        copied.failures[0].contains("--mkdir creates"),
+        copied.failures[0].contains("No such file"),
         "{:?}",
         copied.failures
     );

@@ -60,6 +60,17 @@ pub enum Invalid {
     /// The system's ssh does not hand over what the server forwards.
     #[error("connections from the server are not passed on by the system's ssh, which this host needs")]
     ListenBySystemSsh,
+    /// A command that is longer than the server takes in one request.
+    #[error("{host}: the command has {length} bytes, and this server takes at most {limit}")]
+    LongCommand {
+        host: String,
+        length: usize,
+        /// As many may be.
+        limit: usize,
+    },
+    /// A session asks for the agent, and the host's configuration does not forward it.
+    #[error("{0}: the agent is not forwarded to it")]
+    AgentNotForwarded(String),
     /// Both ends of a copy are on this machine.
     #[error("no host is named")]
     NoHost,
@@ -77,7 +88,10 @@ pub enum Invalid {
         target: String,
     },
     /// The target has to be a directory.
-    #[error("{path} is not a directory")]
+    #[error("{path}{}", match .is_missing {
+        true => ": No such file or directory",
+        false => " is not a directory",
+    })]
     NotADirectory {
         path: String,
         /// Nothing is there.

@@ -13,6 +13,7 @@ use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
 use trunkline_request::copy::Waiting;
 use trunkline_text::{Printable, counted};
 
+use crate::hints;
 use crate::report::alike;
 use crate::report::fold::fold;
 use crate::report::grid::{Grid, wrap};
@@ -188,8 +189,12 @@ impl View {
                 // Its directory has a line.
                 CopyEvent::Failed { below: true, .. } if !self.shows.names => {}
                 CopyEvent::Failed {
-                    path, message, errno, ..
-                } => self.failed(host, &path, message, errno),
+                    path,
+                    message,
+                    errno,
+                    obstacle,
+                    ..
+                } => self.failed(host, &path, hints::of_file(&message, obstacle), errno),
                 CopyEvent::Note { message } => self.line(&format!("{prefix}{message}")),
                 event => lines.extend(
                     self.shows
@@ -674,7 +679,15 @@ fn json_event(target: &str, event: &CopyEvent) -> serde_json::Value {
         }
         CopyEvent::Skipped { path } => ("skipped", path, serde_json::json!({})),
         CopyEvent::Deleted { path } => ("deleted", path, serde_json::json!({})),
-        CopyEvent::Failed { path, message, .. } => ("failed", path, serde_json::json!({ "error": message })),
+        CopyEvent::Failed {
+            path,
+            message,
+            obstacle,
+            ..
+        } => {
+            let error = hints::of_file(message, *obstacle);
+            ("failed", path, serde_json::json!({ "error": error }))
+        }
     };
     let mut line = serde_json::json!({ "event": what, "target": target });
     // A path that is not text is given in base64 as well.

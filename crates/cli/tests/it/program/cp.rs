@@ -128,7 +128,7 @@ fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server(
             .arg(format!("{}:.", server.alias()))
             .arg("home"),
     );
-    assert_says(&output, "is a directory: -r copies it");
+    assert_says(&output, "is a directory; -r copies it");
 }
 
 #[test]
