@@ -42,11 +42,9 @@ use life::Life;
 use queue::queue;
 use session::{Command, Output, Session, SpareSession};
 
-/// An SSH connection. Cheap to clone; it ends when the last clone and the last channel are gone, or on
-/// [`Self::close`].
+/// An SSH connection. Cheap to clone. It ends when the last clone and the last channel are gone, or on [`Self::close`].
 ///
-/// Everything may be asked of it from the start: what is asked while it is being made waits for it, or leaves together
-/// with the authentication.
+/// It can be used from the start: requests wait while it is being made, or are sent together with the authentication.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -56,24 +54,24 @@ struct Inner {
     host: Arc<HostConfig>,
     ops: Ops,
     state: watch::Receiver<State>,
-    /// The question to the client for whom it is made, or what that one waits for.
+    /// The question to the client it is made for, or what that client waits for.
     held_up: watch::Receiver<Option<HeldUp>>,
     maker: KnownClient,
-    /// Who answered for the maker, as it began.
+    /// Who answered for the maker when it began.
     answerer: Answerer,
     presence: Option<Arc<Presence>>,
     asking: Arc<Asking>,
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<ConnectionMetrics>,
     incoming: Arc<Incoming>,
-    /// Ends a handshake that is under way.
+    /// Ends a handshake in progress.
     abandoned: CancellationToken,
 }
 
-/// A question that was not answered for so long is waited for: who else waits is told.
+/// How long a question is open before other waiting clients are told of it.
 pub(crate) const ASKED_LONG: Duration = Duration::from_secs(1);
 
-/// That something is waited for has been said, until this is dropped.
+/// A displayed wait. Dropping it removes the display.
 pub(crate) struct Shown<'a>(&'a Interaction);
 
 impl<'a> Shown<'a> {
@@ -90,7 +88,7 @@ impl Drop for Shown<'_> {
 }
 
 impl Connection {
-    /// Begins to connect, in a task of its own.
+    /// Starts connecting, in a task of its own.
     pub(crate) fn begin(mut handshake: Handshake) -> Self {
         let (held_up_tx, held_up) = watch::channel(None);
         let maker = handshake.interaction.client().known();
@@ -133,7 +131,7 @@ impl Connection {
             )
             .await;
             life.over(info.get(), &counters, &end);
-            // First: whoever is told of the end, or is refused from then on, finds it here.
+            // First: those who are told of the end, or refused from then on, read the reason here.
             state_tx.send_replace(State::Ended(end.clone()));
             untold.tell(&end);
             incoming.clear();
@@ -143,17 +141,17 @@ impl Connection {
         }
     }
 
-    /// The configuration of its host.
+    /// Returns its host's configuration.
     pub fn host(&self) -> &Arc<HostConfig> {
         &self.inner.host
     }
 
-    /// Its facts; `None` until it is authenticated.
+    /// Returns its facts; `None` until it is authenticated.
     pub fn info(&self) -> Option<&ConnectionInfo> {
         self.inner.info.get()
     }
 
-    /// Its counters.
+    /// Returns its counters.
     pub fn metrics(&self) -> &ConnectionMetrics {
         &self.inner.metrics
     }
@@ -161,7 +159,7 @@ impl Connection {
     /// Waits until it is authenticated.
     ///
     /// # Errors
-    /// Why it could not be made, or why it has ended.
+    /// It could not be made, or it has ended.
     pub async fn ready(&self) -> Result<(), Error> {
         let mut state = self.inner.state.clone();
         loop {
@@ -176,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// Waits until it is authenticated, has ended, or its log-in waits for something or somebody.
+    /// Waits until it is authenticated or has ended, or its log-in waits for something.
     pub(crate) async fn settled(&self) {
         let mut held_up = self.inner.held_up.clone();
         let is_held_up = async {
@@ -190,14 +188,13 @@ impl Connection {
         }
     }
 
-    /// The outcome of its log-in's questions.
+    /// Returns the outcome of its log-in's questions.
     pub(crate) fn asking(&self) -> &Asking {
         &self.inner.asking
     }
 
-    /// Whether its log-in came to nothing, with this error, for want of an answer, or of the right one, and this client is another
-    /// one that may have it: what has failed is not this client's log-in. Programs of one user have the same answers, and wrong
-    /// ones count.
+    /// Returns whether this client may try again after the log-in failed with `error` for lack of a right answer,
+    /// because the failure was another client's. Programs of one user share their answers, and wrong ones count.
     pub(crate) fn is_left_to(&self, interaction: &Interaction, error: &Error) -> bool {
         let answerer = interaction.prompter().answerer();
         let is_own = self.inner.maker.is(interaction.client());
@@ -210,7 +207,7 @@ impl Connection {
         if answerer == Answerer::Nobody {
             return false;
         }
-        // A server does not wait for an answer without end (LoginGraceTime).
+        // A server does not wait endlessly for an answer (LoginGraceTime).
         let has_failed = matches!(
             error.root(),
             Error::Authentication { .. } | Error::ClosedByPeer { .. } | Error::Network { .. }
@@ -220,11 +217,12 @@ impl Connection {
         self.inner.asking.is_unanswered() || has_failed && may_know
     }
 
-    /// Waits for what only comes when it is made. Where that takes an answer of somebody else's, whoever waits is told so.
+    /// Waits for something that requires the connection. Tells the waiting client if another client has to answer
+    /// first.
     ///
     /// # Errors
-    /// [`Error::Unanswered`] where there is nobody to be told: a command that may ask nobody (BatchMode) fails where ssh would
-    /// have to ask, and stock ssh asks by itself.
+    /// [`Error::Unanswered`] if it cannot be told: a command that must not ask (BatchMode) fails if ssh would have to
+    /// ask, and stock ssh asks by itself.
     pub(crate) async fn awaited<T>(
         &self,
         interaction: &Interaction,
@@ -237,11 +235,11 @@ impl Connection {
         }
     }
 
-    /// Returns what is waited for if that cannot be told to anybody.
+    /// Tells the waiting client about open questions. Returns what it waits for if it cannot be told.
     async fn tell_of_questions(&self, interaction: &Interaction) -> Waiting {
         let mut held_up = self.inner.held_up.clone();
         while !self.inner.maker.is(interaction.client()) {
-            // Nobody asks any more once it is made.
+            // No more questions come once it is made.
             let Ok(Some(what)) = held_up.wait_for(Option::is_some).await.map(|what| what.clone()) else {
                 break;
             };
@@ -269,7 +267,7 @@ impl Connection {
         std::future::pending().await
     }
 
-    /// Waits for its end, and says why.
+    /// Waits for its end, and returns the reason.
     pub async fn ended(&self) -> Error {
         let mut state = self.inner.state.clone();
         loop {
@@ -282,12 +280,12 @@ impl Connection {
         }
     }
 
-    /// Whether it has not ended, as far as this side knows.
+    /// Returns whether it has not ended, as far as this side knows.
     pub fn is_open(&self) -> bool {
         self.end().is_none()
     }
 
-    /// Why it has ended, if it has.
+    /// Returns the reason of its end, if it has ended.
     pub(crate) fn end(&self) -> Option<Error> {
         match &*self.inner.state.borrow() {
             State::Ended(error) => Some(error.clone()),
@@ -295,12 +293,12 @@ impl Connection {
         }
     }
 
-    /// Whether it is authenticated and has not ended.
+    /// Returns whether it is authenticated and has not ended.
     pub fn is_ready(&self) -> bool {
         matches!(*self.inner.state.borrow(), State::Ready)
     }
 
-    /// Starts a command, a shell or a subsystem. Returns at once; failures come from the session.
+    /// Starts a command, a shell or a subsystem. Returns at once; the session reports failures.
     pub fn start(&self, command: &Command) -> Session {
         self.start_with(command, None, ChannelTerms::default())
     }
@@ -321,11 +319,11 @@ impl Connection {
         Session::new(self.inner.ops.clone(), parts)
     }
 
-    /// Makes the agent available to the server if `command` asks for it.
+    /// Makes the agent available to the server if `command` requests it.
     ///
     /// # Errors
-    /// ForwardAgent does not allow it. Nothing was asked of the server: sessions of this connection that never wanted
-    /// an agent would be given one.
+    /// ForwardAgent does not allow it. Nothing was sent: the server would also lend the agent to sessions on this
+    /// connection that never requested it.
     pub(crate) fn lend_agent(&self, command: &Command) -> Result<(), Error> {
         let host = &self.inner.host;
         if !command.forwards_agent() {
@@ -357,7 +355,7 @@ impl Connection {
         SpareSession::new(self.inner.ops.clone(), parts)
     }
 
-    /// Starts a command in a session that it has opened.
+    /// Starts a command in an open session.
     pub(crate) fn start_in(
         &self,
         session: SpareSession,
@@ -365,7 +363,7 @@ impl Connection {
         lease: Lease,
         terms: ChannelTerms,
     ) -> Session {
-        // What ForwardAgent forbids is refused where the session is asked for.
+        // If ForwardAgent forbids it, the session request itself is refused.
         let _ = self.lend_agent(command);
         let (begin, session) = session.begin(command, lease, terms);
         self.send(begin);
@@ -375,7 +373,7 @@ impl Connection {
     /// Opens a TCP connection from the server to `host`:`port` (direct-tcpip).
     ///
     /// # Errors
-    /// The server's refusal, with what it says of the target; the loss of the connection.
+    /// The server refused, with its description of the target's failure, or the connection was lost.
     pub async fn direct_tcpip(
         &self,
         host: &str,
@@ -436,20 +434,20 @@ impl Connection {
         Ok(ChannelStream::new(parts))
     }
 
-    /// Sends a global request. `Some` with the answer's body when granted.
+    /// Sends a global request. Returns the answer's body if it was granted.
     ///
     /// # Errors
-    /// The loss of the connection.
+    /// The connection was lost.
     pub(crate) async fn global(&self, request: GlobalRequest) -> GlobalReply {
         let (reply, answer) = oneshot::channel();
         self.send(Op::Global { request, reply });
         answer.await.unwrap_or_else(|_| Err(self.end_error()))
     }
 
-    /// Whether the server was verified, as far as is known yet.
+    /// Checks that the server is not known to be unverified.
     ///
     /// # Errors
-    /// It was not, so that `what` may not be done.
+    /// It is unverified, so that `what` is not allowed.
     pub(crate) fn check_verified(&self, what: &'static str) -> Result<(), Error> {
         match self.info() {
             Some(info) if info.unverified => {
@@ -460,12 +458,12 @@ impl Connection {
         }
     }
 
-    /// Tells somebody who is about to use it that the server was not verified, if so, unless they have been told.
+    /// Warns a new user of the connection that the server is unverified, unless they have been warned.
     pub(crate) fn warn(&self, interaction: &Interaction) {
         if let Some(info) = self.info() {
             return info.warn(interaction);
         }
-        // Not the connection itself, which ends when nobody holds it any more.
+        // Not the connection itself, which ends once nothing holds it.
         let (mut state, info) = (self.inner.state.clone(), self.inner.info.clone());
         let interaction = interaction.clone();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -481,15 +479,15 @@ impl Connection {
         });
     }
 
-    /// Whether it is the same connection.
+    /// Returns whether both are the same connection.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Asks the server for an answer, now. The result waits for it.
+    /// Requests an answer from the server at once. The returned future waits for it.
     ///
     /// # Errors
-    /// The loss of the connection.
+    /// The connection was lost.
     pub(crate) fn ask(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
         self.send(Op::Ping { reply });
@@ -500,7 +498,7 @@ impl Connection {
     /// Checks that the server answers, and returns how long that took.
     ///
     /// # Errors
-    /// The loss of the connection; a timeout after `limit`.
+    /// The connection was lost, or there was no answer within `limit`.
     pub async fn ping(&self, limit: Duration) -> Result<Duration, Error> {
         let begun = Instant::now();
         match tokio::time::timeout(limit, self.ask()).await {
@@ -512,17 +510,17 @@ impl Connection {
         }
     }
 
-    /// The round-trip time, as the server's answers have shown it: those to the log-in first. TCP's may be that of a relay.
+    /// Returns the round-trip time measured by the server's answers, from the log-in on. TCP's may be a relay's.
     pub fn rtt(&self) -> Option<Duration> {
         self.metrics().rtt()
     }
 
-    /// Measures the round trip, where the server answers what it does not know.
+    /// Measures the round trip, if the server answers unknown requests.
     pub(crate) fn measure(&self) {
         self.send(Op::Measure);
     }
 
-    /// Exchanges keys anew.
+    /// Starts a new key exchange.
     pub fn rekey(&self) {
         self.send(Op::Rekey);
     }
@@ -532,20 +530,20 @@ impl Connection {
         self.send(Op::Drain);
     }
 
-    /// Ends now; `why` is told to the server and to everyone who still waits.
+    /// Ends now; `why` is sent to the server and to everything that still waits.
     pub fn close(&self, why: &str) {
-        // A handshake takes no operations: it is told apart.
+        // A handshake takes no operations; the token cancels it.
         self.inner.abandoned.cancel();
         self.send(Op::Disconnect { why: why.to_owned() });
     }
 
-    /// Where connections that the server opens towards this side go.
+    /// Returns the handlers of connections that the server opens towards this side.
     pub(crate) fn incoming(&self) -> &Arc<Incoming> {
         &self.inner.incoming
     }
 
     fn send(&self, op: Op) {
-        // A driver that has ended drops the operation; whoever waits for its answer hears of the end.
+        // A driver that has ended drops the operation; the requester gets the reason of the end.
         if let Err(op) = self.inner.ops.send(op) {
             crate::connection::channel::refuse(op, &self.end_error());
         }

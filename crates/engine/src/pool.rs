@@ -1,4 +1,4 @@
-//! The connections to one host, shared by all that may share them.
+//! The connections to one host, shared by all requests that may share them.
 
 mod learning;
 mod placing;
@@ -31,10 +31,10 @@ use crate::prompt::Answerer;
 use crate::settings::Settings;
 use policy::{LaneId, Loss, Policy};
 
-/// Makes a new connection to the pool's host, as its caller wants it, and where there is one already, logged in to like that.
+/// Makes a new connection to the pool's host as its caller wants it, logged in like the existing one if there is one.
 type Connector = Box<dyn Fn(&Caller, Option<LogIn>) -> Connection + Send + Sync>;
 
-/// Where a host's configuration came from, and with it the way there.
+/// The source of a host's configuration, and thereby of the way to reach it.
 #[derive(Clone)]
 pub(crate) enum Way {
     /// From ssh_config.
@@ -44,7 +44,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// The surroundings of whoever reaches a host by ssh_config.
+    /// Returns the environment of the process that reaches a host by ssh_config.
     pub(crate) fn world(&self) -> Option<&Arc<World>> {
         match self {
             Self::Resolved(request) => Some(&request.world),
@@ -52,7 +52,7 @@ impl Way {
         }
     }
 
-    /// The most connections that the program allows, where it has a say.
+    /// Returns the most connections that the program allows, if it sets a limit.
     pub(crate) fn connections(&self) -> Option<usize> {
         match self {
             Self::Resolved(_) => None,
@@ -61,27 +61,27 @@ impl Way {
     }
 }
 
-/// Who needs a connection. Callers who share have the same [`SharingKey`], or one that [may meet](SharingKey::may_meet) the
-/// pool's; in all that is not in it (time limits, keepalives, what is remembered of keys), a new connection goes by the one who
-/// asked for it.
+/// A requester of a connection. Callers who share have the same [`SharingKey`], or one that [may
+/// meet](SharingKey::may_meet) the pool's. For everything outside the key (time limits, keepalives, which keys are
+/// remembered), a new connection follows the caller that requested it.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    /// Apart: callers are moved and cloned much.
+    /// Boxed, because callers are moved and cloned often.
     pub(crate) key: Arc<SharingKey>,
     pub(crate) config: Arc<HostConfig>,
     pub(crate) way: Way,
     pub(crate) interaction: Interaction,
-    /// Of all its channels.
+    /// The activity on all its channels.
     pub(crate) activity: Activity,
 }
 
 impl Caller {
-    /// Who answers for it, where another connection is made.
+    /// Returns who answers prompts if another connection is made for this caller.
     pub(crate) fn answerer(&self) -> Answerer {
         self.interaction.prompter().answerer()
     }
 
-    /// The configuration's word on a channel of this kind.
+    /// Returns what the configuration says about a channel of this kind.
     pub(crate) fn terms(&self, kind: &ChannelKind) -> ChannelTerms {
         ChannelTerms {
             idle: Idle::for_channel(&self.config, kind.name(), &self.activity),
@@ -90,16 +90,16 @@ impl Caller {
     }
 }
 
-/// Why nothing was begun in a pool.
+/// The reason why nothing was started in a pool.
 #[derive(Debug)]
 pub(crate) enum Unplaced {
-    /// Its connections are not logged in to as the caller would have: it is another pool's.
+    /// The caller would have logged in differently: another pool is responsible.
     Elsewhere,
     Failed(Error),
 }
 
 impl Unplaced {
-    /// The outcome here; `None` where another pool is to be asked.
+    /// Returns this pool's outcome, or `None` if another pool has to be tried.
     pub(crate) fn here<T>(placed: Result<T, Self>) -> Option<Result<T, Error>> {
         match placed {
             Ok(placed) => Some(Ok(placed)),
@@ -117,28 +117,27 @@ impl From<Error> for Unplaced {
 
 /// The connections to one host.
 ///
-/// Those whose key is the pool's make its connections. Others are guests, on connections that they
-/// [would have made](LogInTerms::objection) so, and make only further ones, like those that are there.
+/// Callers with the pool's key make its connections. Other callers are guests: they use connections that they [would
+/// have made](LogInTerms::objection) the same way, and add only further ones like those.
 pub(crate) struct Pool {
     key: SharingKey,
     host: Arc<HostConfig>,
     connector: Connector,
-    /// The memory of the host.
     learner: Learner,
     metrics: Arc<Metrics>,
-    /// The memory that listed names take, of all hosts.
+    /// The budget for listed names, shared by all hosts.
     names: NameBudget,
-    /// The knowledge of the server's paths that carried SFTP sessions share.
+    /// What is known about the server's paths, shared by SFTP sessions.
     paths: KnownPaths,
-    /// SFTP sessions that still remove what they leave, of all hosts.
+    /// SFTP sessions that are still removing leftovers, on all hosts.
     leaving: TaskTracker,
     settings: Settings,
-    /// The program has said how many connections it allows, and answers for each.
+    /// The program has set the number of connections, and answers for each.
     is_given: bool,
     state: Mutex<State>,
-    /// Woken when a place may have become free, and when a connection was made or has failed.
+    /// Notified when a place may have become free, and when a connection was made or has failed.
     freed: Notify,
-    /// Those who wait for a place.
+    /// The requests that wait for a place.
     queue: Queue,
     /// Whether traffic keeps new sessions away from a lane.
     apart: watch::Sender<bool>,
@@ -148,25 +147,25 @@ struct State {
     policy: Policy,
     lanes: HashMap<LaneId, Lane>,
     pinned: bool,
-    /// Why the only connection could not be made, the last time that this happened: for those who were waiting for it.
+    /// The last failure to make the only connection, for those who were waiting for it.
     failed: Option<(Instant, Connection)>,
-    /// A connection that had been made was lost, and no other was begun yet.
+    /// An established connection was lost, and no other has been started since.
     lost: bool,
-    /// Nothing is to be connected any more.
+    /// No more connections are made.
     ended: bool,
-    /// It was asked to close, now or when nobody uses it any more.
+    /// The pool was asked to close, now or when it is no longer used.
     is_closing: bool,
-    /// Whether each use of the connections by another client than those who made them is to be confirmed. Once one who
-    /// shares them has said so, it holds for all of them.
+    /// Whether each use of the connections by another client than their makers has to be confirmed. Once one sharer
+    /// demands it, it holds for all of them.
     confirms: bool,
-    /// Who may use them without being asked: who made them, and who was allowed to.
+    /// The clients that need no confirmation: the makers, and those that were allowed.
     allowed: Vec<KnownClient>,
-    /// Where the first of them was made, or is about to be: whoever wants to use them is not to choose who is asked.
+    /// The environment of the first connection: clients that share it must not choose who confirms their use.
     owner: Option<Arc<World>>,
 }
 
-/// When the round trip is measured where the answers to what was asked anyway have not shown it often enough: a machine that
-/// connects to hundreds at once is done with that after one of these times.
+/// The ages at which a connection's round trip is measured on purpose, if ordinary answers have not shown it often
+/// enough. By the first of them, a machine that connects to hundreds at once has finished connecting.
 const MEASURED: [Duration; 3] = [
     Duration::from_secs(5),
     Duration::from_secs(20),
@@ -176,18 +175,18 @@ const MEASURED: [Duration; 3] = [
 struct Lane {
     connection: Connection,
     spares: VecDeque<SpareSession>,
-    /// One that is tried out.
+    /// A session that is being tried out.
     trial: Option<SpareSession>,
-    /// How many have it [held](Pool::hold).
+    /// The number of [holders](Pool::hold).
     holders: u32,
-    /// It is logged in to like one that was there before.
+    /// It is logged in like a connection that existed before.
     is_like_another: bool,
     /// How often the round trip was measured on purpose.
     measured: usize,
 }
 
 impl Lane {
-    /// Has the round trip measured: the log-in's answers take longer where the server, or this machine, has much to do.
+    /// Measures the round trip if due: log-in answers overstate it if the server or this machine is busy.
     fn measure(&mut self) {
         let age = || self.connection.info()?.since.elapsed().ok();
         if MEASURED.get(self.measured).is_none_or(|due| age() < Some(*due)) {
@@ -200,28 +199,28 @@ impl Lane {
     }
 }
 
-/// When connections end that are to end.
+/// When the connections end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closing {
     Now,
-    /// Nothing runs on them.
+    /// Once nothing runs on them.
     WhenSessionsEnd,
-    /// Nothing runs on them, and nobody [holds](Pool::hold) them.
+    /// Once nothing runs on them and they have no [holder](Pool::hold).
     WhenReleased,
 }
 
 /// The state of a lane, for people.
 #[derive(Debug, Clone)]
 pub struct LaneStatus {
-    /// The facts of its connection; `None` while it is being made.
+    /// The facts about its connection; `None` while it is being made.
     pub info: Option<ConnectionInfo>,
-    /// The report of it.
+    /// The connection's report.
     pub report: ConnectionReport,
 }
 
 impl Pool {
-    /// For `first`, and all who share with it. `connections`: the most that there may be, if not as many as the settings say. Where it is one, what the server
-    /// refuses on it fails; elsewhere it waits for a place.
+    /// Creates a pool for `first` and all who share with it. `connections` lowers the settings' maximum. If it is 1,
+    /// the server's refusals are errors; otherwise refused requests wait for a place.
     pub(crate) fn new(
         first: &Caller,
         mut settings: Settings,
@@ -235,7 +234,7 @@ impl Pool {
         let learner = Learner::new(memory, HostId::of(&host));
         let limit = learner.facts().lessons.number(Lesson::MaxSessions);
         let idle = match host.control_persist {
-            // Without a ControlMaster, "no" is only what nobody has set.
+            // Without a ControlMaster, "no" only means that nothing is configured.
             ControlPersist::No => Some(settings.idle_timeout),
             ControlPersist::Forever => None,
             ControlPersist::For(time) => Some(time),
@@ -284,32 +283,32 @@ impl Pool {
         &self.host
     }
 
-    /// Whether there are connections, made or being made.
+    /// Returns whether there are connections, made or being made.
     pub(crate) fn has_connections(&self) -> bool {
         let mut state = self.state();
         state.refresh(&self.host, Instant::now());
         !state.lanes.is_empty()
     }
 
-    /// Whether a guest may use the connections that there are: each is one that it would have made so.
+    /// Returns whether a guest may use the existing connections: it would have made each of them the same way.
     pub(crate) fn admits(&self, terms: &LogInTerms) -> bool {
         let mut state = self.state();
         state.refresh(&self.host, Instant::now());
         state.admits(terms)
     }
 
-    /// Whether a caller makes the pool's connections, or may use those that there are.
+    /// Returns whether a caller makes the pool's connections, or may use the existing ones.
     fn is_for(&self, state: &State, caller: &Caller) -> bool {
         self.is_given || *caller.key == self.key || state.admits(&caller.config.log_in_terms())
     }
 
-    /// Guards the policy and the table of lanes, for as long as a decision takes; never held across an await.
+    /// Locks the policy and the table of lanes for one decision. The lock is never held across an await.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first lane's connection, made if there is none, for what belongs to a connection as a whole (remote
-    /// forwardings). `None` where it is another pool's.
+    /// Returns the first lane's connection, for what belongs to a connection as a whole (remote forwardings). Makes it
+    /// if there is none. Returns `None` if another pool is responsible.
     pub(crate) fn control(self: &Arc<Self>, caller: &Caller) -> Option<Connection> {
         let now = Instant::now();
         let mut state = self.state();
@@ -330,14 +329,14 @@ impl Pool {
         Some(connection)
     }
 
-    /// A place of a session or a tunnel in a lane.
+    /// Creates the lease for a session's or tunnel's place in a lane.
     fn lease(self: &Arc<Self>, lane: LaneId, tunnel: bool, placed: Instant) -> Lease {
         let pool = Arc::downgrade(self);
         Lease::new(move |end| {
             let Some(pool) = pool.upgrade() else { return };
             let now = Instant::now();
             let mut state = pool.state();
-            // What it was part of is measured while it counts.
+            // The traffic it was part of is measured while it still counts.
             state.refresh(&pool.host, now);
             match (tunnel, end) {
                 (false, end) => state.policy.session_ended(lane, placed, end, now),
@@ -354,7 +353,7 @@ impl Pool {
         })
     }
 
-    /// Closes the lanes that get nothing new and have nothing left, so that others can take their place.
+    /// Closes retired lanes that are empty, so that others can take their place.
     fn close_retired(&self) {
         let mut state = self.state();
         for id in state.policy.over() {
@@ -365,14 +364,14 @@ impl Pool {
         }
     }
 
-    /// As [`Self::control`], and counts it as in use until the lease is dropped. Being asked to close ends it all the same.
+    /// Like [`Self::control`], and counts as in use until the lease is dropped. A request to close still ends it.
     pub(crate) fn hold_control(self: &Arc<Self>, caller: &Caller) -> Option<(Connection, Lease)> {
         let (_, connection, lease) = self.hold_first(caller)?;
         Some((connection, lease))
     }
 
-    /// As [`Self::hold_control`], and counts as a session does when it is asked to close: it ends after that, unless that is to
-    /// be now.
+    /// Like [`Self::hold_control`], but a request to close waits for the lease as it would for a session, unless it
+    /// says "now".
     pub(crate) fn hold(self: &Arc<Self>, caller: &Caller) -> Option<(Connection, Lease)> {
         let (held, connection, lease) = self.hold_first(caller)?;
         if let Some(lane) = self.state().lanes.get_mut(&held) {
@@ -380,7 +379,7 @@ impl Pool {
         }
         let pool = Arc::downgrade(self);
         let release = move |_| {
-            // Given back with this.
+            // Dropped together with this closure.
             let _place = &lease;
             let Some(pool) = pool.upgrade() else { return };
             let mut state = pool.state();
@@ -418,29 +417,29 @@ impl Pool {
         Some((held, connection, self.lease(held, true, now)))
     }
 
-    /// Whether another log-in would take an answer that `answerer` does not have at hand, so that none is made without being
-    /// asked for.
+    /// Returns whether another log-in would need an answer that `answerer` does not have at hand. None is made unasked
+    /// then.
     pub(crate) fn is_attended(&self, answerer: Answerer) -> bool {
         self.state().policy.is_attended(answerer)
     }
 
-    /// The sessions that one copy may have, where no connection is added for it.
+    /// Returns how many sessions one copy may have if no connection is added for it.
     pub(crate) fn most_together(&self, answerer: Answerer) -> Option<usize> {
         self.state().policy.most_together(answerer, Instant::now())
     }
 
-    /// Has each use confirmed from now on.
+    /// Requires confirmation for each use from now on.
     pub(crate) fn confirm(&self) {
         self.state().confirms = true;
     }
 
-    /// Whether the use of what is there is to be confirmed by whoever is not its first client.
+    /// Returns whether clients other than the first need confirmation.
     pub(crate) fn confirms(&self) -> bool {
         self.state().confirms
     }
 
-    /// Whether a client may use the connections without being asked. Where there are none, and nobody is about to make one,
-    /// they will be this client's own.
+    /// Returns whether a client may use the connections without confirmation. If there are none, and nobody is about to
+    /// make one, they become this client's own.
     pub(crate) fn is_allowed(&self, client: &Client, world: Option<&Arc<World>>) -> bool {
         let mut state = self.state();
         state.refresh(&self.host, Instant::now());
@@ -452,22 +451,21 @@ impl Pool {
         !state.confirms || state.allowed.iter().any(|allowed| allowed.is(client))
     }
 
-    /// The surroundings in which the connections were made, if there are any.
+    /// Returns the environment that the connections were made in, if there are any.
     pub(crate) fn owner(&self) -> Option<Arc<World>> {
         self.state().owner.clone()
     }
 
-    /// The program that is asked whether they may be used, if that was set.
+    /// Returns the program that asks for confirmation, if one is set.
     pub(crate) fn confirm_askpass(&self) -> &str {
         &self.settings.confirm_askpass
     }
 
-    /// The user allows a client to use the connections.
     pub(crate) fn allow(&self, client: &Client) {
         self.state().allowed.push(client.known());
     }
 
-    /// Keeps the first connection forever, or no longer.
+    /// Sets whether the first connection is kept forever.
     pub(crate) fn pin(&self, pinned: bool) {
         self.state().pinned = pinned;
     }
@@ -493,7 +491,7 @@ impl Pool {
             (self.connector)(caller, like)
         };
         if state.ended {
-            // Whoever asked hears so from it; nothing is dialled.
+            // The connection tells its requester so; nothing is dialled.
             connection.close("it was asked to close");
         }
         if state.lanes.is_empty() {
@@ -534,7 +532,7 @@ impl Pool {
         connection
     }
 
-    /// Opens sessions ahead, behind whatever was just started.
+    /// Opens sessions ahead, after whatever was just started.
     fn open_spares(self: &Arc<Self>, id: LaneId) {
         let mut state = self.state();
         let Some(connection) = state.lanes.get(&id).map(|lane| lane.connection.clone()) else {
@@ -568,7 +566,7 @@ impl Pool {
         }
     }
 
-    /// The memory that listed names take, of all hosts.
+    /// Returns the budget for listed names, shared by all hosts.
     pub(crate) fn names(&self) -> &NameBudget {
         &self.names
     }
@@ -577,7 +575,7 @@ impl Pool {
         &self.paths
     }
 
-    /// SFTP sessions that still remove what they leave, of all hosts.
+    /// Returns the SFTP sessions that are still removing leftovers, on all hosts.
     pub(crate) fn leaving(&self) -> &TaskTracker {
         &self.leaving
     }
@@ -586,14 +584,13 @@ impl Pool {
         self.settings.sftp_silence
     }
 
-    /// Host memory of this server.
     pub(crate) fn learner(&self) -> &Learner {
         &self.learner
     }
 
     // Upkeep.
 
-    /// Closes what nobody needs, and after a suspend (`woken`) each connection that does not answer. Returns whether the
+    /// Closes unneeded connections, and after a suspend (`woken`) each one that does not answer. Returns whether the
     /// pool is empty.
     pub(crate) fn sweep(self: &Arc<Self>, woken: bool) -> bool {
         let now = Instant::now();
@@ -627,7 +624,6 @@ impl Pool {
         state.lanes.is_empty() && !state.pinned
     }
 
-    /// Ends all connections.
     pub(crate) fn close(&self, closing: Closing) {
         let mut state = self.state();
         state.pinned = false;
@@ -647,7 +643,7 @@ impl Pool {
         }
     }
 
-    /// Ends all connections now; what is asked for from now on, or waits, fails.
+    /// Ends all connections now; waiting and later requests fail.
     pub(crate) fn end(&self) {
         self.state().ended = true;
         self.close(Closing::Now);
@@ -664,12 +660,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether traffic keeps new sessions away from a lane, as often as that changes.
+    /// Returns a receiver of whether traffic keeps new sessions away from a lane.
     pub(crate) fn apart(&self) -> watch::Receiver<bool> {
         self.apart.subscribe()
     }
 
-    /// Whether it was asked to close.
+    /// Returns whether the pool was asked to close.
     pub(crate) fn is_closing(&self) -> bool {
         self.state().is_closing
     }
@@ -722,8 +718,8 @@ impl Pool {
 }
 
 impl State {
-    /// Whether each connection is one that a guest would have made so, and there is one. Where each use has to be confirmed, there
-    /// are no guests.
+    /// Returns whether there is a connection, and a guest would have made each one the same way. If each use has to be
+    /// confirmed, there are no guests.
     fn admits(&self, terms: &LogInTerms) -> bool {
         let would_make = |lane: &Lane| match lane.connection.info() {
             Some(info) => terms.objection(&info.log_in).is_none(),
@@ -732,18 +728,18 @@ impl State {
         !self.confirms && self.log_in().is_some() && self.lanes.values().all(would_make)
     }
 
-    /// How a connection that is there was logged in to.
+    /// Returns how an existing connection was logged in.
     fn log_in(&self) -> Option<LogIn> {
         let made = self.lanes.values().find_map(|lane| lane.connection.info())?;
         Some((*made.log_in).clone())
     }
 
-    /// The lane of a pinned host that is never closed as idle.
+    /// Returns the lane of a pinned host that is never closed as idle.
     fn kept(&self) -> Option<LaneId> {
         self.pinned.then(|| self.policy.first()).flatten()
     }
 
-    /// Drops lanes that have ended, gives nothing new to those whose server says nothing, and samples the traffic of the others.
+    /// Drops lanes that have ended, retires those whose server does not answer, and samples the traffic of the others.
     fn refresh(&mut self, host: &HostConfig, now: Instant) {
         let Self {
             policy,
@@ -778,7 +774,7 @@ impl State {
     }
 }
 
-/// Says once, in the log, that a host's connections will not be as many as they could be.
+/// Logs once that a host gets fewer connections than it could.
 fn tell_of_refusal(host: &HostConfig, end: &Error, again: Duration, news: bool) {
     let host = &host.original_host;
     let seconds = again.as_secs();
@@ -809,7 +805,7 @@ mod tests {
     use crate::connection::session::Command;
     use crate::error::Execution;
 
-    /// A connection that has ended on another thread before anybody makes use of it.
+    /// Returns a connection that has ended on another thread before it is used.
     fn ended(host: &Arc<HostConfig>, interaction: &Interaction) -> Connection {
         let connection = Connection::begin(Handshake {
             host: host.clone(),

@@ -1,4 +1,4 @@
-//! The method for the server's next turn: the order of OpenSSH's client, without its probes where they can be saved.
+//! Chooses the next authentication method, in the order of OpenSSH's client but without its avoidable probes.
 
 pub(super) mod identities;
 
@@ -24,69 +24,69 @@ use crate::keys;
 use crate::prompt::{Answerer, Prompt, PromptKind, ServerQuestions};
 use identities::{Candidate, Identities, SessionProof};
 
-/// ssh's preference if PreferredAuthentications sets nothing, as far as the engine supports it.
+/// ssh's default for PreferredAuthentications, without the methods that the engine lacks.
 const PREFERRED: [&str; 3] = ["publickey", "keyboard-interactive", "password"];
 
-/// The course of one authentication.
+/// One authentication.
 pub(crate) struct Authentication<'a> {
     host: &'a HostConfig,
     interaction: &'a Interaction,
     identities: Identities,
-    /// The key that worked last time is the first candidate.
+    /// The first candidate is the key that worked last time.
     remembered: bool,
     sole: bool,
-    /// Methods that hand out secrets are off: the host key is not verified (StrictHostKeyChecking no, changed key).
+    /// Methods that reveal secrets are off: the host key is not verified (StrictHostKeyChecking no, changed key).
     key_only: bool,
     probing: Option<Candidate>,
-    /// The last attempt's credential, and its method.
+    /// The last attempt's credential and signature algorithm.
     shown: Option<(Candidate, String)>,
-    /// Keys without an algorithm that the server takes, as far as it has said.
+    /// Keys without an algorithm that the server has said it accepts.
     unmatched: VecDeque<Candidate>,
     /// An RSA key (or certificate) was among them, for which ssh would sign with SHA-1.
     wants_sha1: bool,
-    /// A program that takes ssh's place waits: it can leave to ssh what only ssh does.
+    /// The client is a program in ssh's place: it can leave to ssh what only ssh does.
     is_ssh: bool,
     used: Option<Candidate>,
     /// The method of the last attempt.
     used_method: &'static str,
-    /// The fate of each method, as far as others may ask.
+    /// The outcome of each method so far, for deciding who may share the connection.
     course_taken: CourseTaken,
     /// The methods that the user allows.
     terms: LogInTerms,
-    /// The log-in of the connection beside which this one is made: this one is to be like it.
+    /// The log-in of the connection beside which this one is made; this one repeats it.
     like: Option<LogIn>,
     asked_none: bool,
     passwords_left: u32,
     interactive_left: u32,
     password_failed: bool,
     last_password: Option<Zeroizing<String>>,
-    /// The answerer of questions.
+    /// Who has answered questions.
     answered: Answerer,
     allowed: Vec<String>,
-    /// The last attempt was right, and the server wants one more method.
+    /// The last attempt succeeded, and the server wants another method.
     partial: bool,
-    /// The program's own course, instead of ssh's.
+    /// The program's own authenticator, instead of ssh's order.
     course: Option<(u32, Arc<dyn Authenticator>)>,
-    /// The number of the identities' notes that the program has heard.
+    /// The number of the identities' notes that the program has received.
     notes_told: usize,
     /// Bytes of banners that may still be shown.
     banners_left: usize,
-    /// The first [`MOST_KEPT`] bytes of banners, for those who use the connection later.
+    /// The first [`MOST_KEPT`] bytes of banners, for later users of the connection.
     banner: String,
 }
 
-/// The fate of the methods so far.
+/// The outcome of the methods so far.
 #[derive(Debug, Clone, Default)]
 struct CourseTaken {
     trying: Option<Way>,
     accepted: Vec<Way>,
     refused: Vec<Way>,
-    /// Of the method that was accepted.
+    /// The key of the accepted method.
     key: Option<KeyUsed>,
 }
 
 impl CourseTaken {
-    /// The server has not let the user in by what was tried last, or not by it alone.
+    /// Notes that the last method did not let the user in, at least not by itself.
     fn answered(&mut self, partial: bool, used: Option<&Candidate>) {
         match self.trying.take() {
             Some(way) if partial => {
@@ -107,10 +107,10 @@ impl CourseTaken {
     }
 }
 
-/// The most text of banners that one log-in shows. One message holds 256 KiB, and nothing says how many there may be.
+/// The most bytes of banners that one log-in shows. One message holds 256 KiB, and their number is not limited.
 const MOST_BANNERS: usize = 1024 * 1024;
 
-/// The most text of banners that a connection keeps.
+/// The most bytes of banners that a connection keeps.
 const MOST_KEPT: usize = 64 * 1024;
 
 impl<'a> Authentication<'a> {
@@ -163,7 +163,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// Tries only what led in to a connection of which this is another: who uses the one may come to use the other.
+    /// Tries only what made the connection beside which this one is made, because their users may share both.
     pub(crate) fn repeat(&mut self, made: &LogIn) {
         let used = made.key.as_ref().map(|key| key.digest);
         let candidates = &mut self.identities.candidates;
@@ -173,7 +173,7 @@ impl<'a> Authentication<'a> {
         self.like = Some(made.clone());
     }
 
-    /// Leaves the choice of what is tried to the program.
+    /// Lets the program choose what is tried.
     pub(crate) fn follow(&mut self, course: &Arc<dyn Authenticator>, proto: &trunkline_proto::Connection) {
         self.remembered = false;
         self.sole = false;
@@ -190,15 +190,15 @@ impl<'a> Authentication<'a> {
         self.is_ssh = true;
     }
 
-    /// The key that led in, for host memory: it is used unasked the next time. One whose agent asks for each signature is not,
-    /// as ssh asks for none before the server has said that it takes the key.
+    /// Returns the key that was accepted, for host memory: the next log-in uses it without a probe. Keys whose agent
+    /// asks for each signature are excluded, as ssh lets it ask only after the server has accepted the key.
     pub(crate) fn used_key(&self) -> Option<[u8; 32]> {
         let asks = self.identities.agent_asks;
         let used = self.used.as_ref().filter(|used| !(asks && used.is_agents()));
         used.map(Candidate::digest)
     }
 
-    /// Returns the answerer who had to do something for it, and would have to again.
+    /// Returns who had to answer or confirm something, and would have to again.
     pub(crate) fn answered(&self) -> Answerer {
         match &self.used {
             Some(used) if used.wants_touch() => Answerer::Person,
@@ -206,7 +206,6 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// Returns the server's banner.
     pub(crate) fn into_banner(self) -> String {
         self.banner
     }
@@ -215,7 +214,7 @@ impl<'a> Authentication<'a> {
         self.interaction.log(level, text);
     }
 
-    /// Says what the log-in is made with, and what of it is left out.
+    /// Logs the keys that will be tried, and notes about those left out.
     pub(crate) fn log_identities(&self) {
         for candidate in &self.identities.candidates {
             self.log(LogLevel::Debug1, &format!("Will attempt key: {candidate}"));
@@ -225,7 +224,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// Says how the log-in succeeded.
+    /// Logs how the log-in succeeded.
     pub(crate) fn log_success(&self, server: &Server<'_>) {
         let Server {
             name, port, address, ..
@@ -238,7 +237,7 @@ impl<'a> Authentication<'a> {
         );
     }
 
-    /// Returns the log-in, to a host whose key was checked like this.
+    /// Returns the finished log-in, with the check of the host key.
     pub(crate) fn log_in(&self, host_key: HostKeyCheck) -> LogIn {
         let CourseTaken {
             trying,
@@ -254,7 +253,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// The method that was tried last.
+    /// Returns the last method tried.
     pub(crate) fn used_method(&self) -> &'static str {
         self.used_method
     }
@@ -273,7 +272,7 @@ impl<'a> Authentication<'a> {
                         LogLevel::Debug1,
                         &format!("Authentications that can continue: {more}{}", methods.join(",")),
                     );
-                    // What was tried last did not lead in by itself.
+                    // The last attempt did not suffice by itself.
                     let used = self.used.take();
                     self.course_taken.answered(turn.partial_success, used.as_ref());
                 }
@@ -289,7 +288,7 @@ impl<'a> Authentication<'a> {
                     return Ok(());
                 };
                 self.log(LogLevel::Debug1, &format!("Server accepts key: {candidate}"));
-                // A probed key's signature is as good as accepted: what was given to channels may follow it.
+                // A signature by a probed key is as good as accepted: channel requests may follow it.
                 if self.sign(driver, candidate, true).await? {
                     Ok(())
                 } else {
@@ -330,7 +329,7 @@ impl<'a> Authentication<'a> {
 
     /// Shows a banner of the server's.
     fn show(&mut self, text: &str) {
-        // What is shown waits for whoever watches, who may have stopped to.
+        // Bounded, because banners are queued for a viewer who may have stopped reading.
         if let Some(left) = self.banners_left.checked_sub(text.len()) {
             self.banners_left = left;
             if self.host.tells() {
@@ -342,7 +341,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// Waits for the program, which may take its time: banners are shown meanwhile, and the connection's end is noticed.
+    /// Waits for the program while showing banners and watching for the connection's end.
     async fn meanwhile<T>(
         &mut self,
         driver: &mut Driver,
@@ -354,7 +353,7 @@ impl<'a> Authentication<'a> {
                 biased;
                 answer = &mut program => return Ok(answer),
                 question = driver.question() => {
-                    // Between two requests the server has nothing else to say.
+                    // Between two requests the server has nothing else to send.
                     if let Event::Banner(text) = question? {
                         self.show(&text);
                     }
@@ -363,7 +362,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// As many answers as there are questions.
+    /// Returns as many answers as there are questions.
     async fn answers(&mut self, mut asked: ServerQuestions) -> Result<Vec<Zeroizing<String>>, Error> {
         let prompter = self.interaction.prompter();
         if !asked.prompts.is_empty() {
@@ -374,7 +373,7 @@ impl<'a> Authentication<'a> {
                 self.interactive_left = 0;
                 Vec::new()
             });
-            // Whatever is missing is empty, and fails this attempt.
+            // Missing answers are empty, and fail this attempt.
             answers.resize_with(asked.prompts.len(), Zeroizing::default);
             return Ok(answers);
         }
@@ -389,10 +388,10 @@ impl<'a> Authentication<'a> {
             prompt.text.insert_str(0, &who);
             match prompter.ask(prompt).await {
                 Some(answer) => answers.push(answer),
-                // Whoever was to answer has left: the account is not to have a failed attempt for that.
+                // The answerer has left: do not let the account have a failed attempt because of that.
                 None if prompter.answerer() == Answerer::Nobody => return Err(self.denial()),
                 None => {
-                    // Nobody answers: an empty answer fails this attempt, and there is no further one.
+                    // Without an answer, an empty one fails this attempt, and there is no other.
                     self.interactive_left = 0;
                     answers.push(Zeroizing::new(String::new()));
                 }
@@ -406,7 +405,7 @@ impl<'a> Authentication<'a> {
         if let Some((login, course)) = self.course.clone() {
             return self.next_of_course(driver, login, &*course, first).await;
         }
-        // A server that names none may have some all the same: ssh tries what it has.
+        // A server that lists no method may accept some: ssh tries what it has.
         let says_nothing = first || self.allowed.iter().all(String::is_empty);
         let preferred: Vec<&str> = match &self.host.preferred_authentications[..] {
             [] => PREFERRED.to_vec(),
@@ -434,7 +433,7 @@ impl<'a> Authentication<'a> {
                     }
                     started
                 }
-                // Which methods there are is worth a round trip before the user is asked for a password.
+                // Learning the methods is worth a round trip before the user is asked for a password.
                 "keyboard-interactive" | "password" if first => false,
                 "keyboard-interactive" if self.interactive_left > 0 => {
                     self.interactive_left -= 1;
@@ -465,14 +464,14 @@ impl<'a> Authentication<'a> {
         Err(self.denial())
     }
 
-    /// Notes that a method has nothing to offer, or the server does not take it.
+    /// Notes that a method has nothing to offer, or that the server does not allow it.
     fn pass_over(&mut self, way: Option<Way>, first: bool) {
         if let Some(way) = way.filter(|way| !first && self.terms.methods.contains(way)) {
             self.course_taken.refuse(way);
         }
     }
 
-    /// Tries what the program says: the keys of one attempt one after the other, then the next attempt.
+    /// Tries what the program chooses: each attempt's keys in turn, then the next attempt.
     async fn next_of_course(
         &mut self,
         driver: &mut Driver,
@@ -495,7 +494,7 @@ impl<'a> Authentication<'a> {
                 return Err(self.denial());
             };
             driver.proto.authenticate_as(&user);
-            // Keys only: for an agent, nothing of the host's own; for a key, no agent.
+            // Only keys: an agent without the host's files, or a key without an agent.
             let only = |agent: Option<PathBuf>| HostConfig {
                 identity_agent: agent,
                 identity_files: Vec::new(),
@@ -530,7 +529,7 @@ impl<'a> Authentication<'a> {
                 }
             };
             let heard = std::mem::replace(&mut self.identities, identities).notes;
-            // All of them are shown where nothing leads in.
+            // All of them are shown if the log-in fails.
             self.notes_told = heard.len();
             self.identities.notes.splice(0..0, heard);
         }
@@ -555,7 +554,7 @@ impl<'a> Authentication<'a> {
             } else {
                 candidate
             };
-            // An agent may ask its user for each signature: not for a key that the server has never taken.
+            // An agent may ask its user for each signature: do not sign with a key the server has never accepted.
             let is_remembered = std::mem::take(&mut self.remembered);
             let unprobed =
                 (self.sole && !candidate.is_agents() || is_remembered) && candidate.signs_quietly();
@@ -580,10 +579,10 @@ impl<'a> Authentication<'a> {
         Ok(false)
     }
 
-    /// Puts back what the server may take after all: it says which signature algorithms it takes for a user once it knows
-    /// who that is (OpenSSH's PROTOCOL, section 1.10), which is after the first request.
+    /// Puts back keys that the server may accept after all. It names the signature algorithms for a user only after the
+    /// first request (OpenSSH's PROTOCOL, section 1.10).
     fn reconsider(&mut self, driver: &Driver) {
-        // A key that was right is not shown again.
+        // A key that was right is not offered again.
         let refused = self.shown.take().filter(|_| !self.partial);
         if let Some((candidate, algorithm)) = refused {
             self.wants_sha1 |= self.would_sign_with_sha1(driver, &candidate);
@@ -604,7 +603,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// Returns whether ssh signs with SHA-1 for this server, with a key like this one.
+    /// Returns whether ssh would sign with SHA-1 for this server and this key.
     fn would_sign_with_sha1(&self, driver: &Driver, candidate: &Candidate) -> bool {
         let server = driver.proto.ext_info().server_sig_algs.as_deref();
         self.host.allows_sha1_for(&candidate.key_type)
@@ -616,20 +615,20 @@ impl<'a> Authentication<'a> {
             }
     }
 
-    /// Returns whether ssh has something to log in with that the engine has not.
+    /// Returns whether ssh has credentials that the engine lacks.
     fn only_ssh(&self) -> bool {
         let keys = self.identities.only_ssh;
         self.course.is_none() && (self.wants_sha1 || keys.named || (keys.default && self.is_ssh))
     }
 
-    /// Returns whether nothing but keys can lead in.
+    /// Returns whether only keys could work.
     fn has_only_keys(&self) -> bool {
         let asks = |method: &str| matches!(method, "password" | "keyboard-interactive");
         let mut allowed = self.allowed.iter();
         allowed.all(|method| method == "publickey" || self.host.batch_mode && asks(method))
     }
 
-    /// Sends a signed request; `false` when there is no signature to be had.
+    /// Sends a signed request; returns `false` if there is no signature.
     async fn sign(&mut self, driver: &mut Driver, candidate: Candidate, early: bool) -> Result<bool, Error> {
         let Some(algorithm) = self.algorithm(driver, &candidate) else {
             self.unmatched.push_back(candidate);
@@ -652,7 +651,7 @@ impl<'a> Authentication<'a> {
         Ok(true)
     }
 
-    /// Has the only identity, which is this machine's, vouch for its user; `false` when it cannot sign.
+    /// Makes a host-based request, signed by the only identity, this machine's. Returns `false` if it cannot sign.
     async fn claim(&mut self, driver: &mut Driver, host: &str, user: &str) -> Result<bool, Error> {
         let Some(mut candidate) = self.identities.candidates.pop_front() else {
             return Ok(false);
@@ -681,7 +680,7 @@ impl<'a> Authentication<'a> {
         Ok(true)
     }
 
-    /// A signature over `data`; `None` when there is none to be had, or no host key is verified yet.
+    /// Returns a signature over `data`; `None` if there is none, or no host key is verified yet.
     async fn signature(
         &mut self,
         driver: &mut Driver,
@@ -708,10 +707,10 @@ impl<'a> Authentication<'a> {
             .await
     }
 
-    /// The public key algorithm to use a key with: the best that it, the configuration and, of RSA's, the server allow.
+    /// Returns the best public key algorithm for a key that the configuration and, for RSA, the server allow.
     ///
-    /// As in ssh, what a server says only helps to choose among RSA's: another key has one, which the server may well take
-    /// though it does not name it (the server of npm's ssh2 leaves a comma out of its list).
+    /// As in ssh, the server's list only matters among the algorithms for RSA. Other keys have one algorithm, which the
+    /// server may accept without listing it (the server of npm's ssh2 leaves a comma out of its list).
     fn algorithm(&self, driver: &Driver, candidate: &Candidate) -> Option<String> {
         let accepted = &self.host.pubkey_accepted_algorithms;
         let algorithms = keys::public_key_algorithms(&candidate.key_type);
@@ -722,7 +721,7 @@ impl<'a> Authentication<'a> {
         algorithms
             .into_iter()
             .filter(|algorithm| accepted.iter().any(|name| name == algorithm))
-            // A server that says nothing is asked.
+            // Without a list, the server decides.
             .find(|algorithm| {
                 server.is_none_or(|names| {
                     names

@@ -1,7 +1,7 @@
-//! The two ends of a channel: what a consumer holds, and what the driver feeds.
+//! The two ends of a channel: the consumer's and the driver's.
 //!
-//! Data passes through queues: an unbounded one for each stream towards the reader, which the server's window bounds, and
-//! the driver's queue of operations from the writer, which [`ChannelWriter`] bounds.
+//! Data passes through queues. Each incoming stream has an unbounded queue, which the server's window bounds. The
+//! writer uses the driver's queue of operations, which [`ChannelWriter`] bounds.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,11 +22,11 @@ use crate::connection::lease::Lease;
 use crate::connection::timing::idle::Idle;
 use crate::error::{Error, Execution, ServerRequest};
 
-/// The most that a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its
-/// way to the socket, the next can be filled.
+/// The most bytes that a writer may have in the engine. Twice the driver's batch: while one batch is on its way to the
+/// socket, the next can be filled.
 const WRITE_LIMIT: usize = 512 * 1024;
-/// A reader tells the driver of this much at a time: often enough for the window (2 MiB at least, returned in quarters)
-/// never to starve, seldom enough to cost nothing.
+/// The step in which a reader reports bytes to the driver: often enough that the window (at least 2 MiB, returned in
+/// quarters) never starves, seldom enough to cost nothing.
 const CREDIT_STEP: usize = 64 * 1024;
 
 /// A request to the driver.
@@ -36,7 +36,7 @@ pub(crate) enum Op {
         requests: Vec<ChannelRequest>,
         port: Box<Port>,
     },
-    /// Gives a session that was opened ahead something to do.
+    /// Starts something in a session that was opened ahead.
     Begin {
         channel: Arc<ChannelShared>,
         requests: Vec<ChannelRequest>,
@@ -61,7 +61,7 @@ pub(crate) enum Op {
         channel: Arc<ChannelShared>,
         data: Bytes,
     },
-    /// Says how many bytes the server's window has room for; with `waits`, as soon as there is room.
+    /// Requests the room in the server's window; with `waits`, as soon as there is some.
     Room {
         channel: Arc<ChannelShared>,
         waits: bool,
@@ -84,14 +84,14 @@ pub(crate) enum Op {
     Ping {
         reply: oneshot::Sender<()>,
     },
-    /// Nothing new is to begin on this connection: the server does not do what it should there.
+    /// Retires this connection, whose server misbehaves.
     Doubt,
-    /// One more, or one less, comes no further without the server's answers.
+    /// One more request (`true`) or one less depends on the server's answers.
     Awaited(bool),
     /// Times an answer. The server owes none.
     Measure,
     Rekey,
-    /// The server's list of its host keys is dealt with.
+    /// The server's list of host keys has been handled.
     HostKeysLearned,
     /// No more channels; ends when the last has closed and the host keys are learned.
     Drain,
@@ -102,7 +102,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Returns whether the server may soon answer it.
+    /// Returns whether the server may soon answer the operation.
     pub(crate) fn asks(&self) -> bool {
         !matches!(
             self,
@@ -115,7 +115,7 @@ impl Op {
         )
     }
 
-    /// Returns whether the server owes an answer to it.
+    /// Returns whether the server owes an answer to the operation.
     pub(crate) fn is_answered(&self) -> bool {
         match self {
             Self::Open { .. } | Self::Begin { .. } | Self::Global { .. } | Self::Ping { .. } => true,
@@ -127,30 +127,30 @@ impl Op {
 
 pub(crate) type Ops = queue::Sender<Op>;
 
-/// The fate of a global request: the answer's body if the server granted it, `None` if it refused, an error if it was
-/// not asked.
+/// The outcome of a global request: the answer's body if the server granted it, `None` if it refused, an error if it
+/// was never sent.
 pub(crate) type GlobalReply = Result<Option<Bytes>, Error>;
 
 /// The state that both ends of a channel see.
 #[derive(Debug)]
 pub(crate) struct ChannelShared {
-    /// The protocol's number, set by the driver before anything else about the channel is handled.
+    /// The protocol's number, set by the driver before it handles anything else about the channel.
     id: AtomicU32,
     /// Bytes handed to the driver and not yet sent.
     queued: AtomicUsize,
     /// Nothing can be written any more.
     closed: AtomicBool,
-    /// The server has ended its stream or the channel: what was received is all there is.
+    /// The server has ended its stream or the channel: everything was received.
     complete: AtomicBool,
-    /// The server gave the session no terminal.
+    /// The server refused the session a terminal.
     terminal_refused: AtomicBool,
-    /// The session's command is not told when the channel is closed.
+    /// The session's command gets no signal when the channel is closed.
     leaves_running: AtomicBool,
     writer: AtomicWaker,
     carried: Carried,
 }
 
-/// Bytes that have been handed to a channel, and those that the server has sent.
+/// Bytes given to a channel for the server, and bytes that the server has sent.
 #[derive(Debug, Default)]
 struct Carried {
     sent: AtomicU64,
@@ -159,9 +159,9 @@ struct Carried {
 
 impl ChannelShared {
     const UNSET: u32 = u32::MAX;
-    /// The driver opens it at this moment.
+    /// The driver is opening it.
     const OPENING: u32 = u32::MAX - 1;
-    /// It was given up before the driver saw it.
+    /// It was withdrawn before the driver saw it.
     const WITHDRAWN: u32 = u32::MAX - 2;
 
     pub(crate) fn new() -> Arc<Self> {
@@ -181,12 +181,12 @@ impl ChannelShared {
         self.id.store(id.number(), Ordering::Relaxed);
     }
 
-    /// Returns whether the driver may open it, which nobody can prevent from then on.
+    /// Returns whether the driver may open the channel. From then on it cannot be withdrawn.
     pub(crate) fn begins(&self) -> bool {
         self.leaves_unset(Self::OPENING)
     }
 
-    /// Returns whether it could be given up before the driver saw it.
+    /// Withdraws the channel, and returns whether the driver had not seen it.
     pub(crate) fn withdraw(&self) -> bool {
         self.leaves_unset(Self::WITHDRAWN)
     }
@@ -197,7 +197,7 @@ impl ChannelShared {
             .is_ok()
     }
 
-    /// The number; `None` before the driver has seen the channel.
+    /// Returns the number; `None` before the driver has seen the channel.
     pub(crate) fn id(&self) -> Option<ChannelId> {
         match self.id.load(Ordering::Relaxed) {
             Self::UNSET | Self::OPENING | Self::WITHDRAWN => None,
@@ -205,7 +205,7 @@ impl ChannelShared {
         }
     }
 
-    /// `len` bytes have left: there is room for as much, or nothing waits any more.
+    /// Notes that `len` bytes were sent, and wakes the writer if there is room now or nothing is left.
     pub(crate) fn sent(&self, len: usize) {
         let before = self.queued.fetch_sub(len, Ordering::AcqRel);
         if before >= WRITE_LIMIT || before == len {
@@ -237,12 +237,12 @@ impl ChannelShared {
         self.terminal_refused.load(Ordering::Acquire)
     }
 
-    /// So many bytes have come from the server, which may be read later or never.
+    /// Counts bytes that came from the server. They may be read later or never.
     pub(crate) fn received(&self, len: usize) {
         self.carried.received.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// Bytes that have been handed to it for the server, and those that the server has sent.
+    /// Returns the bytes given to it for the server, and those that the server has sent.
     pub(crate) fn carried(&self) -> (u64, u64) {
         let Carried { sent, received } = &self.carried;
         (sent.load(Ordering::Relaxed), received.load(Ordering::Relaxed))
@@ -267,10 +267,10 @@ pub enum ExitStatus {
     Signaled {
         /// The signal's name without "SIG".
         signal: String,
-        /// Whether it left a core.
+        /// Whether it dumped core.
         core_dumped: bool,
     },
-    /// The channel closed without a word on it; for a shell or a subsystem that is usual, for a command it means that
+    /// The channel closed without an exit status. For a shell or a subsystem that is usual; for a command it means that
     /// the server was killed under it.
     Unknown,
 }
@@ -281,7 +281,7 @@ impl ExitStatus {
         *self == Self::Exited(0)
     }
 
-    /// The status as a shell would show it: 128 plus the number for signals, 255 when not known.
+    /// Returns the status as a shell shows it: 128 plus the number for signals, 255 if unknown.
     pub fn code(&self) -> u32 {
         match self {
             Self::Exited(status) => *status,
@@ -314,12 +314,12 @@ impl ExitStatus {
     }
 }
 
-/// A waiter for an answer of the server.
+/// The receiver of an answer of the server.
 pub(crate) enum Waiter {
     Nobody,
-    /// Somebody who asked.
+    /// The sender of the request.
     Caller(oneshot::Sender<bool>),
-    /// A waiter for the session's terminal.
+    /// The session, about its terminal.
     Terminal,
 }
 
@@ -335,36 +335,36 @@ pub(crate) struct ChannelTerms {
 /// The driver's end of a channel.
 pub(crate) struct Port {
     pub(crate) shared: Arc<ChannelShared>,
-    /// Until their end.
+    /// Each until its end.
     pub(crate) stdout: Option<queue::Sender<Bytes>>,
     pub(crate) stderr: Option<queue::Sender<Bytes>>,
-    /// Told when the channel is open and, for a session, its command confirmed; or why not.
+    /// Told when the channel is open and, for a session, its command confirmed; or the failure.
     pub(crate) started: Option<oneshot::Sender<Result<(), Error>>>,
     /// Told when the channel is closed.
     pub(crate) done: Option<oneshot::Sender<Result<ExitStatus, Error>>>,
     pub(crate) exit: ExitStatus,
-    /// Told when a command has ended, which may be before its channel is closed.
+    /// Told when the command has ended, which may be before its channel is closed.
     pub(crate) exited: Option<oneshot::Sender<ExitStatus>>,
     /// Answers awaited, in order.
     pub(crate) replies: VecDeque<Waiter>,
-    /// Its opening, or a request in it, until the server has answered.
+    /// The time of its opening, or of a request in it, until the server has answered.
     pub(crate) asked: Option<RttProbe>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
-    /// The most bytes of text in one of its requests, where that is more than every server takes, until the server has answered.
+    /// The length of its longest text above `SURE_TEXT`, until the server has answered.
     pub(crate) long_text: Option<usize>,
-    /// Whether it runs a command that is sent SIGHUP when this side closes the channel under it.
+    /// Whether its command gets SIGHUP when this side closes the channel.
     pub(crate) hangs_up: bool,
-    /// The name of a refusal.
+    /// The request's name in a refusal.
     pub(crate) what: ServerRequest,
-    /// The place in the pool that the channel takes up, given back with the port.
+    /// The channel's place in the pool, returned with the port.
     pub(crate) lease: Option<Lease>,
-    /// Nothing is to begin on a server that was not verified (ExitOnForwardFailure).
+    /// Nothing may start on an unverified server (ExitOnForwardFailure).
     pub(crate) verified_only: bool,
     pub(crate) terms: ChannelTerms,
 }
 
-/// The consumer's end of a channel, in parts that can go separate ways.
+/// The consumer's end of a channel, in parts that can be used separately.
 #[derive(Debug)]
 pub(crate) struct ChannelParts {
     pub(crate) shared: Arc<ChannelShared>,
@@ -377,7 +377,7 @@ pub(crate) struct ChannelParts {
 }
 
 impl Port {
-    /// The server has said how its command ended.
+    /// Notes the exit status that the server reported.
     pub(crate) fn exits(&mut self, exit: ExitStatus) {
         if let Some(exited) = self.exited.take() {
             let _ = exited.send(exit.clone());
@@ -386,7 +386,7 @@ impl Port {
     }
 }
 
-/// Both ends of a new channel. `starts`: a command's confirmation is part of its start.
+/// Creates both ends of a new channel. With `starts`, its start includes a command's confirmation.
 pub(crate) fn channel(
     ops: &Ops,
     what: ServerRequest,
@@ -446,7 +446,7 @@ pub(crate) fn channel(
     (Box::new(port), parts)
 }
 
-/// Closes the channel once nobody holds any part of it.
+/// Closes the channel once all of its parts are dropped.
 #[derive(Debug)]
 struct CloseOnDrop {
     shared: Arc<ChannelShared>,
@@ -461,8 +461,8 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// One of a channel's incoming streams. What is not read stays with the server: its window is only returned for what
-/// was taken from here.
+/// One of a channel's incoming streams. Unread data is bounded by the server's window, which is only returned for what
+/// was read here.
 #[derive(Debug)]
 pub struct ChannelReader {
     queue: queue::Receiver<Bytes>,
@@ -474,13 +474,13 @@ pub struct ChannelReader {
 }
 
 impl ChannelReader {
-    /// The next piece of data, without copying it; `None` at the stream's end.
+    /// Returns the next piece of data without copying it; `None` at the stream's end.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
-    /// Adds all data that is there to `pieces`, at most `limit` pieces, and waits while there is none. 0 at the stream's
-    /// end. A consumer that takes more at a time is woken less often.
+    /// Appends at least one and at most `limit` pieces of data to `pieces`, waiting if there are none. Returns their
+    /// number, 0 at the stream's end. A consumer that takes more at a time is woken less often.
     pub async fn chunks(&mut self, pieces: &mut Vec<Bytes>, limit: usize) -> usize {
         let before = pieces.len();
         if self.current.is_empty() {
@@ -492,8 +492,8 @@ impl ChannelReader {
         pieces.len() - before
     }
 
-    /// Returns whether the end of the stream was the server's word, and not the loss of the connection. To be asked at
-    /// the end.
+    /// Returns whether the server ended the stream, rather than the loss of the connection. Call it at the stream's
+    /// end.
     pub fn is_complete(&self) -> bool {
         self.shared.is_complete()
     }
@@ -565,7 +565,7 @@ impl ChannelWriter {
         Ok(())
     }
 
-    /// Waits until all that was written is on its way to the server: closing the channel drops what is not. Fails with
+    /// Waits until all written data is on its way to the server; closing the channel drops the rest. Fails with
     /// `BrokenPipe` once the channel is closed.
     pub async fn drained(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| {
@@ -581,8 +581,8 @@ impl ChannelWriter {
         .await
     }
 
-    /// Returns the number of bytes for which the server's window has room, beyond those already written; with `waits`,
-    /// waits until it has some. Fails with `BrokenPipe` once the channel is closed.
+    /// Returns the room in bytes that the server's window has beyond what was already written; with `waits`, waits
+    /// until it has some. Fails with `BrokenPipe` once the channel is closed.
     pub async fn window(&self, waits: bool) -> io::Result<usize> {
         let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
         if self.ended {
@@ -598,7 +598,7 @@ impl ChannelWriter {
         told.await.map_err(|_| closed())
     }
 
-    /// Ends the stream behind what was written.
+    /// Ends the stream after what was written.
     pub fn finish(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             let _ = self.ops.send(Op::Eof {
@@ -607,7 +607,7 @@ impl ChannelWriter {
         }
     }
 
-    /// Waits until the channel is closed: by the server, or with its connection.
+    /// Waits until the channel is closed, by the server or with its connection.
     pub async fn closed(&self) {
         std::future::poll_fn(|cx| {
             self.shared.writer.register(cx.waker());
@@ -635,7 +635,7 @@ impl ChannelWriter {
     fn poll_room(&self, cx: &Context<'_>) -> Poll<io::Result<usize>> {
         if self.room()? == 0 {
             self.shared.writer.register(cx.waker());
-            // The driver may have made room between the look and the registration.
+            // The driver may have made room before the registration.
             if self.room()? == 0 {
                 return Poll::Pending;
             }
@@ -658,7 +658,7 @@ impl AsyncWrite for ChannelWriter {
         Poll::Ready(Ok(len))
     }
 
-    /// Does nothing: written data is on its way already; the driver seals it at its next turn.
+    /// Does nothing: the driver sends written data at its next turn.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -686,22 +686,22 @@ impl ChannelStream {
         }
     }
 
-    /// Returns the number of bytes for which the server's window has room.
+    /// Returns the room in bytes that the server's window has.
     pub(crate) async fn window(&self) -> io::Result<usize> {
         self.writer.window(false).await
     }
 
-    /// The two directions apart.
+    /// Returns the two directions separately.
     pub fn into_split(self) -> (ChannelReader, ChannelWriter) {
         (self.reader, self.writer)
     }
 
-    /// The two directions apart, and the channel's end, which comes after that of both.
+    /// Returns the two directions, and the channel's end, which comes after that of both.
     pub fn into_parts(self) -> (ChannelReader, ChannelWriter, ChannelEnd) {
         (self.reader, self.writer, self.end)
     }
 
-    /// Returns a handle that closes it while somebody else reads or writes.
+    /// Returns a handle that closes the stream while it is read or written elsewhere.
     pub fn closer(&self) -> ChannelCloser {
         ChannelCloser {
             shared: self.writer.shared.clone(),
@@ -710,7 +710,7 @@ impl ChannelStream {
     }
 }
 
-/// The channel's other end went away without a word: the driver was dropped with its runtime.
+/// Returns the error of a channel whose driver was dropped with its runtime.
 pub(super) fn gone() -> Error {
     shut_down().with_execution(Execution::MayHaveStarted)
 }
@@ -727,17 +727,17 @@ pub(super) fn shut_down() -> Error {
 pub struct ChannelEnd(oneshot::Receiver<Result<ExitStatus, Error>>);
 
 impl ChannelEnd {
-    /// Waits until the channel is closed. To be asked once; cancel-safe.
+    /// Waits until the channel is closed. Call it once; cancel-safe.
     ///
     /// # Errors
-    /// The loss of the connection, or that this side has closed it.
+    /// The connection was lost, or this side closed it.
     pub async fn wait(&mut self) -> Result<(), Error> {
         let ended = (&mut self.0).await;
         ended.unwrap_or_else(|_| Err(gone())).map(drop)
     }
 }
 
-/// Closes a [`ChannelStream`] from aside: who waits to read finds its end, who writes is told of a broken pipe.
+/// Closes a [`ChannelStream`] from elsewhere: its reader sees the end, its writer gets a broken pipe.
 #[derive(Debug, Clone)]
 pub struct ChannelCloser {
     shared: Arc<ChannelShared>,
@@ -745,17 +745,17 @@ pub struct ChannelCloser {
 }
 
 impl ChannelCloser {
-    /// Bytes that have been handed over for the server so far, and those that it has sent.
+    /// Returns the bytes given to it for the server so far, and those that the server has sent.
     pub fn carried(&self) -> (u64, u64) {
         self.shared.carried()
     }
 
-    /// Returns whether the server has ended what it sends, all of which need not have been read.
+    /// Returns whether the server has ended its stream. Unread data may remain.
     pub fn has_heard_end(&self) -> bool {
         self.shared.is_complete()
     }
 
-    /// Closes it now.
+    /// Closes the stream now.
     pub fn close(&self) {
         let _ = self.ops.send(Op::Close {
             channel: self.shared.clone(),
@@ -787,7 +787,7 @@ impl AsyncWrite for ChannelStream {
     }
 }
 
-/// Returns the meaning of [`Started`] to the requester.
+/// Returns what [`Started`] means to the requester.
 pub(crate) fn execution(started: Started) -> Execution {
     match started {
         Started::No => Execution::DidNotStart,
@@ -795,7 +795,7 @@ pub(crate) fn execution(started: Started) -> Execution {
     }
 }
 
-/// A question that the server's answer to is timed: when it was asked, and what had been received by then.
+/// A request whose answer is timed: when it was sent, and how much had been received by then.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RttProbe {
     pub(super) at: Instant,
@@ -805,7 +805,7 @@ pub(crate) struct RttProbe {
 /// Tells a channel's consumer that the connection or the channel failed.
 pub(super) fn end_port(port: &mut Port, error: &Error, execution: Execution) {
     port.shared.close();
-    // An exit status that has come is the truth, whatever happened to the channel afterwards.
+    // A received exit status is final, whatever happened to the channel afterwards.
     let outcome = if port.exit == ExitStatus::Unknown {
         Err(error.clone().with_execution(execution))
     } else {
@@ -819,7 +819,7 @@ pub(super) fn end_port(port: &mut Port, error: &Error, execution: Execution) {
     }
 }
 
-/// Answers an operation that no connection will ever do: nothing of it was sent.
+/// Answers an operation that no connection will carry out: nothing of it was sent.
 pub(crate) fn refuse(op: Op, error: &Error) {
     match op {
         Op::Open { mut port, .. } | Op::Accept { mut port } => {
@@ -831,7 +831,7 @@ pub(crate) fn refuse(op: Op, error: &Error) {
         Op::Global { reply, .. } => {
             let _ = reply.send(Err(error.clone()));
         }
-        // The others hear of it by the channel's end or by their answer's sender being dropped.
+        // The others notice by the channel's end or by their dropped sender.
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! How bytes get to a server: TCP with both address families, or a proxy command's pipes.
+//! Connects to a server by TCP, over both address families, or through a proxy command's pipes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,24 +25,24 @@ use crate::connection::socket::gather::Gathering;
 use crate::error::{Doing, Error, io_words};
 use crate::interaction::Interaction;
 
-/// RFC 8305 section 5: the time between two connection attempts.
+/// The delay between two connection attempts (RFC 8305 section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// A way to a server.
+/// A connection to a server.
 pub(crate) struct Dialed {
     pub(crate) io: Box<dyn Socket>,
-    /// The server's address, where it is known.
+    /// The server's address, if known.
     pub(crate) address: Option<SocketAddr>,
-    /// The round-trip time as the connection's set-up showed it.
+    /// The round-trip time that connecting showed.
     pub(crate) rtt: Option<Duration>,
-    /// The messages of a proxy command meanwhile.
+    /// The messages of a proxy command.
     pub(crate) words: Option<ProxyWords>,
 }
 
-/// A connection and its round-trip time, or which address could not be reached.
+/// A connection and its round-trip time, or the address that could not be reached.
 type Attempt = Result<(TcpStream, SocketAddr, Duration), (SocketAddr, io::Error)>;
 
-/// Connects by TCP as ssh_config says: AddressFamily, BindAddress, ConnectTimeout, ConnectionAttempts, TCPKeepAlive.
+/// Connects by TCP, by AddressFamily, BindAddress, ConnectTimeout, ConnectionAttempts and TCPKeepAlive of ssh_config.
 pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<Dialed, Error> {
     let mut attempt = 1;
     loop {
@@ -57,7 +57,7 @@ pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<
             }),
         };
         match result {
-            // As ssh: a second between attempts.
+            // As in ssh: a second between attempts.
             Err(_) if attempt < host.connection_attempts => tokio::time::sleep(Duration::from_secs(1)).await,
             result => return result,
         }
@@ -65,7 +65,7 @@ pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<
     }
 }
 
-/// The message of a resolver that is asked for addresses of one family (getaddrinfo(3), `EAI_ADDRFAMILY`).
+/// A resolver's message if a name has no address of the family (getaddrinfo(3), `EAI_ADDRFAMILY`).
 const OTHER_FAMILY: &str = "Address family for hostname not supported";
 
 async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed, Error> {
@@ -79,7 +79,7 @@ async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed
     };
     let addresses = interleave(found.filter(wanted).collect());
     if addresses.is_empty() {
-        // sshconnect.c asks the resolver for addresses of the family only.
+        // sshconnect.c only asks the resolver for this family.
         let none = io::Error::other(OTHER_FAMILY);
         return Err(Error::lookup(&host.hostname, none));
     }
@@ -127,7 +127,7 @@ async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed
         };
         match done {
             Some(Ok(Ok((stream, address, rtt)))) => {
-                // Nagle's algorithm and delayed acknowledgements cost 40 ms a channel otherwise.
+                // Otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms per channel.
                 stream
                     .set_nodelay(true)
                     .map_err(|source| Error::local("setting TCP_NODELAY", source))?;
@@ -167,12 +167,12 @@ fn connect_to(host: &HostConfig) -> Doing {
     }
 }
 
-/// The round trip as the kernel has timed it. What connecting takes is longer where this process waits for a CPU.
+/// Returns the round trip as timed by the kernel. Connecting takes longer if this process waits for a CPU.
 #[cfg(target_os = "linux")]
 fn round_trip(stream: &TcpStream) -> Option<Duration> {
     use std::mem::offset_of;
 
-    // Linux gives as much of `struct tcp_info` as fits. `libc::tcp_info` is longer than old kernels' own.
+    // Linux fills as much of `struct tcp_info` as fits. `libc::tcp_info` is longer than that of old kernels.
     const RTT: usize = offset_of!(libc::tcp_info, tcpi_rtt) / size_of::<u32>();
     sockopt_impl!(Info, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, [u32; RTT + 1]);
     let rtt = nix::sys::socket::getsockopt(stream, Info).ok()?[RTT];
@@ -184,7 +184,7 @@ fn round_trip(_: &TcpStream) -> Option<Duration> {
     None
 }
 
-/// RFC 8305 section 4: families alternate, beginning with the resolver's first choice.
+/// Alternates the families, starting with the resolver's first choice (RFC 8305 section 4).
 fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|a| a.is_ipv6() == first_is_v6);
@@ -195,7 +195,7 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// A socket that is bound as the configuration says.
+/// Returns a socket, bound as configured.
 async fn bound_socket(host: &HostConfig, remote: SocketAddr) -> Result<TcpSocket, Error> {
     let local = bind_address(host, remote).await?;
     let socket = socket(host, remote)?;
@@ -236,14 +236,14 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
         .ok_or_else(|| Error::local(doing(), io::Error::other(OTHER_FAMILY)))
 }
 
-/// Runs a ProxyCommand in the caller's world, and at its terminal where somebody waits there. What it says is told as
+/// Runs a ProxyCommand in the caller's environment, with its terminal if a client waits there. Its messages go to
 /// [`ProxyWords`].
 pub(crate) async fn proxy_command(
     command: &str,
     world: &World,
     interaction: &Interaction,
 ) -> Result<Dialed, Error> {
-    // As ssh: exec saves the shell's process.
+    // As in ssh: exec saves the shell's process.
     let arguments = ["-c".into(), format!("exec {command}").into()];
     let child = Child::start(world.shell(), &arguments, world, interaction.lends_terminal())
         .await
@@ -261,8 +261,8 @@ pub(crate) async fn proxy_command(
     })
 }
 
-/// The standard error of a proxy command: where to log in, why it failed. Whoever the connection is made for is
-/// told each line. When this is dropped, the connection belongs to everybody, and the lines go to the log.
+/// The standard error of a proxy command: where to log in, why it failed. The client the connection is made for gets
+/// each line. Once this is dropped, the connection is shared, and lines go to the log.
 pub(crate) struct ProxyWords {
     _telling: Arc<Interaction>,
     last: Arc<Mutex<Printable>>,
@@ -270,11 +270,11 @@ pub(crate) struct ProxyWords {
 }
 
 impl ProxyWords {
-    /// A longer line is told in pieces.
+    /// Longer lines are reported in pieces.
     const MAX_LINE: u64 = 4096;
-    /// An unfinished line after which a command waits is a question: it is told.
+    /// An unfinished line followed by a pause is a question, and reported.
     const PAUSE: Duration = Duration::from_millis(200);
-    /// A command that has failed closes its standard output before, or after, its standard error.
+    /// A failing command may close its standard error after its standard output.
     const GRACE: Duration = Duration::from_millis(200);
 
     fn of(stderr: Receiver, interaction: Interaction) -> Self {
@@ -288,7 +288,7 @@ impl ProxyWords {
         }
     }
 
-    /// The last line of a command that is ending.
+    /// Returns the last line of a command that is ending.
     pub(crate) async fn last(mut self) -> Printable {
         let _ = tokio::time::timeout(Self::GRACE, &mut self.reading).await;
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -301,7 +301,7 @@ async fn read_words(stderr: Receiver, telling: Weak<Interaction>, last: Arc<Mute
     while matches!(stderr.fill_buf().await, Ok([_, ..])) {
         let mut limited = (&mut stderr).take(ProxyWords::MAX_LINE);
         let reading = limited.read_until(b'\n', &mut line);
-        // What has come of the line is there in any case.
+        // The part of the line read so far is kept.
         let _ = tokio::time::timeout(ProxyWords::PAUSE, reading).await;
         let words = Printable::line(line.trim_ascii_end());
         line.clear();
@@ -320,21 +320,21 @@ struct ProxyPipes {
     process: Option<Process>,
     stdin: Sender,
     stdout: Receiver,
-    /// The server has been heard through it: what the command had to ask it has asked.
+    /// The server has sent something: the command has no questions left.
     has_answered: bool,
 }
 
-/// How long a proxy command has to clean up, before it is told more firmly.
+/// How long a proxy command has to clean up before it gets a stronger signal.
 const CLEANING_UP: Duration = Duration::from_secs(10);
 
 impl Drop for ProxyPipes {
-    /// By SIGHUP, as ssh does (sshconnect.c, `ssh_kill_proxy_command`), so that it can clean up.
+    /// Sends SIGHUP, as ssh does (sshconnect.c, `ssh_kill_proxy_command`), so that it can clean up.
     fn drop(&mut self) {
         let Some(mut process) = self.process.take() else {
             return;
         };
         process.signal(Signal::HUP);
-        // A process that ends has told it; nobody waits for what then becomes of it, as nobody does for ssh's.
+        // Outside a runtime, this process is ending: like ssh, it does not wait for the command.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };

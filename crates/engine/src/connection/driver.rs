@@ -1,5 +1,5 @@
-//! The loop that owns a connection: it moves bytes between the socket and the protocol, operations from handles into
-//! it, and events out of it to the channels' consumers. One task, no lock.
+//! The loop that owns a connection. One task, without locks, moves bytes between the socket and the protocol,
+//! operations from handles into the protocol, and its events to the channels' consumers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -33,23 +33,23 @@ use crate::host_key::HostKeyError;
 use crate::memory::{Learner, Lesson};
 use crate::metrics::ConnectionMetrics;
 
-/// Room for one read: what fills in one go is a whole batch of sshd's packets.
+/// Room for one read of a busy connection: holds a whole batch of sshd's packets.
 const READ_LARGE: usize = 256 * 1024;
 /// Room for one read on a connection that carries little.
 const READ_SMALL: usize = 8 * 1024;
 /// Room for the first read after a silence; one of sshd's answers to a command fits.
 const READ_FIRST: usize = 2 * 1024;
-/// A connection that has been silent for so long gives its buffers back.
+/// How long a connection is silent before its buffers are released.
 const IDLE_RELEASE: Duration = Duration::from_secs(1);
 /// Data smaller than this is gathered before it is queued.
 const CRUMB: usize = 1024;
-/// An answer that came with no more than this was not held up by data in front of it.
+/// An answer that came with at most this many bytes was not delayed by data in front of it.
 const QUIET: u64 = 4 * 1024;
-/// Turns of the loop before other tasks of the thread get theirs.
+/// Turns of the loop before other tasks of the thread run.
 const TURNS: usize = 32;
 
-/// An offer of the server's, without a request. Goes through its queue in a box: a queue has room for 32 from the
-/// start, and most connections never see an offer.
+/// An unrequested offer from the server. Boxed in its queue, which has room for 32 from the start, because most
+/// connections never see one.
 #[derive(Debug)]
 pub(crate) enum Offer {
     Channel { id: ChannelId, kind: IncomingKind },
@@ -62,31 +62,31 @@ pub(crate) struct Driver {
     pub(crate) proto: trunkline_proto::Connection,
     ops: queue::Receiver<Op>,
     ports: HashMap<ChannelId, Box<Port>>,
-    /// Of channels with a ChannelTimeout: those that are gone, until they are due.
+    /// The idle timers of channels with a ChannelTimeout. Timers of closed channels stay until they are due.
     idle: HashMap<ChannelId, Box<Idle>>,
-    /// Of sessions whose typing is obscured.
+    /// For sessions with obscured keystrokes.
     keystrokes: HashMap<ChannelId, Keystrokes>,
-    /// The places of channels that this side has closed, until the server has, too.
+    /// The leases of channels that this side has closed, until the server closes them too.
     closing: HashMap<ChannelId, Lease>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<GlobalReply>>,
     pings: Vec<oneshot::Sender<()>>,
     /// The waiters for room in a channel's window.
     rooms: Vec<(ChannelId, oneshot::Sender<usize>)>,
-    /// Channels whose window is full: who writes to them comes no further without the server.
+    /// Channels whose window is full: their writers wait for the server.
     full: HashSet<ChannelId>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
-    /// Events that the handshake has to decide about; see [`crate::connection::handshake`].
+    /// Events that the handshake decides about; see [`crate::connection::handshake`].
     questions: VecDeque<Event>,
-    /// The error that ended the connection before all of these were told.
+    /// An error that ended the connection while `questions` had events left.
     end: Option<Error>,
-    /// A session that was opened with the log-in, for the first that is asked for.
+    /// A session that was opened with the log-in, for the first session request.
     ready: Option<ChannelId>,
-    /// Told what the server shows of itself while the connection lives.
+    /// Learns about the server while the connection lives.
     learner: Option<Learner>,
-    /// Channels that the server offered and nobody has answered for yet.
+    /// Channels that the server offered and that have not been answered.
     offered: HashSet<ChannelId>,
     draining: bool,
-    /// The server's list of its host keys is looked at, and its proof awaited.
+    /// Set while the server's list of host keys is checked and its proof is pending.
     learns_host_keys: bool,
     keepalive: KeepAlive,
     /// Bytes received.
@@ -94,17 +94,17 @@ pub(crate) struct Driver {
     /// The ping whose answer is timed.
     pinged: Option<RttProbe>,
     last_activity: Instant,
-    /// The time at which something last came from the server.
+    /// When something last arrived from the server.
     heard: Instant,
     released: bool,
     read_size: usize,
     timer: Pin<Box<Sleep>>,
     metrics: Arc<ConnectionMetrics>,
-    /// Operations are only taken from their queue once the server is known to be the right one: before that, another
-    /// attempt could be made with the queue as it is.
+    /// Operations are taken from their queue only once the server is verified or accepted. Before that, another attempt
+    /// could still be made with the queue intact.
     takes_ops: bool,
-    /// The host key was not verified: nothing that leans on who the server is leaves here, whoever asks for it, and
-    /// nothing that the server opens is taken.
+    /// The host key was not verified: nothing that relies on the server's identity is sent, and channels that the
+    /// server opens are rejected.
     unverified: bool,
 }
 
@@ -154,18 +154,18 @@ impl Driver {
         }
     }
 
-    /// Takes operations from now on; of a server that was not verified, sessions only.
+    /// Starts taking operations; for an unverified server, only sessions.
     pub(crate) fn take_ops(&mut self, unverified: bool) {
         self.takes_ops = true;
         self.unverified = unverified;
     }
 
-    /// Has what the server shows of itself remembered.
+    /// Sets what learns about the server.
     pub(crate) fn teach(&mut self, learner: Learner) {
         self.learner = Some(learner);
     }
 
-    /// Returns whether the first thing that is asked for is a session.
+    /// Returns whether the first queued operation opens a session.
     pub(crate) fn wants_session(&self) -> bool {
         self.ops.is_first(|op| {
             let Op::Open { kind, .. } = op else { return false };
@@ -173,7 +173,7 @@ impl Driver {
         })
     }
 
-    /// Returns the fate of a session that was opened with the log-in, once it is known and was not asked about.
+    /// Takes the outcome of a session that was opened with the log-in, once it is known.
     pub(crate) fn early_session(&mut self) -> Option<Option<ChannelId>> {
         let is_it = |event: &Event| matches!(event, Event::EarlySession(_));
         let at = self.questions.iter().position(is_it)?;
@@ -183,12 +183,12 @@ impl Driver {
         }
     }
 
-    /// Uses a session that is open for the first that is asked for.
+    /// Uses an open session for the first session request.
     pub(crate) fn begin_with(&mut self, session: ChannelId) {
         self.ready = Some(session);
     }
 
-    /// Returns whether operations were taken from the queue, so that something may have been asked of the server.
+    /// Returns whether operations were taken from the queue, so that the server may have received requests.
     pub(crate) fn is_touched(&self) -> bool {
         self.takes_ops
     }
@@ -197,11 +197,11 @@ impl Driver {
     pub(crate) async fn question(&mut self) -> Result<Event, Error> {
         if self.end.is_none() {
             match std::future::poll_fn(|cx| self.poll(cx, true)).await {
-                // Nobody may want the connection any more by the time that it has something to ask.
+                // The last handle may be dropped before the connection has a question.
                 Ok(question) => return question.ok_or_else(|| self.closed("all work on it was done")),
                 Err(end) => self.end = Some(end),
             }
-            // What came in front of the end is told: that the server has let the user in, say. Nothing can be answered.
+            // Deliver what came before the end, for example that the user was let in. Nothing can be answered any more.
             self.questions
                 .retain(|event| matches!(event, Event::Banner(_) | Event::Authenticated));
         }
@@ -214,7 +214,7 @@ impl Driver {
         }
     }
 
-    /// Drives the authenticated connection to its end, and returns why it ended. Nobody has been told yet.
+    /// Drives the authenticated connection to its end, and returns the reason. The channels have not been told yet.
     pub(crate) async fn run(&mut self) -> Error {
         if let Some(end) = self.end.take() {
             return end;
@@ -225,10 +225,10 @@ impl Driver {
         }
     }
 
-    /// Ends a log-in that this side gives up, with a word to the server as far as the socket takes it now.
+    /// Ends a log-in that this side gives up, with a DISCONNECT if the socket takes it now.
     pub(crate) async fn give_up(&mut self, error: &Error) {
         let (reason, why) = match error {
-            // As ssh2's clients, without words: its servers show theirs for the reason then.
+            // Without text, as ssh2's clients do: its servers then show their own text for the reason.
             Error::HostKey(_) => (DisconnectReason::KEY_EXCHANGE_FAILED, ""),
             Error::Authentication { .. } => {
                 (DisconnectReason::BY_APPLICATION, "nothing is left to log in with")
@@ -242,12 +242,12 @@ impl Driver {
         .await;
     }
 
-    /// Gives the queue back, nothing of which was taken.
+    /// Returns the queue, which must be untouched.
     pub(crate) fn into_ops(self) -> queue::Receiver<Op> {
         self.ops
     }
 
-    /// Ends every channel and request with `error`; those whose command may have begun are told so. Gives the queue back.
+    /// Ends every channel and request with `error`, which tells whether commands may have started. Returns the queue.
     pub(crate) fn finish(mut self, error: &Error) -> queue::Receiver<Op> {
         let ended_by = self.learn_of_refused_text(error);
         for (id, mut port) in self.ports.drain() {
@@ -264,7 +264,7 @@ impl Driver {
 
     fn poll(&mut self, cx: &mut Context<'_>, stop_at_question: bool) -> Poll<Result<Option<Event>, Error>> {
         for _ in 0..TURNS {
-            // Each is answered before more is read: a server may say banners without end.
+            // Answer each before reading more: a server may send banners without end.
             if stop_at_question {
                 if let Some(question) = self.questions.pop_front() {
                     return Poll::Ready(Ok(Some(question)));
@@ -300,7 +300,7 @@ impl Driver {
                     self.give_up_ready();
                     return Ok(progress);
                 }
-                // Every handle is gone: nobody can ask for anything any more.
+                // Every handle is gone: no more requests can come.
                 Poll::Ready(None) => {
                     self.give_up_ready();
                     self.learns_host_keys = false;
@@ -347,8 +347,8 @@ impl Driver {
         }
     }
 
-    /// Takes what came before the server closed the connection: its last words are worth more than "broken pipe", and a refusal
-    /// among them says that nothing was started.
+    /// Reads what arrived before the server closed the connection. Its last words say more than "broken pipe", and a
+    /// refusal among them shows that nothing was started.
     fn hear_last_words(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         for _ in 0..TURNS {
             if !self.poll_receive(cx)? {
@@ -362,7 +362,7 @@ impl Driver {
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         let buffer = self.proto.receive_buffer();
         let (read, room) = if self.released {
-            // Waiting takes no memory: what ends a silence comes over the stack.
+            // Waiting takes no memory: the first bytes after a silence are read into the stack.
             let mut first = [0; READ_FIRST];
             let mut first = ReadBuf::new(&mut first);
             let read = Pin::new(&mut self.io).poll_read(cx, &mut first).map_ok(|()| {
@@ -411,7 +411,7 @@ impl Driver {
         match handled {
             Ok(()) => Ok(true),
             Err(error) => {
-                // What came before the error still counts: an exit status in front of a DISCONNECT, say.
+                // What came before the error still counts, for example an exit status before a DISCONNECT.
                 self.dispatch_events();
                 Err(self.protocol_error(cx, error))
             }
@@ -504,7 +504,7 @@ impl Driver {
         !self.pings.is_empty() || !self.globals.is_empty() || self.ports.values().any(|port| owed(port))
     }
 
-    /// Ends what the server was asked for and has not answered. What runs in other channels keeps its time.
+    /// Ends the requests that the server has not answered. Other running channels stay.
     fn forsake(&mut self, why: &Error) {
         let waiting = self.ports.iter().filter(|(_, port)| port.started.is_some());
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -515,7 +515,7 @@ impl Driver {
         }
     }
 
-    // Keystrokes and channels that time is kept of.
+    // Keystrokes and channel timeouts.
 
     fn take_turns_typing(&mut self, now: Instant) {
         let ports = &self.ports;
@@ -537,7 +537,7 @@ impl Driver {
         }
     }
 
-    /// Returns the part of `data`, or of earlier data, that leaves now.
+    /// Returns the part of `data`, and of data held earlier, to send now.
     fn typed(&mut self, id: ChannelId, data: Bytes) -> Bytes {
         let Some(keystrokes) = self.keystrokes.get_mut(&id) else {
             return data;
@@ -548,7 +548,7 @@ impl Driver {
         keystrokes.hold_keys(data, self.proto.waiting(id), Instant::now())
     }
 
-    /// Lets what was typed go, before something that comes behind it.
+    /// Sends held keystrokes, before something that must follow them.
     fn flush_typed(&mut self, id: ChannelId) {
         let held = self
             .keystrokes
@@ -559,7 +559,6 @@ impl Driver {
         }
     }
 
-    /// A channel has carried something.
     fn note_traffic(&self, id: ChannelId) {
         if let Some(idle) = self.idle.get(&id) {
             idle.note_traffic(Instant::now());
@@ -585,7 +584,7 @@ impl Driver {
         }
     }
 
-    /// Keeps time for a channel from now on, if its user wants that.
+    /// Starts a channel's idle timer, if it has one.
     fn keep_time(&mut self, id: ChannelId, port: &mut Port) {
         if let Some(idle) = port.terms.idle.take() {
             idle.note_traffic(Instant::now());
@@ -608,14 +607,14 @@ impl Driver {
         self.proto.ping();
     }
 
-    /// The answer has come. It tells the round-trip time when it did not come behind other data.
+    /// Measures the round trip by an answer, unless other data came before it.
     fn time(&mut self, asked: Option<RttProbe>) {
         if let Some(asked) = asked.filter(|asked| self.received - asked.received <= QUIET) {
             self.proto.answered_after(asked.at.elapsed(), Instant::now());
         }
     }
 
-    /// The same of an answer that the server has to do something for.
+    /// Like [`Self::time`], for an answer that takes the server some work: an upper bound.
     fn time_at_most(&mut self, asked: Option<RttProbe>) {
         if let Some(asked) = asked.filter(|asked| self.received - asked.received <= QUIET) {
             self.proto.answered_within(asked.at.elapsed());
@@ -653,7 +652,7 @@ impl Driver {
                     if requests.iter().any(ChannelRequest::starts) {
                         port.started = Some(started);
                     } else {
-                        // It is open already, and nothing is to be confirmed.
+                        // It is open already, and nothing has to be confirmed.
                         let _ = started.send(Ok(()));
                     }
                     self.begin(id, port, &requests);
@@ -724,7 +723,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Nobody has asked for the session that was opened with the log-in.
+    /// Closes the session that was opened with the log-in, if no request for a session came.
     fn give_up_ready(&mut self) {
         if let Some(id) = self.ready.take() {
             self.proto.close(id);
@@ -751,14 +750,13 @@ impl Driver {
                 let _ = started.send(Ok(()));
             }
         } else {
-            // Before that, the answer waits for PAM too.
+            // Before that, the answer also waits for PAM.
             port.asked = self.proto.is_authenticated().then(|| self.asked());
         }
         self.metrics.channels_opened.add(1);
         self.begin(id, port, requests);
     }
 
-    /// Takes a channel that the server has offered.
     fn accept(&mut self, mut port: Box<Port>) {
         let Some(id) = port.shared.id().filter(|id| self.offered.remove(id)) else {
             return;
@@ -771,7 +769,7 @@ impl Driver {
         self.ports.insert(id, port);
     }
 
-    /// Asks for what is to happen in a channel.
+    /// Sends the requests that start a channel's work.
     fn begin(&mut self, id: ChannelId, mut port: Box<Port>, requests: &[ChannelRequest]) {
         port.hangs_up = runs_without_terminal(requests);
         for request in requests {
@@ -806,7 +804,7 @@ impl Driver {
         self.proto.close(id);
     }
 
-    /// Refuses what this host may not do. Nothing will begin in a spare session, and whoever reads from it is to see its end.
+    /// Refuses an operation. A spare session is closed, so that its readers see its end: nothing will start in it.
     fn turn_down(&mut self, mut op: Op, why: &Error) {
         match &mut op {
             Op::Open { port, .. } => {
@@ -825,8 +823,7 @@ impl Driver {
         refuse(op, why);
     }
 
-    /// Returns the reason why an operation is refused whose text would make the server end the connection, and so
-    /// everything else that uses it.
+    /// Returns why an operation is refused if its text would make the server end the shared connection.
     fn unbearable(&self, op: &Op) -> Option<Error> {
         let texts: Vec<Text> = match op {
             Op::Open { kind, requests, .. } => {
@@ -880,7 +877,7 @@ impl Driver {
         })
     }
 
-    /// The most bytes of text that the server takes in one request, as far as is known.
+    /// Returns the most bytes of text that the server is known to accept in one request.
     fn longest_text(&self) -> usize {
         let facts = self.learner.as_ref().map(Learner::facts);
         let refused = facts.and_then(|facts| facts.lessons.number(Lesson::TextRefused));
@@ -888,7 +885,7 @@ impl Driver {
         limit.unwrap_or(LONGEST_TEXT)
     }
 
-    /// The server has answered a request whose text is longer than every server takes.
+    /// Notes that the server has answered a request longer than all servers are sure to accept.
     fn learn_of_taken_text(&self, length: usize) {
         if let Some(learner) = self.learner.as_ref().filter(|_| !self.proto.is_sshd())
             && let Ok(length) = u32::try_from(length)
@@ -898,7 +895,7 @@ impl Driver {
         }
     }
 
-    /// The server has ended the connection; whether it did so instead of answering a long request, and how long that was.
+    /// Remembers that the server ended the connection instead of answering a long request, and returns the length.
     fn learn_of_refused_text(&self, error: &Error) -> Option<usize> {
         /// A server that was silent for longer may have been restarted.
         const JUST_NOW: Duration = Duration::from_secs(10);
@@ -913,9 +910,8 @@ impl Driver {
         Some(length)
     }
 
-    /// Returns the reason why an operation is refused with a server that was not verified (sshconnect.c,
-    /// `check_host_key`); `None` for allowed ones. ssh's own `-W`, and with it a jump host, fails through
-    /// ExitOnForwardFailure, which it implies.
+    /// Returns why an operation is refused with an unverified server (sshconnect.c, `check_host_key`), or `None` if it
+    /// is allowed. ssh's own `-W`, and therefore a jump host, fails through ExitOnForwardFailure, which it implies.
     fn objection(&self, op: &Op) -> Option<Error> {
         if !self.unverified {
             return None;
@@ -955,7 +951,7 @@ impl Driver {
         request: &ChannelRequest,
         reply: Option<oneshot::Sender<bool>>,
     ) {
-        // The session continues without, as ssh's does.
+        // The session continues without it, as in ssh.
         if self.unverified && request.lends() {
             if let Some(reply) = reply {
                 let _ = reply.send(false);
@@ -988,7 +984,7 @@ impl Driver {
     fn dispatch_events(&mut self) -> bool {
         let mut progress = false;
         let mut answered = Vec::new();
-        // Crumbs of data that came in a row go to their reader in one piece: a piece in a queue costs more than a byte.
+        // Merge consecutive crumbs of a stream for its reader: queueing a piece costs more than copying bytes.
         let mut crumbs: Option<(ChannelId, Stream, BytesMut)> = None;
         while let Some(event) = self.proto.poll_event() {
             progress = true;
@@ -1017,7 +1013,7 @@ impl Driver {
             }
         }
         self.deliver_crumbs(crumbs.take());
-        // Before anybody is told of a round trip. Credit that the server waited for has told one, too.
+        // Before the pings' senders are told. Window credit that the server waited for gives a measurement, too.
         self.metrics
             .set_rtt(self.proto.rtt(), self.proto.rtt_measurements());
         for ping in answered {
@@ -1026,8 +1022,8 @@ impl Driver {
         progress
     }
 
-    /// Says how much room a channel's window has, or will once it has some. Of a channel that is closed nothing is told: `reply`
-    /// is dropped.
+    /// Replies with the room in a channel's window; with `waits`, as soon as there is some. If the channel is closed,
+    /// `reply` is dropped.
     fn write(&mut self, id: ChannelId, data: Bytes) {
         self.note_traffic(id);
         let data = self.typed(id, data);
@@ -1048,7 +1044,7 @@ impl Driver {
         }
     }
 
-    /// Tells who waits for room in a window that has opened, and forgets who waits no more.
+    /// Tells waiters about room in their windows, and removes those that no longer wait.
     fn tell_of_room(&mut self) {
         let (ports, proto) = (&self.ports, &self.proto);
         for _ in self
@@ -1130,8 +1126,8 @@ impl Driver {
                     port.shared.complete();
                     port.shared.close();
                     if let Some(started) = port.started.take() {
-                        // Closed before its answer: what was asked for may have begun all the same. It has where the
-                        // server says how it ended.
+                        // Closed before its answer: the command may have started. It has if the server reported its
+                        // exit.
                         let error = self.refusal(&port.what, 0, "the channel was closed");
                         let _ = started.send(match port.exit {
                             ExitStatus::Unknown => {
@@ -1164,7 +1160,7 @@ impl Driver {
         }
     }
 
-    /// The server has shown that it is sshd.
+    /// Remembers that the server is sshd, if it has shown that.
     fn learn_of_sshd(&self) {
         if let Some(learner) = self.learner.as_ref().filter(|_| self.proto.is_sshd()) {
             learner.learn(Lesson::Sshd, 1);
@@ -1181,7 +1177,7 @@ impl Driver {
         self.note_traffic(id);
         let len = data.len();
         let queue = self.ports.get(&id).and_then(|port| {
-            // Counted before the channel's end is told, whether anybody has read it by then or not.
+            // Counted before the channel's end is reported, whether or not it has been read by then.
             port.shared.received(len);
             match stream {
                 Stream::Data => port.stdout.as_ref(),
@@ -1189,7 +1185,7 @@ impl Driver {
             }
         });
         let taken = queue.is_some_and(|queue| queue.send_gathered(data).is_ok());
-        // Nobody reads this stream: the server must not wait for its window.
+        // Nothing reads this stream: the server must not wait for its window.
         if !taken {
             self.proto.consume(id, len, Instant::now());
         }
@@ -1226,7 +1222,7 @@ impl Driver {
             });
         }
         if !success {
-            // OpenSSH's client gives up the session as well; sshd would leave the channel open.
+            // OpenSSH's client also gives up the session; sshd would leave the channel open.
             let error = self.refusal(&what, 0, "");
             if let Some(mut port) = self.ports.remove(&id) {
                 end_port(&mut port, &error, Execution::DidNotStart);
@@ -1255,9 +1251,9 @@ impl Driver {
 
     fn loss(&self, source: io::Error) -> Error {
         let reset = match source.kind() {
-            // Instead of a close, because the server had not read all that was sent to it.
+            // Reset instead of closed: the server had not read everything that was sent.
             io::ErrorKind::ConnectionReset => Some(true),
-            // Closed, or a proxy command ended, before what was written to it.
+            // The server closed it, or a proxy command ended, before reading what was written.
             io::ErrorKind::BrokenPipe => Some(false),
             _ => None,
         };
@@ -1271,7 +1267,7 @@ impl Driver {
         Error::network(format!("the connection to {} was lost", self.host), source)
     }
 
-    /// Tells the server why, as far as it can be told, and names the host.
+    /// Sends the server the reason if the protocol allows, and returns the error with the host's name.
     fn protocol_error(&mut self, cx: &mut Context<'_>, source: trunkline_proto::Error) -> Error {
         if let Some(reason) = source.wants_disconnect() {
             self.say_goodbye(cx, reason, &source.to_string());
@@ -1282,7 +1278,7 @@ impl Driver {
         }
     }
 
-    /// Says SSH_MSG_DISCONNECT if the socket takes it now.
+    /// Sends SSH_MSG_DISCONNECT if the socket takes it now.
     fn say_goodbye(&mut self, cx: &mut Context<'_>, reason: DisconnectReason, why: &str) {
         self.proto.disconnect(reason, why);
         if let Ok(outgoing) = self.proto.poll_transmit(Instant::now()) {
@@ -1306,12 +1302,12 @@ impl Driver {
     }
 }
 
-/// So many bytes of text every known server takes in one request; dropbear's 9,000 (MAX_CMD_LEN of its sysoptions.h) are the
-/// fewest. A server does not refuse a longer request: it ends the whole connection, with everything else that uses it.
+/// The length of text that every known server accepts in one request; dropbear's 9,000 bytes are the lowest limit
+/// (MAX_CMD_LEN in its sysoptions.h). For a longer one a server ends the whole connection, with everything on it.
 pub(crate) const SURE_TEXT: usize = 8 * 1024;
 
-/// The room for text in OpenSSH's PACKET_MAX_SIZE: a packet has a length, a padding of at most 255 bytes and some
-/// fields, too, and incompressible text grows by 6 bytes in 16 KiB.
+/// The room for text in OpenSSH's PACKET_MAX_SIZE. A packet also has a length, up to 255 bytes of padding and some
+/// fields, and incompressible text grows by 6 bytes in 16 KiB.
 const LONGEST_TEXT: usize = 255 * 1024;
 
 /// The part of an operation that has text for the server.
@@ -1359,8 +1355,8 @@ impl Text {
     }
 }
 
-/// Returns whether a command would not notice that its channel is closed: sshd closes its pipes, which only shows to
-/// one that reads or writes. A terminal hangs up by itself, and sshd gives subsystems no signals.
+/// Returns whether a command would not notice that its channel is closed. sshd closes its pipes, which shows only when
+/// the command reads or writes. A terminal hangs up by itself, and sshd sends subsystems no signals.
 fn runs_without_terminal(requests: &[ChannelRequest]) -> bool {
     let runs = |request: &ChannelRequest| matches!(request, ChannelRequest::Exec(_) | ChannelRequest::Shell);
     let terminal = |request: &ChannelRequest| matches!(request, ChannelRequest::Pty { .. });

@@ -1,4 +1,4 @@
-//! From a socket to an authenticated connection: host memory, the host key, authentication; then the connection's life.
+//! Makes a connection: from a socket through host memory, the host key and authentication. Then drives it to its end.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -39,25 +39,25 @@ use crate::metrics::{ConnectionMetrics, Metrics, Queue, Stage};
 use crate::prompt::Answerer;
 use crate::settings::Settings;
 
-/// Each step of a handshake must be answered within this time: sshd itself gives up after LoginGraceTime, 120 s.
+/// The time limit for each step of a handshake; sshd itself gives up after LoginGraceTime, 120 s.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 
-/// A log-in may take longer where somebody waits for it: a push to a telephone, a directory that is slow. ssh waits for ever.
+/// The time limit for a log-in with a client waiting: a push to a phone, a slow directory. ssh waits for ever.
 const LOG_IN_LIMIT: Duration = Duration::from_secs(3600);
 
-/// The time for the answer to something that is sent ahead to a server for the first time: one that passes it by costs its
-/// user no more, and one that is slower than that is taken for one that does.
+/// The time limit for the first answer to something sent ahead. It bounds the delay if the server ignores such
+/// messages; a slower server counts as one that does.
 const UNTRIED_LIMIT: Duration = Duration::from_secs(10);
 
-/// All that a connection is made from.
+/// The inputs of a connection.
 pub(crate) struct Handshake {
     pub(crate) host: Arc<HostConfig>,
     pub(crate) interaction: Interaction,
-    /// The parts that the program brings itself.
+    /// The program's own credentials and checks.
     pub(crate) login: Login,
-    /// It is for a program that takes ssh's place.
+    /// It is for a program that replaces ssh.
     pub(crate) is_ssh: bool,
-    /// How the connection beside which it is made was logged in to: those who share the one share the other.
+    /// The log-in of the connection beside which this one is made: both are shared by the same clients.
     pub(crate) like: Option<LogIn>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) settings: Settings,
@@ -65,13 +65,13 @@ pub(crate) struct Handshake {
     pub(crate) windows: Arc<WindowBudget>,
     /// The engine's counters; the connection has its own.
     pub(crate) engine_metrics: Arc<Metrics>,
-    /// Bounds on handshakes at once: in all, and to this server.
+    /// The limits on concurrent handshakes.
     pub(crate) gate: Option<Gate>,
-    /// Takes the way to the server.
+    /// Connects to the server.
     pub(crate) dial: Box<dyn Fn() -> BoxFuture<'static, Result<Dialed, Error>> + Send + Sync>,
 }
 
-/// How many handshakes there may be at once.
+/// The limits on concurrent handshakes.
 pub(crate) struct Gate {
     /// With all servers.
     pub(crate) all: Arc<Semaphore>,
@@ -79,16 +79,16 @@ pub(crate) struct Gate {
     pub(crate) server: Arc<Semaphore>,
 }
 
-/// Who is yet to be told of a connection's end.
+/// The users of a failed connection that have not been told of its end.
 pub(crate) enum Untold {
-    /// Those whom it was driven for.
+    /// The connection was driven for them.
     Driven(Box<Driver>),
-    /// Those who have asked; nothing was taken.
+    /// They have sent requests, none of which was taken.
     Asked(queue::Receiver<Op>),
 }
 
 impl Untold {
-    /// Ends everything with `error`. Nothing is asked for from then on.
+    /// Ends everything with `error`, and closes the queue.
     pub(crate) fn tell(self, error: &Error) {
         let mut ops = match self {
             Self::Driven(driver) => driver.finish(error),
@@ -101,7 +101,7 @@ impl Untold {
     }
 }
 
-/// Connects, authenticates, and drives the connection to its end, which it returns.
+/// Connects, authenticates, drives the connection to its end, and returns that end.
 pub(crate) async fn run(
     handshake: Handshake,
     ops: queue::Receiver<Op>,
@@ -177,9 +177,9 @@ pub(crate) async fn run(
 }
 
 impl Handshake {
-    /// A stream that the program gave is there once. And ssh tries once: what takes its place begins as ssh does with a server
-    /// that it does not know, and tries a second time only where it began otherwise. An OpenSSH server that hangs up does so for
-    /// another reason: it reads nothing before it has said who it is.
+    /// Returns the next attempt, if there may be one. A stream that the program gave can be used only once. ssh tries
+    /// once; a program in its place tries again only if it began otherwise than ssh does with an unknown server. An
+    /// OpenSSH server never hangs up because of that: it sends its identification before it reads anything.
     fn next_attempt(&self, attempt: Attempt, error: &Error, greeting: &str) -> Option<(Attempt, Duration)> {
         if self.login.is_over_stream() {
             return None;
@@ -196,16 +196,16 @@ impl Handshake {
         (!self.is_ssh || began_otherwise()).then_some((next, delay))
     }
 
-    /// The server has ended the connection, or said nothing, after something that left ahead of its answers: the next attempt
-    /// does without, as host memory knows by now. Nothing was asked of the server but the log-in.
+    /// Returns the next attempt after the server hung up, or stayed silent, over something sent ahead of its answers.
+    /// Host memory forbids that for the next attempt. Nothing but the log-in was requested.
     fn attempt_in_steps(&self, attempt: Attempt) -> Option<(Attempt, Duration)> {
         let number = attempt.number + 1;
         let may = number <= Attempt::MAX && !self.login.is_over_stream();
         may.then_some((Attempt { number, ..attempt }, Duration::ZERO))
     }
 
-    /// The messages that may leave ahead of this server's answers, beyond what its being sshd allows: what was seen to
-    /// work, and what was not tried yet where another attempt can be made.
+    /// Returns whether a message may be sent ahead of the answers of a server that is not sshd: because that was `seen`
+    /// to work, or because it is untried and another attempt would be possible.
     fn may_go_ahead(&self, facts: &HostFacts, seen: Lesson, refused: Lesson) -> bool {
         let may_try = facts.banner.is_some() && !self.login.is_over_stream();
         self.settings.early_flights
@@ -214,16 +214,16 @@ impl Handshake {
             && (facts.lessons.has(seen) || may_try)
     }
 
-    /// Whether our KEXINIT leaves before the server has said who it is. Without a guess behind it, that gains nothing.
+    /// Returns whether our KEXINIT is sent before the server's identification. Without a guess, that gains nothing.
     fn begins_early(&self, facts: &HostFacts) -> bool {
         !self.is_ssh || facts.kex_first.is_some()
     }
 
-    /// Remembers what the system's ssh has something for, and the engine has not: a server's algorithms, or the keys of this
-    /// configuration, which say nothing of the server.
+    /// Remembers if only the system's ssh has the server's algorithms, or the keys of this configuration. The latter
+    /// says nothing about the server.
     fn learn_from(&self, error: &Error) {
         match error.root() {
-            // The jump host's own connection has learnt of it.
+            // The jump host's own connection has recorded it.
             _ if matches!(error, Error::Jump { .. }) => {}
             Error::Protocol {
                 source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
@@ -237,7 +237,7 @@ impl Handshake {
                 if *only_ssh {
                     self.memory.leave_to_ssh(&self.host);
                 }
-                // A key that does not lead in any more is not signed with again before the server has said that it takes it.
+                // Before this key is signed with again, the server has to accept it.
                 let id = self.host_id();
                 if self.memory.facts(&id).is_some_and(|facts| facts.key.is_some()) {
                     self.memory.update(&id, |facts| facts.key = None);
@@ -251,7 +251,7 @@ impl Handshake {
         Learner::new(&self.memory, self.host_id())
     }
 
-    /// Remembers a server that calls itself OpenSSH, and has passed by what left with the log-in.
+    /// Remembers a server that calls itself OpenSSH but ignored what was sent with the log-in.
     fn learn_from_end(&self, end: &Error) {
         let unanswered = matches!(
             end.root(),
@@ -265,7 +265,7 @@ impl Handshake {
         }
     }
 
-    /// Remembers what made this connection, for the next one.
+    /// Remembers how this connection was made, for the next one.
     fn learn(
         &self,
         attempt: Attempt,
@@ -289,7 +289,7 @@ impl Handshake {
             }
         });
         let learner = self.learner();
-        // Another connection may have found out meanwhile.
+        // Another connection may have learned this in the meantime.
         if learner.has(Lesson::NoPipelining) {
             return;
         }
@@ -306,8 +306,8 @@ impl Handshake {
         }
     }
 
-    /// A server ended the connection over what came early, or for a reason of its own: the next attempt finds out. Whether
-    /// anything had left ahead of its answers.
+    /// Remembers what the server may have ended the connection over; the next attempt shows whether it did. Returns
+    /// whether anything had been sent ahead.
     fn learn_hang_up(&self, error: &Error, proto: &trunkline_proto::Connection) -> bool {
         let ended = error.is_hang_up()
             || matches!(
@@ -318,11 +318,11 @@ impl Handshake {
             return false;
         }
         if proto.has_guessed() && proto.host_key().is_none() && proto.server_id().is_some() {
-            // A wrong guess is what some servers cannot bear. The next one waits for what the server lists.
+            // Some servers cannot handle a wrong guess. The next attempt waits for the server's list.
             self.memory.update(&self.host_id(), |facts| {
                 (facts.kex_first, facts.host_key_first) = (None, None);
             });
-            // Nothing was asked of it yet. A second wait would be as long as the first.
+            // Nothing was requested yet. A second wait would be as long as the first.
             return !matches!(error, Error::Timeout { .. });
         }
         if proto.is_opening_early() {
@@ -360,7 +360,7 @@ impl Handshake {
         HostId::of(&self.host)
     }
 
-    /// The end of one that was abandoned.
+    /// Returns the error of an abandoned handshake.
     fn closed_error(&self) -> Error {
         Error::Closed {
             host: self.host.original_host.clone(),
@@ -369,7 +369,7 @@ impl Handshake {
     }
 }
 
-/// One of the attempts to make a connection.
+/// One attempt to make a connection.
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     number: u32,
@@ -378,16 +378,16 @@ struct Attempt {
 
 impl Attempt {
     const MAX: u32 = 4;
-    /// With a server that says that too many log in at once: about half a minute. Of a hundred names that lead to one sshd
-    /// with MaxStartups 4:60:12, four attempts left two without a connection.
+    /// The most attempts if the server reports too many log-ins at once: about half a minute. Of a hundred names for
+    /// one sshd with MaxStartups 4:60:12, four attempts left two without a connection.
     const MAX_BUSY: u32 = 10;
     const PAUSES: Backoff = Backoff::new(Duration::from_millis(400), Duration::from_secs(4));
 
-    /// Whether and when to try again after a server has hung up before it said who it is: nothing was asked of it.
+    /// Returns whether and when to try again after a server hung up before its identification, when it has no requests.
     ///
-    /// With words in front ("Exceeded MaxStartups", "Not allowed at this time") it is busy or angry: the next attempt
-    /// waits, longer each time, and differently long for each of many, which would come together again. Without, it may
-    /// be one that cannot bear a KEXINIT before its own identification is read.
+    /// If it sent text first ("Exceeded MaxStartups", "Not allowed at this time"), it is busy or penalizes us. The next
+    /// attempt then waits, longer each time, with jitter so that many clients do not return together. Without text, it
+    /// may not tolerate a KEXINIT before its own identification is read.
     fn next_attempt(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
         let error = match error {
             Error::At { cause, .. } => cause,
@@ -427,7 +427,7 @@ impl Attempt {
 }
 
 struct Established {
-    /// Boxed: the task that drives it would hold room for it twice.
+    /// Boxed: the task that drives it would otherwise hold room for it twice.
     driver: Box<Driver>,
     updates: Option<HostKeyUpdates>,
 }
@@ -438,19 +438,19 @@ struct Failed {
     untold: Untold,
     /// The text that the server sent instead of an identification.
     greeting: Printable,
-    /// Something had left ahead of the server's answers, which host memory knows by now that it may not.
+    /// Something had been sent ahead of the server's answers, and host memory now forbids that.
     ahead: bool,
 }
 
-/// Whether a server's software is not the one that was remembered. What follows the first space is a comment, which some
-/// servers change with each connection.
+/// Returns whether a server's software has changed. Text after the first space is a comment, which some servers change
+/// with each connection.
 fn is_another_server(before: Option<&str>, now: Option<&str>) -> bool {
     let software = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
     matches!((before, now), (Some(before), Some(now)) if software(before) != software(now))
 }
 
 impl Failed {
-    /// Nobody was asked for anything.
+    /// Before the server was reached.
     fn unasked(error: Error, ops: queue::Receiver<Op>) -> Self {
         Self {
             error,
@@ -460,7 +460,7 @@ impl Failed {
         }
     }
 
-    /// It had reached the server.
+    /// After the server was reached.
     fn logging_in(error: Error, ahead: bool, driver: Box<Driver>) -> Self {
         let greeting = driver.proto.greeting().clone();
         let untold = match driver.is_touched() {
@@ -518,7 +518,7 @@ async fn establish(
     let _permits = course
         .is_none_or(|course| !course.takes_its_time())
         .then_some(permits);
-    // Until it has led to a connection.
+    // Dropped once the connection is made.
     let proxy_words = dialed.words;
     let keepalive = KeepAlive::new(host, &handshake.settings, Instant::now());
     let mut driver = Box::new(Driver::new(
@@ -581,7 +581,7 @@ async fn establish(
     Ok(Established { driver, updates })
 }
 
-/// The parts of a handshake once there is a way to the server.
+/// The parts of a handshake once the server is reached.
 struct Prepared<'a> {
     begun: Instant,
     facts: HostFacts,
@@ -589,16 +589,16 @@ struct Prepared<'a> {
     identities: Identities,
     trust: Trust,
     proto: Box<trunkline_proto::Connection>,
-    /// Held until the connection is authenticated, or has failed.
+    /// Held until the connection is authenticated or has failed.
     permits: [Option<SemaphorePermit<'a>>; 2],
 }
 
 impl<'a> Prepared<'a> {
-    /// While the network is busy: the agent, key files, known_hosts, and the first key exchange's secret.
+    /// Does what is possible while the network is busy: the agent, key files, known_hosts, and the key exchange's
+    /// secret.
     ///
-    /// On the way to its server a handshake does not count: a host that does not answer holds up no other, nor does one
-    /// whose jump host is yet to be connected to. What takes CPU time counts before that, too, and does not take a thread
-    /// for each of many hosts.
+    /// While it connects, a handshake does not count towards the limit: a host that does not answer, or whose jump host
+    /// is not connected yet, delays no other. Work that takes CPU time counts, and does not use a thread per host.
     async fn new(handshake: &'a Handshake, attempt: Attempt, policy: &Policy) -> Result<Self, Error> {
         let host = &handshake.host;
         let gate = handshake.gate.as_ref();
@@ -620,7 +620,7 @@ impl<'a> Prepared<'a> {
         let (dialed, identities, loaded) = tokio::join!(
             stage(handshake, Stage::Dial, (handshake.dial)()),
             async {
-                // The program's own course brings what each attempt needs.
+                // The program's authenticator brings what each attempt needs.
                 match handshake.login.authenticator() {
                     Some(_) => Identities::none(),
                     None => Identities::collect(host, handshake.login.keys()).await,
@@ -653,7 +653,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Takes the time of a stage.
+/// Runs a stage and records its time.
 async fn stage<T>(
     handshake: &Handshake,
     stage: Stage,
@@ -676,7 +676,7 @@ async fn permit<'a>(semaphore: Option<&'a Semaphore>, queue: &Queue) -> Option<S
 struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
-    /// Whether a session was opened with the log-in, where that was tried and nothing else was in its way.
+    /// Whether a session was opened with the log-in. `None` if that was not tried, or something else interfered.
     early_session: Option<bool>,
     answered: Answerer,
     method: &'static str,
@@ -754,7 +754,7 @@ async fn log_in(
     stage(handshake, Stage::Authentication, proving).await
 }
 
-/// Waits for the session that was asked for with the log-in, if there was one, and keeps it for what is asked for first.
+/// Waits for the session that was requested with the log-in, if any, and keeps it for the first session request.
 async fn early_session(driver: &mut Driver, handshake: &Handshake) -> Result<Option<bool>, Error> {
     let mut outcome = driver.early_session();
     while outcome.is_none() && driver.proto.is_opening_early() {
@@ -768,13 +768,13 @@ async fn early_session(driver: &mut Driver, handshake: &Handshake) -> Result<Opt
     Ok(outcome.map(|opened| opened.is_some()))
 }
 
-/// The next decision, for which the server has the usual time.
+/// Waits for the next decision within [`STEP_LIMIT`].
 async fn next(driver: &mut Driver, handshake: &Handshake) -> Result<Event, Error> {
     next_within(driver, handshake, STEP_LIMIT).await
 }
 
-/// The next decision, for which the server has so much time. ConnectTimeout is for the identification, as ssh has it,
-/// and for all of a connection that nobody waits for.
+/// Waits for the next decision. ConnectTimeout applies until the identification, as in ssh, and to all of a connection
+/// without a waiting client.
 async fn next_within(driver: &mut Driver, handshake: &Handshake, most: Duration) -> Result<Event, Error> {
     let Handshake {
         host, interaction, ..
@@ -787,7 +787,7 @@ async fn next_within(driver: &mut Driver, handshake: &Handshake, most: Duration)
             None => most,
         };
         let question = tokio::time::timeout(limit, driver.question()).await;
-        // The identification has come in its time, and what follows it has more.
+        // The identification came in time, and what follows has more time.
         if question.is_err() && counted && !counts(driver) {
             continue;
         }
@@ -803,7 +803,7 @@ async fn next_within(driver: &mut Driver, handshake: &Handshake, most: Duration)
     }
 }
 
-/// Checks the server's key, then proves who the user is.
+/// Checks the server's key, then authenticates the user.
 async fn prove(
     driver: &mut Driver,
     handshake: &Handshake,
@@ -850,8 +850,8 @@ async fn prove(
             Event::Authenticated => break,
             Event::EarlySession(_) => lost = true,
             question => {
-                // What waits may leave with the authentication to sshd: all of it to a server that is the right one, only
-                // sessions to one that is let through. From others, it is held back until they have let the user in.
+                // Queued operations may be sent with the authentication if the server is sshd: all of them if it is
+                // verified, else only sessions. With other servers they wait until the user is let in.
                 if driver.proto.is_sshd() {
                     driver.take_ops(accepted.is_unverified);
                 }
@@ -879,7 +879,7 @@ async fn prove(
     })
 }
 
-/// Logs who the server is and what was agreed with it.
+/// Logs the server's identification and the negotiated algorithms.
 fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection) {
     let (Some(id), Some(agreed)) = (proto.server_id(), proto.agreed_algorithms()) else {
         return;
@@ -907,8 +907,8 @@ fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection)
     }
 }
 
-/// The warning of ssh about a server without a post-quantum key exchange (sshconnect.c, `warn_nonpq_kex`), unless the user has chosen
-/// such methods only.
+/// Returns ssh's warning about a server without post-quantum key exchange (sshconnect.c, `warn_nonpq_kex`), unless the
+/// user chose only such methods.
 fn weak_crypto(host: &HostConfig, driver: &Driver) -> Option<&'static str> {
     let is_post_quantum = |name: &String| KexMethod::from_name(name).is_some_and(KexMethod::is_post_quantum);
     let is_weak = !driver.proto.active_algorithms()?.kex.is_post_quantum();
@@ -950,7 +950,7 @@ async fn check_host_key(
     let accepted = match decision {
         Decision::Accept(accepted) => accepted,
         Decision::AcceptAndRemember(accepted, remember) => {
-            // Before anything else, as ssh: this process may end with the command. A full disk is worth a warning, no more.
+            // First of all, as in ssh: this process may end with the command. A full disk only gives a warning.
             let written = tokio::task::spawn_blocking(move || match remember.write() {
                 Ok(_) => remember.notice(),
                 Err(error) => error.to_string(),
@@ -1007,8 +1007,8 @@ fn policy(host: &HostConfig) -> Policy {
     }
 }
 
-/// OpenSSH's own cipher orders (9.2's and 10.x's): whoever has one of them has not chosen an order, and gets the
-/// ciphers that this machine is fastest with first.
+/// OpenSSH's default cipher orders (9.2's and 10.x's). A user with one of them has not chosen an order, and gets the
+/// fastest ciphers on this machine first.
 const UNCHOSEN_CIPHERS: [&[&str]; 2] = [
     &[
         "chacha20-poly1305@openssh.com",
@@ -1028,15 +1028,15 @@ const UNCHOSEN_CIPHERS: [&[&str]; 2] = [
     ],
 ];
 
-/// The algorithms in the order that the user's ssh would offer them, as far as the engine has them.
+/// Returns the algorithms that the engine supports, in the order in which the user's ssh would offer them.
 fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Preferences {
     let mut kex: Vec<KexMethod> = host
         .kex_algorithms
         .iter()
         .filter_map(|name| KexMethod::from_name(name))
         .collect();
-    // An ssh of before 9.9 does not know it. Who has not chosen gets what newer ones prefer, where this ssh has the
-    // elliptic curve that is a half of it: one for FIPS has not.
+    // ssh before 9.9 does not know this method. Users who have not chosen get it, as in newer versions, if this ssh has
+    // the elliptic curve that is half of it: one for FIPS does not.
     let newest = KexMethod::MlKem768X25519Sha256;
     if host.kex_is_default && !kex.contains(&newest) && kex.contains(&KexMethod::Curve25519Sha256) {
         kex.insert(0, newest);
@@ -1064,7 +1064,7 @@ fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Preferences {
         .into_iter()
         .filter(|name| trunkline_proto::HOST_KEY_ALGORITHMS.contains(&name.as_str()))
         .collect();
-    // As ssh: compression when asked for, else only if the server insists.
+    // As in ssh: compression when configured, else only if the server insists.
     let compression = if host.compression {
         vec![Compression::Zlib, Compression::None]
     } else {
@@ -1107,9 +1107,9 @@ fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Resul
     Ok(config)
 }
 
-/// A guess is right only if both sides list the same algorithms first: moves what this server listed first to the front
-/// of ours, where that weakens nothing. A classical method never goes ahead of a post-quantum one, and a host key type
-/// only goes ahead if the host is known by such a key.
+/// Moves what this server listed first to the front of our lists, because a guess is right only if both sides list the
+/// same algorithms first. Never weakens the choice: a classical method does not pass a post-quantum one, and a host key
+/// type only moves if the host is known by such a key.
 fn lead_as_the_server_did(preferences: &mut Preferences, facts: &HostFacts, trust: &Trust, name: &str) {
     let method = facts.kex_first.as_deref().and_then(KexMethod::from_name);
     if let Some(at) = method.and_then(|method| preferences.kex.iter().position(|known| *known == method)) {
@@ -1131,15 +1131,15 @@ fn lead_as_the_server_did(preferences: &mut Preferences, facts: &HostFacts, trus
     }
 }
 
-/// Makes the first packet of the most wanted method, off everybody's way, where it is likely to be used.
+/// Generates the first packet of the preferred method ahead of time, if it is likely to be used.
 fn first_packet(config: &mut Config, facts: &HostFacts) -> Result<(), Error> {
-    // Without any, the key exchange says so.
+    // If there is none, the key exchange reports it.
     let Some(&method) = config.preferences.kex.first() else {
         return Ok(());
     };
     let same_kex = facts.kex_first.as_deref() == Some(method.name());
     let guess_is_right = same_kex && facts.host_key_first.as_ref() == config.preferences.host_keys.first();
-    // A server that led with something else last time will not agree to it.
+    // A server that preferred another method last time will not agree to it.
     if !guess_is_right && facts.kex_first.is_some() && !same_kex {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Channels that the server opens towards this side, and who takes them.
+//! Channels that the server opens towards this side, and their handlers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use crate::connection::channel::{ChannelStream, Op, Ops, channel};
 use crate::connection::timing::idle::Idle;
 use crate::error::ServerRequest;
 
-/// The address on which the server was asked to listen.
+/// An address that the server was asked to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ListenKey {
-    /// An address as it was asked for, and the port that the server listens on. sshd repeats the address to the letter
-    /// (channels.c, `port_open_helper`), and OpenSSH's client takes nothing else.
+    /// The requested address, and the port that the server listens on. sshd repeats the address literally (channels.c,
+    /// `port_open_helper`), and OpenSSH's client accepts nothing else.
     Tcp(String, u32),
     /// A socket's path.
     Unix(String),
@@ -25,15 +25,15 @@ pub(crate) enum ListenKey {
     Agent,
 }
 
-/// Takes or refuses a connection that comes in. Called by the task that drives the connection: it must not block.
+/// Takes or refuses an incoming connection. Runs in the task that drives the connection: it must not block.
 pub(crate) type Handler = Arc<dyn Fn(Offered) + Send + Sync>;
 
-/// The handlers of connections that a server opens towards this side. One for each connection.
+/// The handlers of connections that a server opens towards this side. There is one for each connection.
 pub(crate) struct Incoming {
-    /// Weak, so that listening does not keep a connection alive that nobody holds.
+    /// Weak, so that listening does not keep an otherwise unused connection alive.
     ops: queue::WeakSender<Op>,
     table: Mutex<Table>,
-    /// Woken when the server has said whether it listens, or somebody has ended that.
+    /// Notified when the server has answered a request to listen, or listening has ended.
     settled: Notify,
 }
 
@@ -42,7 +42,7 @@ struct Table {
     handlers: HashMap<ListenKey, Listener>,
     /// Requests for a port of the server's choice whose answers have not been handled yet.
     unsettled: usize,
-    /// Connections that may belong to one of those: the first may follow on the heels of the answer.
+    /// Connections that may belong to one of those requests: the first may immediately follow the answer.
     held: Vec<(ListenKey, Offered)>,
 }
 
@@ -52,8 +52,8 @@ impl Table {
         if let Some(listener) = self.handlers.get(key) {
             return Some(listener.handler.clone());
         }
-        // OpenSSH before 6 says port 0 of a connection to a port of its own choice (its bug 2017), which is clear where one port
-        // of the address is listened on.
+        // OpenSSH before 6 sends port 0 in connections to a port of its own choice (its bug 2017). That is unambiguous
+        // if only one port of the address is listened on.
         let ListenKey::Tcp(address, 0) = key else {
             return None;
         };
@@ -71,12 +71,12 @@ impl Table {
 /// The handler of the connections to an address.
 struct Listener {
     handler: Handler,
-    /// The server has said that it listens.
+    /// The server has confirmed that it listens.
     granted: bool,
 }
 
-/// Connections that wait for a port to become known. More than a server can have at once in the moment between its
-/// answer and the answer's handling.
+/// The most connections that wait for a port to become known: more than a server can open between its answer and the
+/// answer's handling.
 const MAX_HELD: usize = 64;
 
 impl Incoming {
@@ -88,12 +88,12 @@ impl Incoming {
         }
     }
 
-    /// Guards the table, for as long as a look-up takes; no handler is called under it.
+    /// Locks the table for a look-up. No handler is called under the lock.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends connections for `key`, where the server listens, to `handler`; `false` when it has one already.
+    /// Sets the handler for an address that the server listens on. Returns `false` if it has one already.
     pub(crate) fn listen(&self, key: ListenKey, handler: Handler) -> bool {
         let mut table = self.table();
         if table.handlers.contains_key(&key) {
@@ -104,8 +104,8 @@ impl Incoming {
         true
     }
 
-    /// The same for an address that the server is about to be asked for, which [`Self::granted`] or [`Self::forget`] ends. While
-    /// somebody else asks for it, waits for what becomes of that: the server may refuse them.
+    /// Sets the handler for an address before the server is asked to listen; [`Self::granted`] or [`Self::forget`] must
+    /// follow. Waits for another pending request for the address, which the server may refuse.
     pub(crate) async fn ask_to_listen(&self, key: &ListenKey, handler: &Handler) -> bool {
         loop {
             let settled = self.settled.notified();
@@ -126,7 +126,7 @@ impl Incoming {
         }
     }
 
-    /// The server listens.
+    /// Notes that the server listens.
     pub(crate) fn granted(&self, key: &ListenKey) {
         if let Some(listener) = self.table().handlers.get_mut(key) {
             listener.granted = true;
@@ -134,14 +134,14 @@ impl Incoming {
         self.settled.notify_waiters();
     }
 
-    /// The server is told to listen no more: whoever asks for the address from now on waits until it is forgotten.
+    /// Notes that the server is told to stop listening. New requests for the address wait until it is forgotten.
     pub(crate) fn ends(&self, key: &ListenKey) {
         if let Some(listener) = self.table().handlers.get_mut(key) {
             listener.granted = false;
         }
     }
 
-    /// Holds connections to ports that nobody knows of, until the returned value is dropped or settled.
+    /// Holds connections to unknown ports until the returned value is dropped.
     pub(crate) fn expect_port(self: &Arc<Self>) -> Unsettled {
         self.table().unsettled += 1;
         Unsettled {
@@ -158,7 +158,7 @@ impl Incoming {
 
     /// Drops all handlers.
     pub(crate) fn clear(&self) {
-        // Requests that are under way stay counted: each takes itself out.
+        // Pending requests stay counted: each removes itself.
         let mut table = self.table();
         let forgotten = (
             std::mem::take(&mut table.handlers),
@@ -169,7 +169,7 @@ impl Incoming {
         self.settled.notify_waiters();
     }
 
-    /// Takes or refuses a channel that the server offers: only what was asked for is taken.
+    /// Hands a channel that the server offers to its handler, or refuses it if there is none.
     pub(crate) fn offer(&self, id: ChannelId, kind: IncomingKind) {
         let Some(ops) = self.ops.upgrade() else { return };
         let (key, originator) = match kind {
@@ -211,19 +211,19 @@ impl Incoming {
         }
     }
 
-    /// Sends a global request; `None` when it was refused or the connection is gone.
+    /// Sends a global request; returns `None` if it was refused or the connection is gone.
     pub(crate) async fn global(&self, request: GlobalRequest) -> Option<Bytes> {
         let (reply, answer) = oneshot::channel();
         self.ops.upgrade()?.send(Op::Global { request, reply }).ok()?;
         answer.await.ok()?.ok().flatten()
     }
 
-    /// Keeps the connection from ending for want of users; `None` where it is about to.
+    /// Keeps the connection in use; returns `None` if it is about to end.
     pub(crate) fn hold(&self) -> Option<Ops> {
         self.ops.upgrade()
     }
 
-    /// Sends a global request whose answer nobody waits for.
+    /// Sends a global request without waiting for the answer.
     pub(crate) fn global_unanswered(&self, request: GlobalRequest) {
         if let Some(ops) = self.ops.upgrade() {
             let (reply, _) = oneshot::channel();
@@ -232,7 +232,7 @@ impl Incoming {
     }
 }
 
-/// A request for a port of the server's choice is under way. Dropping it ends the wait for it.
+/// A pending request for a port of the server's choice. Dropping it ends the wait for the port.
 pub(crate) struct Unsettled {
     incoming: Arc<Incoming>,
 }
@@ -263,7 +263,7 @@ impl Drop for Unsettled {
     }
 }
 
-/// A connection that comes in. Dropping it refuses it.
+/// An incoming connection. Dropping it refuses it.
 pub(crate) struct Offered {
     id: ChannelId,
     ops: Ops,
@@ -272,12 +272,11 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// Returns the origin of the connection, in the server's words; empty for sockets.
+    /// Returns the connection's origin as the server names it; empty for sockets.
     pub(crate) fn originator(&self) -> &str {
         &self.originator
     }
 
-    /// Takes it.
     pub(crate) fn accept(mut self, idle: Option<Box<Idle>>) -> ChannelStream {
         self.accepted = true;
         let (mut port, parts) = channel(&self.ops, ServerRequest::Incoming, false, None);
@@ -319,7 +318,7 @@ mod tests {
         }
     }
 
-    /// A table, what it asks of the driver, and what its handlers are given.
+    /// A table, the operations it sends to the driver, and what its handlers receive.
     struct Bench {
         incoming: Arc<Incoming>,
         _ops: Ops,

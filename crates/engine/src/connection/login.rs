@@ -1,4 +1,4 @@
-//! Log-ins that a program leads itself: keys in memory, its own judgement of host keys, a given stream.
+//! Log-ins that a program controls: keys in memory, its own judgement of host keys, a given stream.
 
 use std::fmt;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::error::{Error, Invalid};
 use crate::host_key::{Accepted, Decision, HostKeyError, Server};
 use crate::keys::KeyFile;
 
-/// Keys in memory, an own opinion on host keys, a stream to talk over. For [`Engine::private_host`](crate::Engine::private_host);
+/// Keys in memory, a judge of host keys, a stream to use. For [`Engine::private_host`](crate::Engine::private_host);
 /// clones share the stream.
 ///
 /// ```
@@ -37,14 +37,14 @@ pub struct Login {
     connections: Option<usize>,
 }
 
-/// A stream to talk over, until it is taken.
+/// A stream to use, until it is taken.
 type Given = Option<Box<dyn Stream>>;
 
-/// A program's own opinion on host keys.
+/// A program's own judgement of host keys.
 pub trait HostKeyVerifier: Send + Sync {
-    /// Whether to continue with the server `host` (its name in known_hosts), which has shown `key` (a blob of RFC 4253
-    /// section 6.6, or a certificate) and proved to have it. `files` is what the host's known_hosts files say, read as with
-    /// `StrictHostKeyChecking yes`. Nothing is asked and nothing written; the handshake waits for the answer.
+    /// Decides whether to continue with the server `host` (its name in known_hosts), which has proved to have `key` (a
+    /// blob of RFC 4253 section 6.6, or a certificate). `files` is the verdict of the host's known_hosts files, as with
+    /// `StrictHostKeyChecking yes`. Nothing is asked or written; the handshake waits for the answer.
     fn verify<'a>(
         &'a self,
         host: &'a str,
@@ -52,42 +52,42 @@ pub trait HostKeyVerifier: Send + Sync {
         files: Result<(), HostKeyError>,
     ) -> Verification<'a>;
 
-    /// The server lists keys as its own (OpenSSH's PROTOCOL section 2.5): whether it is asked to prove that it has them, for
-    /// [`Self::proven`].
+    /// Decides whether a server that lists further keys as its own (OpenSSH's PROTOCOL section 2.5) has to prove that,
+    /// for [`Self::proven`].
     fn wants_proof(&self) -> WantsProof<'_> {
         Box::pin(std::future::ready(false))
     }
 
-    /// The server has proven that it has these keys.
+    /// Receives keys that the server has proved to have.
     fn proven(&self, keys: Vec<bytes::Bytes>) {
         drop(keys);
     }
 }
 
-/// Whether a proof is wanted, in time.
+/// The future of [`HostKeyVerifier::wants_proof`].
 pub type WantsProof<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
-/// A program's own course of a log-in, instead of ssh's order of methods.
+/// A program's own log-in procedure, instead of ssh's order of methods.
 pub trait Authenticator: Send + Sync {
-    /// Returns the next attempt in the log-in of this number: each connection has one of its own. `None` when there is
-    /// nothing left, which ends the log-in. `methods` are those that the server can continue with, `None` before it was
-    /// asked anything; `partial`: the attempt before was right, and the server wants one more.
+    /// Returns the next attempt of log-in number `login`; each connection has its own number. `None` ends the log-in.
+    /// `methods` are those that the server can continue with, `None` before the first request. `partial` is set if the
+    /// last attempt succeeded and the server wants another.
     fn next<'a>(&'a self, login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a>;
 
-    /// Takes the agreement with a server whose host key is accepted, before anything is shown to it.
+    /// Receives what was agreed with a server whose host key is accepted, before anything is revealed to it.
     fn agreed(&self, login: u32, agreement: Agreement) {
         drop((login, agreement));
     }
 
-    /// An agent or key could not be used, and why.
+    /// Receives why an agent or key could not be used.
     fn unusable(&self, login: u32, why: &str);
 
-    /// The password of the last attempt is right and has to be changed (RFC 4252 section 8); `prompt` is what the server says.
-    /// The new one goes out with the old one. `None`: there is none, and the log-in continues with the next attempt.
+    /// Returns the new password, sent with the old one, if the last attempt's is right but has to be changed (RFC 4252
+    /// section 8). `prompt` is the server's text. Without one, the log-in continues with the next attempt.
     fn new_password<'a>(&'a self, login: u32, prompt: &'a str) -> NewPassword<'a>;
 
-    /// Returns whether its answers may take any time. A log-in that waits for its program then counts as none of those
-    /// that a server, or this machine, is to have at once.
+    /// Returns whether answers may take arbitrarily long. Such a log-in does not count towards the limits on concurrent
+    /// handshakes.
     fn takes_its_time(&self) -> bool {
         false
     }
@@ -99,7 +99,7 @@ pub trait Authenticator: Send + Sync {
 pub struct Agreement {
     /// The server's identification.
     pub server: String,
-    /// The last line of what the server said before it, safe to show; or empty.
+    /// The last line that the server sent before it, safe to display; or empty.
     pub greeting: String,
     /// The key exchange method.
     pub kex: String,
@@ -107,7 +107,7 @@ pub struct Agreement {
     pub host_key: String,
     /// The cipher towards the server.
     pub cipher: &'static str,
-    /// The MAC towards the server; `None` where the cipher authenticates by itself.
+    /// The MAC towards the server; `None` if the cipher authenticates by itself.
     pub mac: Option<&'static str>,
     /// Whether payloads will be compressed.
     pub compressed: bool,
@@ -129,18 +129,18 @@ impl Agreement {
     }
 }
 
-/// A new password, in time.
+/// The future of [`Authenticator::new_password`].
 pub type NewPassword<'a> = Pin<Box<dyn Future<Output = Option<zeroize::Zeroizing<String>>> + Send + 'a>>;
 
-/// The next attempt, in time.
+/// The future of [`Authenticator::next`].
 pub type NextAttempt<'a> = Pin<Box<dyn Future<Output = Option<Attempt>> + Send + 'a>>;
 
 /// One attempt to log in.
 #[derive(Debug)]
 pub struct Attempt {
-    /// As whom.
+    /// The user's name.
     pub user: String,
-    /// With what.
+    /// The method and its credential.
     pub method: Method,
 }
 
@@ -148,19 +148,19 @@ pub struct Attempt {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Method {
-    /// Nothing: asks which methods there are (RFC 4252 section 5.2).
+    /// None: asks which methods there are (RFC 4252 section 5.2).
     None,
     /// A password.
     Password(zeroize::Zeroizing<String>),
-    /// The answers to the server's questions, which the host's prompter gives.
+    /// The answers to the server's questions, given by the host's prompter.
     KeyboardInteractive,
-    /// A key, whose passphrase the host's prompter gives.
+    /// A key; the host's prompter gives its passphrase.
     Key(Box<KeyFile>),
-    /// The keys of the agent that listens there, one after the other.
+    /// The keys of the agent at this path, one after the other.
     Agent(PathBuf),
-    /// Keys of which the program has the private halves, one after the other.
+    /// Keys whose private halves the program has, one after the other.
     Keys(Vec<bytes::Bytes>, Arc<dyn KeySigner>),
-    /// The word of this machine, whose host key this is (RFC 4252 section 9); the host's prompter gives its passphrase.
+    /// The word of this machine, by its host key (RFC 4252 section 9). The host's prompter gives the key's passphrase.
     HostBased {
         /// The machine's private key.
         key: Box<KeyFile>,
@@ -173,45 +173,45 @@ pub enum Method {
 
 /// Signs with keys that the engine does not have.
 pub trait KeySigner: Send + Sync + fmt::Debug {
-    /// A signature over `data` as in RFC 4253 section 6.6, by the key of `blob` with `algorithm`; `None` if there is none to be had.
+    /// Signs `data` as in RFC 4253 section 6.6, by the key of `blob` with `algorithm`. Returns `None` if it cannot.
     fn sign<'a>(&'a self, blob: &'a [u8], algorithm: &'a str, data: &'a [u8]) -> Signing<'a>;
 }
 
-/// The signature, in time.
+/// The future of [`KeySigner::sign`].
 pub type Signing<'a> = Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send + 'a>>;
 
-/// The opinion, in time.
+/// The future of [`HostKeyVerifier::verify`].
 pub type Verification<'a> = Pin<Box<dyn Future<Output = Result<(), HostKeyError>> + Send + 'a>>;
 
 impl Login {
-    /// Nothing beside what the configuration names.
+    /// Creates a log-in that adds nothing to the configuration.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A key to log in with, tried before those of the agent's that the configuration does not name and before files.
+    /// Adds a key, tried before the agent's keys that the configuration does not name and before files.
     #[must_use]
     pub fn key(mut self, key: KeyFile) -> Self {
         self.keys.push(key);
         self
     }
 
-    /// Leaves host keys to `verifier`.
+    /// Lets `verifier` judge host keys.
     #[must_use]
     pub fn verify_host_key(mut self, verifier: Arc<dyn HostKeyVerifier>) -> Self {
         self.verifier = Some(verifier);
         self
     }
 
-    /// Logs in as `authenticator` says, and with nothing else.
+    /// Logs in only as `authenticator` says.
     #[must_use]
     pub fn authenticate(mut self, authenticator: Arc<dyn Authenticator>) -> Self {
         self.authenticator = Some(authenticator);
         self
     }
 
-    /// Lets the host have up to `most` connections at once, where its sessions are more than the server takes on one, or its
-    /// traffic calls for it; they log in one by one, as it says here. Without it there is one: what the server refuses on it,
+    /// Lets the host have up to `most` connections, when it has more sessions than the server takes on one, or much
+    /// traffic. Each logs in separately, as this log-in says. By default there is one: what the server refuses on it,
     /// such as a session beyond its MaxSessions, fails with [`Error::Refused`] instead of waiting or logging in again.
     #[must_use]
     pub fn connections(mut self, most: usize) -> Self {
@@ -219,7 +219,7 @@ impl Login {
         self
     }
 
-    /// Talks over this stream instead of connecting by TCP. There is only one, and so one connection.
+    /// Uses this stream instead of TCP. It allows one connection.
     #[must_use]
     pub fn over(
         mut self,
@@ -237,12 +237,12 @@ impl Login {
         &self.keys
     }
 
-    /// Returns whether the way is a stream of the program's.
+    /// Returns whether the program gave a stream.
     pub(crate) fn is_over_stream(&self) -> bool {
         self.over.is_some()
     }
 
-    /// The most connections that there may be.
+    /// Returns the most connections allowed.
     pub(crate) fn most_connections(&self) -> usize {
         match (&self.over, self.connections) {
             (None, Some(most)) => most.max(1),
@@ -250,10 +250,10 @@ impl Login {
         }
     }
 
-    /// The program's stream, once; `None` where the way is TCP.
+    /// Takes the program's stream, once; returns `None` for TCP.
     pub(crate) fn dial(&self) -> Option<Result<Dialed, Error>> {
         let over = self.over.as_ref()?;
-        // Guards the stream while it is taken.
+        // The lock only guards taking the stream.
         let taken = over.lock().unwrap_or_else(PoisonError::into_inner).take();
         Some(match taken {
             Some(stream) => Ok(Dialed {
@@ -271,12 +271,12 @@ impl Login {
         self.verifier.as_ref()
     }
 
-    /// Returns whether known_hosts decide as with `StrictHostKeyChecking yes`, and are then judged.
+    /// Returns whether a verifier judges the verdict of known_hosts under `StrictHostKeyChecking yes`.
     pub(crate) fn judges_host_keys(&self) -> bool {
         self.verifier.is_some()
     }
 
-    /// Lets the program's opinion replace the decision.
+    /// Replaces the decision by the program's, if it has a verifier.
     pub(crate) async fn judge(&self, decision: Decision, server: &Server<'_>, key: &[u8]) -> Decision {
         let Some(verifier) = &self.verifier else {
             return decision;
@@ -303,7 +303,7 @@ impl Login {
     }
 }
 
-/// The refusal of a verifier that has no other reason.
+/// Returns the refusal of a verifier that has no other reason.
 pub fn refused_by_program(host: &str, key: &[u8]) -> HostKeyError {
     HostKeyError::RefusedByProgram {
         host: host.to_owned(),

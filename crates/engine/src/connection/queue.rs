@@ -1,5 +1,5 @@
-//! A queue between two tasks that takes next to no memory while it is empty. tokio's has a block of 32 values from the start:
-//! 1.5 KB for each stream of a channel, 3.7 KB for the operations of a connection, of which most carry nothing most of the time.
+//! A queue between two tasks that takes almost no memory while empty. tokio's starts with a block of 32 values: 1.5 KB
+//! per stream of a channel and 3.7 KB for the operations of a connection, most of which are idle most of the time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::{Bytes, BytesMut};
 use tokio::task::coop::poll_proceed;
 
-/// Room for more bytes of values than this is given back when the queue is empty.
+/// The bytes of capacity that an empty queue keeps.
 const KEPT: usize = 1024;
 
-/// Both ends of a queue without a bound.
+/// Creates both ends of an unbounded queue.
 pub(crate) fn queue<T>() -> (Sender<T>, Receiver<T>) {
     let state = Arc::new(Mutex::new(State {
         values: VecDeque::new(),
@@ -23,18 +23,18 @@ pub(crate) fn queue<T>() -> (Sender<T>, Receiver<T>) {
 
 struct State<T> {
     values: VecDeque<T>,
-    /// The waiter for a value.
+    /// The waiting receiver.
     reader: Option<Waker>,
     /// One end is gone.
     over: bool,
 }
 
-/// Guards the values, for as long as one is pushed or some are popped.
+/// Locks the values, while one is pushed or some are popped.
 fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The end where values go in. Dropping the last clone ends the queue behind them.
+/// The sending end. Dropping the last clone ends the queue after its values.
 pub(crate) struct Sender<T>(Arc<Inlet<T>>);
 
 /// A sender that does not keep the queue from ending.
@@ -46,7 +46,7 @@ impl<T> Sender<T> {
     /// Appends a value.
     ///
     /// # Errors
-    /// The value, where nobody takes it any more.
+    /// Returns the value if the receiver is gone.
     pub(crate) fn send(&self, value: T) -> Result<(), T> {
         let mut state = lock(&self.0.0);
         if state.over {
@@ -59,7 +59,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Returns whether nobody takes values any more.
+    /// Returns whether the receiver is gone.
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.0.0).over
     }
@@ -69,15 +69,15 @@ impl<T> Sender<T> {
     }
 }
 
-/// Data smaller than this is joined with what it follows in a queue.
+/// Pieces of data smaller than this are joined.
 const CRUMB: usize = 1024;
 
 impl Sender<Bytes> {
-    /// Appends data, to the last piece where both are small: a window's worth of single bytes would take fifty times
-    /// as much in a piece each.
+    /// Appends data, to the last piece if both are small: as separate pieces, a window of single bytes would take fifty
+    /// times as much memory.
     ///
     /// # Errors
-    /// The data, where nobody takes it any more.
+    /// Returns the data if the receiver is gone.
     pub(crate) fn send_gathered(&self, data: Bytes) -> Result<(), Bytes> {
         if data.len() < CRUMB {
             let mut state = lock(&self.0.0);
@@ -90,7 +90,7 @@ impl Sender<Bytes> {
                 };
                 joined.extend_from_slice(&data);
                 *last = joined.freeze();
-                // Whoever waited was woken for the piece before.
+                // The receiver was woken for the earlier piece.
                 return Ok(());
             }
         }
@@ -105,7 +105,7 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> WeakSender<T> {
-    /// `None` once every sender is gone.
+    /// Returns a sender; `None` once every sender is gone.
     pub(crate) fn upgrade(&self) -> Option<Sender<T>> {
         self.0.upgrade().map(Sender)
     }
@@ -121,16 +121,16 @@ impl<T> Drop for Inlet<T> {
     }
 }
 
-/// The end where values come out.
+/// The receiving end.
 pub(crate) struct Receiver<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Receiver<T> {
-    /// The next value; `None` at the end.
+    /// Returns the next value; `None` at the end.
     pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         self.poll_with(cx, VecDeque::pop_front)
     }
 
-    /// Adds what is there to `values`, at most `limit`, and waits while there is nothing. Adds nothing at the end.
+    /// Moves up to `limit` values to `values`, waiting until there is one. Adds nothing at the end.
     pub(crate) async fn recv_many(&mut self, values: &mut Vec<T>, limit: usize) {
         std::future::poll_fn(|cx| {
             self.poll_with(cx, |queued| {
@@ -141,28 +141,28 @@ impl<T> Receiver<T> {
         .await;
     }
 
-    /// The next value, where there is one.
+    /// Returns the next value, if there is one.
     pub(crate) fn try_recv(&mut self) -> Option<T> {
         lock(&self.0).values.pop_front()
     }
 
-    /// Returns whether there is a next value, and it is such.
+    /// Returns whether the next value exists and satisfies `such`.
     pub(crate) fn is_first(&self, such: impl Fn(&T) -> bool) -> bool {
         lock(&self.0).values.front().is_some_and(such)
     }
 
-    /// Takes no more values than are there.
+    /// Ends the queue after the values in it.
     pub(crate) fn close(&mut self) {
         lock(&self.0).over = true;
     }
 
-    /// Takes values where there are any; `None` at the end.
+    /// Takes values if there are any; returns `None` at the end.
     fn poll_with<R>(
         &mut self,
         cx: &mut Context<'_>,
         take: impl FnOnce(&mut VecDeque<T>) -> Option<R>,
     ) -> Poll<Option<R>> {
-        // As tokio's own: who always finds something lets other tasks run in between.
+        // As in tokio's own: a busy receiver lets other tasks run in between.
         let turn = ready!(poll_proceed(cx));
         let mut state = lock(&self.0);
         if state.values.is_empty() {

@@ -22,7 +22,7 @@ enum Program {
     Exec(Vec<u8>),
     Shell,
     Subsystem(String),
-    /// The program is given later: [`SessionControl::request`].
+    /// Given later by [`SessionControl::request`].
     Later,
 }
 
@@ -66,32 +66,32 @@ impl Command {
         }
     }
 
-    /// Returns whether it may have left for a server though nobody waited for its start to the end.
+    /// Returns whether it may have been sent to a server although its start was not awaited to the end.
     pub fn may_have_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }
 
-    /// A command line, which the user's login shell on the server interprets.
+    /// Creates a command line that the user's login shell on the server interprets.
     pub fn exec(command: impl Into<Vec<u8>>) -> Self {
         Self::new(Program::Exec(command.into()))
     }
 
-    /// The user's login shell.
+    /// Creates the user's login shell.
     pub fn shell() -> Self {
         Self::new(Program::Shell)
     }
 
-    /// A subsystem, such as "sftp".
+    /// Creates a subsystem, such as "sftp".
     pub fn subsystem(name: impl Into<String>) -> Self {
         Self::new(Program::Subsystem(name.into()))
     }
 
-    /// Nothing yet.
+    /// Creates a session without a program.
     pub(crate) fn later() -> Self {
         Self::new(Program::Later)
     }
 
-    /// Asks for an environment variable. Servers take only those that their AcceptEnv names, and say nothing of others.
+    /// Adds an environment variable. Servers accept those that their AcceptEnv names and silently ignore others.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         self.env.push((name.into(), value.into()));
@@ -105,18 +105,17 @@ impl Command {
         self
     }
 
-    /// Lets it use the agent of this side, where the host's ForwardAgent allows it; elsewhere starting it fails.
+    /// Lets it use this side's agent. Starting it fails if the host's ForwardAgent does not allow that.
     ///
-    /// sshd lends the agent to every later session of the same connection, too: to run commands that must not have it,
-    /// reach the host with ForwardAgent off, which is another connection.
+    /// sshd then lends the agent to every later session on the same connection. To run commands without it, reach the
+    /// host with ForwardAgent off, which uses another connection.
     #[must_use]
     pub fn agent_forwarding(mut self, forward: bool) -> Self {
         self.agent_forwarding = forward;
         self
     }
 
-    /// Does not let it begin on a server whose host key StrictHostKeyChecking no let through unverified
-    /// (ExitOnForwardFailure).
+    /// Forbids it to start on a server that StrictHostKeyChecking no accepted unverified (ExitOnForwardFailure).
     #[must_use]
     pub(crate) fn verified_only(mut self, only: bool) -> Self {
         self.verified_only = only;
@@ -127,23 +126,23 @@ impl Command {
         self.verified_only
     }
 
-    /// Returns whether it asks for the agent.
+    /// Returns whether it requests the agent.
     pub fn forwards_agent(&self) -> bool {
         self.agent_forwarding
     }
 
-    /// The most bytes of text in one of its requests.
+    /// Returns the length in bytes of the longest text in its requests.
     pub(crate) fn longest_text(&self) -> usize {
         let requests = self.requests();
         requests.iter().map(ChannelRequest::text_len).max().unwrap_or(0)
     }
 
-    /// Returns whether the session is to begin something at once.
+    /// Returns whether the session starts something at once.
     pub(crate) fn starts(&self) -> bool {
         self.program != Program::Later
     }
 
-    /// The requests in the order that OpenSSH's client sends them.
+    /// Returns the requests in the order in which OpenSSH's client sends them.
     pub(crate) fn requests(&self) -> Vec<ChannelRequest> {
         let mut requests = Vec::with_capacity(2 + self.env.len());
         if self.agent_forwarding {
@@ -165,7 +164,7 @@ impl Command {
         requests
     }
 
-    /// Returns the name for a refusal.
+    /// Returns its name for a refusal.
     pub(crate) fn what(&self) -> ServerRequest {
         match &self.program {
             Program::Exec(_) => ServerRequest::Exec,
@@ -187,18 +186,18 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
-/// A running session. Dropping it, or closing it by its [`SessionControl`], sends a command that still runs SIGHUP and
-/// closes the channel. OpenSSH's servers up to 9.7 deliver signals to all users' commands but root's, and none to those
-/// of a forced command; such a command notices only when it next reads or writes.
+/// A running session. Dropping it, or closing it with its [`SessionControl`], sends SIGHUP to a command that still runs
+/// and closes the channel. OpenSSH's servers up to 9.7 deliver signals to all users' commands but root's, and none to
+/// those of a forced command. Such a command notices only when it next reads or writes.
 #[derive(Debug)]
 pub struct Session {
-    /// Its standard input. [`tokio::io::AsyncWriteExt::shutdown`] gives it end-of-file.
+    /// Its standard input. [`tokio::io::AsyncWriteExt::shutdown`] sends end-of-file.
     pub stdin: ChannelWriter,
     /// Its standard output.
     pub stdout: ChannelReader,
     /// Its standard error; silent on a terminal.
     pub stderr: ChannelReader,
-    /// The control of the session.
+    /// Signals, requests and closing.
     pub control: SessionControl,
     end: SessionEnd,
 }
@@ -230,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Has the time of its start counted.
+    /// Records the time of its start in the metrics.
     pub(crate) fn time(&mut self, metrics: Arc<Metrics>, opening: Opening, asked: Instant) {
         self.end.timed = Some(Timed {
             metrics,
@@ -239,24 +238,24 @@ impl Session {
         });
     }
 
-    /// Waits until the server has confirmed the start. Not needed before reading or writing: what is written at once
+    /// Waits until the server has confirmed the start. Reading and writing need not wait for that: data written at once
     /// may even arrive with the command.
     ///
     /// # Errors
-    /// The server's refusal, or the loss of the connection.
+    /// The server refused it, or the connection was lost.
     pub async fn started(&mut self) -> Result<(), Error> {
         self.end.started().await
     }
 
-    /// Waits for the end; takes no data off the streams, whose end should be read before.
+    /// Waits for the end. Read the streams to their ends first: this takes no data from them.
     ///
     /// # Errors
-    /// The loss of the connection, or the server's refusal: [`Error::execution`] says whether it may have run.
+    /// The connection was lost, or the server refused it: [`Error::execution`] says whether it may have run.
     pub async fn wait(&mut self) -> Result<ExitStatus, Error> {
         self.end.wait().await
     }
 
-    /// Gives it `input`, reads all its output, and waits for its end.
+    /// Sends `input`, reads all output, and waits for the end.
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -265,8 +264,8 @@ impl Session {
         output.ok_or(Error::Bug("output without a limit was over it"))
     }
 
-    /// The same for a command whose streams are of so many bytes at most; `None` as soon as one has more. `seen` is told of
-    /// its output as it comes.
+    /// Like [`Self::output`], but returns `None` as soon as one output stream exceeds `most` bytes. Passes standard
+    /// output to `seen` as it arrives.
     pub(crate) async fn output_within(
         self,
         input: Option<Bytes>,
@@ -303,7 +302,7 @@ impl Session {
         }))
     }
 
-    /// The parts, to be used by different tasks.
+    /// Returns the parts, for use by different tasks.
     pub fn into_parts(self) -> SessionParts {
         let Self {
             stdin,
@@ -322,7 +321,7 @@ impl Session {
     }
 }
 
-/// A [`Session`] taken apart.
+/// The parts of a [`Session`].
 #[derive(Debug)]
 pub struct SessionParts {
     /// Standard input.
@@ -343,7 +342,7 @@ pub struct SessionEnd {
     started: Option<oneshot::Receiver<Result<(), Error>>>,
     /// The timer of the start, until it has started.
     timed: Option<Timed>,
-    /// The reason why there was no start, once that is known.
+    /// The error of the start, once it is known.
     refused: Option<Error>,
     exited: Exit,
     done: oneshot::Receiver<Result<ExitStatus, Error>>,
@@ -354,12 +353,12 @@ pub struct SessionEnd {
 enum Exit {
     Awaited(oneshot::Receiver<ExitStatus>),
     Known(ExitStatus),
-    /// The server has closed the channel without a word on it.
+    /// The server closed the channel without an exit status.
     Never,
 }
 
-/// The origin of a session, and its time. A start that is waited for: where nobody does so to the end, it is withdrawn,
-/// or its command may have left.
+/// A start that is being awaited. If this is dropped before [`Self::ended`], the session is withdrawn, or its command
+/// marked as possibly sent.
 pub(crate) struct Starting<'a> {
     command: &'a Command,
     control: SessionControl,
@@ -375,7 +374,7 @@ impl<'a> Starting<'a> {
         }
     }
 
-    /// It has come to an end, of which its caller is told.
+    /// Ends the wait; the caller has the outcome.
     pub(crate) fn ended(mut self) {
         self.is_awaited = false;
     }
@@ -421,14 +420,13 @@ impl SessionEnd {
     /// # Errors
     /// As [`Session::wait`].
     pub async fn wait(&mut self) -> Result<ExitStatus, Error> {
-        // A session that was opened ahead, and that the server closed before it was given its command, ends without an
-        // error of its own.
+        // If the server closed a session opened ahead before it got its command, only the start has an error.
         self.started().await?;
         (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Waits until the server says how the command ended, which may be before the session's end: another process that has
-    /// the command's output keeps the session open. `None` where the session ends without a word on it. Cancel-safe.
+    /// Waits until the server reports how the command ended. The session may end later: another process with the
+    /// command's output keeps it open. Returns `None` if the session ends without a report. Cancel-safe.
     pub async fn exited(&mut self) -> Option<ExitStatus> {
         if let Exit::Awaited(exited) = &mut self.exited {
             self.exited = exited.await.map_or(Exit::Never, Exit::Known);
@@ -479,8 +477,8 @@ impl SessionControl {
         });
     }
 
-    /// Asks for anything that a session can be asked for. It is on its way when this returns; the result waits for the
-    /// answer: `true` for success, `false` for failure, for the session's end, and where the request wants none.
+    /// Sends any session request, at once. The returned future waits for the answer. It is `false` on failure, at the
+    /// session's end, and for requests that want no reply.
     ///
     /// A refused exec, shell or subsystem ends the session.
     pub fn request(&self, request: ChannelRequest) -> impl Future<Output = bool> + Send + use<> {
@@ -489,79 +487,77 @@ impl SessionControl {
         async move { answer.await.unwrap_or(false) }
     }
 
-    /// Returns whether the server has ended what it sends, all of which need not have been read.
+    /// Returns whether the server has ended its output. Unread data may remain.
     pub fn has_heard_end(&self) -> bool {
         self.shared.is_complete()
     }
 
-    /// Sends a signal, by name without "SIG". OpenSSH's servers take ABRT, ALRM, FPE, HUP, ILL, INT, KILL, PIPE, QUIT,
-    /// SEGV, TERM, USR1 and USR2, from 7.9 on.
+    /// Sends a signal, by name without "SIG". OpenSSH's servers since 7.9 take ABRT, ALRM, FPE, HUP, ILL, INT, KILL,
+    /// PIPE, QUIT, SEGV, TERM, USR1 and USR2.
     pub fn signal(&self, name: &str) {
         self.send(ChannelRequest::Signal(name.to_owned()));
     }
 
-    /// Tells of the terminal's new size.
+    /// Sends the terminal's new size.
     pub fn resize(&self, size: TerminalSize) {
         self.send(ChannelRequest::WindowChange(size));
     }
 
-    /// Sends a break (RFC 4335) of `milliseconds`; `true` when the server could.
+    /// Sends a break (RFC 4335) of `milliseconds`, and returns whether the server performed it.
     pub async fn send_break(&self, milliseconds: u32) -> bool {
         self.request(ChannelRequest::Break(milliseconds)).await
     }
 
-    /// Gives the session up if nothing of it has been sent, and nothing will be from now on; `false` when it is too late
-    /// for that.
+    /// Withdraws the session if nothing of it was sent. Returns `false` if it is too late for that.
     pub fn withdraw(&self) -> bool {
         self.shared.withdraw()
     }
 
-    /// Returns whether the session still waits on this side, for a connection to the right server: nothing of it was
-    /// sent.
+    /// Returns whether the session still waits for a connection to the right server: nothing of it was sent.
     pub fn is_waiting(&self) -> bool {
         self.shared.id().is_none()
     }
 
-    /// Checks that the connection lives; returns when the server has answered, or with `false` when it is gone.
+    /// Checks that the connection is alive: returns `true` once the server has answered, `false` if it is lost.
     pub(crate) async fn ping(&self) -> bool {
         let (reply, answer) = oneshot::channel();
         let _ = self.ops.send(Op::Ping { reply });
         answer.await.is_ok()
     }
 
-    /// One more, or one less, comes no further without the server's answers: a silent connection is given up sooner.
+    /// Counts one more (`true`) or one less waiting for answers: a silent connection is given up sooner.
     pub fn awaits(&self, awaited: bool) {
         let _ = self.ops.send(Op::Awaited(awaited));
     }
 
-    /// Has nothing new begin on this connection.
+    /// Retires this connection.
     pub(crate) fn doubt(&self) {
         let _ = self.ops.send(Op::Doubt);
     }
 
-    /// Returns whether the server gave the session no terminal, though it was asked for one; known once the session has
-    /// started. The command runs without.
+    /// Returns whether the server refused a requested terminal; known once the session has started. The command runs
+    /// without one.
     pub fn is_terminal_refused(&self) -> bool {
         self.shared.is_terminal_refused()
     }
 
-    /// Says that nobody reads the command's output any more. OpenSSH's servers then let it die of SIGPIPE; others take no
-    /// notice.
+    /// Reports that the command's output is no longer read. OpenSSH's servers then let it die of SIGPIPE; others ignore
+    /// this.
     pub fn end_of_write(&self) {
         self.send(ChannelRequest::EndOfWrite);
     }
 
-    /// Has the command continue when the session is closed or dropped under it, as ssh(1) does: it is sent no signal.
+    /// Lets the command continue, without a signal, when the session is closed or dropped, as ssh(1) does.
     pub fn leave_running(&self) {
         self.shared.leave_running();
     }
 
-    /// Bytes of the session's input that have been handed over so far, and of its output and error output that have come.
+    /// Returns the bytes of input handed over so far, and of output and error output received.
     pub fn carried(&self) -> (u64, u64) {
         self.shared.carried()
     }
 
-    /// Closes the session now. A command that still runs is sent SIGHUP first.
+    /// Closes the session now. A command that still runs gets SIGHUP first.
     pub fn close(&self) {
         let _ = self.ops.send(Op::Close {
             channel: self.shared.clone(),
@@ -569,7 +565,7 @@ impl SessionControl {
     }
 }
 
-/// A session channel opened ahead, which a command can take at once.
+/// A session channel opened ahead, ready for a command.
 #[derive(Debug)]
 pub(crate) struct SpareSession {
     parts: ChannelParts,
@@ -593,7 +589,7 @@ impl SpareSession {
         self.parts.shared.withdraw()
     }
 
-    /// Asks something that no session knows, so that the server refuses it (RFC 4254 section 5.4): `true` where it has
+    /// Sends a request that no server knows and must refuse (RFC 4254 section 5.4); returns `true` once it has
     /// answered.
     pub(crate) fn ask(&self) -> impl Future<Output = bool> + Send + use<> {
         let (reply, answer) = oneshot::channel();
@@ -614,7 +610,7 @@ impl SpareSession {
         self.parts.shared.is_closed() || self.ops.is_closed()
     }
 
-    /// Starts a command in it, by what its connection is to be asked.
+    /// Starts a command in it; returns the operation for the connection.
     pub(crate) fn begin(mut self, command: &Command, lease: Lease, terms: ChannelTerms) -> (Op, Session) {
         let (started_tx, started_rx) = oneshot::channel();
         let begin = Op::Begin {

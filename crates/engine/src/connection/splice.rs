@@ -1,4 +1,4 @@
-//! A local connection and a channel, joined: bytes both ways, each direction's end carried over by itself.
+//! Joins a local connection and a channel: bytes go both ways, and each direction ends by itself.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::metrics::Counter;
 
 /// Room for one read from a connection that carries little.
 const READ_SMALL: usize = 8 * 1024;
-/// Room for one read from a busy one: two of sshd's largest packets, a quarter of what a channel's writer takes.
+/// Room for one read from a busy one: two of sshd's largest packets.
 const READ_LARGE: usize = 64 * 1024;
 
-/// A connection on this machine: a client of a listening socket, or what a forwarding leads to.
+/// A connection on this machine: a client of a listening socket, or a forwarding's target.
 #[derive(Debug)]
 pub(crate) enum LocalStream {
     Tcp(TcpStream),
@@ -32,15 +32,15 @@ pub(crate) struct Traffic {
     pub(crate) received: Counter,
 }
 
-/// The data that was read behind a SOCKS request: the first bytes to be carried.
+/// Data that was read after a SOCKS request: the first bytes to be carried.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     pub(crate) to_channel: Bytes,
     pub(crate) to_local: Bytes,
 }
 
-/// Carries everything, until both directions have ended or either side is gone. A connection that does not end in good
-/// order is reset here, so that what arrived of it cannot be taken for all of it.
+/// Carries everything, until both directions have ended or either side is gone. If the connection ends abnormally, the
+/// local side is reset, so that partial data cannot be taken for all of it.
 pub(crate) async fn splice(local: LocalStream, channel: ChannelStream, ahead: Ahead, traffic: &Traffic) {
     let (reader, mut writer) = channel.into_split();
     local.reset_when_dropped(true);
@@ -50,15 +50,15 @@ pub(crate) async fn splice(local: LocalStream, channel: ChannelStream, ahead: Ah
     local.reset_when_dropped(ended.is_err());
     drop(local);
     match ended {
-        // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
+        // Closing discards data that still waits for the server's window; sshd closes once it has both ends.
         Ok(((), true)) => writer.closed().await,
-        // Nobody takes what the server sends, which may have no end.
+        // Nothing reads what the server sends, which may be endless.
         Ok(((), false)) => drop(writer.drained().await),
         Err(_) => {}
     }
 }
 
-/// Ends a channel behind what was written to it: dropping it at once would discard what has not left yet.
+/// Ends a channel after its written data: dropping it at once would discard what was not sent yet.
 pub(crate) async fn finish(channel: ChannelStream) {
     let (reader, mut writer) = channel.into_split();
     drop(reader);
@@ -66,7 +66,7 @@ pub(crate) async fn finish(channel: ChannelStream) {
     writer.closed().await;
 }
 
-/// From the local connection to the channel. No buffer is held while there is nothing to read.
+/// Carries data from the local connection to the channel. Holds no buffer while there is nothing to read.
 ///
 /// # Errors
 /// The local connection was reset: nothing more can be carried in either direction.
@@ -81,7 +81,7 @@ async fn send(
     let mut data = ahead;
     loop {
         let len = data.len();
-        // The channel is gone: what it still brought is for the other direction to deliver.
+        // The channel is gone; the other direction delivers what it still brought.
         if writer.send(data).await.is_err() {
             return Ok(());
         }
@@ -114,8 +114,8 @@ async fn send(
     }
 }
 
-/// From the channel to the local connection. One that takes no more (it has shut down its reading side) may still have
-/// something to send, so that is not an end of both. Returns whether it has taken everything.
+/// Carries data from the channel to the local connection, and returns whether it has taken everything. A local side
+/// that takes no more (it has shut down its reading side) may still send, so that only this direction ends.
 ///
 /// # Errors
 /// The connection to the server was lost.
@@ -142,10 +142,10 @@ async fn receive(
 }
 
 impl LocalStream {
-    /// Connects to a TCP port, by the first address of `host` that answers.
+    /// Connects to a TCP port, at the first address of `host` that answers.
     ///
     /// # Errors
-    /// The name is not known, or every address refuses.
+    /// The name is unknown, or every address refuses.
     pub(crate) async fn tcp(host: &str, port: u16, family: AddressFamily) -> Result<Self, Error> {
         let found = tokio::net::lookup_host((host, port))
             .await
@@ -164,7 +164,7 @@ impl LocalStream {
     /// Connects to a Unix socket.
     ///
     /// # Errors
-    /// It does not exist, or nobody listens.
+    /// It does not exist, or nothing listens on it.
     pub(crate) async fn unix(path: &Path) -> Result<Self, Error> {
         match UnixStream::connect(path).await {
             Ok(stream) => Ok(Self::Unix(stream)),
@@ -172,7 +172,7 @@ impl LocalStream {
         }
     }
 
-    /// Takes a connection and switches Nagle's algorithm off, which would delay every small answer by 40 ms.
+    /// Takes a connection and disables Nagle's algorithm, which would delay every small answer by 40 ms.
     pub(crate) fn from_tcp(stream: TcpStream) -> Result<Self, Error> {
         stream
             .set_nodelay(true)
@@ -214,16 +214,16 @@ impl LocalStream {
         Ok(())
     }
 
-    /// Tells the local side that nothing more comes. One that is gone already need not be told.
+    /// Shuts down the local side's output. A failure means that it is gone.
     fn finish(&self) {
         let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Write);
     }
 
-    /// Whether dropping it means RST instead of FIN. Unix sockets know no difference.
+    /// Sets whether dropping it sends RST instead of FIN. Unix sockets have no such distinction.
     fn reset_when_dropped(&self, reset: bool) {
         if let Self::Tcp(_) = self {
             let linger = reset.then_some(std::time::Duration::ZERO);
-            // One that is gone already cannot be told, and need not be.
+            // If it is gone already, this fails harmlessly.
             let _ = rustix::net::sockopt::set_socket_linger(self.as_fd(), linger);
         }
     }

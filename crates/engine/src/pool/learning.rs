@@ -1,4 +1,4 @@
-//! Lessons about a server from its sessions: its limits, and, by a trial, that sessions opened ahead last.
+//! Learns about a server from its sessions: its limits and, by a trial, whether sessions opened ahead last.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::memory::Lesson;
 
 impl Pool {
-    /// Whether the log-in to a server that is not sshd goes ahead of its answers: its first session has to take a command then.
+    /// Returns whether log-ins go ahead of this server's answers although it is not sshd: sessions must prove it then.
     pub(super) fn may_go_ahead(&self) -> bool {
         let facts = self.learner.facts();
         let never = facts.lessons.has(Lesson::Sshd) || facts.lessons.has(Lesson::NoPipelining);
@@ -26,19 +26,19 @@ impl Pool {
         self.freed.notify_waiters();
     }
 
-    /// The server has one session for each connection.
+    /// Remembers that the server allows one session per connection.
     pub(super) fn learn_one_session(&self) {
         self.learner.learn(Lesson::OneSession, 1);
         self.state().policy.set_reuse(Reuse::One);
     }
 
-    /// Sessions opened ahead are of no use.
+    /// Remembers that sessions opened ahead are useless.
     pub(super) fn learn_no_spares(&self) {
         self.learner.learn(Lesson::NoSpares, 1);
         self.state().policy.keep_spares(Spares::None);
     }
 
-    /// A session was refused: what that says of the server's limit is remembered.
+    /// Handles a refused session, and remembers the limit that it shows.
     pub(super) fn session_refused(&self, lane: LaneId, was_spare: bool, asked: Tally) -> Verdict {
         let mut state = self.state();
         let before = state.policy.session_limit();
@@ -56,8 +56,8 @@ impl Pool {
         outcome
     }
 
-    /// Tries, once for a host, whether a session that is opened ahead lasts: it is opened on a lane that is idle, so that it
-    /// costs nobody anything, and looked at when another session has come and gone.
+    /// Tries, once per host, whether a session opened ahead lasts. It is opened on an idle lane, so that nobody pays
+    /// for it, and checked when another session has come and gone.
     pub(super) fn try_spare(self: &Arc<Self>, id: LaneId) {
         let mut state = self.state();
         let State { policy, lanes, .. } = &mut *state;
@@ -88,7 +88,7 @@ impl Pool {
         let Some(waits) = pool.upgrade().map(|pool| pool.state().policy.trials_wait()) else {
             return;
         };
-        // Behind its answer, all that had ended is settled.
+        // Once the server has answered, all ended sessions are settled.
         let answered = !waits || connection.ping(limit).await.is_ok();
         let opens = |pool: &Self| answered && pool.state().policy.open_trial(id);
         match pool.upgrade() {
@@ -112,7 +112,7 @@ impl Pool {
                 Refusal::OfASecond => Outcome::OnlyOneSession,
                 Refusal::OfMore => Outcome::Dies,
             },
-            // The connection was closed from here, or has ended.
+            // This side closed the connection, or it has ended.
             Err(_) => match connection.ended().await.root() {
                 Error::Closed { .. } => Outcome::Nothing,
                 _ => Outcome::Dies,
@@ -147,7 +147,7 @@ impl Pool {
         self.freed.notify_waiters();
     }
 
-    /// Whether the server is known as sshd, and requests may go ahead of its answers.
+    /// Returns whether the server is known to be sshd and requests may go ahead of its answers.
     pub(crate) fn is_sshd(&self) -> bool {
         if !self.settings.early_flights {
             return false;
@@ -160,7 +160,7 @@ impl Pool {
         connected == Some(true) || self.learner.has(Lesson::Sshd)
     }
 
-    /// Has the policy go by what is known of the host.
+    /// Sets the policy to what is known of the host.
     pub(super) fn recall(&self, policy: &mut Policy, is_sshd: bool) {
         let lessons = self.learner.facts().lessons;
         let is_sshd = is_sshd || lessons.has(Lesson::Sshd);
@@ -179,21 +179,21 @@ impl Pool {
     }
 }
 
-/// The finding of a session that was opened ahead to see whether it lasts.
+/// The result of the trial of a session opened ahead.
 enum Outcome {
-    /// It outlives other sessions, and the server still reads what is asked of it.
+    /// It outlives other sessions, and the server still reads its requests.
     Lasts(Box<SpareSession>),
-    /// It was refused where another session had been and none was.
+    /// It was refused although no other session was open; earlier ones had been.
     OnlyOneSession,
-    /// It ended by itself, or is not heard any more.
+    /// It ended by itself, or the server no longer reads its requests.
     Dies,
-    /// Nothing: the connection is not there any more, or it was asked for too soon.
+    /// Inconclusive: the connection is gone, or the session was requested too soon.
     Nothing,
 }
 
-/// Looks at a session that was opened ahead, when another has ended beside it.
+/// Checks a session that was opened ahead, when another has ended beside it.
 async fn look_at(spare: SpareSession, connection: &Connection, limit: Duration) -> Outcome {
-    // Whatever the server does to it because another has ended, it has done before it answers.
+    // If the other session's end affects this one, it has done so before the server answers.
     let answer = match connection.ping(limit).await {
         Ok(_) => spare.ask(),
         Err(_) => return Outcome::Nothing,

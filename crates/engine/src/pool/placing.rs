@@ -1,4 +1,4 @@
-//! Places for sessions and tunnels on the connections, and another place after a refusal.
+//! Places sessions and tunnels on the connections, and finds them another place after a refusal.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::memory::Lesson;
 use crate::metrics::Opening;
 
 impl Pool {
-    /// Starts a command on the best lane. Only on the first connection to the host, which is made for it, does it leave
-    /// before the server has opened its session; everywhere else nothing has begun when the session or the connection is
-    /// refused, and the command gets another place.
+    /// Starts a command on the best lane. Only on the host's first connection, which is made for it, is the command
+    /// sent before the server has opened its session. Everywhere else nothing has started when the session or the
+    /// connection is refused, and the command gets another place.
     pub(crate) async fn session(
         self: &Arc<Self>,
         command: &Command,
@@ -37,7 +37,7 @@ impl Pool {
         self.session_placed(command, caller, load).await
     }
 
-    /// Starts a command on a connection with nothing else on it, where there may be one more; else as [`Self::session`].
+    /// Starts a command on an empty connection if there may be another; otherwise like [`Self::session`].
     pub(crate) async fn session_apart(
         self: &Arc<Self>,
         command: &Command,
@@ -46,8 +46,8 @@ impl Pool {
         self.session_placed(command, caller, Load::SessionApart).await
     }
 
-    /// Whether a server that takes no request as long as this command's would end everybody's connection at it: it gets one of
-    /// its own then, until such a length is known to be taken.
+    /// Returns whether the command is so long that a server might end the shared connection at it. It then gets its own
+    /// connection, until the server is known to accept that length.
     fn may_end_with(&self, command: &Command) -> bool {
         let length = command.longest_text();
         if length <= SURE_TEXT {
@@ -66,7 +66,7 @@ impl Pool {
         load: Load,
     ) -> Result<Session, Unplaced> {
         let asked_at = Instant::now();
-        // A server that refuses and then ends the connection has said why.
+        // A server that refuses and then ends the connection has already given the reason.
         let mut refused = None;
         let mut misplaced = Misplaced::default();
         loop {
@@ -86,7 +86,7 @@ impl Pool {
             let opening = how.opening();
             let watched = self.watches(&how, &misplaced);
             let is_spare = matches!(how, How::Spare(_));
-            // A command in a session that is open already would be on its way before anybody knows whether it arrives.
+            // A command in a session that is already open would be sent before it is known whether it arrives.
             let mut answer = self.asked(&connection);
             if is_spare && let Some(answer) = answer.take() {
                 match self.proven(lane, &connection, answer).await {
@@ -94,7 +94,7 @@ impl Pool {
                     Attempt::Elsewhere => continue,
                 }
             }
-            // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
+            // Started without the lock: a connection that has ended since then refuses at once, and returns the lease.
             let mut session = match how {
                 How::WithLogIn => {
                     let session =
@@ -114,7 +114,7 @@ impl Pool {
                     {
                         Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
                         Attempt::Done(Err(error)) => {
-                            // Nothing was asked for in it: it certainly did not start.
+                            // Nothing was requested in the session: the command certainly did not start.
                             lease.ends(End::NeverOpened);
                             let Error::Refused { reason: 1.., .. } = error else {
                                 drop(lease);
@@ -169,8 +169,8 @@ impl Pool {
         }
     }
 
-    /// How a session ends that was withdrawn before it was open. The server may have opened one for it together with the log-in,
-    /// and may have no other for this connection.
+    /// Returns how a session counts that was withdrawn before it was open. The server may have opened it together with
+    /// the log-in, and may allow no other on this connection.
     fn withdrawn(&self) -> End {
         match self.state().policy.reuse() {
             Reuse::Several => End::NeverOpened,
@@ -178,20 +178,20 @@ impl Pool {
         }
     }
 
-    /// Whether the start of a session shows something that is not known of the server yet, so that its answer is waited for.
-    /// The only connection of a program is left out: the program is told what the server says.
+    /// Returns whether to wait for the answer to a session's start, because it shows something new about the server. A
+    /// program's only connection is exempt: the program gets the server's answers.
     fn watches(&self, how: &How, misplaced: &Misplaced) -> bool {
         let is_spare = matches!(how, How::Spare(_));
         let untried_spare = || is_spare && self.learner.facts().lessons.number(Lesson::Spares) == Some(1);
-        // At the first contact nothing else is on the connection yet, and what is asked for can be withdrawn until it is made.
+        // A first contact carries nothing else, and its request can be withdrawn until the connection is made.
         let is_first = matches!(how, How::WithLogIn) && self.learner.facts().banner.is_none();
         let untried = || matches!(self.state().policy.reuse(), Reuse::Untried | Reuse::Doubted);
         let unknown = || untried() || !is_spare && self.may_go_ahead() || untried_spare();
         !self.is_given && (misplaced.refusals > 0 || !is_first && unknown())
     }
 
-    /// Waits for the server's answer to a session's start, and remembers what it shows. An error is a refusal behind which
-    /// the session is placed anew: it is the server's word that nothing has begun.
+    /// Waits for the server's answer to a session's start, and remembers what it shows. An error is a refusal, by which
+    /// the server says that nothing has started: the session gets another place.
     async fn learn_from_start(
         &self,
         (lane, connection): (LaneId, &Connection),
@@ -207,7 +207,7 @@ impl Pool {
         let Err(error) = started else {
             let ran_before = state.policy.ran(lane);
             let is_known = state.policy.reuse() == Reuse::Several;
-            // A lane that is gone already, with its only session.
+            // The lane and its only session are already gone.
             let was_alone = !state.lanes.contains_key(&lane) && state.policy.reuse() == Reuse::Doubted;
             drop(state);
             if is_spare {
@@ -220,8 +220,8 @@ impl Pool {
             }
             return Ok(());
         };
-        // The server's refusal; or it has closed the session before the command was sent, or the connection went with
-        // another session's refusal.
+        // The server refused, or closed the session before the command was sent, or ended the connection over another
+        // session.
         let is_refusal = match error.root() {
             Error::Refused { reason: 0, .. } => true,
             Error::Closed { .. } => !state.is_closing && !state.ended,
@@ -232,7 +232,7 @@ impl Pool {
             return Ok(());
         }
         if went_ahead && !is_spare {
-            // libssh's example, which lets its user in while it still exchanges keys, takes no command then.
+            // libssh's example server lets its user in during the key exchange, and accepts no command then.
             self.learner.learn(Lesson::NoPipelining, 1);
             state.policy.retire(lane);
             misplaced.ahead += 1;
@@ -247,15 +247,15 @@ impl Pool {
             }
             return Err(error);
         }
-        // It is refused everywhere, which says nothing of connections.
+        // The command is refused everywhere, which shows nothing about connections.
         if state.policy.reuse() == Reuse::Doubted {
             state.policy.set_reuse(Reuse::Untried);
         }
         Ok(())
     }
 
-    /// The server has refused a session on a connection that nobody had one on. Whether it gets another place, once: the
-    /// server may have counted one that was given up while it was opened.
+    /// Handles the server's refusal of the first session on a connection. Returns whether the session gets another
+    /// place, which it does once: the server may have counted a session that was given up while it was opened.
     fn refuses_first(&self, lane: LaneId, misplaced: &mut Misplaced) -> bool {
         let mut state = self.state();
         let again = !self.is_given
@@ -267,8 +267,8 @@ impl Pool {
         again
     }
 
-    /// A connection has ended before a session was opened on it. Whether the session gets another place, once: on a
-    /// connection that had others there, that was not to be foreseen.
+    /// Handles the end of a connection before a session was opened on it. Returns whether the session gets another
+    /// place, which it does once, and only if the loss was not foreseeable because the connection had been made.
     async fn lost_before_session(
         &self,
         lane: LaneId,
@@ -287,9 +287,9 @@ impl Pool {
         }
         misplaced.by_loss = true;
         let mut state = self.state();
-        // What had been lost before the session was asked for says nothing of sessions.
+        // If the connection was lost before the request, that shows nothing about sessions.
         if was_there && !state.policy.is_alone_on(lane) && state.policy.reuse() == Reuse::Untried {
-            // One that ends the connection for a second session would do so again.
+            // A server that ends the connection at a second session would do so again.
             state.policy.doubt_reuse(lane);
             misplaced.refusals += 1;
         }
@@ -318,7 +318,7 @@ impl Pool {
                     self.state().policy.channel_opened(lane);
                     return Ok(opened);
                 }
-                // Nothing has gone through it. Once: a tunnel that ends its connection would do so again.
+                // Nothing has gone through it. Retried once: a tunnel that ends its connection would do so again.
                 Attempt::Done(Err(error))
                     if was_made
                         && !was_lost
@@ -336,7 +336,7 @@ impl Pool {
     /// Waits for a place.
     ///
     /// # Errors
-    /// The connections were ended; the first connection, which was to have it, could not be made; it is another pool's.
+    /// The connections were ended, the first connection could not be made, or another pool is responsible.
     async fn place_load(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Unplaced> {
         let begun = Instant::now();
         let mut shown = None;
@@ -393,7 +393,7 @@ impl Pool {
                     let spare = spares.and_then(VecDeque::pop_front);
                     match spare.filter(|spare| !spare.is_closed()) {
                         Some(spare) => (id, How::Spare(Box::new(spare))),
-                        // The server has closed it meanwhile.
+                        // The server has closed it in the meantime.
                         None => {
                             state.policy.session_ended(id, now, End::Closed, now);
                             let is_open = state.lanes.get(&id).is_some_and(|lane| lane.connection.is_open());
@@ -407,7 +407,7 @@ impl Pool {
                 }
                 Placement::Open(id) => (id, How::Open(state.policy.asks(id))),
                 Placement::Connect(id) => {
-                    // To a server known as sshd, a session for the next command is asked for in the same flight.
+                    // A server known as sshd is asked in the same flight for a session for the next command.
                     self.recall(&mut state.policy, false);
                     self.connect(&mut state, id, caller);
                     let how = match state.policy.is_further(id) {
@@ -439,8 +439,8 @@ impl Pool {
         }
     }
 
-    /// Opens a channel on a lane. While that waits for a log-in beside others, and where the server has come to say nothing, looks
-    /// for a better place; nothing that a further log-in comes to is an error.
+    /// Opens a channel on a lane. Looks for a better place while the lane is a further one that has not logged in, and
+    /// when the server stops answering. The failure of a further log-in is never an error.
     async fn attempt<T>(
         &self,
         lane: LaneId,
@@ -481,8 +481,8 @@ impl Pool {
         }
     }
 
-    /// Asks a server that has long said nothing for an answer, which is to come before anything is risked on its connection; the
-    /// servers of the other connections too, as whoever comes next may need them.
+    /// Requests an answer from a server that has been silent for long, before anything is risked on its connection.
+    /// Also asks on the other silent connections, because the next request may need them.
     fn asked(&self, connection: &Connection) -> Option<Answer> {
         let after = self.settings.ask_after;
         let is_silent = |connection: &Connection| {
@@ -496,7 +496,7 @@ impl Pool {
         })
     }
 
-    /// Waits for that answer. Without one, what was to begin has not begun and is placed anew.
+    /// Waits for the answer. If none arrives, nothing was started and the session gets another place.
     async fn proven(&self, lane: LaneId, connection: &Connection, mut answer: Answer) -> Attempt<()> {
         let answered = match tokio::time::timeout(self.settings.probe_limit / 2, &mut answer).await {
             Ok(answered) => answered,
@@ -516,10 +516,10 @@ impl Pool {
         }
     }
 
-    /// A connection that is there, for what belongs to a connection as a whole. Whether it can be used: its server is there.
+    /// Returns whether an existing connection still reaches its server, for what belongs to a connection as a whole.
     ///
     /// # Errors
-    /// It was closed from here.
+    /// This side closed the connection.
     pub(crate) async fn is_there(&self, connection: &Connection) -> Result<bool, Error> {
         let Some(answer) = self.asked(connection) else {
             return Ok(true);
@@ -536,7 +536,7 @@ impl Pool {
         }
     }
 
-    /// Waits until nothing new goes to a lane because its server says nothing.
+    /// Waits until the lane is retired because its server does not answer.
     async fn doubt(&self, lane: LaneId, connection: &Connection) {
         connection.metrics().doubted.cancelled().await;
         if !self.state().policy.doubt(lane) {
@@ -545,20 +545,20 @@ impl Pool {
     }
 }
 
-/// How often a session is placed anew at most: connections that are being made when the first is refused show nothing new.
+/// The most places that a session gets: connections that are already being made at the first refusal show nothing new.
 const MOST_PLACES: u32 = 5;
 
-/// An answer that a server was asked for.
+/// A pending answer of the server.
 type Answer = BoxFuture<'static, Result<(), Error>>;
 
-/// The fate of a session's earlier places.
+/// What went wrong at a session's earlier places.
 #[derive(Debug, Default)]
 struct Misplaced {
-    /// How often the server took no session, or no command, on a connection that had had another session.
+    /// How often the server refused a session or a command on a connection that had had another session.
     refusals: u32,
-    /// It took no session on a connection that had had none.
+    /// The server refused the first session on a connection.
     by_first_refusal: bool,
-    /// How often it took no command after a log-in that went ahead of its answers.
+    /// How often the server refused a command after a log-in that went ahead of its answers.
     ahead: u32,
     /// A connection ended before the session was opened on it.
     by_loss: bool,
@@ -570,7 +570,7 @@ impl Misplaced {
     }
 }
 
-/// Where a session or a tunnel goes.
+/// The place of a session or a tunnel.
 struct Placed {
     lane: LaneId,
     connection: Connection,
@@ -581,13 +581,13 @@ struct Placed {
 /// A place, or none for now.
 enum Lookup {
     Place(Placed),
-    /// Whatever happens, it is looked for again at this time.
+    /// Look again at this time, even if nothing has changed.
     NotYet(Option<Instant>),
 }
 
-/// How it gets its channel.
+/// The way a session or tunnel gets its channel.
 enum How {
-    /// It leaves with the log-in of the only connection: no other has room for it if that is refused.
+    /// Its request is sent with the log-in of the only connection: no other has room if that is refused.
     WithLogIn,
     Spare(Box<SpareSession>),
     /// A channel is opened, and the command follows.
@@ -595,7 +595,7 @@ enum How {
 }
 
 impl How {
-    /// The same, as it is counted.
+    /// Returns the kind under which the metrics count it.
     fn opening(&self) -> Opening {
         match self {
             Self::WithLogIn => Opening::Cold,
@@ -608,11 +608,11 @@ impl How {
 /// The outcome of an attempt to open a channel.
 enum Attempt<T> {
     Done(Result<T, Error>),
-    /// There is a better place by now, or the lane has gone before it was of use.
+    /// There is a better place by now, or the lane was lost before it was useful.
     Elsewhere,
 }
 
-/// Waits for a change, until it is time to look without one.
+/// Waits for a change, or until it is time to look without one.
 async fn wait_for_change(freed: Notified<'_>, look_again: Option<Instant>) {
     match look_again {
         Some(at) => {
@@ -622,7 +622,7 @@ async fn wait_for_change(freed: Notified<'_>, look_again: Option<Instant>) {
     }
 }
 
-/// Whether a channel could not be opened because its connection could not be made, or is gone.
+/// Returns whether a channel could not be opened because its connection could not be made, or is gone.
 fn is_lost(connection: &Connection, error: &Error) -> bool {
     let is_end = matches!(
         error.root(),
@@ -635,7 +635,7 @@ fn is_lost(connection: &Connection, error: &Error) -> bool {
     connection.info().is_none() || is_end
 }
 
-/// Whether it has come, where it was asked for.
+/// Returns true if the answer has arrived or none was requested.
 fn has_come(answer: Option<Answer>) -> bool {
     answer.is_none_or(|answer| matches!(answer.now_or_never(), Some(Ok(()))))
 }

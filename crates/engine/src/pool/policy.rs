@@ -1,13 +1,13 @@
-//! The place of a session, the number opened ahead, and the end of a connection's use: decisions without I/O.
+//! Decides, without I/O, where sessions go, how many are opened ahead, and when a connection is no longer used.
 //!
-//! A *lane* is a connection's place in the pool of one host. The first lane carries short commands; one whose traffic
-//! passes [`Settings::busy_above`] keeps what runs on it and gets nothing new, so that a bulk stream never slows a
-//! command: the next one finds a quiet lane, or a new one.
+//! A *lane* is a connection's place in the pool of one host. The first lane carries short commands. A lane whose
+//! traffic exceeds [`Settings::busy_above`] keeps its sessions and gets no new ones, so that a bulk stream never slows
+//! a command: the next command gets a quiet lane, or a new one.
 //!
-//! A *further* lane is one that is added beside a lane that is logged in. It is never needed: while its log-in takes long,
-//! and when it is refused, the work goes where it would have gone without it, or waits for a place there. It is made of the
-//! engine's own accord, so nobody is asked anything for it: where the first log-in took a person's answer there is none.
-//! Where it took a program's, there is one for work whose program has its answers at hand, too.
+//! A *further* lane is added beside a lane that is logged in. The work does not depend on it: if its log-in is slow or
+//! refused, the work uses the other lanes or waits for a place there. The engine adds it unasked, so nobody is prompted
+//! for it. If a person had to answer for the first log-in, no further lanes are added. If a program did, they are added
+//! only for work whose program has its answers at hand.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,14 +25,14 @@ pub(crate) struct LaneId(u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     Session,
-    /// A session that is to have a connection for itself: a lane with nothing on it, or a new one; where there may be no
-    /// more, it is as any other.
+    /// A session with a connection to itself: an empty lane, or a new one. When no more lanes are allowed, it is like
+    /// any other session.
     SessionApart,
     /// Like a session, but MaxSessions does not bound it.
     Tunnel,
 }
 
-/// A request for a place, and the answerer if a connection has to be made for it.
+/// A request for a place, and who answers the prompts if a connection has to be made for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     pub(crate) load: Load,
@@ -48,7 +48,6 @@ impl From<Load> for Demand {
     }
 }
 
-/// A place for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// Take a session that was opened ahead on this lane.
@@ -57,64 +56,63 @@ pub(crate) enum Placement {
     Open(LaneId),
     /// Make a new connection, and open the channel on it.
     Connect(LaneId),
-    /// Nowhere yet: look again when something has changed, and at this time, if there is one.
+    /// There is no place yet: look again when something has changed, and at this time, if there is one.
     Wait(Option<Instant>),
 }
 
-/// The count of a lane's ended sessions, and of those that have certainly ended, when another was requested on it.
+/// A lane's count of ended sessions, and of those that have certainly ended, at the time another was requested on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     ended: u64,
     settled: u64,
 }
 
-/// For how long a channel waits for its lane.
+/// How long a channel waits for its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Until it is open, or cannot be.
+    /// Until it opens or fails.
     Endless,
-    /// The lane is a further one that is yet to log in: to be asked again when something has changed, and at this time.
+    /// The lane is a further one that has not logged in: check again when something has changed, and at this time.
     UntilChanged(Option<Instant>),
     /// There is a better place.
     Over,
 }
 
-/// The decision about a session that was refused.
+/// The decision about a refused session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Place it anew: nothing has begun in it.
+    /// Find it another place: nothing has started in it.
     PlaceAnew,
-    /// No other lane and no patience would lift it.
+    /// Neither another lane nor waiting would help.
     Final,
 }
 
 /// The meaning of a connection's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// The only one there was could not be made.
+    /// The pool's only connection could not be made.
     NeverMade,
-    /// A further one could not be made, or never carried anything. No other is tried before `again`. `news`: it is the first
-    /// since one was of use.
+    /// A further connection could not be made or never carried anything. No other is tried before `again`. `news` is
+    /// set for the first such failure since a further connection was last useful.
     FurtherRefused { again: Duration, news: bool },
-    /// It was of use, or nobody wants it any more.
+    /// The connection had been useful, or was no longer wanted.
     Other,
 }
 
-/// The number of sessions that a connection of the server's has in its life.
+/// How many sessions the server allows on a connection during its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// More than one was not seen yet, and nothing speaks against it.
+    /// A second session has not been tried, and nothing suggests that it would fail.
     Untried,
-    /// One was refused, or ended its connection, where another had been: until it is known, each gets a connection of its own.
+    /// A later session on a connection was refused or ended it. Until the reason is known, sessions do not share.
     Doubted,
     Several,
     One,
 }
 
-/// Whether sessions that are opened ahead are of use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spares {
-    /// Nobody knows: one is tried on an idle lane.
+    /// Unknown: one is tried on an idle lane.
     Untried,
     Kept,
     None,
@@ -126,18 +124,18 @@ struct Trial {
     lane: LaneId,
     /// It takes a place in the server, or soon will.
     open: bool,
-    /// Sessions of the lane that had ended when it was opened.
+    /// The lane's count of ended sessions when the trial was opened.
     ended: u64,
 }
 
-/// Of a session that is tried out.
+/// The likely reason why the server refused a trial session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Sessions that had ended may have stood in its way.
+    /// The server may not have freed the places of ended sessions.
     TooSoon,
-    /// None was open.
+    /// No other session was open.
     OfASecond,
-    /// Others were open.
+    /// Other sessions were open.
     OfMore,
 }
 
@@ -156,81 +154,81 @@ struct Lane {
     traffic: Traffic,
     /// Takes nothing new, ends when empty.
     retired: bool,
-    /// The session that it was made for, which leaves with the log-in, is yet to be asked for: nothing may come before it, and
-    /// take the only place that the server has.
+    /// The lane's first session, which is sent with the log-in, has not been requested yet. No other may be requested
+    /// before it and take what may be the server's only place.
     reserved: bool,
     /// It was added beside others that were logged in.
     further: bool,
     since: Instant,
-    /// It is logged in.
+    /// Logged in.
     ready: bool,
     ready_at: Option<Instant>,
-    /// The answerer who had to do something for that.
+    /// Who had to answer prompts during the log-in.
     answered: Answerer,
     /// The server has opened a channel on it.
     used: bool,
-    /// Sessions that have ended, and how many of the first of them the server has certainly given the places back of.
+    /// The number of ended sessions (`ended`), and how many of their places the server has certainly freed (`settled`).
     ///
-    /// sshd does so once it has handled all packets that came with our CLOSE (channels.c, `channel_garbage_collect`, from
-    /// `channel_after_poll`): a session asked for in the same breath is refused. By the time that it answers a session that
-    /// was asked for after the CLOSE, it has done so.
+    /// sshd frees them once it has handled all packets that came with our CLOSE (channels.c, `channel_garbage_collect`,
+    /// from `channel_after_poll`). It refuses a session requested in the same breath. An answer to a session requested
+    /// after the CLOSE shows that the place is free.
     ended: u64,
     settled: u64,
     /// Sessions that ended as [`End::Left`] and were not returned yet.
     left: u32,
-    /// A session is being tried out on it.
+    /// A trial session is open on it.
     trial: bool,
-    /// Sessions that were asked for on it, but for those that were given up before.
+    /// Sessions requested on it, except those that were given up before they opened.
     asked: u32,
     /// A command is known to have started on it.
     ran: bool,
     full: Option<Full>,
 }
 
-/// The server has refused a session on a lane that should have had room.
+/// A refusal of a session on a lane that should have had room.
 #[derive(Debug, Clone, Copy)]
 struct Full {
-    /// The number that were open beside it.
+    /// The number of other sessions that were open at the time.
     at: u32,
-    /// Since when it refuses even the only one.
+    /// When it began to refuse even the only session.
     since: Instant,
-    /// The time at which it is asked again, if none has ended before.
+    /// When another session may be requested even if none has ended.
     until: Instant,
     tries: u32,
 }
 
 impl Full {
     const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-    /// For how long a lane that has had sessions may refuse the only one before that is final.
+    /// How long a lane that has had sessions may refuse its only one before the refusal is final.
     const PATIENCE: Duration = Duration::from_secs(10);
 }
 
-/// Streams that fill a connection together, each of which had more as one process of the server's for itself: from this
-/// many bits a second on, a core is what bounds sshd. Commands on paths that are slower gain nothing from a connection more.
+/// Bits per second from which the streams on a connection count as filling it: a core limits sshd then, so that one
+/// server process each carries more. On slower paths, commands gain nothing from another connection.
 const SIDE_BY_SIDE_ABOVE: u64 = 400_000_000;
-/// For so long after such streams, sessions that come together are expected to be the like: as long as the lanes last that
-/// this makes, with an idle time of ten minutes.
+/// How long after such streams sessions that come together are expected to be streams too. The lanes this adds last as
+/// long, at an idle time of ten minutes.
 const SIDE_BY_SIDE_FOR: Duration = Duration::from_secs(60);
-/// The lanes that they are spread over. Eight downloads at once on two cores, which sshd, the commands and this side share,
-/// moved 830, 910, 845 and 808 MiB/s through 1, 2, 4 and 8 lanes, and 707 by an ssh each (medians of five alternating
-/// rounds, loopback). A server with more cores than that gains one with each lane.
+/// The number of lanes that such streams are spread over. Eight downloads at once on two cores, which sshd, the
+/// commands and this side share, moved 830, 910, 845 and 808 MiB/s through 1, 2, 4 and 8 lanes, and 707 by an ssh each
+/// (medians of five alternating rounds, loopback). A server with more cores gains one with each lane.
 const SIDE_BY_SIDE: usize = 4;
 
-/// For how long the first session that shares a connection holds up others, which would need more connections if it failed.
+/// How long the first session on a shared connection delays others that would need more connections if it failed.
 const PROOF: Duration = Duration::from_secs(1);
 
-/// For how long a further log-in holds up what could go elsewhere.
+/// How long a further log-in delays work that could go elsewhere.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The pause after a refused log-in before a further one is tried.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
 
-/// Traffic of a lane, as a moving rate.
+/// A lane's traffic, as a moving rate.
 #[derive(Debug)]
 struct Traffic {
     bytes: u64,
     at: Instant,
-    /// Bits a second.
+    /// Bits per second.
     rate: u64,
     busy: bool,
 }
@@ -268,18 +266,17 @@ impl Lane {
         }
     }
 
-    /// Sessions of all kinds that take places in the server, or soon will.
+    /// Returns the number of sessions of all kinds that take places in the server, or soon will.
     fn open(&self) -> u32 {
         self.sessions + self.spares_ready + self.spares_opening + u32::from(self.trial)
     }
 
-    /// Returns whether its first session has begun, as far as anybody knows: the server must not be given another
-    /// before it.
+    /// Returns whether the lane's first session has started, or had time to: the server must not get another before.
     fn has_begun(&self, now: Instant) -> bool {
         self.ran || self.ended > 0 || self.ready_at.is_some_and(|at| now >= at + PROOF)
     }
 
-    /// Returns whether the server has given it no session yet, and is asked for none.
+    /// Returns whether the server has opened no session on this lane, and none is requested.
     fn is_fresh(&self) -> bool {
         self.open() == 0 && self.ended == 0 && self.left == 0
     }
@@ -292,7 +289,7 @@ impl Lane {
         self.sessions == 0 && self.tunnels == 0
     }
 
-    /// Returns whether its log-in takes longer than anybody should wait who need not.
+    /// Returns whether the log-in takes so long that work with an alternative should not wait for it.
     fn is_overdue(&self, now: Instant) -> bool {
         self.further && !self.ready && now >= self.since + PATIENCE
     }
@@ -302,24 +299,24 @@ impl Lane {
             self.starts.swap_remove(at);
         }
         if self.is_empty() {
-            // What filled it is over, whenever that is measured next.
+            // Whatever filled the lane is over; do not wait for the next measurement.
             self.traffic.busy = false;
         }
         self.idle_since = now;
     }
 
-    /// The server has answered a session that was asked for.
+    /// Notes that the server has answered a session request.
     fn count_answer(&mut self, asked: Tally) {
         self.settled = self.settled.max(asked.ended);
     }
 
-    /// Sessions that had ended, and of which the server may have counted the places when it answered.
+    /// Returns the number of ended sessions whose places the server may not have freed when it answered.
     fn count_unsettled(&self, asked: Tally) -> u32 {
         u32::try_from(self.ended.saturating_sub(asked.settled)).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether several sessions filled it, as last measured. Tunnels are left out: most carry nothing most of
-    /// the time.
+    /// Returns whether several sessions filled the lane when it was last measured. Tunnels do not count, because most
+    /// of them are idle most of the time.
     fn is_shared_by_streams(&self, now: Instant) -> bool {
         let lasting = |start: &&Instant| now.saturating_duration_since(**start) >= Traffic::SHORTEST;
         let lasting = self.starts.iter().filter(lasting).count();
@@ -328,8 +325,8 @@ impl Lane {
             && lasting.saturating_sub(self.tunnels as usize) > 1
     }
 
-    /// Notes the bytes carried so far. What makes a lane busy is a stream that lasts: many short commands in a row may
-    /// carry as much, but none of them waits behind another for long.
+    /// Notes the bytes carried so far. Only a stream that lasts makes a lane busy: many short commands in a row may
+    /// carry as much, but none of them waits long for another.
     fn sample(&mut self, bytes: u64, now: Instant, settings: &Settings) {
         let elapsed = now.saturating_duration_since(self.traffic.at);
         if elapsed < Traffic::SHORTEST {
@@ -354,43 +351,42 @@ impl Lane {
 }
 
 impl Traffic {
-    /// A rate over less than this says nothing of a stream.
+    /// The shortest time over which a rate is meaningful.
     const SHORTEST: Duration = Duration::from_millis(250);
 }
 
-/// The decisions for one host.
 #[derive(Debug)]
 pub(crate) struct Policy {
     settings: Settings,
-    /// In boxes: most hosts have one, and a node of the tree has room for eleven.
+    /// Boxed: most hosts have one lane, and a B-tree node has room for eleven.
     lanes: BTreeMap<LaneId, Box<Lane>>,
     next: u32,
-    /// There is one connection, whose user is told what the server refuses on it: nothing waits.
+    /// There is only one connection, and its user gets the server's refusals: nothing waits.
     single: bool,
-    /// The server's MaxSessions, as far as it has been seen to refuse.
+    /// The server's MaxSessions, as learned from its refusals.
     session_limit: Option<u32>,
     reuse: Reuse,
     spares: Spares,
     trial: Option<Trial>,
-    /// Trials begin behind an answer, as one was refused that did not.
+    /// Trials wait for an answer first, because one that did not was refused.
     trials_wait: bool,
     /// Further log-ins that were refused in a row, and when the next may be tried.
     refusals: u32,
     again: Option<Instant>,
-    /// The most sessions at once since the last look at the demand, and in the time before.
+    /// The most sessions at once since the demand was last reset, and in the period before.
     demand: u32,
     last_demand: u32,
     demand_since: Instant,
-    /// Sessions that come together are expected to be streams that each fill a connection.
+    /// Until then, sessions that come together are expected to be streams that each fill a connection.
     streams_until: Option<Instant>,
     idle_timeout: Option<Duration>,
 }
 
-/// For how long a number of sessions at once counts as what is wanted.
+/// How long a number of simultaneous sessions counts as demand.
 const DEMAND_WINDOW: Duration = Duration::from_secs(10);
 
 impl Policy {
-    /// `session_limit`: what host memory knows. `idle_timeout`: `None` forever.
+    /// `session_limit` is from host memory. Without an `idle_timeout`, the first connection is kept forever.
     pub(crate) fn new(
         settings: Settings,
         session_limit: Option<u32>,
@@ -417,7 +413,7 @@ impl Policy {
         }
     }
 
-    /// There is one connection, and what the server refuses on it is refused: nothing waits for a place.
+    /// Limits the pool to one connection. The server's refusals are final: nothing waits for a place.
     #[must_use]
     pub(crate) fn single(mut self) -> Self {
         self.settings.max_lanes = 1;
@@ -425,23 +421,24 @@ impl Policy {
         self
     }
 
-    /// Spares pay only where `exec` may follow a session opened long ago: sshd's are known to; of others it is found out.
+    /// Sets whether spares are used. They need servers that allow `exec` long after the session was opened, as sshd
+    /// does.
     pub(crate) fn keep_spares(&mut self, spares: Spares) {
         self.spares = spares;
     }
 
-    /// Returns the knowledge about the number of sessions that a connection has.
+    /// Returns how many sessions a connection may have, as far as known.
     pub(crate) fn reuse(&self) -> Reuse {
         self.reuse
     }
 
-    /// Sets the number of sessions that a connection has, as host memory or a session has shown.
+    /// Sets how many sessions a connection may have, as learned from host memory or from a session.
     pub(crate) fn set_reuse(&mut self, reuse: Reuse) {
         self.reuse = reuse;
     }
 
-    /// A session found no place on a connection that had had another: until somebody knows better, the next are apart. The
-    /// lane gets nothing new in any case.
+    /// Notes that a session failed on a connection that had had another. Until more is known, each session gets its own
+    /// connection. The lane gets nothing new in any case.
     pub(crate) fn doubt_reuse(&mut self, lane: LaneId) {
         if self.reuse == Reuse::Untried {
             self.reuse = Reuse::Doubted;
@@ -453,24 +450,24 @@ impl Policy {
         matches!(self.reuse, Reuse::One | Reuse::Doubted)
     }
 
-    /// Returns whether no session but one was ever asked for on a lane.
+    /// Returns whether at most one session was ever requested on a lane.
     pub(crate) fn is_alone_on(&self, lane: LaneId) -> bool {
         self.lanes.get(&lane).is_some_and(|lane| lane.asked <= 1)
     }
 
-    /// A session has started on a lane. Whether another had before it.
+    /// Notes that a session has started on a lane, and returns whether another had before it.
     pub(crate) fn ran(&mut self, lane: LaneId) -> bool {
         let lane = self.lanes.get_mut(&lane);
         lane.is_some_and(|lane| std::mem::replace(&mut lane.ran, true))
     }
 
-    /// Returns whether a session had been on a lane that has none now.
+    /// Returns whether a lane has had a session and has none now.
     pub(crate) fn is_between_sessions(&self, lane: LaneId) -> bool {
         let lane = self.lanes.get(&lane);
         lane.is_some_and(|lane| lane.is_empty() && lane.ended > 0 && lane.left == 0)
     }
 
-    /// The server's limit as learned, for host memory.
+    /// Returns the server's limit as learned, for host memory.
     pub(crate) fn session_limit(&self) -> Option<u32> {
         self.session_limit
     }
@@ -479,7 +476,7 @@ impl Policy {
         self.lanes.keys().copied()
     }
 
-    /// Sessions and tunnels on a lane.
+    /// Returns the numbers of sessions and tunnels on a lane.
     pub(crate) fn load(&self, lane: LaneId) -> (u32, u32) {
         self.lanes
             .get(&lane)
@@ -490,12 +487,11 @@ impl Policy {
         self.lanes.get(&lane).is_some_and(|lane| lane.traffic.busy)
     }
 
-    /// A lane's traffic as last measured, in bits a second.
+    /// Returns a lane's last measured traffic in bits per second.
     pub(crate) fn rate(&self, lane: LaneId) -> u64 {
         self.lanes.get(&lane).map_or(0, |lane| lane.traffic.rate)
     }
 
-    /// Returns whether traffic keeps new sessions away from any lane.
     pub(crate) fn is_any_busy(&self) -> bool {
         self.lanes.values().any(|lane| lane.traffic.busy)
     }
@@ -507,7 +503,6 @@ impl Policy {
 
     // Demand.
 
-    /// Notes how many bytes a lane has carried so far.
     pub(crate) fn traffic(&mut self, lane: LaneId, bytes: u64, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.sample(bytes, now, &self.settings);
@@ -517,14 +512,13 @@ impl Policy {
         }
     }
 
-    /// Places a session or a tunnel, and counts it.
     pub(crate) fn place(&mut self, demand: impl Into<Demand>, now: Instant) -> Placement {
         let Demand { load, answerer } = demand.into();
         let chosen = match load {
             Load::Tunnel => self.choose_for_tunnel(answerer, now),
             _ if self.is_apart(load, now) => match self.choose_apart(load, answerer, now) {
                 Some(chosen) => chosen,
-                // A connection of its own may be made once the first one is logged in.
+                // It may get its own connection once the first one is logged in.
                 None if load == Load::SessionApart && !self.has_ready() => {
                     Placement::Wait(self.look_again(now))
                 }
@@ -544,7 +538,7 @@ impl Policy {
         if let Some(id) = self.find(|lane| quiet(self, lane) && self.has_room(lane, now)) {
             return Placement::Open(id);
         }
-        // A place is on its way already, and here before a new connection would be.
+        // A session is already being opened there, and will be ready before a new connection.
         if self
             .find(|lane| quiet(self, lane) && lane.spares_opening > 0)
             .is_some()
@@ -566,8 +560,8 @@ impl Policy {
         }
     }
 
-    /// An empty lane, or a new one; where streams are only expected, a new one while there are few, and then the lane with
-    /// the least on it.
+    /// Returns an empty lane or a new one. If streams are only expected, returns a new lane while there are few, then
+    /// the lane with the fewest sessions.
     fn choose_apart(&mut self, load: Load, answerer: Answerer, now: Instant) -> Option<Placement> {
         let (suits, most): (fn(&Lane) -> bool, _) = match load {
             Load::SessionApart => (Lane::is_empty, usize::MAX),
@@ -604,26 +598,25 @@ impl Policy {
         }
     }
 
-    /// Returns whether a lane takes new work: one that is retired does not, nor does a further one whose log-in takes
-    /// long.
+    /// Returns whether a lane takes new work. Retired lanes do not, nor do further lanes whose log-in is slow.
     fn takes(&self, lane: &Lane, now: Instant) -> bool {
         !(lane.retired || lane.reserved || lane.is_overdue(now) && self.has_ready())
     }
 
-    /// Returns whether a session more fits into a lane, and can harm none on it: there are servers that end the
-    /// connection, and with it what runs, when they are asked for a second one.
+    /// Returns whether a lane has room for another session that can do no harm: some servers end the connection, and
+    /// everything on it, when a second session is requested.
     fn has_room(&self, lane: &Lane, now: Instant) -> bool {
         let is_known = self.reuse != Reuse::Untried || self.single;
         (is_known || lane.open() == u32::from(lane.trial)) && self.may_have_room(lane, now)
     }
 
-    /// Returns whether a session more may fit into a lane.
+    /// Returns whether a lane may have room for another session.
     fn may_have_room(&self, lane: &Lane, now: Instant) -> bool {
         if self.is_one_each() && !self.single && !lane.is_fresh() {
             return false;
         }
         let open = lane.open();
-        // A second one, behind the first, shows whether there may be more.
+        // A second session, after the first, shows whether the server allows more.
         let at_once = open - u32::from(lane.trial);
         let unknown = self.reuse == Reuse::Untried && !self.single;
         if unknown && (at_once > 1 || at_once == 1 && !lane.has_begun(now)) {
@@ -633,7 +626,7 @@ impl Policy {
         self.single || open < self.limit() && lane.full.is_none_or(may_fit)
     }
 
-    /// Until when a second session on a connection may show whether there is room for more.
+    /// Returns until when a second session may show whether a connection has room for more.
     fn proven_by(&self, now: Instant) -> Option<Instant> {
         let unknown = self.reuse == Reuse::Untried && !self.single;
         let lanes = self
@@ -649,13 +642,12 @@ impl Policy {
         until.filter(|at| *at > now).min()
     }
 
-    /// Returns whether any lane is logged in and takes new work.
     fn has_ready(&self) -> bool {
         self.lanes.values().any(|lane| lane.ready && !lane.retired)
     }
 
-    /// Returns whether there may be a lane more. Beside others only when one of them is logged in: what cannot log in
-    /// at all is not to try it many times over.
+    /// Returns whether a lane may be added. A further one requires a lane that is logged in, so that a log-in that
+    /// cannot succeed is not repeated.
     fn may_add(&self, answerer: Answerer, now: Instant) -> bool {
         if self.lanes.len() >= self.settings.max_lanes {
             return false;
@@ -663,14 +655,14 @@ impl Policy {
         let is_first = self.lanes.values().all(|lane| lane.retired);
         let is_allowed = self.again.is_none_or(|again| now >= again);
         let overdue = self.lanes.values().any(|lane| lane.is_overdue(now));
-        // Where log-ins take answers, one shows whether they are still right: several wrong ones would lock the account.
+        // If log-ins take answers, only one runs at a time: several wrong answers would lock the account.
         let asks = self.lanes.values().any(|lane| lane.answered != Answerer::Nobody);
         let asking = asks && self.lanes.values().any(|lane| !lane.ready);
         is_first || self.has_ready() && !self.is_attended(answerer) && is_allowed && !overdue && !asking
     }
 
-    /// The sessions that may be for one piece of work, where no lane is added for it: fewer than the server allows, so that
-    /// commands find a place beside it. `None` where there may be more lanes.
+    /// Returns the most sessions for one piece of work when no lane can be added. The number is below the server's
+    /// limit, so that commands still find a place. Returns `None` if lanes may be added.
     pub(crate) fn most_together(&self, answerer: Answerer, now: Instant) -> Option<usize> {
         let refused = self.again.is_some_and(|again| now < again);
         let alone = !self.single && (refused || self.is_attended(answerer));
@@ -678,7 +670,7 @@ impl Policy {
         alone.then(|| self.limit().saturating_sub(beside).max(1) as usize)
     }
 
-    /// Returns whether another log-in would take an answer that `answerer` does not have at hand.
+    /// Returns whether another log-in would need an answer that `answerer` does not have at hand.
     pub(crate) fn is_attended(&self, answerer: Answerer) -> bool {
         let mut lanes = self.lanes.values().filter(|lane| !lane.retired);
         lanes.any(|lane| match lane.answered {
@@ -688,7 +680,7 @@ impl Policy {
         })
     }
 
-    /// Returns whether something goes to a lane with as little as possible on it: it is to be apart, or streams are
+    /// Returns whether a load goes to the lane with the fewest sessions: it wants its own connection, or streams are
     /// expected.
     fn is_apart(&self, load: Load, now: Instant) -> bool {
         match load {
@@ -698,7 +690,7 @@ impl Policy {
         }
     }
 
-    /// Returns the time at which requests without a place may find one although nothing has ended.
+    /// Returns the time at which waiting requests may find a place although nothing has ended.
     fn look_again(&self, now: Instant) -> Option<Instant> {
         let again = self.again.filter(|_| self.lanes.len() < self.settings.max_lanes);
         let asked_again = self.lanes.values().filter_map(|lane| Some(lane.full?.until));
@@ -725,7 +717,7 @@ impl Policy {
         self.note_demand(running, now);
     }
 
-    /// For how long a channel that was asked for on a lane waits for it there.
+    /// Returns how long a channel requested on a lane waits for that lane.
     pub(crate) fn patience(&self, waits_on: LaneId, load: Load, now: Instant) -> Patience {
         let waiting = self
             .lanes
@@ -747,7 +739,7 @@ impl Policy {
         Patience::UntilChanged((at > now).then_some(at))
     }
 
-    /// Counts a tunnel on the oldest lane that takes new work, which is added if there is none.
+    /// Counts a tunnel on the oldest lane that takes new work, and adds a lane if there is none.
     pub(crate) fn hold_first(&mut self, now: Instant) -> LaneId {
         let id = self.first().unwrap_or_else(|| self.add_lane(now));
         if let Some(lane) = self.lanes.get_mut(&id) {
@@ -757,12 +749,12 @@ impl Policy {
         id
     }
 
-    /// The oldest lane that takes new work.
+    /// Returns the oldest lane that takes new work.
     pub(crate) fn first(&self) -> Option<LaneId> {
         self.find(|lane| !lane.retired)
     }
 
-    /// Adds a lane that nothing is placed on yet.
+    /// Adds an empty lane.
     pub(crate) fn add_lane(&mut self, now: Instant) -> LaneId {
         let id = LaneId(self.next);
         self.next += 1;
@@ -771,7 +763,7 @@ impl Policy {
         id
     }
 
-    /// Returns the number of sessions to open ahead on a lane now; they count as being opened from here on.
+    /// Returns how many sessions to open ahead on a lane now, and counts them as being opened.
     pub(crate) fn open_spares(&mut self, lane: LaneId, now: Instant) -> u32 {
         self.note_demand(0, now);
         let limit = self.limit();
@@ -798,10 +790,10 @@ impl Policy {
         count
     }
 
-    // A session opened ahead, to see whether it lasts.
+    // The trial session.
 
-    /// Returns whether a session is to be tried out on a lane: one that is idle and has had a session, so that it costs
-    /// nobody anything. It is tried once at a time.
+    /// Returns whether to try out a session on a lane. The lane must be idle and have had a session, so that nobody
+    /// pays for the trial. Only one trial runs at a time.
     pub(crate) fn begin_trial(&mut self, id: LaneId) -> bool {
         let lanes = &self.lanes;
         self.trial.take_if(|trial| !lanes.contains_key(&trial.lane));
@@ -824,13 +816,13 @@ impl Policy {
         begins
     }
 
-    /// Returns whether the server's answer is to be waited for before the session is asked for. Commands that follow
-    /// each other at once leave no time for it.
+    /// Returns whether to wait for an answer from the server before opening the trial. Commands that follow each other
+    /// closely leave no time for that.
     pub(crate) fn trials_wait(&self) -> bool {
         self.trials_wait
     }
 
-    /// The session is asked for now, if the lane is idle still.
+    /// Opens the trial session if the lane is still idle, and returns whether it did.
     pub(crate) fn open_trial(&mut self, id: LaneId) -> bool {
         let waited = self.trials_wait;
         let idle = self.is_between_sessions(id);
@@ -838,7 +830,7 @@ impl Policy {
         match (lane, &mut self.trial) {
             (Some(lane), Some(trial)) => {
                 if waited {
-                    // The server has answered behind all that had ended.
+                    // The server has answered since all of them ended.
                     lane.settled = lane.ended;
                 }
                 lane.trial = true;
@@ -853,8 +845,8 @@ impl Policy {
         }
     }
 
-    /// The session was refused. What that says of the server's sessions: nothing, where it may not have given back those
-    /// that had ended, or another one has come meanwhile.
+    /// Classifies the refusal of a trial session. It shows nothing about the server if ended sessions may still have
+    /// held places, or if another session has started since.
     pub(crate) fn trial_refused(&mut self, id: LaneId) -> Refusal {
         match std::mem::replace(&mut self.trials_wait, true) {
             false => Refusal::TooSoon,
@@ -863,7 +855,7 @@ impl Policy {
         }
     }
 
-    /// Returns whether another session has ended since the one that is tried out was opened, and the lane is idle.
+    /// Returns whether the lane is idle and another session has ended since the trial session was opened.
     pub(crate) fn has_outlived(&self, id: LaneId) -> bool {
         let since = self.trial.filter(|trial| trial.lane == id && trial.open);
         let Some((trial, lane)) = since.zip(self.lanes.get(&id)) else {
@@ -872,7 +864,7 @@ impl Policy {
         lane.is_empty() && lane.left == 0 && lane.ended > trial.ended
     }
 
-    /// The trial is over; where its session is of use, it is one that is ready.
+    /// Ends the trial. If its session is useful, it becomes a spare.
     pub(crate) fn end_trial(&mut self, id: LaneId, is_of_use: bool) {
         self.trial.take_if(|trial| trial.lane == id);
         if let Some(lane) = self.lanes.get_mut(&id)
@@ -883,7 +875,7 @@ impl Policy {
         }
     }
 
-    /// To be kept with a session that is about to be asked for on a lane, for its answer.
+    /// Returns the tally to keep with a session request until its answer.
     pub(crate) fn asks(&self, lane: LaneId) -> Tally {
         self.lanes.get(&lane).map_or_else(Tally::default, |lane| Tally {
             ended: lane.ended,
@@ -891,16 +883,16 @@ impl Policy {
         })
     }
 
-    // What became of it.
+    // What became of requests.
 
-    /// The session that a first lane was made for has been asked for.
+    /// Notes that the session that a first lane was made for has been requested.
     pub(crate) fn first_asked(&mut self, lane: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.reserved = false;
         }
     }
 
-    /// A lane's connection is logged in; `answered`: who had to do something for that.
+    /// Notes that a lane's connection is logged in, and who answered prompts for it.
     pub(crate) fn lane_ready(&mut self, lane: LaneId, answered: Answerer, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.ready = true;
@@ -909,7 +901,7 @@ impl Policy {
         }
     }
 
-    /// The server has opened a session ahead.
+    /// Notes that the server has opened a session ahead.
     pub(crate) fn spare_opened(&mut self, lane: LaneId, asked: Tally) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.spares_opening = lane.spares_opening.saturating_sub(1);
@@ -918,7 +910,7 @@ impl Policy {
         self.session_opened(lane, asked);
     }
 
-    /// The server has opened a session.
+    /// Notes that the server has opened a session.
     pub(crate) fn session_opened(&mut self, lane: LaneId, asked: Tally) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.count_answer(asked);
@@ -928,7 +920,7 @@ impl Policy {
         self.channel_opened(lane);
     }
 
-    /// The server has opened a tunnel or a session.
+    /// Notes that the server has opened a tunnel or a session.
     pub(crate) fn channel_opened(&mut self, lane: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&lane)
             && !std::mem::replace(&mut lane.used, true)
@@ -939,8 +931,8 @@ impl Policy {
         }
     }
 
-    /// A session, or one opened ahead, was refused. The server's limit is at most what was open besides, and what it may
-    /// not have given back yet.
+    /// Handles the refusal of a session or a spare. The server's limit is at most the number of other open sessions and
+    /// of those whose places it may not have freed.
     pub(crate) fn session_refused(
         &mut self,
         id: LaneId,
@@ -950,7 +942,7 @@ impl Policy {
     ) -> Verdict {
         let (limit, single) = (self.session_limit, self.single);
         let Some(lane) = self.lanes.get_mut(&id) else {
-            // The connection has ended meanwhile, behind its server's answer: where there is no other, that stands.
+            // The connection has ended since the server's answer. If it was the only one, the answer stands.
             return if single {
                 Verdict::Final
             } else {
@@ -971,7 +963,7 @@ impl Policy {
         }
         let ours = lane.spares_ready + lane.spares_opening;
         if single {
-            // Its user would not wait either.
+            // The connection's user would not wait either.
             let passes = unsettled > 0 || ours > 0;
             return if passes {
                 Verdict::PlaceAnew
@@ -979,7 +971,7 @@ impl Policy {
                 Verdict::Final
             };
         }
-        // The places that were not given back are free by now; the limit bounds the next attempt.
+        // Places that were not free then are free now, and the limit bounds the next attempt.
         if unsettled > 0 || is_news && counted == open {
             return Verdict::PlaceAnew;
         }
@@ -994,7 +986,7 @@ impl Policy {
         });
         let waited = now.saturating_duration_since(since);
         let had_any = lane.used || lane.ended > 0 || lane.left > 0;
-        // Nothing is open there, and all that had ended is settled: the server has no second session for a connection.
+        // Nothing is open, and all ended sessions are settled: the server allows no second session on a connection.
         if open == 0 && lane.left + u32::from(lane.ended > 0) > 0 && self.reuse != Reuse::Several {
             lane.full = None;
             self.doubt_reuse(id);
@@ -1007,7 +999,7 @@ impl Policy {
         Verdict::PlaceAnew
     }
 
-    /// The session that was placed at `placed` has ended so.
+    /// Notes how the session placed at `placed` ended.
     pub(crate) fn session_ended(&mut self, lane: LaneId, placed: Instant, end: End, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             match end {
@@ -1029,7 +1021,7 @@ impl Policy {
         }
     }
 
-    /// The tunnel that was placed at `placed` has ended.
+    /// Notes that the tunnel placed at `placed` has ended.
     pub(crate) fn tunnel_ended(&mut self, lane: LaneId, placed: Instant, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.tunnels = lane.tunnels.saturating_sub(1);
@@ -1037,17 +1029,17 @@ impl Policy {
         }
     }
 
-    /// A lane's connection is closed from this side.
+    /// Removes a lane whose connection this side closed.
     pub(crate) fn lane_closed(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
     }
 
-    /// A further lane's connection was not made, because whoever was to answer for it has left: the server has refused nothing.
+    /// Removes a further lane that was not made because its answerer left: the server has refused nothing.
     pub(crate) fn lane_given_up(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
     }
 
-    /// A lane's connection has ended, or could not be made.
+    /// Removes a lane whose connection has ended or could not be made.
     pub(crate) fn lane_lost(&mut self, lane: LaneId, now: Instant) -> Loss {
         let Some(lane) = self.lanes.remove(&lane) else {
             return Loss::Other;
@@ -1058,7 +1050,7 @@ impl Policy {
         if !lane.further {
             return if lane.ready { Loss::Other } else { Loss::NeverMade };
         }
-        // Of several that were tried at once, one counts.
+        // Several that failed at once count once.
         let again = match self.again {
             Some(again) if again > now => again,
             _ => {
@@ -1074,15 +1066,14 @@ impl Policy {
         }
     }
 
-    /// A lane takes nothing new.
+    /// Retires a lane.
     pub(crate) fn retire(&mut self, lane: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.retired = true;
         }
     }
 
-    /// The server has long said nothing on a lane, though it was asked: what is new goes elsewhere, unless there is one connection.
-    /// Returns whether it does.
+    /// Retires a lane whose server has not answered for long, unless it is the only connection. Returns whether it did.
     pub(crate) fn doubt(&mut self, lane: LaneId) -> bool {
         if !self.single {
             self.retire(lane);
@@ -1090,8 +1081,8 @@ impl Policy {
         !self.single
     }
 
-    /// Lanes that nobody needs any more at `now`: idle for longer than allowed, or retired and empty. Additional lanes
-    /// go after a tenth of the time.
+    /// Returns the lanes that are no longer needed: retired and empty, or idle for too long. Further lanes are allowed
+    /// a tenth of the idle time.
     pub(crate) fn expired(&self, now: Instant) -> Vec<LaneId> {
         self.lanes
             .iter()
@@ -1102,14 +1093,14 @@ impl Policy {
             .collect()
     }
 
-    /// Lanes that get nothing new and have nothing left.
+    /// Returns the lanes that are retired and empty.
     pub(crate) fn over(&self) -> Vec<LaneId> {
         let over = |lane: &Lane| lane.retired && lane.is_empty();
         let lanes = self.lanes.iter().filter(|(_, lane)| over(lane));
         lanes.map(|(id, _)| *id).collect()
     }
 
-    /// Returns the time that a lane may still go unused; `None` while it is used, and if it is kept forever.
+    /// Returns how much longer a lane may stay unused. Returns `None` while it is used, or if it is kept forever.
     pub(crate) fn idle_left(&self, id: LaneId, now: Instant) -> Option<Duration> {
         let lane = self.lanes.get(&id).filter(|lane| lane.is_empty())?;
         let limit = match (self.idle_timeout, self.first() == Some(id)) {

@@ -29,7 +29,7 @@ pub(crate) struct Candidate {
     /// Its type, the first string in the blob.
     pub(crate) key_type: String,
     signer: Signer,
-    /// Further files that have it, for where the first cannot be used.
+    /// Other files with the same key, in case the first cannot be used.
     copies: Vec<KeyFile>,
 }
 
@@ -38,7 +38,7 @@ enum Signer {
     /// The agent signs with the key or certificate of this blob.
     Agent(Bytes),
     File(Box<KeyFile>),
-    /// The same, which had to be opened to learn its public half.
+    /// A file that had to be opened to learn its public half.
     Opened(Box<KeyFile>, Arc<keys::PrivateKey>),
     /// The program signs.
     Program(Arc<dyn KeySigner>),
@@ -69,13 +69,13 @@ impl Candidate {
         }
     }
 
-    /// Returns whether it has to be [opened](Identities::open) before it can be offered: a passphrase guards the public
-    /// half, too.
+    /// Returns whether it has to be [opened](Identities::open) before it can be offered: a passphrase protects the
+    /// public half, too.
     pub(crate) fn is_sealed(&self) -> bool {
         self.blob.is_empty()
     }
 
-    /// Returns whether its owner has to touch something for a signature.
+    /// Returns whether a signature requires a touch.
     pub(crate) fn wants_touch(&self) -> bool {
         self.key_type.starts_with("sk-")
     }
@@ -85,7 +85,7 @@ impl Candidate {
         matches!(self.signer, Signer::Agent(_))
     }
 
-    /// Returns whether it can sign without asking anybody, and without a touch.
+    /// Returns whether it can sign without a prompt or a touch.
     pub(crate) fn signs_quietly(&self) -> bool {
         !self.wants_touch()
             && match &self.signer {
@@ -96,7 +96,7 @@ impl Candidate {
     }
 }
 
-/// As ssh names a key in its log.
+/// The name of the key in ssh's log.
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = match &self.signer {
@@ -119,37 +119,37 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// An agent that takes longer for a signature has asked somebody to confirm it, or to touch something: no person is faster. One that
-/// is slow by itself is taken for such a one, which costs further connections and no prompts.
+/// An agent that takes longer than this for a signature has waited for a confirmation or a touch: no person is faster.
+/// Misjudging a slow agent costs only further connections, not prompts.
 const THOUGHT: Duration = Duration::from_millis(500);
 
 /// The candidates for one host, and the agent that signs for some of them.
 pub(crate) struct Identities {
     pub(crate) candidates: VecDeque<Candidate>,
-    /// The identities that were left out, and why: shown when nothing works.
+    /// Notes about identities that were left out, shown if the log-in fails.
     pub(crate) notes: Vec<String>,
-    /// Those of them that were told as they were found.
+    /// The notes that were already shown.
     pub(crate) told: Vec<String>,
     /// Keys that only ssh signs with.
     pub(crate) only_ssh: OnlySsh,
-    /// Files that cannot be read, in the order of the configuration: told when their turn comes.
+    /// Unreadable files in the configuration's order, reported at their turn.
     unreadable: VecDeque<Unreadable>,
     agent: Option<Agent>,
     bound: bool,
-    /// The answerer who has given a passphrase, which the next log-in will need again.
+    /// Who has given a passphrase that the next log-in will need again.
     pub(crate) answered: Answerer,
-    /// Its agent seems to have asked for a signature: it refused one, or took its time.
+    /// The agent seems to ask for signatures: it refused one, or took its time.
     pub(crate) agent_asks: bool,
-    /// Its user, who took their time, did not allow a signature.
+    /// The user took their time and did not allow a signature.
     pub(crate) user_declined: bool,
-    /// The key that led in last time, for which the agent asked nobody.
+    /// The key that was used last time, for which the agent did not ask.
     known_quiet: Option<[u8; 32]>,
 }
 
-/// A file of the configuration that cannot be read, and what ssh says of it (sshconnect2.c, `load_identity_file`).
+/// A file of the configuration that cannot be read, with ssh's message (sshconnect2.c, `load_identity_file`).
 #[derive(Debug)]
 struct Unreadable {
-    /// The note about it if nothing is accepted.
+    /// The note about it if the log-in fails.
     note: String,
     /// Its place among the configuration's files.
     at: usize,
@@ -160,9 +160,9 @@ struct Unreadable {
 /// Whether there are keys that only ssh signs with, by who named them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct OnlySsh {
-    /// Among those of the configuration's own.
+    /// Among the files that the configuration names.
     pub(crate) named: bool,
-    /// Among the files that ssh looks for by itself.
+    /// Among ssh's default files.
     pub(crate) default: bool,
 }
 
@@ -174,7 +174,7 @@ pub(crate) struct SessionProof<'a> {
 }
 
 impl Identities {
-    /// Nothing to log in with.
+    /// Returns no identities.
     pub(crate) fn none() -> Self {
         Self {
             candidates: VecDeque::new(),
@@ -191,7 +191,7 @@ impl Identities {
         }
     }
 
-    /// Keys that the program signs with.
+    /// Returns identities for which the program signs.
     pub(crate) fn of_program(blobs: Vec<Bytes>, signer: &Arc<dyn KeySigner>) -> Self {
         let candidate = |blob: Bytes| {
             Some(Candidate {
@@ -207,7 +207,7 @@ impl Identities {
         }
     }
 
-    /// Asks the agent and looks at the files, behind the keys that the program gave. Missing files and agents are noted, not errors.
+    /// Collects the program's keys, the agent's and those in files. Missing files and agents are only noted.
     pub(crate) async fn collect(host: &HostConfig, given: &[KeyFile]) -> Self {
         let mut notes = Vec::new();
         let (agent, held) = held_by_agent(host, &mut notes).await;
@@ -249,7 +249,7 @@ impl Identities {
         }
         for file in &files {
             let Some(public) = file.public_key() else {
-                // sshconnect2.c, `userauth_pubkey`: tried in its turn, and asked about then.
+                // sshconnect2.c, `userauth_pubkey`: tried in its turn, with a prompt then.
                 if file.has_private_half() {
                     ordered.add(&Bytes::new(), Signer::File(Box::new(file.clone())));
                 }
@@ -285,7 +285,7 @@ impl Identities {
         }
     }
 
-    /// Puts the key that worked last time first. Returns whether it is there.
+    /// Moves the key that worked last time to the front, and returns whether it is there.
     pub(crate) fn prefer(&mut self, digest: &[u8; 32]) -> bool {
         let Some(at) = self
             .candidates
@@ -301,7 +301,7 @@ impl Identities {
         true
     }
 
-    /// Tells of the files that ssh finds unreadable before it comes to this candidate; before it gives up on keys, without one.
+    /// Reports the unreadable files that precede this candidate; without one, all of them.
     pub(crate) fn tell_of_unreadable(
         &mut self,
         host: &HostConfig,
@@ -323,7 +323,7 @@ impl Identities {
         }
     }
 
-    /// Opens a sealed candidate; `None` when the user gives no passphrase for it, which is noted.
+    /// Opens a sealed candidate. Returns `None`, and notes it, if the user gives no passphrase.
     pub(crate) async fn open(
         &mut self,
         host: &HostConfig,
@@ -342,7 +342,7 @@ impl Identities {
         })
     }
 
-    /// Signs `data` with a candidate; `None` when the user gives no passphrase or the key cannot sign, which is noted.
+    /// Signs `data` with a candidate. Returns `None`, and notes why, if it cannot sign or is not unlocked.
     pub(crate) async fn sign(
         &mut self,
         host: &HostConfig,
@@ -365,7 +365,7 @@ impl Identities {
                     return Ok(None);
                 };
                 if !std::mem::replace(&mut self.bound, true) {
-                    // An agent that does not know the extension signs all the same.
+                    // An agent that does not know the extension signs anyway.
                     let _ = agent
                         .bind_session(proof.host_key, proof.session_id, proof.signature, false)
                         .await;
@@ -420,7 +420,7 @@ impl Identities {
         }
     }
 
-    /// The first of the files with one key that can be used.
+    /// Unlocks the first usable one of the files with one key.
     async fn unlock_one<'a>(
         &mut self,
         host: &HostConfig,
@@ -454,7 +454,7 @@ impl Identities {
                 Ok(key) => return Some(key),
                 Err(KeyError::PassphraseNeeded { .. } | KeyError::WrongPassphrase { .. }) => {}
                 Err(error) => {
-                    // What ssh reads all the same, or looks at with other eyes.
+                    // ssh can read these, or judges them differently.
                     let ssh_takes_it = match error {
                         KeyError::Cipher { .. } | KeyError::Cost { .. } | KeyError::Unsupported { .. } => {
                             true
@@ -489,7 +489,7 @@ impl Identities {
         None
     }
 
-    /// AddKeysToAgent. Whether the agent has it now.
+    /// Applies AddKeysToAgent, and returns whether the agent now has the key.
     async fn give_to_agent(
         &mut self,
         host: &HostConfig,
@@ -499,7 +499,7 @@ impl Identities {
     ) -> bool {
         let wanted = &host.add_keys_to_agent;
         if wanted.ask {
-            // As ssh's, with the comment that the agent will show.
+            // As in ssh, with the comment that the agent will show.
             let path = file.path().display();
             let prompt = Prompt::new(
                 PromptKind::Confirm,
@@ -528,7 +528,7 @@ impl Identities {
     }
 }
 
-/// The candidates, as they are found, each key once.
+/// The candidates in the order found, each key once.
 struct Ordered<'a> {
     candidates: VecDeque<Candidate>,
     /// The agent's keys.
@@ -572,7 +572,7 @@ impl<'a> Ordered<'a> {
         });
     }
 
-    /// Adds the certificates whose keys there are: those of their own, and those beside key files.
+    /// Adds the certificates for which there is a key: separate ones, and those beside key files.
     fn add_certificates(&mut self, certificates: &[PublicKey], files: &[KeyFile]) {
         let beside = files.iter().filter_map(|file| file.certificate());
         for certificate in certificates.iter().chain(beside) {
@@ -594,7 +594,7 @@ impl<'a> Ordered<'a> {
     }
 }
 
-/// The user's agent and the keys that it has, if it can be asked.
+/// Returns the user's agent and its keys, if it answers.
 async fn held_by_agent(host: &HostConfig, notes: &mut Vec<String>) -> (Option<Agent>, Vec<Identity>) {
     let Some(socket) = &host.identity_agent else {
         return (None, Vec::new());
@@ -610,7 +610,7 @@ async fn held_by_agent(host: &HostConfig, notes: &mut Vec<String>) -> (Option<Ag
     })
 }
 
-/// Returns whether a key file is one that ssh looks for by itself.
+/// Returns whether a key file is one of ssh's default files.
 fn is_default(host: &HostConfig, path: &Path) -> bool {
     let mut files = host.identity_files.iter();
     files
@@ -633,7 +633,7 @@ impl OnlySsh {
 struct KeyFiles {
     keys: Vec<KeyFile>,
     certificates: Vec<PublicKey>,
-    /// Keys of types that are not read here.
+    /// Keys of unsupported types.
     refused: Vec<(PathBuf, String)>,
     unreadable: VecDeque<Unreadable>,
     notes: Vec<String>,

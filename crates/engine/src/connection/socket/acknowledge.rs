@@ -1,9 +1,9 @@
-//! A TCP connection that acknowledges at once what it has no answer to, while it is young.
+//! A TCP connection that acknowledges data at once if it has no answer to send, while it is young.
 //!
-//! sshd sets TCP_NODELAY when a connection's first command starts (seen with strace, 9.2p1). Until then the second of two
-//! small messages waits until the first is acknowledged, which Linux puts off by 40 ms where nothing is sent that could
-//! carry it. That happened between SERVICE_ACCEPT and USERAUTH_SUCCESS, and again when two channels were asked for: on
-//! loopback (medians of four), a log-in took 72 ms with the delays and 47 without, its first command's start 44 and 4.
+//! sshd sets TCP_NODELAY when a connection's first command starts (seen with strace, 9.2p1). Before that, the second of
+//! two small messages waits until the first is acknowledged, which Linux delays by 40 ms if no data carries it. That
+//! delayed SERVICE_ACCEPT to USERAUTH_SUCCESS, and requests for two channels. On loopback (medians of four), a log-in
+//! took 72 ms with the delays and 47 without, the start of its first command 44 and 4.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,17 +13,16 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connection is young until it has received so many bytes: some five times what sshd sends before the first command's
-/// output.
+/// How many received bytes end a connection's youth: some five times what sshd sends before the first command's output.
 const YOUNG: usize = 16 * 1024;
 
-/// See the module.
+/// A TCP connection that acknowledges at once; see the module.
 #[derive(Debug)]
 pub(crate) struct Acknowledging {
     stream: TcpStream,
-    /// Bytes received, as far as they are counted.
+    /// Bytes received, counted up to [`YOUNG`].
     received: usize,
-    /// Something came, and nothing was sent since.
+    /// Something was received, and nothing sent since.
     unanswered: bool,
 }
 
@@ -57,7 +56,7 @@ impl AsyncRead for Acknowledging {
                 this.received += buf.filled().len() - before;
                 this.unanswered = true;
             } else if std::mem::take(&mut this.unanswered) {
-                // Linux forgets this with the next packet. Where it cannot be set, the acknowledgement is late.
+                // Linux forgets this with the next packet. If it fails, the acknowledgement is late.
                 #[cfg(target_os = "linux")]
                 let _ = this.stream.set_quickack(true);
             }
@@ -90,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Receives a byte and waits for more, and tells whether acknowledgements are sent at once.
+    /// Receives a byte, waits for more, and returns whether acknowledgements are sent at once.
     async fn acknowledges(client: &mut Acknowledging, server: &mut TcpStream) -> bool {
         server.write_all(b"x").await.unwrap();
         client.read_exact(&mut [0]).await.unwrap();
@@ -104,7 +103,7 @@ mod tests {
         client.stream.quickack().unwrap()
     }
 
-    /// Answers until Linux delays acknowledgements, for an answer to carry them.
+    /// Exchanges messages until Linux delays acknowledgements.
     async fn converse(client: &mut Acknowledging, server: &mut TcpStream) {
         client.stream.set_quickack(false).unwrap();
         assert!(!client.stream.quickack().unwrap());

@@ -1,12 +1,12 @@
-//! A TCP connection that gathers data while much of it comes: the kernel wakes the reader for a large piece, and not for
+//! A TCP connection that gathers data while much of it arrives: the kernel wakes the reader for large pieces instead of
 //! each packet.
 //!
-//! sshd writes 32 KiB at a time (CHANNEL_MAX_READ in channels.h), and each write wakes a reader that waits: on loopback
-//! some 25,000 times for each GiB. That costs as much CPU as the decryption, and takes it from the server and the command
-//! whose output it is. SO_RCVLOWAT leaves most of it out.
+//! sshd writes 32 KiB at a time (CHANNEL_MAX_READ in channels.h), and each write wakes a waiting reader: on loopback
+//! some 25,000 times per GiB. That costs as much CPU as the decryption, and takes it from the server and the command.
+//! SO_RCVLOWAT avoids most of it.
 //!
-//! When data is gathered, and for how long, is decided by [`Rhythm`]. What comes alone is never waited for: gathering
-//! begins after a burst, and ends when too little came in a wait.
+//! [`Rhythm`] decides when data is gathered, and for how long. Single messages are never delayed: gathering begins
+//! after a burst, and ends when too little came in a wait.
 
 use std::future::Future as _;
 use std::io;
@@ -22,16 +22,16 @@ use tokio::time::{Sleep, sleep_until};
 use crate::connection::socket::Socket;
 use crate::connection::socket::acknowledge::Acknowledging;
 
-/// The least amount that is gathered. A quarter of a channel's smallest window: the server never waits for credit
-/// meanwhile.
+/// The least amount that is gathered. It is a quarter of a channel's smallest window, so that the server never waits
+/// for credit.
 const LOW_WATER: libc::c_int = 512 * 1024;
 
-/// By then the kernel has woken a reader for whom there is something.
+/// By then the kernel has woken a reader that has data.
 const WAKING: Duration = Duration::from_millis(1);
 
 sockopt_impl!(
-    /// The low-water mark: the least that must have come before a reader is woken. When it is lowered, Linux wakes a
-    /// reader for whom there is enough already (`tcp_set_rcvlowat`).
+    /// The low-water mark: the least data that wakes a reader. When it is lowered, Linux wakes a reader that has enough
+    /// data already (`tcp_set_rcvlowat`).
     LowWater,
     SetOnly,
     libc::SOL_SOCKET,
@@ -39,7 +39,7 @@ sockopt_impl!(
     libc::c_int
 );
 
-/// See the module.
+/// A TCP connection that gathers data; see the module.
 #[derive(Debug)]
 pub(crate) struct Gathering {
     stream: Acknowledging,
@@ -51,10 +51,10 @@ pub(crate) struct Gathering {
 enum State {
     /// Every packet wakes the reader.
     Watching,
-    /// The reader is woken when there is enough, or `until`, once it waits.
+    /// The reader is woken when there is enough data or, once it waits, at `until`.
     Gathering { until: Pin<Box<Sleep>>, waiting: bool },
-    /// It has waited for long enough: what has come wakes it, at once if there is something. Nothing had come when it has not
-    /// been woken `until`. Keeps the timer for the next time.
+    /// The wait is over, and any data wakes the reader, at once if there is some. If it is not woken by `until`,
+    /// nothing had come. The timer is kept for the next time.
     Collecting { until: Pin<Box<Sleep>>, empty: bool },
 }
 
@@ -67,7 +67,7 @@ impl Gathering {
         }
     }
 
-    /// `n` bytes have come.
+    /// Counts `n` received bytes, and decides whether to gather.
     fn count_received(&mut self, n: u64) {
         let now = Instant::now();
         let gathers = match &self.state {
@@ -80,7 +80,7 @@ impl Gathering {
                 until,
                 waiting: false,
             },
-            // Elsewhere a reader is not known to be woken when the mark is lowered.
+            // Other systems may not wake the reader when the mark is lowered.
             before
                 if gathers && cfg!(target_os = "linux") && LowWater.set(&self.stream, &LOW_WATER).is_ok() =>
             {
@@ -97,7 +97,7 @@ impl Gathering {
         };
     }
 
-    /// Nothing is there that is worth waking up for. Ready when it has been waited for long enough.
+    /// Polls the wait for more data. Ready when it has lasted long enough.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.state {
             State::Watching | State::Collecting { empty: true, .. } => return Poll::Pending,
@@ -180,10 +180,10 @@ impl AsyncWrite for Gathering {
     }
 }
 
-/// Decides when data is gathered, and for how long, on the time that it is told.
+/// Decides when data is gathered, and for how long. Takes the time as an argument.
 #[derive(Debug)]
 struct Rhythm {
-    /// The time at which the server was last asked for something, or waited for credit.
+    /// When the server was last sent a request, or waited for credit.
     asked: Option<Instant>,
     /// The bytes received since `since`.
     received: u64,
@@ -192,36 +192,35 @@ struct Rhythm {
     burst: u64,
 }
 
-/// The manner in which gathered data comes.
+/// The parameters of gathering.
 struct Manner {
-    /// So much must come in `burst_time` before anything is gathered.
+    /// The bytes that must come within `burst_time` before data is gathered.
     burst: u64,
     burst_time: Duration,
-    /// Received data is read after this at the latest (tokio's timer may add its tick, a millisecond).
+    /// The longest delay of received data (tokio's timer may add its tick, a millisecond).
     patience: Duration,
 }
 
-/// Somebody may wait for an answer. At the rate of this burst, [`LOW_WATER`] takes two milliseconds. Each time that it took
-/// longer than the patience, the next burst must be twice as long, up to [`BURST_MAX`].
+/// For data that may be an awaited answer. At the rate of this burst, [`LOW_WATER`] takes two milliseconds. Each time
+/// it takes longer than the patience, the next burst must be twice as long, up to [`BURST_MAX`].
 const ANSWERS: Manner = Manner {
     burst: 8 * 1024 * 1024,
     burst_time: Duration::from_millis(32),
     patience: Duration::from_millis(1),
 };
-/// The server sends of its own accord, 8 MB/s and more. Each of 20 streams on two cores has some 15 to 20 MB/s: a few packets
-/// in this time.
+/// For data that the server sends by itself, at 8 MB/s and more. Each of 20 streams on two cores has 15 to 20 MB/s, a
+/// few packets in this time.
 const OUTPUT: Manner = Manner {
     burst: 1024 * 1024,
     burst_time: Duration::from_millis(128),
     patience: Duration::from_millis(8),
 };
-/// With less output than this in a wait gathering ends.
+/// Gathering ends if a wait brings less output than this.
 const LEAST: u64 = 48 * 1024;
-/// Data that comes later than this after a question counts as output. An answer that took longer may be some
-/// milliseconds later.
+/// Data later than this after a question counts as output. A slower answer may be delayed by some milliseconds.
 const QUESTION: Duration = Duration::from_millis(500);
-/// One that pauses after each request's answer (SFTP with few requests in flight) so loses a millisecond or two in a quarter
-/// of a second at most.
+/// The longest burst. A client that pauses after each answer (SFTP with few requests in flight) therefore loses a
+/// millisecond or two per quarter of a second at most.
 const BURST_MAX: u64 = 64 * 1024 * 1024;
 
 impl Rhythm {
@@ -239,7 +238,7 @@ impl Rhythm {
             .is_none_or(|asked| now.saturating_duration_since(asked) >= QUESTION)
     }
 
-    /// Returns the time that received data may wait.
+    /// Returns how long received data may wait.
     fn patience(&self, now: Instant) -> Duration {
         if self.is_output(now) {
             OUTPUT.patience
@@ -248,10 +247,10 @@ impl Rhythm {
         }
     }
 
-    /// `n` bytes have come, each packet by itself. Whether much comes.
+    /// Counts `n` bytes that came packet by packet, and returns whether they were a burst.
     fn is_burst(&mut self, n: u64, now: Instant) -> bool {
         self.received += n;
-        // A burst that must be longer may take longer.
+        // A longer burst may take longer.
         let (burst, time) = if self.is_output(now) {
             (OUTPUT.burst, OUTPUT.burst_time)
         } else {
@@ -266,7 +265,7 @@ impl Rhythm {
         fast
     }
 
-    /// `n` bytes have come in a wait. Whether that is worth another one.
+    /// Counts `n` bytes that came in a wait, and returns whether another wait is worthwhile.
     fn goes_on(&mut self, n: u64, now: Instant) -> bool {
         (self.received, self.since) = (0, now);
         if self.is_output(now) {

@@ -1,6 +1,6 @@
-//! ChannelTimeout: channels are closed that have carried nothing for some time (ssh_config(5)).
+//! ChannelTimeout: closes channels that have carried nothing for some time (ssh_config(5)).
 //!
-//! It counts for each request by itself, whatever shares its connection: `global` is about the channels of one request.
+//! It applies to each request separately, even on a shared connection: `global` counts the channels of one request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use crate::hosts;
 
 use crate::config::HostConfig;
 
-/// The time without traffic that is meant for all channels of a request together.
+/// The pattern of the timeout for all channels of a request together.
 const GLOBAL: &str = "global";
 
-/// The time at which something was last carried; locked for as long as that takes to read.
+/// The time of the last traffic. The lock is held only to read or set it.
 #[derive(Debug, Clone)]
 pub(crate) struct Activity(Arc<Mutex<Instant>>);
 
@@ -31,13 +31,13 @@ impl Activity {
     }
 }
 
-/// The limits for the time that one channel may carry nothing.
+/// The limits on how long one channel may carry nothing.
 #[derive(Debug)]
 pub(crate) struct Idle(Vec<(Duration, Activity)>);
 
 impl Idle {
-    /// Returns the limits for a channel of this type, by ssh's name for it: that of the first pattern that matches, and
-    /// that for all channels `together`. `None` for no limit.
+    /// Returns the limits for a channel of type `kind` (ssh's name): that of the first matching pattern, and that for
+    /// all channels `together`. `None` for no limit.
     pub(crate) fn for_channel(config: &HostConfig, kind: &str, together: &Activity) -> Option<Box<Self>> {
         let timeouts = &config.channel_timeouts;
         let own = timeouts
@@ -56,12 +56,12 @@ impl Idle {
         (!limits.is_empty()).then(|| Box::new(Self(limits)))
     }
 
-    /// It has carried something, or begins.
+    /// Notes that the channel has carried something, or begins.
     pub(crate) fn note_traffic(&self, now: Instant) {
         self.0.iter().for_each(|(_, activity)| activity.note_traffic(now));
     }
 
-    /// Returns the time at which it is to be closed, unless it carries something before that.
+    /// Returns when it has to be closed, unless it carries something before.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.0
             .iter()

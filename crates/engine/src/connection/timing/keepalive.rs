@@ -1,12 +1,11 @@
-//! The check that the server is still there: when to ask it after it has been silent, and when to give it up. Decisions
-//! on simulated time.
+//! Decides when to check that a silent server is still there, and when to give it up, on simulated time.
 //!
-//! Two rules say so: ServerAliveInterval and ServerAliveCountMax of the host, and the engine's own check, which finds
-//! connections that have died unnoticed where ssh_config has no such rule.
+//! Two rules apply: the host's ServerAliveInterval and ServerAliveCountMax, and the engine's own check, which finds
+//! dead connections without such a setting.
 //!
-//! A server that owes an answer is asked sooner. Where it says nothing then either, nothing new is given to the connection, and then
-//! what was not answered ends; the connection is not given up: its network may come back, and what runs on it with that. Where
-//! somebody copies or sends, it is: they can begin again, and a cable that was cut is to be told before the user wonders.
+//! A server that owes an answer is asked sooner. If it stays silent, the connection is retired, and then its unanswered
+//! requests end. The connection itself is kept, because its network and everything on it may come back. It is given up
+//! if a copy or a sender waits for it: these can start again, and a cut cable should be reported quickly.
 
 use std::time::{Duration, Instant};
 
@@ -17,70 +16,70 @@ use crate::settings::Settings;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     Nothing,
-    /// The server is to be asked for an answer.
+    /// Request an answer from the server.
     Ask,
-    /// It owes an answer, and has said nothing since, although it was asked.
+    /// Retire the connection: the server has been silent although it owes an answer and was asked.
     Doubt,
-    /// It has not said anything since that either: what it was asked for ends.
+    /// End the unanswered requests: the server is still silent.
     Forsake {
         silent: Duration,
     },
-    /// It has not answered.
+    /// Give the connection up.
     GiveUp {
         rule: Rule,
         silent: Duration,
     },
 }
 
-/// The rule of a requester.
+/// The rule behind a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     ServerAliveInterval,
     Check,
 }
 
-/// The silence of one connection's server.
+/// The watches over a connection's silent server.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     heard: Instant,
     rules: [Option<(Rule, Watch)>; 2],
-    /// It was asked for something, and has not answered all of that yet as far as is known.
+    /// Set while the server may owe an answer to a request.
     owed: Option<Watch>,
-    /// The number of waiters that make no progress without an answer: SFTP sessions.
+    /// The number of clients that cannot progress without an answer: SFTP sessions.
     waiting: u32,
     /// The socket takes nothing more.
     is_blocked: bool,
-    /// The silence of a server that somebody waits for.
+    /// Set while a client waits for the server.
     expected: Option<Watch>,
-    /// The time that it has for an answer.
+    /// The time limit for an answer.
     limit: Duration,
 }
 
-/// A silence that is not to last.
+/// A limit on silence.
 #[derive(Debug)]
 struct Watch {
     /// The silence after which the server is asked.
     silence: Duration,
-    /// The time that it then has to answer, before it is asked again or has not answered.
+    /// The time it then has to answer, before it is asked again or has failed.
     patience: Duration,
-    /// The maximum number of questions.
+    /// The most questions before it has failed.
     most: u32,
     asked: u32,
     due: Instant,
 }
 
-/// The result of a [`Watch`].
+/// The next step of a [`Watch`].
 enum Step {
     Nothing,
     Ask,
     Over,
 }
 
-/// For ever: a program's settings may say Duration::MAX, which cannot be added to a time.
+/// Practically for ever: a program may set Duration::MAX, which cannot be added to a time.
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
-/// The halves of `probe_limit` that a server which owes an answer is borne for after the first, which the user waits for what was
-/// sent: as long, in all, as somebody who copies.
+/// How many halves of `probe_limit` a server that owes an answer may stay silent, after the first. The total is that of
+/// a copy.
 const QUESTIONS: u32 = 3;
 
 impl Watch {
@@ -108,7 +107,7 @@ impl Watch {
             return Step::Over;
         }
         self.asked += 1;
-        // From now: a process that was stopped for long gives the server its time all the same.
+        // From now on: even if this process was stopped for long, the server gets its time.
         self.due = now + self.patience;
         Step::Ask
     }
@@ -135,7 +134,7 @@ impl KeepAlive {
         }
     }
 
-    /// One more, or one less, who comes no further without the server.
+    /// Counts one more (`true`) or one less client that depends on the server.
     pub(crate) fn change_waiting(&mut self, awaited: bool, now: Instant) {
         self.waiting = match awaited {
             true => self.waiting.saturating_add(1),
@@ -144,13 +143,13 @@ impl KeepAlive {
         self.expect(now);
     }
 
-    /// Whether the socket takes what is to be sent.
+    /// Notes whether the socket is blocked.
     pub(crate) fn sends(&mut self, is_blocked: bool, now: Instant) {
         if self.is_blocked
             && !is_blocked
             && let Some(watch) = &mut self.expected
         {
-            // What had to wait is on its way, however slowly.
+            // The blocked data is being sent, however slowly.
             watch.note_answer(now);
         }
         self.is_blocked = is_blocked;
@@ -169,19 +168,19 @@ impl KeepAlive {
         }
     }
 
-    /// The server was asked for something that it answers at once.
+    /// Notes a request that the server answers at once.
     pub(crate) fn note_question(&mut self, now: Instant) {
         let half = self.limit / 2;
         self.owed
             .get_or_insert_with(|| Watch::new(half, half, QUESTIONS, now));
     }
 
-    /// It has answered everything that it was asked for.
+    /// Notes that the server has answered all requests.
     pub(crate) fn note_settled(&mut self) {
         self.owed = None;
     }
 
-    /// Something has come from the server.
+    /// Notes that something came from the server.
     pub(crate) fn note_answer(&mut self, now: Instant) {
         self.heard = now;
         let rules = self.rules.iter_mut().flatten().map(|(_, watch)| watch);
@@ -190,7 +189,7 @@ impl KeepAlive {
         }
     }
 
-    /// Returns the time at which there may be something to do, unless the server is heard from before.
+    /// Returns when the next step may be due if the server stays silent.
     pub(crate) fn due(&self) -> Option<Instant> {
         let rules = self.rules.iter().flatten().map(|(_, watch)| watch);
         rules
@@ -200,7 +199,7 @@ impl KeepAlive {
             .min()
     }
 
-    /// Returns the first step that is due: to be called again until there is none.
+    /// Returns the first step that is due. Call it until there is none.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         let mut asks = false;
         let rules = self.rules.iter_mut().flatten();
@@ -253,7 +252,7 @@ mod tests {
         KeepAlive::new(&host, &Settings::default(), start)
     }
 
-    /// The seconds at which something is due while the server says nothing, and what it is.
+    /// Returns the steps while the server is silent, with their seconds.
     fn silence(keepalive: &mut KeepAlive, start: Instant) -> Vec<(u64, Turn)> {
         let mut turns = Vec::new();
         while !matches!(turns.last(), Some((_, Turn::GiveUp { .. }))) {
@@ -351,7 +350,7 @@ mod tests {
         sent.sends(false, start + 3 * SECOND);
         sent.sends(true, start + 3 * SECOND);
         assert_eq!(silence(&mut sent, start), gone(23));
-        // Nobody does any more.
+        // Nobody waits any more.
         let mut done = keepalive(None, start);
         done.change_waiting(true, start);
         done.change_waiting(false, start + 8 * SECOND);

@@ -1,30 +1,30 @@
-//! ObscureKeystrokeTiming: when what is typed leaves, so that an observer of the network cannot tell when a key was pressed
-//! (clientloop.c, `obfuscate_keystroke_timing`). Decisions only: the time is an argument.
+//! ObscureKeystrokeTiming: decides when typed keys are sent, so that an observer of the network cannot tell when they
+//! were pressed (clientloop.c, `obfuscate_keystroke_timing`). The time is an argument.
 //!
-//! The first keystroke leaves at once. While typing goes on, and for a random while after that, something leaves at about
-//! equal intervals: what was typed meanwhile, or chaff that looks like it. A session does this for itself: whatever else
-//! shares its connection is not held up.
+//! The first keystroke is sent at once. During the typing and for a random while after it, something is sent at about
+//! equal intervals: the keys typed meanwhile, or chaff that looks like them. Each session does this by itself, without
+//! delaying others on its connection.
 
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
-/// Chaff is sent for at least so long after the last keystroke, and for a random part of as long again and half as much.
+/// Chaff is sent for at least this long after the last keystroke, plus a random part of the spread.
 const CHAFF_MIN: Duration = Duration::from_millis(1024);
 const CHAFF_SPREAD: Duration = Duration::from_millis(2048);
-/// An interval is this part of itself longer or shorter, differently each time.
+/// The fraction by which intervals vary randomly.
 const FUZZ: u32 = 10;
-/// So many bytes at once are not typed by a person: they leave as they come.
+/// A person does not type this many bytes at once: they are sent as they come.
 const PASTED: usize = 256;
 
 /// The typing of one session.
 #[derive(Debug)]
 pub(crate) struct Keystrokes {
     interval: Duration,
-    /// A random part of what it is given.
+    /// Returns a random part of a duration.
     random: fn(Duration) -> Duration,
     typing: Option<Typing>,
-    /// The keys that wait for the next interval.
+    /// Keys that wait for the next interval.
     held: BytesMut,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct Keystrokes {
 struct Typing {
     next: Instant,
     chaff_until: Instant,
-    /// The extra length of the intervals of this time.
+    /// The extra length of the intervals during this typing.
     slower: Duration,
 }
 
-/// The data that is to leave now.
+/// What to send now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Nothing,
@@ -59,7 +59,7 @@ impl Keystrokes {
         }
     }
 
-    /// Takes what was typed and returns what of it leaves now, behind `waiting` bytes that have not left.
+    /// Takes typed keys and returns what to send now, when `waiting` bytes have not been sent yet.
     pub(crate) fn hold_keys(&mut self, data: Bytes, waiting: usize, now: Instant) -> Bytes {
         if waiting + self.held.len() + data.len() >= PASTED {
             return self.stop(data);
@@ -83,7 +83,7 @@ impl Keystrokes {
         }
     }
 
-    /// Ends the typing: what was held leaves, and `data` behind it.
+    /// Ends the typing, and returns the held keys followed by `data`.
     pub(crate) fn stop(&mut self, data: Bytes) -> Bytes {
         self.typing = None;
         if self.held.is_empty() {
@@ -93,12 +93,12 @@ impl Keystrokes {
         self.held.split().freeze()
     }
 
-    /// Returns the time at which [`Self::turn`] is to be called.
+    /// Returns when to call [`Self::turn`].
     pub(crate) fn due(&self) -> Option<Instant> {
         self.typing.as_ref().map(|typing| typing.next)
     }
 
-    /// Returns the data that leaves at `now`.
+    /// Returns what to send at `now`.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         let Some(typing) = self.typing.as_ref().filter(|typing| typing.next <= now) else {
             return Turn::Nothing;
@@ -107,7 +107,7 @@ impl Keystrokes {
             self.typing = None;
             return Turn::Nothing;
         }
-        // An interval that was missed is not made up for, which would show that this side was busy.
+        // Missed intervals are not made up for, which would show that this side was busy.
         let missed = (now - typing.next).as_nanos() / self.interval.as_nanos().max(1);
         let intervals = u32::try_from(missed + 1).unwrap_or(u32::MAX);
         let next = self.next_after(self.interval.saturating_mul(intervals), typing.slower, now);
@@ -182,9 +182,9 @@ mod tests {
             "{:?}",
             last - start
         );
-        // Each is a tenth longer: that is this time's own rate.
+        // Each interval is a tenth longer: this typing's own rate.
         assert_eq!(chaff, 139);
-        // And begins anew.
+        // The next typing begins anew.
         assert_eq!(keystrokes.hold_keys(key(), 0, last), key());
     }
 

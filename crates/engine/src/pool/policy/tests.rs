@@ -8,7 +8,7 @@ fn policy() -> (Policy, Instant) {
     (policy, now)
 }
 
-/// The new connection that a load is placed on.
+/// Places a load, and returns the new connection for it.
 #[track_caller]
 fn connects(policy: &mut Policy, load: Load, now: Instant) -> LaneId {
     match policy.place(load, now) {
@@ -17,7 +17,7 @@ fn connects(policy: &mut Policy, load: Load, now: Instant) -> LaneId {
     }
 }
 
-/// The open lane that a load is placed on.
+/// Places a load, and returns the open lane for it.
 #[track_caller]
 fn opens(policy: &mut Policy, load: Load, now: Instant) -> LaneId {
     match policy.place(load, now) {
@@ -33,14 +33,14 @@ fn connect(policy: &mut Policy, now: Instant) -> LaneId {
     lane
 }
 
-/// A session on a lane where there are others, which the server opens.
+/// Places a session beside others, and has the server open it.
 fn open(policy: &mut Policy, now: Instant) -> LaneId {
     let lane = opens(policy, Load::Session, now);
     policy.session_opened(lane, policy.asks(lane));
     lane
 }
 
-/// Places a session where there are others, and has the server refuse it.
+/// Places a session beside others, and has the server refuse it.
 fn refuse(policy: &mut Policy, now: Instant) -> Verdict {
     let lane = opens(policy, Load::Session, now);
     let asked = policy.asks(lane);
@@ -122,8 +122,8 @@ fn what_the_server_may_not_have_closed_yet_counts_as_open() {
     }
     policy.session_ended(lane, now, End::Closed, now);
     policy.session_ended(lane, now, End::Closed, now);
-    // Of two that are asked for at once, the answer to the first says that the server has given the places back, but the
-    // second was asked for before it did, however long ago that is.
+    // Two are requested at once. The answer to the first shows that the server has freed the places, but the second was
+    // requested before that, however long ago.
     let late = now + Duration::from_secs(3600);
     let asked = policy.asks(lane);
     for _ in 0..2 {
@@ -141,7 +141,7 @@ fn what_the_server_may_not_have_closed_yet_counts_as_open() {
     );
     assert_eq!(policy.session_limit(), Some(4));
     policy.session_ended(lane, now, End::NeverOpened, late);
-    // Asked for after that, a session that is refused tells the limit.
+    // A session requested after that shows the limit when it is refused.
     assert_eq!(refuse(&mut policy, late), Verdict::PlaceAnew);
     assert_eq!(policy.session_limit(), Some(2));
     connects(&mut policy, Load::Session, late);
@@ -163,7 +163,7 @@ fn a_place_that_a_closed_sessions_command_may_hold_is_waited_for_with_pauses_and
     assert!(at < now + Full::PATIENCE * 2);
     assert_eq!(policy.session_limit(), Some(1), "the most that it can be");
 
-    // The next attempt begins anew, and one that succeeds ends it.
+    // The next attempt starts afresh, and a success ends the pauses.
     assert_eq!(refuse(&mut policy, at), Verdict::PlaceAnew);
     let at = policy.look_again(at).unwrap();
     assert_eq!(open(&mut policy, at), lane);
@@ -195,7 +195,7 @@ fn a_session_that_ends_makes_room_at_once_on_a_lane_that_refused_one() {
         policy.place(Load::Session, now),
         Placement::Wait(Some(_))
     ));
-    // So does one that was left, when the server has closed it, too.
+    // A session that was left also counts once the server has closed it.
     policy.session_ended(lane, now, End::Returned, now);
     assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
     assert_eq!(policy.load(lane), (4, 0));
@@ -214,7 +214,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
     }
-    // Each time, the pause is longer, up to a bound.
+    // Each pause is longer, up to a bound.
     let mut now = now;
     let mut last = PAUSES.pause_after(1);
     for _ in 0..10 {
@@ -233,7 +233,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
         );
         last = pause;
     }
-    // One that is of use ends that.
+    // A connection that is useful ends the pauses.
     now += last;
     let other = connects(&mut policy, Load::SessionApart, now);
     policy.lane_ready(other, Answerer::Nobody, now);
@@ -286,7 +286,7 @@ fn a_further_log_in_that_takes_long_holds_up_nothing() {
         assert_eq!(policy.patience(other, load, overdue), Patience::Over, "{load:?}");
         assert_eq!(policy.place(load, overdue), Placement::Open(first), "{load:?}");
     }
-    // When it is there at last, it is as good as any.
+    // Once it is logged in, it is as good as any.
     policy.lane_ready(other, Answerer::Nobody, now);
     assert_eq!(policy.patience(other, Load::Session, overdue), Patience::Endless);
     assert_eq!(policy.place(Load::Session, overdue), Placement::Open(other));
@@ -304,9 +304,9 @@ fn what_waits_for_a_further_log_in_takes_a_place_that_becomes_free() {
     assert_eq!(policy.patience(other, Load::Session, now), waits);
     policy.session_ended(first, now, End::Closed, now);
     assert_eq!(policy.patience(other, Load::Session, now), Patience::Over);
-    // Not what is to be alone.
+    // A session apart does not.
     assert_eq!(policy.patience(other, Load::SessionApart, now), waits);
-    // With nothing but full lanes beside it, it is waited for.
+    // If all other lanes are full, it waits.
     open(&mut policy, now);
     let late = now + PATIENCE;
     assert_eq!(
@@ -338,7 +338,7 @@ fn asks(answerer: Answerer) -> Demand {
     }
 }
 
-/// A lane whose log-in took a program's answer, and is too busy for more.
+/// Returns a lane whose log-in took a program's answer, and that is too busy for more.
 fn busy_by_a_programs_answer(policy: &mut Policy, now: Instant) -> (LaneId, Instant) {
     let first = policy.hold_first(now);
     policy.lane_ready(first, Answerer::Program, now);
@@ -370,7 +370,7 @@ fn where_log_ins_take_answers_they_are_made_one_after_the_other() {
     assert!(!policy.may_add(Answerer::Program, now));
     policy.lane_ready(second, Answerer::Program, now);
     assert!(policy.may_add(Answerer::Program, now));
-    // Whoever answers next may be wrong, once.
+    // The next answer may be wrong, once.
     let third = policy.add_lane(now);
     assert!(matches!(
         policy.lane_lost(third, now),
@@ -417,7 +417,7 @@ fn where_the_first_log_in_took_an_answer_there_is_no_further_lane() {
     assert_eq!(policy.place(Load::Session, later), Placement::Wait(None));
     policy.session_ended(first, now, End::Closed, later);
     assert_eq!(policy.place(Load::Session, later), Placement::Open(first));
-    // The user has asked for its end: what comes now is a first one again.
+    // The user has asked for its end: the next one is a first lane again.
     policy.retire(first);
     connects(&mut policy, Load::Session, later);
 }
@@ -448,7 +448,7 @@ fn a_single_connection_is_asked_for_whatever_is_wanted_and_its_refusals_are_fina
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(lane), "{load:?}");
     }
-    // One that was asked for in the same breath as another ended has not found its place yet.
+    // A session requested in the same breath as another ended does not find its place yet.
     policy.session_ended(lane, now, End::Closed, now);
     assert_eq!(refuse(&mut policy, now), Verdict::PlaceAnew);
     assert_eq!(refuse(&mut policy, now), Verdict::Final);
@@ -458,7 +458,7 @@ fn a_single_connection_is_asked_for_whatever_is_wanted_and_its_refusals_are_fina
 fn a_limit_holds_whatever_a_lane_seemed_to_carry() {
     let (mut policy, now) = policy();
     let lane = connect(&mut policy, now);
-    // Two more are asked for at once: one is confirmed before the other is refused.
+    // Two more are requested at once: one is confirmed before the other is refused.
     let asked = policy.asks(lane);
     policy.place(Load::Session, now);
     policy.place(Load::Session, now);
@@ -707,7 +707,7 @@ fn at_the_most_lanes_a_full_host_makes_sessions_wait() {
     assert!(matches!(policy.place(Load::Session, now), Placement::Open(_)));
 }
 
-// Servers of which nobody knows yet how many sessions a connection has.
+// Servers whose number of sessions per connection is unknown.
 
 fn unknown() -> (Policy, Instant) {
     let (mut policy, now) = policy();
@@ -725,7 +725,7 @@ fn no_second_session_is_tried_beside_what_runs_while_there_may_be_another_connec
     let other = connects(&mut policy, Load::Session, later);
     policy.lane_ready(other, Answerer::Nobody, later);
     policy.session_ended(other, later, End::Closed, later);
-    // It shows by its next one that a connection may have several.
+    // Its next session shows that a connection may have several.
     assert_eq!(policy.place(Load::Session, later), Placement::Open(other));
     policy.set_reuse(Reuse::Several);
     assert_eq!(policy.place(Load::Session, later), Placement::Open(lane));
@@ -751,7 +751,7 @@ fn a_second_session_is_tried_alone_and_others_wait_for_what_it_shows() {
     assert!(policy.ran(lane));
     policy.set_reuse(Reuse::Several);
     assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
-    // One whose start is not answered does not hold up the others.
+    // A session whose start is not answered does not delay the others.
     policy.set_reuse(Reuse::Untried);
     let later = now + PROOF;
     assert!(matches!(policy.place(Load::Session, later), Placement::Wait(_)));
@@ -770,7 +770,7 @@ fn where_a_second_session_found_no_place_each_gets_a_connection_of_its_own() {
         let second = connect(&mut policy, now);
         let third = connects(&mut policy, Load::Session, now);
         policy.lane_ready(third, Answerer::Nobody, now);
-        // A connection that has had its session goes with it, whether the server has closed that or not.
+        // A connection that has had its session ends with it, whether or not the server has closed the session.
         policy.session_ended(second, now, End::Closed, now);
         policy.session_ended(third, now, End::Left, now);
         assert_eq!(policy.over(), [second, third]);
