@@ -1,4 +1,4 @@
-//! The daemon's hold on its place, and who may come there.
+//! The daemon's hold on its place, and the check of its clients.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
@@ -14,16 +14,16 @@ use crate::place::{Place, PlaceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// No directory for it.
+    /// The daemon's directory cannot be used.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// Another one runs.
+    /// Another daemon is running.
     #[error("a daemon is already running for {0}")]
     Running(PathBuf),
-    /// Something else has the socket's name. Deleting it is not ours to decide.
+    /// A file that is not a socket has the socket's name. It is not ours to delete.
     #[error("{0} is not a socket: move it away")]
     Foreign(PathBuf),
-    /// A service manager has handed over another socket than the one where clients come.
+    /// A service manager has handed over a socket where no clients come.
     #[error(
         "the service manager listens on {found}, but clients connect to {socket}: set ListenStream to that"
     )]
@@ -33,7 +33,7 @@ pub enum StartError {
         /// The clients'.
         socket: PathBuf,
     },
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen on {path}: {}", words_of(.error))]
     Listen {
         /// The socket's path.
@@ -47,14 +47,14 @@ pub enum StartError {
 pub struct Claim {
     pub(crate) listener: UnixListener,
     pub(crate) place: Place,
-    /// Its file; `None` where it is a service manager's, which listens on it before and after this process.
+    /// The socket's file; `None` if it belongs to a service manager, which listens before and after this process.
     file: Option<OwnSocket>,
     lock: std::fs::File,
 }
 
 impl Claim {
-    /// Takes the lock and listens: on what a service manager has `handed_over`, or on a socket of its own. Whoever has the
-    /// lock owns the socket, so that a file found there is a dead daemon's.
+    /// Takes the lock and listens, on the socket that a service manager has `handed_over` or on one of its own. The
+    /// lock's owner owns the socket, so a socket file found there was left by a dead daemon.
     ///
     /// # Errors
     /// [`StartError`].
@@ -74,7 +74,7 @@ impl Claim {
         if !lock_alone(&lock) {
             return Err(StartError::Running(place.runtime.clone()));
         }
-        // For those who find nobody at the socket.
+        // For clients that find nobody at the socket.
         let _ = lock
             .set_len(0)
             .and_then(|()| writeln!(&lock, "{}", std::process::id()));
@@ -98,7 +98,7 @@ impl Claim {
         if std::fs::symlink_metadata(&socket).is_ok_and(|found| !found.file_type().is_socket()) {
             return Err(StartError::Foreign(socket));
         }
-        // The directory's mode keeps others out; the socket's own does so again.
+        // The directory's mode keeps others out, and so does the socket's own.
         let (listener, file) = own_socket::listen_anew(&socket).map_err(failed(socket))?;
         Ok(Self {
             listener,
@@ -108,13 +108,13 @@ impl Claim {
         })
     }
 
-    /// Returns whether the socket is a service manager's.
+    /// Returns true if the socket is a service manager's.
     pub(crate) fn is_activated(&self) -> bool {
         self.file.is_none()
     }
 
-    /// Listens anew where the socket's file was removed. `false` where the lock's was, too: the place may be another
-    /// daemon's.
+    /// Listens again if the socket's file was removed. Returns false if the lock's was removed, too: the place may
+    /// belong to another daemon.
     pub(crate) fn hold(&mut self) -> bool {
         let own = FileId::from_file(&self.lock).ok();
         if own.is_none() || FileId::at_path(&self.place.lock()).ok() != own {
@@ -135,8 +135,7 @@ impl Claim {
     }
 }
 
-/// Takes the lock, unless a daemon has it. A client that looks whether it is free shares it for a moment, which is waited
-/// out.
+/// Takes the lock unless a daemon has it. A client that tests the lock shares it for a moment; that is waited out.
 fn lock_alone(lock: &std::fs::File) -> bool {
     use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared};
     for _ in 0..100 {
@@ -146,14 +145,14 @@ fn lock_alone(lock: &std::fs::File) -> bool {
         if rustix::fs::flock(lock, NonBlockingLockShared).is_err() {
             return false;
         }
-        // Two that start at once share it now: neither is to keep the other out.
+        // Two daemons that start at once share it now. Unlocking lets one of them have it.
         let _ = rustix::fs::flock(lock, rustix::fs::FlockOperation::Unlock);
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     false
 }
 
-/// The reason why a client is not let in.
+/// The reason why a client is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
     #[error("cannot tell whose it is: {0}")]
@@ -162,7 +161,7 @@ pub(crate) enum PeerError {
     Stranger(u32),
 }
 
-/// Nobody but the owner of the daemon is served, whatever the modes of directory and socket.
+/// Rejects all but the daemon's owner, whatever the modes of the directory and the socket.
 pub(crate) fn check_peer(stream: &UnixStream) -> Result<(), PeerError> {
     let peer = stream.peer_cred().map_err(PeerError::Unknown)?;
     if peer.uid() != rustix::process::getuid().as_raw() {

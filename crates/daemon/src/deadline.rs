@@ -1,4 +1,4 @@
-//! [`Deadline`]: the time that a command is given.
+//! [`Deadline`]: the time limit of a command.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use trunkline::Error;
 /// The time at which a session must be over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    /// `None` where it is later than clocks go.
+    /// `None` if it is beyond the clock's range.
     at: Option<tokio::time::Instant>,
     limit: Duration,
 }
@@ -20,7 +20,7 @@ impl Deadline {
         }
     }
 
-    /// Waits until time is up, if it ever is.
+    /// Waits until time is up, which may be never.
     pub(crate) async fn wait(deadline: Option<Self>, host: &str) -> Error {
         let Some(Self { at: Some(at), limit }) = deadline else {
             return std::future::pending().await;

@@ -1,23 +1,22 @@
-//! The file that this program was started from, and whether another has taken its place since.
+//! The file that this program was started from, and the check that it was replaced.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Linux has this for the file itself, whatever its name has become.
+/// On Linux this is the running file itself, whatever its name is now.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// The place where this program is installed.
+/// The path where this program is installed.
 #[derive(Debug)]
 pub(crate) struct Installed(Option<PathBuf>);
 
 impl Installed {
-    /// Of the running program, as it starts.
+    /// Returns the path of the running program. To be called when it starts.
     pub(crate) fn find() -> Self {
         Self(std::env::current_exe().ok())
     }
 
-    /// Returns whether there is another file in its place, as after an update. A program that was only removed has not
-    /// been replaced.
+    /// Returns true if there is another file in its place, as after an update. A removed program has not been replaced.
     pub(crate) fn is_replaced(&self) -> bool {
         self.0
             .as_deref()

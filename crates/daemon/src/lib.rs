@@ -22,12 +22,11 @@ pub use trunkline_control::socket::FrameError;
 pub use trunkline_control::{place, protocol};
 use trunkline_control::{stdio, terminal};
 
-/// Checks the audit trail in `directory`, or that of `place` where that is `None`, and describes it: for people, or as JSON.
-/// `head` is an end of the trail that was noted earlier, as NUMBER:HASH, and has to be in it. Returns whether it is as it
-/// was written.
+/// Checks the audit trail in `directory`. Returns true if it is intact, and a description as text or JSON. `head` is an
+/// end of the trail that was noted earlier, as NUMBER:HASH, and must be in the trail.
 ///
 /// # Errors
-/// It cannot be read, or is not there; `head` makes no sense.
+/// The trail is missing or cannot be read, or `head` is invalid.
 pub fn verify_audit(
     directory: &std::path::Path,
     head: Option<&str>,
@@ -41,17 +40,17 @@ pub fn verify_audit(
     Ok((verdict.intact, text))
 }
 
-/// The entry points of the fuzz targets, for nobody else.
+/// The entry points of the fuzz targets.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use trunkline_control::fuzzing::request;
 
-    /// Decodes what a client of a mux socket may send, without its length; whether it is a request.
+    /// Decodes a packet of a mux socket's client, without its length. Returns true if it is a request.
     pub fn mux_request(packet: &[u8]) -> bool {
         crate::mux::decodes(packet)
     }
 
-    /// Decodes what a client in proxy mode may send, without its length; whether it is a message.
+    /// Decodes a packet of a client in proxy mode, without its length. Returns true if it is a message.
     pub fn proxy_message(packet: &bytes::Bytes) -> bool {
         crate::mux::decodes_proxied(packet)
     }

@@ -1,8 +1,8 @@
 //! OpenSSH's mux protocol, server side: stock ssh, and whatever runs it, uses the engine's connections through nothing
 //! but `ControlPath` (OpenSSH's PROTOCOL.mux; mux.c has both sides).
 //!
-//! Where something is not possible, the client is let down at the point from which it makes a connection of its own:
-//! before the answer to its hello (host key, authentication, network), or by a failure in answer to its request.
+//! If a request cannot be served, the client is sent away where it falls back to a connection of its own: before the
+//! answer to its hello (host key, authentication, network), or by a failure in answer to its request.
 
 mod client;
 mod forwards;
@@ -61,7 +61,7 @@ pub(crate) struct Sockets {
     metrics: Arc<Metrics>,
     audit: Arc<Audit>,
     recordings: Arc<Recordings>,
-    /// Guards the table for as long as a look-up or the making of a socket takes.
+    /// The lock is held for a look-up or while a socket is created.
     table: Mutex<HashMap<PathBuf, Arc<Socket>>>,
 }
 
@@ -69,71 +69,68 @@ pub(crate) struct Sockets {
 struct Socket {
     path: PathBuf,
     forwards: Arc<Forwards>,
-    /// Guards what decides who may come, and what has become of it.
+    /// Guards the socket's owner and its failures.
     state: Mutex<State>,
 }
 
 struct State {
-    /// The last one.
+    /// The latest request.
     request: Arc<HostRequest>,
-    /// The first one with these settings: what it says of forwardings holds for those who have said nothing themselves, as
-    /// what an OpenSSH master was started with does.
+    /// The first request with these settings. Its forwarding settings apply to clients that have sent none, like the
+    /// settings that an OpenSSH master was started with.
     made_by: Arc<HostRequest>,
     /// The resolved request, as of its last use.
     host: Arc<HostConfig>,
-    /// Whom it is for: requests that may meet this one come here, and each is served by its own.
+    /// Requests that may meet this key use the socket; each is served by its own settings.
     key: SharingKey,
     /// `None` when stopped.
     listening: Option<Listening>,
     /// Clients that are being served.
     clients: usize,
-    /// Those that were told to come here, by their processes' numbers, for as long as these exist.
+    /// Clients that were sent to this socket, by process id, while these processes exist.
     expected: HashMap<u32, Expected>,
-    /// The last time that the host could not be reached, by whose settings, and the error.
+    /// The last failure to reach the host: its time, the sharing key and the error.
     failed: Option<(Instant, SharingKey, Error)>,
 }
 
-/// Somebody who was told to come to a socket.
+/// A client that was sent to a socket.
 struct Expected {
     request: Arc<HostRequest>,
-    /// Whom it means.
+    /// The host that the client means.
     host: Arc<HostConfig>,
     since: Instant,
 }
 
-/// A socket that listens, for people.
+/// A listening socket, for display.
 pub(crate) struct Listed {
     pub(crate) path: PathBuf,
     pub(crate) host: Arc<HostConfig>,
     pub(crate) key: SharingKey,
 }
 
-/// A socket's file, and the task that accepts its clients. Dropping it ends both.
+/// A socket's file and the task that accepts its clients. Dropping it ends both.
 struct Listening {
     file: OwnSocket,
     stop: CancellationToken,
 }
 
-/// The longest path that stock ssh can use on every system, and one less than the shortest `sun_path` (BSD's) holds.
+/// The longest path that stock ssh can use on every system: one less than BSD's `sun_path`, the shortest, holds.
 const MAX_PATH: usize = 103;
 
-/// After a failed connection, stock ssh goes its own way for so long without being kept waiting first.
-/// A host that only a password opens would otherwise fail before each of its commands.
+/// After a failed connection stock ssh goes its own way for this long without waiting first. Otherwise a host that
+/// needs a password would fail before each command.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
-/// A socket is not given to other settings for so long after somebody was told to come, who does so at once.
+/// The time for which a socket stays reserved after a client was sent to it. The client comes at once.
 const EXPECTED: Duration = Duration::from_secs(10);
 
-/// The time that a request for a socket waits to hear that the host cannot be reached: `trunkline up` gives up after
-/// 180 ms.
+/// The time for which a request for a socket waits for the host to fail. `trunkline up` gives up after 180 ms.
 const QUICK_FAILURE: Duration = Duration::from_millis(100);
 
-/// Accepting failed, most likely for want of file descriptors: clients that end give some back.
+/// The pause after a failed accept, most likely for want of file descriptors: clients that end release some.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Sockets {
-    /// None yet. Clients are counted in the first; the second says when they should come to an end; the others are told what
-    /// they do.
     pub(crate) fn new(
         engine: Engine,
         place: &Place,
@@ -154,13 +151,14 @@ impl Sockets {
         })
     }
 
-    /// Serves a host's clients at `path`, if they are not served there already, and begins to connect. Without a path,
-    /// its ControlPath has to be one of ours. `client` is the process that will come, where it is known. Where `strictly` is
-    /// somebody who can be asked, stock ssh must not connect by itself: this returns when the connection is made, however
-    /// long that takes.
+    /// Serves a host's clients at `path`, unless that is so already, and begins to connect. Without a path the host's
+    /// ControlPath must be in our directory. `client` is the process that will come, if known. With `strictly`, through
+    /// which the user can be asked, stock ssh must not connect by itself: this returns when the connection is made,
+    /// however long that takes.
     ///
     /// # Errors
-    /// The host needs the system's ssh, or could not be reached a moment ago; the path cannot be used, or is another
+    /// The host needs the system's ssh, or could not be reached a moment ago. The path cannot be used, or belongs to
+    /// another host.
     /// host's.
     pub(crate) async fn listen(
         self: &Arc<Self>,
@@ -184,7 +182,7 @@ impl Sockets {
         if let Some(socket) = known
             && !socket.state().key.may_meet(&key)
         {
-            // The configuration may have changed under the one that was there first.
+            // The configuration may have changed since the earlier request.
             let earlier = socket.request();
             if let Ok(config) = self.engine.resolve(&engine_request(&earlier)).await {
                 socket.means(&config);
@@ -203,7 +201,7 @@ impl Sockets {
         begun
     }
 
-    /// The path at which stock ssh will look for a master, where that is ours to serve.
+    /// Returns the path at which stock ssh will look for a master, if it is in our directory.
     fn control_path(&self, host: &HostConfig) -> Result<PathBuf, Error> {
         let Some(path) = &host.control_path else {
             return Err(Error::configuration(
@@ -222,7 +220,7 @@ impl Sockets {
                 ),
             ));
         }
-        // `auto` removes a socket that refuses it, and listens in its place.
+        // With `auto`, ssh removes a socket that refuses it and listens in its place.
         if host.control_master != ControlMaster::No {
             return Err(Error::configuration(
                 host,
@@ -232,7 +230,7 @@ impl Sockets {
         Ok(path.clone())
     }
 
-    /// The socket at `path`, listening for clients of this host.
+    /// Returns the socket at `path`, listening for clients of this host.
     fn claim(
         self: &Arc<Self>,
         request: &Arc<HostRequest>,
@@ -270,7 +268,7 @@ impl Sockets {
             state.made_by = request.clone();
         }
         if !meets || state.key == key {
-            // What an earlier request said may mean another host by now.
+            // The name in an earlier request may mean another host by now.
             (state.request, state.host) = (request.clone(), host.clone());
         }
         if !state.stands() {
@@ -296,7 +294,7 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Returns whether there are connections that the clients of such a socket may have.
+    /// Returns true if there are connections that clients with this key may use.
     fn is_connected(&self, key: SharingKey) -> bool {
         let hosts = self.engine.status();
         hosts
@@ -329,8 +327,8 @@ impl Sockets {
         }
     }
 
-    /// The host that a socket's client means, as the configuration is now: by its own settings, where it was told to come
-    /// with some.
+    /// Resolves the host that a socket's client means with the current configuration: by the client's own settings if
+    /// it was sent here with some.
     async fn host(&self, socket: &Socket, client: Option<u32>) -> Result<Host, Error> {
         let own = socket.state().expected_request(client);
         let is_own = own.is_some();
@@ -345,8 +343,8 @@ impl Sockets {
         Ok(host)
     }
 
-    /// The same for what one client asks to be forwarded, by its own settings where it has said what they are, and the
-    /// directory in which its paths begin.
+    /// Resolves the host for a client's forwarding, by the client's own settings if it has sent any. Also returns the
+    /// directory of its relative paths.
     async fn host_of(&self, socket: &Socket, client: Option<u32>) -> Result<(Host, PathBuf), Error> {
         let request = socket.state().request_of(client);
         let asked = engine_request(&request);
@@ -354,7 +352,7 @@ impl Sockets {
         Ok((host, request.world.cwd.clone()))
     }
 
-    /// Returns whether clients of a socket with this environment must not make connections of their own.
+    /// Returns true if clients with this environment must not make connections of their own.
     fn must_share(&self, socket: &Socket, client: Option<&World>) -> bool {
         let host = socket.state().host.clone();
         match client {
@@ -363,11 +361,11 @@ impl Sockets {
         }
     }
 
-    /// Returns whether the user allows what a client of a socket wants, where that has to be asked.
+    /// Returns true if the user allows a client's request, or need not be asked.
     async fn allows(&self, socket: &Socket, client: Option<u32>, question: &str) -> bool {
         let allowed = match self.host(socket, client).await {
             Ok(host) => host.confirm_each_use(question).await,
-            // What needs the host fails by itself; the socket can be given up.
+            // Requests that need the host fail by themselves; the socket can still be closed.
             Err(_) if !self.engine.confirms_use(&socket.state().host) => Ok(()),
             Err(error) => Err(error),
         };
@@ -377,7 +375,7 @@ impl Sockets {
         allowed.is_ok()
     }
 
-    /// Every socket that listens, by path.
+    /// Returns every listening socket, by path.
     pub(crate) fn listening(&self) -> Vec<Listed> {
         let listed = |socket: &Arc<Socket>| {
             let state = socket.state();
@@ -392,8 +390,8 @@ impl Sockets {
         listening
     }
 
-    /// Closes the connections of a socket's host, whatever runs on them, and the socket, as an OpenSSH master that is
-    /// told to exit. The daemon continues.
+    /// Closes the socket and the connections of its host, with everything that runs on them, like an OpenSSH master
+    /// that is told to exit. The daemon continues.
     async fn terminate(&self, socket: &Socket) {
         socket.stop();
         socket.forwards.abort().await;
@@ -401,7 +399,7 @@ impl Sockets {
         self.engine.close(true, |host| host.sharing_key().may_meet(&key));
     }
 
-    /// Takes no more clients, and removes the sockets' files.
+    /// Accepts no more clients, and removes the sockets' files.
     pub(crate) fn close(&self) {
         for socket in self.table().values() {
             socket.stop();
@@ -422,25 +420,24 @@ impl Socket {
         self.state().request.clone()
     }
 
-    /// The host, as it was typed.
+    /// Returns the host as it was typed.
     fn name(&self) -> String {
         self.state().host.original_host.clone()
     }
 
-    /// Returns whether this process was told to come for another host, or for one with other settings, than the
-    /// socket's is now.
+    /// Returns true if this process was sent here for another host, or other settings, than the socket serves now.
     fn is_for_another(&self, process: u32) -> bool {
         let state = self.state();
         let meant = state.expected.get(&process).map(|one| one.host.sharing_key());
         meant.is_some_and(|meant| !meant.may_meet(&state.key))
     }
 
-    /// Takes no more clients, and removes the socket's file. Those who are there are served to their end.
+    /// Accepts no more clients, and removes the socket's file. Connected clients are served to their end.
     fn stop(&self) {
         self.state().listening = None;
     }
 
-    /// Notes what the request means now.
+    /// Notes what the request resolves to now.
     fn means(&self, host: &Arc<HostConfig>) {
         let mut state = self.state();
         if !Arc::ptr_eq(&state.host, host) {
@@ -448,7 +445,7 @@ impl Socket {
         }
     }
 
-    /// Begins to connect, in the background.
+    /// Begins to connect in the background.
     async fn begin(self: &Arc<Self>, host: &Host, presence: &Arc<Presence>) -> Result<(), Error> {
         if host.is_warm() {
             return Ok(());
@@ -460,12 +457,12 @@ impl Socket {
         let connecting = tokio::spawn(async move {
             let connected = socket.connect(&host).await;
             if waits.has_left() {
-                // It has failed for that, not for what the next one would meet.
+                // It failed because the client left, which says nothing about the next attempt.
                 socket.state().failed = None;
             }
             connected
         });
-        // Stock ssh would wait for the connection just as well; but when it is let down then, it complains.
+        // Stock ssh could wait for the connection just as well, but complains if it is sent away then.
         tokio::select! {
             connected = connecting => connected.unwrap_or(Ok(())),
             () = tokio::time::sleep(QUICK_FAILURE) => Ok(()),
@@ -473,7 +470,7 @@ impl Socket {
         }
     }
 
-    /// Connects, and remembers when that did not work.
+    /// Connects, and remembers a failure.
     async fn connect(&self, host: &Host) -> Result<(), Error> {
         let result = host.warm().await;
         self.state().failed = match &result {
@@ -494,14 +491,14 @@ impl Socket {
 }
 
 impl State {
-    /// Returns whether it listens, and its file is still there.
+    /// Returns true if the socket listens and its file still exists.
     fn stands(&self) -> bool {
         self.listening
             .as_ref()
             .is_some_and(|listening| listening.file.stands())
     }
 
-    /// Notes who was told to come, and forgets who has ended.
+    /// Notes a client that was sent here, and forgets those that have ended.
     fn expect(&mut self, client: Option<u32>, request: &Arc<HostRequest>, host: &Arc<HostConfig>) {
         self.expected.retain(|process, _| exists(*process));
         if let Some(process) = client {
@@ -514,7 +511,7 @@ impl State {
         }
     }
 
-    /// Returns the request that a client was told to come with.
+    /// Returns the request that a client was sent here with.
     fn expected_request(&self, client: Option<u32>) -> Option<Arc<HostRequest>> {
         let expected = self.expected.get(&client?)?;
         Some(expected.request.clone())
@@ -525,7 +522,7 @@ impl State {
             .unwrap_or_else(|| self.made_by.clone())
     }
 
-    /// Returns whether somebody is on the way here to a host with other settings than these.
+    /// Returns true if a client is on its way here for a host with other settings.
     fn expects_others(&self, key: SharingKey) -> bool {
         let is_other = |(process, expected): (&u32, &Expected)| {
             let is_another = !expected.host.sharing_key().may_meet(&key);
@@ -535,7 +532,7 @@ impl State {
     }
 }
 
-/// Returns whether there is a process of this number.
+/// Returns true if there is a process of this id.
 fn exists(process: u32) -> bool {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
@@ -557,7 +554,8 @@ impl Drop for Served {
     }
 }
 
-/// The client for whom a connection is begun. It has left when this is dropped, unless that was decided before.
+/// The client for whom a connection is begun. Dropping it means that the client has left, unless that was decided
+/// before.
 #[derive(Default)]
 struct PresenceGuard(Arc<Presence>);
 
@@ -590,7 +588,7 @@ fn check_path(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns whether somebody listens at `path`; a queue that is full belongs to somebody, too.
+/// Returns true if another process listens at `path`. A full queue belongs to one, too.
 fn is_served(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -598,8 +596,8 @@ fn is_served(path: &Path) -> io::Result<bool> {
     Ok(matches!(answer, Ok(()) | Err(rustix::io::Errno::AGAIN)))
 }
 
-/// Listens at `path`, which nothing else may have but a socket that a dead daemon left: whoever asks holds the daemon's
-/// lock, and has looked for a living one of its own.
+/// Listens at `path`, which must be free or a dead daemon's socket. The caller holds the daemon's lock and has checked
+/// for its own living socket.
 fn bind(path: &Path) -> Result<(UnixListener, Listening), Error> {
     let failed = |error: io::Error| Error::local(format!("cannot listen on {}", path.display()), error);
     let directory = path.parent().unwrap_or(Path::new("/"));

@@ -1,5 +1,4 @@
-//! Observation of the daemon and of its clients: work under way, recordings of terminals,
-//! numbers.
+//! Observation of the daemon and its clients: running work, recordings of terminals, metrics.
 
 pub(crate) mod activities;
 pub(crate) mod metrics;

@@ -1,9 +1,9 @@
-//! The OpenSSH transport: hosts that need what the engine cannot do, kept warm by masters of the system's ssh.
+//! The OpenSSH transport: masters of the system's ssh, kept for hosts that the engine cannot serve.
 //!
-//! A master is an ssh that was told to stay (ControlMaster, ControlPersist), one for each sharing key, with its socket in
-//! a directory of ours. The caller's environment is in that key, since ssh itself reads it. Whoever wants a session runs ssh
-//! with the same options: it uses the master, or becomes it. Where somebody can be asked, that is the client itself, on the
-//! user's terminal; for all others the daemon runs it.
+//! A master is an ssh that was told to stay (ControlMaster, ControlPersist), one for each sharing key, with its socket
+//! in our directory. The key covers the caller's environment, since ssh reads it. For a session, ssh is run with the
+//! same options: it uses the master, or becomes it. If there is a user to ask, the client itself runs it on the user's
+//! terminal; otherwise the daemon does.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,15 +31,15 @@ use crate::reports;
 use crate::reports::unusable_directory;
 use crate::reports::{address, engine_request, plain_begun};
 
-/// The bytes of a session's output that are read at a time.
+/// Bytes of a session's output that are read at a time.
 const CHUNK: usize = 32 * 1024;
 
-/// The masters that this daemon knows of. They live on without it, for as long as ControlPersist says.
+/// The masters that this daemon knows. They outlive it by as long as ControlPersist says.
 pub(crate) struct Masters {
     directory: PathBuf,
     mux: PathBuf,
     engine: Engine,
-    /// Guards the table for as long as a look-up takes.
+    /// The lock is held for a look-up.
     known: Mutex<BTreeMap<SharingKey, MasterHost>>,
 }
 
@@ -53,7 +53,7 @@ struct MasterHost {
 }
 
 impl Masters {
-    /// None yet. A master stays for as long as the engine's settings let a connection be idle.
+    /// Returns an empty table. Masters stay as long as the engine's settings let a connection be idle.
     pub(crate) fn new(place: &Place, engine: Engine) -> Self {
         Self {
             directory: place.masters(),
@@ -63,7 +63,7 @@ impl Masters {
         }
     }
 
-    /// The options by which ssh uses the host's master. A ControlPath of the user's own is left as it is.
+    /// Returns the options with which ssh uses the host's master. A ControlPath of the user's own is left alone.
     pub(crate) fn options(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Vec<OsString>, Error> {
         let known = self.know(host, world)?;
         if known.master.path.parent() == Some(&self.directory) {
@@ -91,7 +91,7 @@ impl Masters {
         Ok(known.clone())
     }
 
-    /// Connects, asking nobody, and leaves a master behind.
+    /// Starts a master without asking anyone.
     pub(crate) async fn warm(
         &self,
         host: &Arc<HostConfig>,
@@ -128,7 +128,7 @@ impl Masters {
         })
     }
 
-    /// Returns whether the host has a master that answers.
+    /// Returns true if the host has a master that answers.
     pub(crate) async fn is_warm(&self, host: &Arc<HostConfig>, world: &World) -> bool {
         let key = host.through_ssh(world).sharing_key();
         let known = self.lock_known().get(&key).cloned();
@@ -152,7 +152,7 @@ impl Masters {
         })
     }
 
-    /// Ends the masters of the chosen hosts: all that are idle, or all. Returns how many those were.
+    /// Ends the masters of the chosen hosts: the idle ones, or all if `at_once`. Returns their number.
     pub(crate) async fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
         let chosen: Vec<(SharingKey, MasterHost)> = self
             .lock_known()
@@ -184,7 +184,7 @@ impl Masters {
         report(&known.master).await
     }
 
-    /// A report on every host with a master, and its configuration.
+    /// Returns a report on every host with a master, and the host's configuration.
     pub(crate) async fn list(&self) -> Vec<(HostReport, Arc<HostConfig>)> {
         let known: Vec<(SharingKey, MasterHost)> = self
             .lock_known()
@@ -218,27 +218,27 @@ impl Masters {
     }
 }
 
-/// A report on a master, unless there is none any more.
+/// Returns a report on a master, unless it is gone.
 async fn report(master: &Master) -> Option<MasterReport> {
     let state = master.state().await;
     (state != MasterState::Missing).then(|| reports::master(master, &state))
 }
 
-/// As long as a master stays that was pinned: ControlPersist takes no more than an int of seconds.
+/// The ControlPersist of a pinned master, which is an int of seconds.
 const FOREVER: Duration = Duration::from_secs(i32::MAX as u64);
 
 /// The exit status of an ssh that failed itself.
 const OWN_ERROR: i32 = 255;
 
-/// For an ssh with nobody to ask.
+/// Returns the options of an ssh that cannot ask anyone.
 fn batch() -> Vec<OsString> {
     vec!["-o".into(), "BatchMode=yes".into()]
 }
 
-/// Runs a session through the system's ssh, for a client that nobody can be asked through, and returns its last frame.
+/// Runs a session through the system's ssh for a client that cannot be asked, and returns its last frame.
 ///
 /// # Errors
-/// ssh cannot be run; time is up.
+/// ssh cannot be run, or time is up.
 pub(crate) async fn session(
     master: Vec<OsString>,
     warm: bool,
@@ -261,7 +261,7 @@ pub(crate) async fn session(
     let mut child = ssh
         .spawn()
         .map_err(|source| Error::local("running ssh", source))?;
-    // Its copies of the passed descriptors would keep a pipe of the client's open.
+    // The command's copies of the passed descriptors would keep a client's pipe open.
     drop(ssh);
     let _ = replies.send(plain_begun(warm)).await;
     let feeding = feed(child.stdin.take(), inputs);
@@ -272,8 +272,8 @@ pub(crate) async fn session(
         status = carry(&mut child, replies) => {
             let status = status.map_err(|source| Error::local("waiting for ssh", source))?;
             Ok(match status.code() {
-                // ssh's own for whatever failed, before the command or in the middle of it (ssh(1), EXIT STATUS): what
-                // it says on standard error may as well be the command's.
+                // ssh's status for any failure, before the command or during it (ssh(1), EXIT STATUS). Its standard
+                // error may be the command's, too.
                 Some(OWN_ERROR) => failed(
                     ErrorKind::Network,
                     format!("{name}: the system's ssh ended with status 255: it failed, or its command ended so"),
@@ -282,7 +282,7 @@ pub(crate) async fn session(
                 None => Reply::Exit(Exit::Unknown),
             })
         }
-        // Dropping the child kills it. It passes no signals on.
+        // Dropping the child kills it. It passes on no signals.
         () = feeding => Ok(failed(
             ErrorKind::Local,
             format!("ssh was ended; its command on {name} may still be running"),
@@ -322,7 +322,7 @@ fn ssh_session(master: Vec<OsString>, request: &SessionRequest) -> Result<Comman
     Ok(ssh)
 }
 
-/// Sends what the child writes to the client, to its end.
+/// Sends the child's output to the client until both streams end.
 async fn carry(
     child: &mut Child,
     replies: &mpsc::Sender<Reply>,
@@ -348,7 +348,7 @@ async fn copy(
     }
 }
 
-/// Hands the client's input to the child. Returns when the client has left.
+/// Gives the child the client's input. Returns when the client has left or wants to stop.
 async fn feed(mut stdin: Option<ChildStdin>, mut inputs: mpsc::Receiver<Request>) {
     while let Some(frame) = inputs.recv().await {
         if let Request::Terminate = frame {

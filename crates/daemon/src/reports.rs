@@ -1,4 +1,4 @@
-//! The control protocol's words for what the engine takes and tells.
+//! Conversions between the engine's types and the control protocol's.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -11,14 +11,14 @@ use trunkline_request::own::OwnError;
 use crate::place::PlaceError;
 use crate::protocol::{self, Escapes, HostRequest, MasterReport, Reply};
 
-/// A request as the engine takes it.
+/// Converts a request for the engine.
 pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
     let mut request = trunkline::config::Request::new(host.destination.clone(), Arc::new(host.world.clone()));
     request.ssh_args.clone_from(&host.ssh_args);
     request
 }
 
-/// The report about a master of the system's ssh.
+/// Returns the report about a master of the system's ssh.
 #[must_use]
 pub(crate) fn master(master: &Master, state: &MasterState) -> MasterReport {
     let known = match state {
@@ -42,7 +42,7 @@ pub(crate) fn master(master: &Master, state: &MasterState) -> MasterReport {
     }
 }
 
-/// The beginning of what has no terminal.
+/// Returns the first reply of a session without a terminal.
 pub(crate) fn plain_begun(warm: bool) -> Reply {
     Reply::Begun {
         tty: false,
@@ -53,12 +53,12 @@ pub(crate) fn plain_begun(warm: bool) -> Reply {
     }
 }
 
-/// Whom a host is reached as.
+/// Returns the user, host name and port of a host.
 pub(crate) fn address(config: &HostConfig) -> String {
     format!("{}@{}:{}", config.user, config.hostname, config.port)
 }
 
-/// A directory of the daemon's that cannot be used.
+/// Returns the error for a directory of the daemon's that cannot be used.
 pub(crate) fn unusable_directory(error: PlaceError) -> trunkline::Error {
     match error {
         PlaceError::NotOwn(OwnError::Io(directory, error)) => {

@@ -1,4 +1,4 @@
-//! Requests that are answered by themselves, without a session.
+//! Requests that need no session.
 
 pub(crate) mod completing;
 pub(crate) mod copy;

@@ -54,33 +54,33 @@ use crate::status;
 use crate::stop::Stop;
 use trunkline_audit::{Audit, Recorder, Subject};
 
-/// How long running sessions may continue after the daemon was asked to end.
+/// The time for which running sessions may continue after the daemon was asked to stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
 
-/// How often the daemon looks whether its place is still its own: half of the time for which clients wait for one that holds
-/// the lock.
+/// The interval at which the daemon checks that it still owns its place: half as long as clients wait for a daemon that
+/// holds the lock.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How long a client may take to introduce itself, which ours do at once.
+/// The time limit for a client's hello. Our clients send it at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
-/// The parts that serve every client.
+/// The state that all clients share.
 #[derive(Clone)]
 struct Service {
     engine: Engine,
     place: Place,
-    /// `None` where there is no daemon, whose place another could take.
+    /// `None` in a private daemon, which has no place that another could take.
     installed: Option<Arc<Installed>>,
-    /// Whether a service manager holds the socket.
+    /// True if a service manager holds the socket.
     is_activated: bool,
     stop: Stop,
-    /// `None` where there is no daemon.
+    /// `None` in a private daemon.
     mux: Option<Arc<mux::Sockets>>,
-    /// The same.
+    /// `None` in a private daemon.
     masters: Option<Arc<Masters>>,
-    /// Connections from servers, which any client may take.
+    /// Connections from servers that any client may take.
     waiting: Arc<Waiting>,
-    /// When it began to serve.
+    /// The time at which the daemon began to serve.
     since: SystemTime,
     /// Rates that copies share.
     rates: Arc<copy::Rates>,
@@ -91,15 +91,15 @@ struct Service {
 }
 
 impl Service {
-    /// Returns whether it ends because of an update of its program. A service manager starts the new one only when this one has
-    /// ended, and clients wait for that: there, what is under way is let end before.
+    /// Returns true if this daemon gives way to one of an updated program. Under a service manager the new daemon
+    /// starts only after this one has ended, so it first lets running work finish.
     fn makes_room(&self) -> bool {
         let installed = self.installed.as_ref();
         installed.is_some_and(|installed| installed.is_replaced())
             && !(self.is_activated && self.activities.are_any())
     }
 
-    /// Has stock ssh served at a socket, as [`mux::Sockets::listen`].
+    /// Serves stock ssh at a socket; see [`mux::Sockets::listen`].
     async fn listen(
         &self,
         host: HostRequest,
@@ -112,7 +112,7 @@ impl Service {
         Ok(Reply::Done)
     }
 
-    /// Counts a socket for stock ssh that could not be made.
+    /// Counts a socket for stock ssh that could not be created.
     fn count_declined(&self, reply: &Reply) {
         if let Reply::Failed(failure) = reply {
             self.metrics.decline_mux(Stock::Up, Decline::Failed(failure.kind));
@@ -120,11 +120,11 @@ impl Service {
     }
 }
 
-/// Serves clients, once it has said that it is `ready`, until `shutdown` is done or a client asks to stop; then lets
-/// sessions end.
+/// Calls `ready`, then serves clients until `shutdown` completes or a client asks the daemon to stop. Afterwards it
+/// waits for sessions to end.
 ///
 /// # Errors
-/// The audit trail, or the recordings, cannot be begun.
+/// The audit trail or the recordings cannot be started.
 pub async fn run(
     mut claim: Claim,
     engine: Engine,
@@ -186,7 +186,7 @@ pub async fn run(
                     });
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely: clients that end give some back.
+                    // Probably out of file descriptors. Clients that end release some.
                     tracing::warn!("cannot accept clients: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -216,15 +216,15 @@ pub async fn run(
     engine
         .shut_down(Duration::from_secs(if at_once { 0 } else { 5 }))
         .await;
-    // They are told how their sessions have ended.
+    // Lets clients hear how their sessions ended.
     let _ = tokio::time::timeout(TOLD, clients.wait()).await;
     recordings.stop().await;
     audit.stop().await;
     Ok(())
 }
 
-/// Serves one program, on the connections that it hands over, until it has ended and what it had under way has, too: for
-/// that there is so much time.
+/// Serves one program, on the connections that it hands over, until it has ended. Work that is still running then has
+/// `settle` to end.
 ///
 /// # Errors
 /// As [`run`].
@@ -271,7 +271,7 @@ pub async fn run_private(
     Ok(())
 }
 
-/// Why a client was dropped.
+/// The reason why a client was dropped.
 #[derive(Debug, thiserror::Error)]
 enum Dropped {
     #[error(transparent)]
@@ -294,8 +294,8 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
         return Ok(());
     };
     let (replies, mut outgoing) = mpsc::channel::<Reply>(16);
-    // Whoever may ask this client questions holds on to `replies`, and a connection that it made does so for as long as
-    // that lasts: the end of the talk, not that of the senders, is the end.
+    // Interactions with this client, and connections made for it, may hold `replies` longer than the request runs. So
+    // the end of the conversation decides, not the last sender.
     let over = Notify::new();
     let sending = async {
         loop {
@@ -317,7 +317,7 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
                 break;
             }
         }
-        // Nobody waits for room in a queue that is not emptied any more.
+        // Closes the queue, so that no sender waits for room in it.
         outgoing.close();
     };
     let talking = async {
@@ -329,11 +329,11 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
     result
 }
 
-/// Welcomes a client that says hello, and returns the version of its protocol; `None` where it has left again, or never
-/// spoke. The welcome has left by then: a client that was not welcomed knows that nothing was begun.
+/// Answers a client's hello and returns its protocol version, or `None` if the client left or never spoke. A client
+/// that was not welcomed knows that nothing was started.
 ///
-/// A daemon whose program was updated welcomes nobody: it makes room for a daemon of the new program, which the client
-/// starts, and lets its sessions end.
+/// A daemon whose program was updated welcomes no one: its sessions end, and the client starts a daemon of the new
+/// program.
 async fn greet(
     reader: &mut FrameReader,
     writer: &FrameWriter,
@@ -365,11 +365,11 @@ async fn greet(
         pid: std::process::id(),
         vantage: Some(service.engine.vantage().clone()),
     };
-    // Whoever has left again wants no welcome.
+    // A client that has left needs no welcome.
     Ok(writer.send(&welcome).await.is_ok().then_some(protocol))
 }
 
-/// Serves a welcomed client's requests, one after the other.
+/// Serves a welcomed client's requests one after the other.
 async fn talk(
     reader: &mut FrameReader,
     protocol: u32,
@@ -380,7 +380,7 @@ async fn talk(
     let Service { stop, .. } = service;
     let terminal = CallersTerminal::new(Arc::new(ClientsTerminal(replies.downgrade())));
     loop {
-        // A client with nothing under way does not hold up the daemon's end.
+        // An idle client does not delay the daemon's shutdown.
         let request = tokio::select! {
             biased;
             request = reader.next::<Request>() => request?,
@@ -425,7 +425,7 @@ async fn talk(
     Ok(())
 }
 
-/// Does what the user may have to be asked about.
+/// Serves requests that may ask the user questions.
 async fn work(
     reader: &mut FrameReader,
     service: &Service,
@@ -458,7 +458,7 @@ async fn work(
         }
         Request::MuxListen { host, path, client } => {
             let asked = (answerer(&host), Duration::ZERO);
-            // A client that leaves ends it: then nobody waits for what was begun.
+            // If the client leaves, the work stops: no one waits for its result.
             let last = serve_questions(reader, replies, asked, async |interaction, _| {
                 let strictly = must_share(engine, &host).await.then_some(interaction);
                 service.listen(host, path, client, strictly).await
@@ -482,7 +482,7 @@ async fn work(
     }
 }
 
-/// The terminal of a client, as long as that is talked with.
+/// The terminal of a client that is connected.
 struct ClientsTerminal(mpsc::WeakSender<Reply>);
 
 impl Lend for ClientsTerminal {
@@ -500,7 +500,7 @@ async fn send(replies: &mpsc::Sender<Reply>, reply: Reply) -> Result<(), Dropped
     replies.send(reply).await.map_err(|_| Dropped::Left)
 }
 
-/// Tells a client what there is and what goes on, until it says anything else or leaves, or the daemon ends.
+/// Sends a client the current state and its changes until the client says anything else or leaves, or the daemon stops.
 async fn tell(
     reader: &mut FrameReader,
     service: &Service,
@@ -525,7 +525,7 @@ async fn tell(
     }
 }
 
-/// Answers what is asked without the user's being asked anything; nothing for what is left of a session that has ended.
+/// Answers requests that need no questions to the user. Returns `None` for leftovers of a session that has ended.
 async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Option<Reply> {
     let Service {
         engine, place, mux, ..
@@ -594,7 +594,7 @@ async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Opt
     })
 }
 
-/// Connects to a host, by the system's ssh where it needs that.
+/// Connects to a host, through the system's ssh if the host needs it.
 async fn warm(
     engine: &Engine,
     masters: Option<&Masters>,
@@ -618,7 +618,8 @@ async fn warm(
     Ok(Reply::Done)
 }
 
-/// Returns whether a host is to be reached over shared connections or not at all. One that cannot be resolved fails by itself.
+/// Returns true if the host may only be reached over shared connections. False if the host cannot be resolved; that
+/// fails elsewhere.
 async fn must_share(engine: &Engine, host: &HostRequest) -> bool {
     let request = engine_request(host);
     let config = engine.resolve(&request).await;
@@ -629,7 +630,7 @@ fn outcome(result: Result<Reply, Error>) -> Reply {
     result.unwrap_or_else(|error| Reply::Failed(error.into()))
 }
 
-/// Runs a session while its client's frames come in.
+/// Runs a session and reads its client's frames meanwhile.
 async fn serve_session(
     reader: &mut FrameReader,
     service: &Service,
@@ -664,7 +665,7 @@ async fn serve_session(
     };
     let mut running = std::pin::pin!(session::run(&asked, fds, session_inputs));
     tokio::select! {
-        // First, so that what was done comes before what came of it.
+        // Log lines go first, so that they precede the result.
         biased;
         never = lines.pass_on(replies) => match never {},
         last = &mut running => {
@@ -673,7 +674,7 @@ async fn serve_session(
         }
         () = listen(reader, &asking, &asked, inputs) => {}
     }
-    // Before a session has begun nobody listens to its inputs: a client that leaves then takes its request with it.
+    // Before a session starts, nothing reads its inputs: a client that leaves then takes its request with it.
     if asked.detached.load(Ordering::Relaxed) {
         running.await
     } else {
@@ -683,7 +684,7 @@ async fn serve_session(
     }
 }
 
-/// Passes on what a client says about its session, until it leaves.
+/// Passes on a client's messages about its session until the client leaves.
 async fn listen(
     reader: &mut FrameReader,
     asking: &AskedClient,
@@ -697,28 +698,28 @@ async fn listen(
                 continue;
             }
             Request::Background => asked.detached.store(true, Ordering::Relaxed),
-            // A login that waits for an answer goes no further.
+            // A login that waits for an answer is aborted.
             Request::Terminate => {
                 asking.leave();
                 asked.terminated.cancel();
             }
             _ => {}
         }
-        // Nobody listens while what a session has left behind is waited for.
+        // The inputs have no reader while a session's leftovers are waited for.
         let _ = inputs.send(frame).await;
     }
-    // The client is gone, which the session learns by the end of its inputs.
+    // The client is gone. The session notices the end of its inputs.
     asking.leave();
 }
 
-/// How long clients may take to hear how their sessions have ended, where those are ended.
+/// The time that clients get to read how their sessions ended when the daemon stops at once.
 const TOLD: Duration = Duration::from_secs(1);
 
 /// How long a session may take to end after its client has left.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Does something that may ask the user questions, and is told when its client wants it to stop. When the client leaves,
-/// that is so much longer under way.
+/// Runs `work`, which may ask the user questions and is notified when its client wants it to stop. If the client
+/// leaves, the work has `leaving` to end.
 async fn serve_questions(
     reader: &mut FrameReader,
     replies: &mpsc::Sender<Reply>,
@@ -752,23 +753,23 @@ async fn serve_questions(
     Reply::Done
 }
 
-/// Questions on their way to a client, one at a time.
+/// Questions to a client, one at a time.
 struct Asking {
     state: Mutex<Questions>,
     turn: tokio::sync::Mutex<()>,
 }
 
-/// Guarded for as long as a look takes.
+/// The lock is held only for a look.
 struct Questions {
     pending: Option<oneshot::Sender<Option<String>>>,
     replies: mpsc::Sender<Reply>,
-    /// Nobody once the request has ended or the client has left: a connection that was begun for it may be asked something
-    /// later.
+    /// `Answerer::Nobody` once the request has ended or the client has left: a connection that the request began may
+    /// ask something later.
     answerer: Answerer,
 }
 
-/// Questions and all that is told, on their way to a client: to one with a log, which stands for ssh, warnings, banners and
-/// the log apart from notices.
+/// Returns what sends questions and messages to a client. A client with a log stands for ssh: warnings, banners and log
+/// lines are kept apart from notices.
 fn asking(
     replies: &mpsc::Sender<Reply>,
     answerer: Answerer,
@@ -783,7 +784,7 @@ fn asking(
         turn: tokio::sync::Mutex::default(),
     });
     let (notices, log) = (replies.clone(), log.cloned());
-    // A client that does not read its notices loses them; they are in the log as well.
+    // A client that does not read its notices loses them. The log has them as well.
     let interaction = Interaction::telling(asking.clone(), move |told, text| {
         let text = text.to_owned();
         let reply = match (told, &log) {
@@ -817,7 +818,7 @@ impl AskedClient {
         self.0.answer(answer);
     }
 
-    /// It has left, or wants no more of it: nobody is asked any more.
+    /// Stops asking the client: it has left or wants no more of it.
     fn leave(&self) {
         self.0.state().answerer = Answerer::Nobody;
         self.0.answer(None);
@@ -830,7 +831,7 @@ impl Drop for AskedClient {
     }
 }
 
-/// Who answers what is asked for a request.
+/// Returns who answers questions about a request.
 fn answerer(host: &HostRequest) -> Answerer {
     match host.answers_at_hand {
         true => Answerer::Program,
@@ -881,7 +882,7 @@ impl Prompter for Asking {
     }
 }
 
-/// The configuration of a host that is left to the system's ssh.
+/// Returns a host's configuration if the system's ssh has to connect to it.
 async fn for_openssh(
     engine: &Engine,
     request: &trunkline::config::Request,
@@ -942,7 +943,7 @@ async fn close(
     Ok(Reply::Closed(closed))
 }
 
-/// Closes the connections that are shared by this key.
+/// Closes the connections with this sharing key.
 async fn close_shared(engine: &Engine, masters: Option<&Masters>, sharing: &str, at_once: bool) -> Reply {
     let same = |host: &HostConfig| host.sharing_key().to_string() == sharing;
     let mut closed = engine.close(at_once, same);
@@ -964,7 +965,7 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
     let asked = engine_request(host);
     let mut config = engine.resolve(&asked).await?;
     let mut reasons = engine.reasons_for_system_ssh(&config);
-    // `trunkline ssh` runs it itself.
+    // `trunkline ssh` runs the local command itself.
     reasons.retain(|reason| reason.directive != "localcommand");
     if !reasons.is_empty() {
         config = config.through_ssh(&asked.world);
@@ -1042,7 +1043,7 @@ async fn explain(engine: &Engine, masters: Option<&Masters>, host: &HostRequest)
     })))
 }
 
-/// All hosts that something is to be told of.
+/// Returns reports on all hosts that have something to show.
 async fn all_hosts(service: &Service) -> Vec<HostReport> {
     let mut hosts = list(&service.engine, service.mux.as_deref());
     if let Some(masters) = &service.masters {
@@ -1056,7 +1057,8 @@ async fn all_hosts(service: &Service) -> Vec<HostReport> {
     hosts
 }
 
-/// The hosts that have connections, and those that stock ssh may connect to at any time, each with its configuration.
+/// Returns the hosts with connections, and those that stock ssh may connect to at any time, each with its
+/// configuration.
 fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<(HostReport, Arc<HostConfig>)> {
     let mut sockets = mux.map(mux::Sockets::listening).unwrap_or_default();
     let mut hosts: Vec<(HostReport, Arc<HostConfig>)> = Vec::new();
@@ -1096,11 +1098,11 @@ fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<(HostReport, Arc<Hos
     hosts
 }
 
-/// The text about the differences between rows, of which there may be many in one frame; `explain` has all.
+/// Limits on the text about differences, since one frame may have many rows. `explain` shows everything.
 const MOST_DIFFERENCES: usize = 12;
 const LONGEST_DIFFERENCE: usize = 100;
 
-/// Says of the rows of one account what they differ in.
+/// Notes, on each row of the same account, the settings in which the rows differ.
 fn note_differences(hosts: &mut [(HostReport, Arc<HostConfig>)]) {
     let mut accounts: HashMap<String, Vec<usize>> = HashMap::new();
     for (row, (report, _)) in hosts.iter().enumerate() {
@@ -1137,7 +1139,7 @@ fn note_differences(hosts: &mut [(HostReport, Arc<HostConfig>)]) {
     }
 }
 
-/// A host without anything.
+/// Returns a report without connections.
 fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
     HostReport {
         name: host.original_host.clone(),

@@ -1,6 +1,6 @@
-//! One session of a client of the control socket. It is [`Asked`] for, finds its [`Place`], on the engine's connections or
-//! in the system's ssh, becomes a [`Spec`](spec::Spec) there, and is started and [`Running`](running::Running) to its end. A
-//! session of stock ssh joins it with a `Spec` of its own.
+//! One session of a client of the control socket. It is [`Asked`] for, finds its [`Place`] on the engine's connections
+//! or in the system's ssh, becomes a [`Spec`](spec::Spec), and is started and [`Running`](running::Running) to its end.
+//! A session of stock ssh starts with a `Spec` of its own.
 
 pub(crate) mod asked;
 pub(crate) mod events;
@@ -25,7 +25,8 @@ use asked::Asked;
 use hosted::Hosted;
 use place::Place;
 
-/// Runs a session to its end and returns the last frame. `inputs` is what its client says about it, and ends when that is gone.
+/// Runs a session to its end and returns the last frame. `inputs` has its client's requests about it, and ends when the
+/// client is gone.
 pub(crate) async fn run(asked: &Asked<'_>, fds: Vec<OwnedFd>, inputs: mpsc::Receiver<Request>) -> Reply {
     let error = match try_run(asked, fds, inputs).await {
         Ok(reply) => {

@@ -9,7 +9,7 @@ use crate::observed::process::{descriptor_limit, descriptors, memory};
 use crate::place::Place;
 use crate::protocol::{DaemonLoad, DaemonStatus, SettingReport, VERSION};
 
-/// The status of this process, which has been serving `since` then.
+/// Returns the status of this process, which has been serving `since` then.
 pub(crate) fn of_this_process(
     engine: &Engine,
     place: &Place,

@@ -1,23 +1,22 @@
-//! The end of the daemon, as everything that serves somebody hears of it.
+//! The daemon's shutdown, for everything that serves clients.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-/// The time that a client may take to make its request once the daemon is ending.
+/// The time that a client has to make its request once the daemon is ending.
 const LAST_REQUEST: Duration = Duration::from_secs(1);
 
-/// Whether the daemon is to end: `Some(at_once)`.
+/// The request to end the daemon: `Some(at_once)` once there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Stop {
     asked: watch::Sender<Option<bool>>,
-    /// Copies under way.
+    /// Running copies.
     copies: TaskTracker,
 }
 
 impl Stop {
-    /// Not yet.
     pub(crate) fn new() -> Self {
         Self {
             asked: watch::Sender::new(None),
@@ -25,22 +24,23 @@ impl Stop {
         }
     }
 
-    /// The daemon is to end; `at_once`: without waiting for sessions.
+    /// Ends the daemon; `at_once`: without waiting for sessions.
     pub(crate) fn ask(&self, at_once: bool) {
         self.asked.send_replace(Some(at_once));
     }
 
-    /// Whether it is to end, and so.
+    /// Returns the request to end, if there is one.
     pub(crate) fn requested(&self) -> Option<bool> {
         *self.asked.borrow()
     }
 
-    /// Done when it is to end.
+    /// Waits for the request to end.
     pub(crate) async fn wait(&self) {
         drop(self.asked.subscribe().wait_for(Option::is_some).await);
     }
 
-    /// Copies, unless the daemon is to end at once: then a copy is dropped, while its connections can still remove what it leaves.
+    /// Runs a copy, unless the daemon is to end at once: then the copy is dropped while its connections can still
+    /// remove what it leaves.
     pub(crate) async fn copy<T>(&self, copying: impl Future<Output = T>) -> Option<T> {
         let _under_way = self.copies.token();
         let mut asked = self.asked.subscribe();
@@ -51,13 +51,13 @@ impl Stop {
         }
     }
 
-    /// Done when every copy has ended or was dropped.
+    /// Waits until every copy has ended or was dropped.
     pub(crate) async fn copies_ended(&self) {
         self.copies.close();
         self.copies.wait().await;
     }
 
-    /// Done when it is to end and a client that was just welcomed has had the time to say what it wants.
+    /// Waits for the request to end, and until a client that was just welcomed had time to make its request.
     pub(crate) async fn after_last_request(&self) {
         self.wait().await;
         tokio::time::sleep(LAST_REQUEST).await;

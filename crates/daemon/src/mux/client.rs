@@ -20,10 +20,10 @@ use crate::observed::recording::Recordings;
 use crate::protocol::ActivityKind;
 use trunkline_audit::{Entry, Recorder, Subject};
 
-/// How long a client may take to introduce itself, which stock ssh does at once.
+/// The time limit for a client's hello. Stock ssh sends it at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a client was dropped.
+/// The reason why a client was dropped.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Dropped {
     #[error(transparent)]
@@ -36,7 +36,7 @@ pub(super) enum Dropped {
     NoHello,
     #[error("it sent hello twice")]
     SecondHello,
-    /// The descriptors that it handed over cannot be used.
+    /// The descriptors that it passed cannot be used.
     #[error("its descriptors: {0}")]
     Descriptors(#[source] io::Error),
     #[error(transparent)]
@@ -62,7 +62,7 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
         return Ok(());
     }
     loop {
-        // A client with nothing under way does not hold up the daemon's end.
+        // An idle client does not delay the daemon's shutdown.
         let request = tokio::select! {
             biased;
             request = client.packets.request() => request?,
@@ -77,19 +77,19 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
     }
 }
 
-/// A client that has been let in.
+/// A client whose hello was accepted.
 pub(super) struct Client<'a> {
     peer: Peer,
     pub(super) activity: OfClient,
     pub(super) recorder: Recorder,
     pub(super) packets: Packets,
     pub(super) door: Door<'a>,
-    /// Why it gets no session: it was let in only because it must not make a connection of its own, or would ask an agent's user
-    /// again who has declined.
+    /// The reason why it gets no session. It was let in only because it must not connect by itself, or because an
+    /// agent's user, who has declined, would be asked again.
     pub(super) shut_out: Option<Error>,
 }
 
-/// Where it came in.
+/// The socket through which the client came.
 #[derive(Clone, Copy)]
 pub(super) struct Door<'a> {
     sockets: &'a Sockets,
@@ -102,7 +102,7 @@ impl<'a> Door<'a> {
         &self.sockets.engine
     }
 
-    /// The recorder of terminals.
+    /// Returns the recorder of terminals.
     pub(super) fn recordings(self) -> &'a Recordings {
         &self.sockets.recordings
     }
@@ -114,22 +114,22 @@ impl Door<'_> {
         self.sockets.metrics.decline_mux(request, reason);
     }
 
-    /// Done when the daemon is ending.
+    /// Completes when the daemon is ending.
     pub(super) async fn ending(self) {
         self.sockets.stop.after_last_request().await;
     }
 
-    /// The host behind it, as the client means it.
+    /// Resolves the host as the client means it.
     pub(super) async fn host(self) -> Result<Host, Error> {
         self.sockets.host(self.socket, self.client).await
     }
 
-    /// The host behind it for what a client asks to be forwarded, and the directory in which its paths begin.
+    /// Resolves the host for a client's forwarding. Also returns the directory of its relative paths.
     async fn host_of(self) -> Result<(Host, PathBuf), Error> {
         self.sockets.host_of(self.socket, self.client).await
     }
 
-    /// Returns whether the user allows a use of the host's connection, where that has to be asked.
+    /// Returns true if the user allows a use of the host's connection, or need not be asked.
     async fn allows(self, request: &Request) -> bool {
         let host = self.socket.name();
         let question = match request {
@@ -140,7 +140,7 @@ impl Door<'_> {
             Request::StopListening => {
                 format!("Disable further multiplexing on shared connection to {host}? ")
             }
-            // What OpenSSH's master does without asking.
+            // OpenSSH's master does these without asking.
             Request::Hello { .. }
             | Request::AliveCheck
             | Request::CloseForward(_)
@@ -154,27 +154,28 @@ impl Door<'_> {
 }
 
 impl Client<'_> {
-    /// The audit entry of something that it asks for.
+    /// Returns an audit entry for a request of the client.
     pub(super) fn entry(&self, subject: Subject) -> Entry {
         self.recorder.entry(subject)
     }
 
-    /// Returns whether it must not make a connection of its own, so that it is told of a failure where others are let down.
+    /// Returns true if the client must not make a connection of its own. It is told of failures, with which others
+    /// would be sent away.
     pub(super) fn must_share(&self) -> bool {
         let Door { sockets, socket, .. } = self.door;
         sockets.must_share(socket, self.peer.world().as_ref())
     }
 
-    /// Hears the client's hello, and answers it once the host is connected. A client that gets no answer makes a
-    /// connection of its own, and asks its user what has to be asked (mux.c, `muxclient`); `false` then. One that must not
-    /// do so is let in all the same, to be told why it gets no session, as is one that would only ask an agent's user again.
+    /// Reads the client's hello and answers it once the host is connected. Returns false if the client is not answered:
+    /// it then makes a connection of its own and asks its user whatever is needed (mux.c, `muxclient`). A client that
+    /// must not do so, or would only ask an agent's user again, is let in and told later why it gets no session.
     async fn greet(&mut self) -> Result<bool, Dropped> {
         match tokio::time::timeout(HELLO_LIMIT, self.packets.request()).await {
             Ok(Ok(Some((_, Request::Hello { version: VERSION })))) => {}
             Ok(Ok(Some((_, Request::Hello { version })))) => return Err(Dropped::Version(version)),
             Ok(Ok(Some(_))) => return Err(Dropped::NoHello),
             Ok(Err(error)) => return Err(error.into()),
-            // It has left again, or never spoke.
+            // It has left, or never spoke.
             Ok(Ok(None)) | Err(_) => return Ok(false),
         }
         let failed = |error: Error| {
@@ -198,7 +199,7 @@ impl Client<'_> {
             () = self.packets.wait_until_left() => return Ok(false),
         };
         if let Err((error, reason)) = connected {
-            // One that must not make a connection of its own is told so when it asks for its session.
+            // A client that must not connect by itself is told so when it asks for its session.
             self.door.count_declined(Stock::Hello, reason);
             if !self.must_share() && !error.is_declined() {
                 return Ok(false);
@@ -209,7 +210,7 @@ impl Client<'_> {
         Ok(true)
     }
 
-    /// Does what is asked. Breaks when that was the client's last request.
+    /// Serves a request. Breaks after the client's last one.
     async fn answer(&mut self, id: u32, request: Request) -> Result<ControlFlow<()>, Dropped> {
         if !self.door.allows(&request).await {
             return self.deny(id, &request).await;
@@ -252,7 +253,7 @@ impl Client<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Tells those who watch what the client wants.
+    /// Notes the client's request among the running work.
     fn begins(&self, request: &Request) {
         let (kind, runs): (_, Vec<u8>) = match request {
             Request::NewSession(session) => {
@@ -295,7 +296,7 @@ impl Client<'_> {
         };
         self.door
             .count_declined(Stock::Forwarding, Decline::Failed(error.kind()));
-        // A client that asks for its session next would make a connection of its own instead.
+        // Otherwise a client that asks for its session next would make a connection of its own.
         if self.must_share() && !self.peer.only_asks() {
             self.shut_out.get_or_insert(error);
             return Reply::Ok;
@@ -303,7 +304,8 @@ impl Client<'_> {
         Reply::Failure(error.to_string())
     }
 
-    /// Refuses a request that the user does not allow. A client that wanted a session makes a connection of its own for it.
+    /// Refuses a request that the user does not allow. A client that wanted a session then makes a connection of its
+    /// own.
     async fn deny(&mut self, id: u32, request: &Request) -> Result<ControlFlow<()>, Dropped> {
         self.door.count_declined(counted_as(request), Decline::NotAllowed);
         if matches!(request, Request::NewSession(_)) && self.must_share() {
@@ -313,7 +315,7 @@ impl Client<'_> {
             });
             return self.shut_out(id).await;
         }
-        // The descriptors are on their way; without them, the next request would begin in the wrong place.
+        // Takes the descriptors that follow. Otherwise the next request would be read from the wrong place.
         let descriptors = match request {
             Request::NewSession(_) => 3,
             Request::NewStdioForward { .. } => 2,
@@ -324,7 +326,7 @@ impl Client<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// `ssh -O conninfo` and `ssh -O channels` of OpenSSH 10.3.
+    /// Answers `ssh -O conninfo` and `ssh -O channels` of OpenSSH 10.3.
     async fn info(&self, about: &str) -> Reply {
         let host = match self.door.host().await {
             Ok(host) => host,
@@ -340,7 +342,7 @@ impl Client<'_> {
         }
     }
 
-    /// Says why a request is not done. A client that wanted a session makes a connection of its own for it.
+    /// Tells the client why its request is refused. A client that wanted a session then makes a connection of its own.
     pub(super) async fn refuse(
         &self,
         id: u32,
@@ -353,7 +355,7 @@ impl Client<'_> {
     }
 }
 
-/// The name under which a refused request is counted.
+/// Returns the label under which a refused request is counted.
 fn counted_as(request: &Request) -> Stock {
     match request {
         Request::Hello { .. } => Stock::Hello,

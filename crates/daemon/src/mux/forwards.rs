@@ -1,5 +1,5 @@
-//! The forwardings that clients of a socket asked for. They belong to the socket: they continue when the client has left,
-//! as with OpenSSH's master.
+//! The forwardings that a socket's clients asked for. They belong to the socket and outlive the client, as with
+//! OpenSSH's master.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use crate::protocol::ForwardKind;
 use crate::session::forwards::list;
 use trunkline_audit::{Entry, Subject};
 
-/// Those that stand.
+/// The open forwardings.
 #[derive(Default)]
 pub(super) struct Forwards {
-    /// Guards the list, also while the server is asked, so that of two clients that ask for the same one waits and is
-    /// told that it is there.
+    /// The lock is also held while the server is asked. If two clients ask for the same forwarding, the second waits
+    /// and finds it open.
     standing: Mutex<Vec<Forwarding>>,
 }
 
@@ -24,16 +24,16 @@ struct Forwarding {
     asked: Forward,
     meant: config::Forward,
     handle: ForwardHandle,
-    /// Its record in the audit trail, to its end.
+    /// The forwarding's record in the audit trail, which ends with it.
     _entry: Entry,
 }
 
 impl Forwards {
-    /// Opens a forwarding, of which `entry` records the beginning; one that stands already is fine. Relative paths begin at
-    /// `cwd`.
+    /// Opens a forwarding and begins its record, `entry`. Succeeds if the forwarding is open already. Relative paths
+    /// start at `cwd`.
     ///
     /// # Errors
-    /// It makes no sense; it cannot be listened; the server refuses.
+    /// The request is invalid, its address cannot be listened on, or the server refuses.
     pub(super) async fn open(
         &self,
         host: &Host,
@@ -60,7 +60,7 @@ impl Forwards {
         Ok(answer)
     }
 
-    /// Ends a forwarding; what it carries continues. `false` when there is none such.
+    /// Ends a forwarding; its connections continue. Returns false if there is none.
     pub(super) async fn close(&self, asked: &Forward) -> bool {
         let mut standing = self.standing.lock().await;
         let Some(found) = standing.iter().position(|forward| forward.is(asked)) else {
@@ -71,7 +71,7 @@ impl Forwards {
         true
     }
 
-    /// All of them, for people.
+    /// Lists all forwardings for display.
     pub(super) async fn list(&self) -> String {
         let mut standing = self.standing.lock().await;
         standing.retain(|forward| !forward.handle.has_ended());
@@ -82,7 +82,7 @@ impl Forwards {
         )
     }
 
-    /// Ends all of them, with what they carry.
+    /// Ends all forwardings with their connections.
     pub(super) async fn abort(&self) {
         for ended in self.standing.lock().await.drain(..) {
             ended.handle.abort().await;
@@ -91,7 +91,7 @@ impl Forwards {
 }
 
 impl Forwarding {
-    /// The port that the server chose, where it was to choose one (PROTOCOL.mux section 6).
+    /// Returns the reply, with the port if the server chose it (PROTOCOL.mux section 6).
     fn answer(&self) -> Reply {
         match (self.asked.kind, &self.asked.listen) {
             (ForwardKind::Remote, Address::Tcp { port: 0, .. }) => {
@@ -101,7 +101,7 @@ impl Forwarding {
         }
     }
 
-    /// Returns whether this is the one that is meant: by what was asked for, or by the port that became of it.
+    /// Returns true if `asked` names this forwarding, either as it was requested or by the port that the server chose.
     fn is(&self, asked: &Forward) -> bool {
         let mut asked = asked.clone();
         if let (Address::Tcp { port: 0, .. }, Address::Tcp { port, .. }) =
@@ -114,7 +114,7 @@ impl Forwarding {
     }
 }
 
-/// Returns the request in the engine's terms (mux.c, `mux_master_process_open_fwd`, and readconf.c, `parse_forward`).
+/// Converts the request for the engine (mux.c, `mux_master_process_open_fwd`; readconf.c, `parse_forward`).
 fn meaning(asked: &Forward, cwd: &Path) -> Result<config::Forward, Error> {
     let invalid = || Error::from(Invalid::ForwardingRequest);
     let path = |path: &str, here: bool| -> PathBuf { if here { cwd.join(path) } else { path.into() } };
@@ -130,7 +130,7 @@ fn meaning(asked: &Forward, cwd: &Path) -> Result<config::Forward, Error> {
     let target = match &asked.connect {
         _ if asked.kind == ForwardKind::Dynamic => ForwardTarget::Socks,
         Address::Socket(target) => ForwardTarget::Socket(path(target, remote)),
-        // `-R PORT` alone is asked for with port 0 and a name that says so.
+        // ssh sends `-R PORT` alone with port 0 and a name for it.
         Address::Tcp { port: 0, .. } if remote => ForwardTarget::Socks,
         Address::Tcp { host, port } if *port != 0 && !host.is_empty() => ForwardTarget::Tcp {
             host: host.clone(),

@@ -1,10 +1,10 @@
-//! Reports to a socket's clients about its connections, for people: `ssh -O conninfo` and `ssh -O channels`.
+//! Descriptions of a socket's connections for its clients: `ssh -O conninfo` and `ssh -O channels`.
 
 use std::fmt::Write as _;
 
 use trunkline::Host;
 
-/// Every connection: its server, its algorithms and its traffic.
+/// Returns a description of every connection: its server, algorithms and traffic.
 pub(super) fn connections(host: &Host) -> String {
     let name = &host.config().original_host;
     let mut text = format!("Connections to {name}, pid {}\r\n", std::process::id());
@@ -26,7 +26,7 @@ pub(super) fn connections(host: &Host) -> String {
     text
 }
 
-/// Returns a description of the channels of every connection, and of the socket's forwardings.
+/// Returns a description of every connection's channels, and of the socket's forwardings.
 pub(super) fn channels(host: &Host, forwards: &str) -> String {
     let mut text = "The following connections are open:\r\n".to_owned();
     for (number, lane) in (1..).zip(host.lanes()) {

@@ -11,7 +11,7 @@ use tokio::net::unix::{ReadHalf, WriteHalf};
 use super::wire::{MAX_PACKET, Malformed, Reply, Request};
 use crate::socket::receive;
 
-/// A client, as bytes.
+/// The connection to a client, as packets.
 #[derive(Debug)]
 pub(super) struct Packets {
     stream: UnixStream,
@@ -20,7 +20,7 @@ pub(super) struct Packets {
     fds: Vec<OwnedFd>,
 }
 
-/// Why a client cannot be understood.
+/// The reason why a client's packets cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PacketError {
     #[error("the socket failed: {0}")]
@@ -42,7 +42,7 @@ impl Packets {
         }
     }
 
-    /// The next request, with its number; `None` at the end. Cancel-safe.
+    /// Reads the next request, with its number; `None` at the end. Cancel-safe.
     pub(super) async fn request(&mut self) -> Result<Option<(u32, Request)>, PacketError> {
         loop {
             if let Some((head, rest)) = self.buffer.split_first_chunk::<4>() {
@@ -65,8 +65,8 @@ impl Packets {
         }
     }
 
-    /// The descriptors that follow a request, each with a byte of its own (monitor_fdpass.c, `mm_send_fd`). `None` when
-    /// bytes came without them: they were closed, or more than the process may have.
+    /// Reads the descriptors that follow a request, each with a byte of its own (monitor_fdpass.c, `mm_send_fd`).
+    /// Returns `None` if bytes came without them: they were closed, or exceed the process's limit.
     pub(super) async fn descriptors(&mut self, count: usize) -> Result<Option<Vec<OwnedFd>>, PacketError> {
         while self.buffer.len() < count {
             if self.fill().await? == 0 {
@@ -78,18 +78,18 @@ impl Packets {
         Ok((fds.len() == count).then_some(fds))
     }
 
-    /// Waits as [`Arrivals::wait_until_left`].
+    /// Waits; see [`Arrivals::wait_until_left`].
     pub(super) async fn wait_until_left(&mut self) {
         self.split().1.wait_until_left().await;
     }
 
-    /// Its two directions.
+    /// Splits into both directions.
     pub(super) fn split(&mut self) -> (Answers<'_>, Arrivals<'_>) {
         let Self { stream, buffer, fds } = self;
         (Answers(stream), Arrivals { stream, buffer, fds })
     }
 
-    /// The socket, for a client that goes over to another protocol, and what has come of that already.
+    /// Returns both halves of the socket and the bytes read so far, for a client that switches to another protocol.
     pub(super) fn halves(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>, BytesMut) {
         let come = BytesMut::from(&std::mem::take(&mut self.buffer)[..]);
         let (reader, writer) = self.stream.split();
@@ -101,7 +101,7 @@ impl Packets {
         Answers(&self.stream).reply(id, reply).await
     }
 
-    /// Reads what is there; 0 at the end.
+    /// Reads the available bytes; 0 at the end.
     async fn fill(&mut self) -> io::Result<usize> {
         self.split().1.fill().await
     }
@@ -137,7 +137,7 @@ pub(super) struct Arrivals<'a> {
 }
 
 impl Arrivals<'_> {
-    /// Waits until the client has left, or says more than a packet while it has nothing to say. Up to there it is kept.
+    /// Waits until the client has left, or has sent more than a packet when nothing was due. Smaller input is kept.
     pub(super) async fn wait_until_left(&mut self) {
         while self.buffer.len() <= MAX_PACKET {
             if !matches!(self.fill().await, Ok(1..)) {

@@ -1,4 +1,4 @@
-//! The process at the other end of a mux socket: stock ssh, which says nothing of its surroundings.
+//! The process at the other end of a mux socket: stock ssh, which says nothing about its environment.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,7 +10,7 @@ use trunkline_request::ssh_options::TypedOptions;
 use super::Socket;
 use trunkline_audit::asker::process_of;
 
-/// A client's process, by its number when it connected.
+/// A client's process id when it connected.
 #[derive(Clone, Copy)]
 pub(super) struct Peer(Option<u32>);
 
@@ -19,7 +19,7 @@ impl Peer {
         Self(process_of(stream))
     }
 
-    /// Its number, where it is known.
+    /// Returns the process id, if known.
     pub(super) fn process(self) -> Option<u32> {
         self.0
     }
@@ -29,7 +29,7 @@ impl Peer {
         self.0.and_then(World::of_process)
     }
 
-    /// Returns whether its command line asks a master for something (`-O`), and nothing for itself.
+    /// Returns true if its command line is a request to a master (`-O`).
     pub(super) fn only_asks(self) -> bool {
         let Some(line) = self
             .0
@@ -47,21 +47,21 @@ impl Peer {
             let found = options.any(|option| option.is_ok_and(|typed| typed.option.letter == b'O'));
             (found, options.position())
         };
-        // In front of the destination, or behind it.
+        // Options may precede or follow the destination.
         let (found, destination) = asks(0);
         found || asks(destination + 1).0
     }
 
-    /// Returns whether the client was told to come to the socket for something else than it is for now: it says nothing
-    /// of what it was asked for, and the socket may have become another one's on its way.
+    /// Returns true if the client was sent to the socket for a host that the socket no longer serves. The client does
+    /// not name its host, and the socket may have changed while it was on its way.
     pub(super) fn is_for_another(self, socket: &Socket) -> bool {
         self.0.is_some_and(|pid| socket.is_for_another(pid))
     }
 
-    /// Returns whether the client would reach the same host by itself: it stands where this process does, and the
-    /// user's commands would see the same of it. A process that cannot be looked at, or is not there any more, would
-    /// not: it loses nothing but speed. (Its number may have become another process's of the same user, who gains
-    /// nothing by it.)
+    /// Returns true if the client would reach the same host by itself: it sees the same network and files as this
+    /// process, and the user's commands would see the same environment. False for a process that is gone or cannot be
+    /// examined; that costs only speed. (Its id may have been reused by another process of the same user, who gains
+    /// nothing.)
     pub(super) fn means(self, host: &HostConfig, here: &Vantage) -> bool {
         let Some(pid) = self.0 else {
             return false;
@@ -69,7 +69,7 @@ impl Peer {
         if Vantage::of_process(pid).is_none_or(|there| there.difference(here).is_some()) {
             return false;
         }
-        // The environment is long, and matters for few.
+        // The environment is long and seldom matters.
         !host.runs_commands() || World::of_process(pid).is_some_and(|world| host.is_for(&world))
     }
 }

@@ -1,8 +1,9 @@
-//! A client in proxy mode (PROTOCOL.mux section 9): from `MUX_S_PROXY` on it speaks the connection protocol (RFC 4254),
-//! unencrypted, and this side is its server. Each channel of the client's gets one of the engine's, with windows of its
-//! own on both sides: one that a client leaves unread holds up nothing else, and short commands take spare sessions.
+//! A client in proxy mode (PROTOCOL.mux section 9). After `MUX_S_PROXY` it speaks the connection protocol (RFC 4254),
+//! unencrypted, with this side as its server. Each of the client's channels gets one of the engine's, with windows of
+//! its own on both sides: a channel that the client does not read blocks no other, and short commands use spare
+//! sessions.
 //!
-//! A client lives as long as the connection that it came to, as with OpenSSH's master.
+//! A client lives as long as the connection that it was given, as with OpenSSH's master.
 
 mod channel;
 mod listen;
@@ -30,21 +31,21 @@ use channel::{Door, Inside, Misuse};
 use listen::{GlobalRequest, Offer};
 use message::{Global, Malformed, Message, Open, Peer, Target};
 
-/// Channels of one client, which each may hold a window of data.
+/// The most channels of one client. Each may hold a window of data.
 const MAX_CHANNELS: usize = 1024;
 
-/// Packets that wait for a client to read them; those of data are of 32 KiB at most.
+/// Packets that wait for a client to read them; data packets are at most 32 KiB.
 const OUT_PACKETS: usize = 32;
 
-/// Global requests that wait for their turn, and connections that wait to be offered.
+/// Global requests, and connections to be offered, that wait their turn.
 const WAITING: usize = 16;
 
-/// Decodes what a client in proxy mode may send.
+/// Returns true if `packet` is a valid message of a client in proxy mode.
 pub(super) fn decodes(packet: &Bytes) -> bool {
     Message::decode(packet).is_ok()
 }
 
-/// The reason why a client in proxy mode is sent away.
+/// The reason why a client in proxy mode is disconnected.
 #[derive(Debug, thiserror::Error)]
 enum Offence {
     #[error("the socket failed: {0}")]
@@ -64,13 +65,13 @@ enum Offence {
 }
 
 impl Client<'_> {
-    /// Serves the client in proxy mode, to its end or the connection's.
+    /// Serves the client in proxy mode until it leaves or the connection ends.
     pub(super) async fn proxy(&mut self, id: u32) -> Result<ControlFlow<()>, Dropped> {
         let host = match self.door.host().await {
             Ok(host) => host,
             Err(error) => return self.refuse(id, Stock::Proxy, &error).await,
         };
-        // sshd lends the agent to every session of a connection. These cannot ask for it.
+        // sshd lends the agent to every session of a connection. Clients in proxy mode cannot ask for it.
         if host.config().forward_agent != ForwardAgent::No {
             return self.refuse(id, Stock::Proxy, &Invalid::AgentOfProxy.into()).await;
         }
@@ -124,14 +125,14 @@ struct Proxy<'a> {
     offers: mpsc::Receiver<Offer>,
     /// By our number. A channel stays until both sides have closed it.
     channels: HashMap<u32, Door>,
-    /// Numbers are not used again, so that a late message is never taken for another channel's.
+    /// The next number. Numbers are not reused, so that a late message never reaches another channel.
     next: u32,
-    /// The channels' tasks, which end with this, and return their numbers.
+    /// The channels' tasks. They end with this and return their numbers.
     tasks: JoinSet<Ended>,
     no_more_sessions: bool,
 }
 
-/// A channel's task has ended: the client has been told that it is closed, or it was never open.
+/// The end of a channel's task: the client was told that the channel is closed, or it was never open.
 struct Ended {
     channel: u32,
     opened: bool,
@@ -141,7 +142,7 @@ impl Proxy<'_> {
     async fn run(mut self, ending: impl Future<Output = ()>) -> Result<(), Offence> {
         let mut ending = std::pin::pin!(ending);
         let mut last = false;
-        // A client with nothing under way does not hold up the daemon's end.
+        // An idle client does not delay the daemon's shutdown.
         while !last || !self.channels.is_empty() {
             tokio::select! {
                 packet = self.reader.packet() => match packet? {
@@ -153,7 +154,7 @@ impl Proxy<'_> {
                 },
                 Some(offer) = self.offers.recv() => self.offer(offer).await,
                 Some(ended) = self.tasks.join_next() => {
-                    // A panic in one is the client's end.
+                    // A panic in a task ends the client.
                     self.handle_end(&ended.map_err(std::io::Error::other)?);
                 }
                 () = &mut ending, if !last => last = true,
@@ -166,7 +167,7 @@ impl Proxy<'_> {
         match message {
             Message::Global { request, wants_reply } => {
                 self.no_more_sessions |= request == Global::NoMoreSessions;
-                // Its receiver lives as long as this.
+                // The receiver lives as long as this.
                 let _ = self.ask.send(GlobalRequest { request, wants_reply }).await;
             }
             Message::Open { kind, peer } => return self.open(kind, peer).await,
@@ -203,7 +204,7 @@ impl Proxy<'_> {
         Ok(())
     }
 
-    /// The channel that a message is about; `None` for a late message about one that is closed, which is ignored.
+    /// Returns the channel of a message, or `None` if it is closed: late messages are ignored.
     fn door(&mut self, channel: u32) -> Result<Option<&mut Door>, Offence> {
         if channel >= self.next {
             return Err(Offence::NotOpen(channel));
@@ -222,7 +223,7 @@ impl Proxy<'_> {
             .map_err(|misuse| Offence::Misuse(channel, misuse))
     }
 
-    /// A new channel, if there may be one.
+    /// Creates a channel, unless the client has too many.
     fn channel(&mut self) -> Option<(&mut Door, Inside)> {
         if self.channels.len() >= MAX_CHANNELS {
             return None;
@@ -256,17 +257,17 @@ impl Proxy<'_> {
             }
             Err((reason, why)) => {
                 let failure = message::open_failure(peer.channel, reason, why);
-                // That the client has left is noticed elsewhere.
+                // If the client has left, that is noticed elsewhere.
                 let _ = self.out.send(failure).await;
             }
         }
         Ok(())
     }
 
-    /// Offers the client a connection that came to where the server listens for it.
+    /// Offers the client a connection that the server accepted for it.
     async fn offer(&mut self, offer: Offer) {
         let Offer { listen, connection } = offer;
-        // Without room for it, it is refused by being dropped.
+        // If there is no room for the connection, dropping it refuses it.
         let Some((door, inside)) = self.channel() else {
             return;
         };
@@ -296,7 +297,7 @@ impl Proxy<'_> {
     }
 }
 
-/// A channel that may carry no data would wait forever.
+/// Rejects a channel that may carry no data: it would wait forever.
 fn takes_data(channel: u32, peer: &Peer) -> Result<(), Offence> {
     match peer.max_data {
         0 => Err(Offence::NoData(channel)),
@@ -304,7 +305,7 @@ fn takes_data(channel: u32, peer: &Peer) -> Result<(), Offence> {
     }
 }
 
-/// A channel that a client opens, from its opening to its end: a session, or a connection to a target.
+/// Serves a channel that a client opens, a session or a connection to a target, to its end.
 async fn serve(host: Host, recorder: Recorder, target: Option<Target>, peer: Peer, inside: Inside) -> Ended {
     let name = &host.config().original_host;
     let channel = inside.ours().channel;
@@ -372,7 +373,7 @@ async fn connect(host: &Host, target: &Target) -> Result<ChannelStream, Error> {
     }
 }
 
-/// The server's words where it was the one that refused.
+/// Returns a refusal for the client, in the server's words if the server refused.
 fn refusal(error: &Error) -> (OpenFailure, String) {
     match (error.root(), error.kind()) {
         (
@@ -390,7 +391,7 @@ fn refusal(error: &Error) -> (OpenFailure, String) {
     }
 }
 
-/// An address and a port, from `address:port` with brackets around IPv6.
+/// Splits `address:port`, with brackets around IPv6.
 fn originator(shown: &str) -> (&str, u32) {
     let (host, port) = shown.rsplit_once(':').unwrap_or((shown, ""));
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -404,7 +405,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next packet, without its length; `None` at the end. Cancel-safe.
+    /// Reads the next packet, without its length; `None` at the end. Cancel-safe.
     async fn packet(&mut self) -> Result<Option<Bytes>, Offence> {
         loop {
             if let Some(len) = self
@@ -434,7 +435,7 @@ impl Reader<'_> {
 /// Room for one read: a few full messages.
 const READ: usize = 128 * 1024;
 
-/// Gives the client what there is for it.
+/// Writes the packets to the client.
 async fn write(mut socket: WriteHalf<'_>, mut packets: mpsc::Receiver<Bytes>) -> std::io::Result<Infallible> {
     while let Some(packet) = packets.recv().await {
         socket.write_all(&packet).await?;

@@ -1,4 +1,4 @@
-//! A client's session, or its connection through the server, on the descriptors that it passed.
+//! A client's session, or its tunnel through the server, on the descriptors that it passed.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -37,12 +37,12 @@ impl Client<'_> {
         let Some(fds) = self.packets.descriptors(3).await? else {
             return self.without_descriptors(id).await;
         };
-        // All that can go wrong on this side goes wrong before the command is on its way: a client that gets no answer
-        // would run it again.
+        // Everything that can fail on this side comes before the command is sent: a client that gets no answer would
+        // run the command again.
         let (ends, stderr) = self.ends(&request, fds)?;
         let spec = spec(&request, ends.terminal.as_ref());
         let door = self.door;
-        // Before the command is on its way, which must not wait for whoever reads it.
+        // Warned now, since a command on its way must not wait for a slow reader.
         if let Ok(host) = door.host().await {
             self.warn(&host, &stderr).await?;
         }
@@ -71,9 +71,9 @@ impl Client<'_> {
             typing: typing.clone(),
             ..OverMuxSocket::new(id, answers, &self.activity)
         };
-        // A client whose master dies before it has an answer runs the command itself. So it has one before the server
-        // can have begun, as from OpenSSH's master (`mux_session_confirm`); where a connection is still to be made, and
-        // may be refused, it waits with it.
+        // A client whose master dies before answering runs the command itself. So it is answered before the server can
+        // have started the command, as OpenSSH's master does (`mux_session_confirm`). While a connection is still being
+        // made and may be refused, the answer waits for it.
         if !started.parts.control.is_waiting() {
             events.open().await?;
         }
@@ -81,19 +81,19 @@ impl Client<'_> {
         let ended = tokio::select! {
             biased;
             ended = Box::pin(running.run(started, streams, Resizes(terminal))) => ended,
-            // A client that was interrupted or has died takes its session with it.
+            // A client that was interrupted or has died ends its session.
             () = arrivals.wait_until_left() => return Ok(ControlFlow::Break(())),
         };
         entry.end_session(&ended);
         let is_open = events.is_open();
         match ended {
-            // Its user has ended it.
+            // The user has disconnected with `~.`.
             Err(_) if typing.is_disconnected() => Ok(ControlFlow::Break(())),
             ended => self.end(id, ended, stderr, is_open).await,
         }
     }
 
-    /// Tells the client how its session has ended; `is_open`: it knows that it had begun.
+    /// Tells the client how its session ended. `is_open`: the client was told that it had begun.
     async fn end(
         &mut self,
         id: u32,
@@ -103,12 +103,12 @@ impl Client<'_> {
     ) -> Result<ControlFlow<()>, Dropped> {
         match ended {
             Ok(status) => {
-                // Whoever reads from the client's streams is to see their end when the client has exited.
+                // Closed first, so that readers of the client's streams see their end when the client exits.
                 drop(stderr);
                 if !is_open {
                     self.report_opened(id).await?;
                 }
-                // As OpenSSH's master: what a signal has ended has no status, and the client exits with 255.
+                // As with OpenSSH's master: after a signal there is no status, and the client exits with 255.
                 if let ExitStatus::Exited(status) = status {
                     self.packets.reply(id, &Reply::Exit(status)).await?;
                 }
@@ -119,8 +119,8 @@ impl Client<'_> {
         }
     }
 
-    /// This side's ends of what a client has passed, and its standard error, which is open for as long as the session, to tell
-    /// its user why it ended.
+    /// Returns this side's ends of the client's descriptors, and a copy of its standard error on which to tell the user
+    /// why the session ended.
     fn ends(&self, request: &NewSession, fds: Vec<OwnedFd>) -> Result<(Ends, OwnedFd), Dropped> {
         let failed = Dropped::Descriptors;
         let stderr = fds[2].try_clone().map_err(failed)?;
@@ -142,8 +142,8 @@ impl Client<'_> {
         Ok((ends, stderr))
     }
 
-    /// The input of a session whose escape sequences are obeyed: also in what a terminal's session is given from elsewhere
-    /// (mux.c registers the filter for any session that wants a terminal).
+    /// Returns the input of a session that obeys escape sequences. A terminal session obeys them also if its input
+    /// comes from elsewhere (mux.c registers the filter for any session that wants a terminal).
     fn with_escapes(
         &self,
         request: &NewSession,
@@ -161,7 +161,7 @@ impl Client<'_> {
         TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), typing).map(Some)
     }
 
-    /// Ends a session that gets nothing, so that its client does not go on by itself.
+    /// Ends a session without serving it, so that its client does not connect by itself.
     pub(super) async fn shut_out(&mut self, id: u32) -> Result<ControlFlow<()>, Dropped> {
         let Some(fds) = self.packets.descriptors(3).await? else {
             return self.without_descriptors(id).await;
@@ -176,7 +176,7 @@ impl Client<'_> {
         self.tell_not_shared(id, &error, stderr).await
     }
 
-    /// Ends a session that did not begin, and whose client must not connect by itself.
+    /// Ends a session that did not begin and whose client must not connect by itself.
     async fn tell_not_shared(
         &mut self,
         id: u32,
@@ -192,21 +192,21 @@ impl Client<'_> {
         Ok(ControlFlow::Break(()))
     }
 
-    /// The audit entry of a session, before the socket's host is resolved.
+    /// Returns the audit entry of a session, before the socket's host is resolved.
     fn entry_for(&self, request: &NewSession) -> Entry {
         let subject = Subject::session(&self.door.socket.name(), &program(request));
         self.entry(subject.on_terminal(request.tty))
     }
 
-    /// Where one request ends and the next begins is not certain any more.
+    /// Ends a client whose descriptors are missing: the boundary to its next request is no longer certain.
     async fn without_descriptors(&self, id: u32) -> Result<ControlFlow<()>, Dropped> {
         let reply = Reply::Failure("the file descriptors did not come along".into());
         self.packets.reply(id, &reply).await?;
         Ok(ControlFlow::Break(()))
     }
 
-    /// Ends a session that did not begin. Only where it is certain that nothing has run may the client try again by
-    /// itself; else it is made to exit with 255, and also where that is `is_final`: the client must not run it either.
+    /// Ends a session that did not begin. The client may try again by itself only if nothing can have run and the error
+    /// is not `is_final`. Otherwise it is made to exit with 255.
     async fn fail(
         &mut self,
         id: u32,
@@ -227,7 +227,7 @@ impl Client<'_> {
         self.complain(error, stderr).await
     }
 
-    /// Tells the client's user that the server was not verified, as their ssh would have.
+    /// Warns the client's user, as their ssh would, that the server was not verified.
     async fn warn(&mut self, host: &Host, stderr: &OwnedFd) -> Result<(), Dropped> {
         for warning in host.warnings() {
             let told = stderr.try_clone().map_err(Dropped::Descriptors)?;
@@ -236,7 +236,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Tells the client's user why the session has ended, which the protocol has no words for.
+    /// Tells the client's user why the session ended. The protocol has no message for that.
     async fn complain(&mut self, error: &Error, stderr: OwnedFd) -> Result<ControlFlow<()>, Dropped> {
         self.report_failure(error);
         self.tell(stderr, &format!("trunkline: {error}")).await;
@@ -251,8 +251,8 @@ impl Client<'_> {
         }
     }
 
-    /// Connects from the server to somewhere (section 3). A refusal is the end of the client (mux.c,
-    /// `mux_client_request_stdio_fwd`), so that a connection that has just been lost is replaced first.
+    /// Opens a tunnel from the server (section 3). A client whose request is refused exits (mux.c,
+    /// `mux_client_request_stdio_fwd`), so a connection that has just been lost is replaced first.
     pub(super) async fn stdio_forward(
         &mut self,
         id: u32,
@@ -289,7 +289,7 @@ impl Client<'_> {
         let events = OverMuxSocket::new(id, answers, &self.activity);
         tokio::select! {
             _ = tunnel(streams, stream, Resizes(None), &events, &entry) => {}
-            // The server's end. Whoever reads from the client sees it when the client ends.
+            // The server has sent its end. The client's reader sees it when the client exits.
             () = events.said.notified() => {}
             () = arrivals.wait_until_left() => {}
         }
@@ -297,23 +297,23 @@ impl Client<'_> {
     }
 }
 
-/// This side's ends of what a client has passed.
+/// This side's ends of the client's descriptors.
 struct Ends {
     streams: Streams,
     terminal: Option<Terminal>,
     typing: Arc<Typing>,
 }
 
-/// A client of a mux socket. The protocol has words for the beginning of its session, and for nothing more before the end.
+/// A client of a mux socket. The protocol has messages for the start and the end of its session, none in between.
 struct OverMuxSocket<'a> {
     id: u32,
     answers: Answers<'a>,
     activity: &'a OfClient,
     is_open: AtomicBool,
-    /// The client's own, where its user reads.
+    /// The client's standard error, which its user reads.
     stderr: Option<&'a OwnedFd>,
     typing: Arc<Typing>,
-    /// Notified when there was something to say.
+    /// Notified when a message would have been sent.
     said: Notify,
 }
 
@@ -330,7 +330,7 @@ impl<'a> OverMuxSocket<'a> {
         }
     }
 
-    /// Returns true once the client knows that its session has begun.
+    /// Returns true if the client was told that its session has begun.
     fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
@@ -346,10 +346,10 @@ impl<'a> OverMuxSocket<'a> {
 }
 
 impl Events for OverMuxSocket<'_> {
-    /// Without a terminal the client is to leave raw mode, and its user learns of it as from OpenSSH's master (clientloop.c,
+    /// Without a terminal, makes the client leave raw mode and tells its user, as OpenSSH's master does (clientloop.c,
     /// `client_status_confirm`).
     async fn tell_begun(&self, lacks_terminal: bool) {
-        // A client that has left is missed by who waits for that.
+        // The task that waits for the client to leave notices a failure.
         let _ = self.open().await;
         if lacks_terminal {
             if let Some(Ok(stderr)) = self.stderr.map(OwnedFd::try_clone) {
@@ -366,8 +366,8 @@ impl Events for OverMuxSocket<'_> {
     }
 }
 
-/// The inputs of a client of a mux socket: the new sizes of its terminal. Each session's is looked at when any client
-/// passes the signal on.
+/// The inputs of a client of a mux socket: new sizes of its terminal. Every session checks its size when any client
+/// relays the signal.
 struct Resizes(Option<Terminal>);
 
 impl Inputs for Resizes {
@@ -390,7 +390,7 @@ impl Inputs for Resizes {
     }
 }
 
-/// Shows a line on what may be a raw terminal. One that takes no more is told nothing.
+/// Shows a line on a terminal that may be raw. Failures are ignored.
 async fn show(stderr: OwnedFd, line: &str) {
     if let Ok(mut output) = Output::new(stderr) {
         let _ = output.write_all(vec![format!("{line}\r\n").into()]).await;
@@ -407,8 +407,7 @@ async fn start(
     if request.x11 {
         return Err(Invalid::X11.into());
     }
-    // sshd lends the agent to every session of a connection, so that those which want it and those which do not must
-    // not share one.
+    // sshd lends the agent to every session of a connection, so sessions with and without it must not share one.
     let forwarded = host.config().forward_agent != ForwardAgent::No;
     if request.agent != forwarded {
         return Err(Invalid::Agent { forwarded }.into());
@@ -432,8 +431,8 @@ async fn connect(door: Door<'_>, target: &Address, entry: &Entry) -> Result<(Hos
     Ok((host, stream))
 }
 
-/// The session that a client asks for. A master of OpenSSH's would not tell a command that still runs of its session's end
-/// either.
+/// Returns the session that a client asks for. Like OpenSSH's master, it leaves a command running when its session is
+/// closed.
 fn spec(request: &NewSession, terminal: Option<&Terminal>) -> Result<Spec, Error> {
     let pty = terminal.map(|terminal| Pty {
         term: request.term.clone(),
@@ -459,8 +458,8 @@ fn program(request: &NewSession) -> Program {
     }
 }
 
-/// The client's terminal. It is the client that has it as its controlling terminal and is told of a new size; it passes
-/// the signal on (mux.c, `control_client_sigrelay`), to the process that `MUX_S_ALIVE` named.
+/// The client's terminal. The system tells only the client of a new size, since the terminal is the client's
+/// controlling one. The client relays the signal (mux.c, `control_client_sigrelay`) to the process in `MUX_S_ALIVE`.
 struct Terminal {
     fd: OwnedFd,
     size: TerminalSize,
@@ -469,7 +468,7 @@ struct Terminal {
 
 impl Terminal {
     fn new(fd: &OwnedFd) -> io::Result<Self> {
-        // Before the size is read, so that no change is missed.
+        // Registered before the size is read, so that no change is missed.
         let changes = signal(SignalKind::window_change())?;
         Ok(Self {
             fd: fd.try_clone()?,

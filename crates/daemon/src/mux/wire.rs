@@ -8,17 +8,17 @@ use crate::protocol::ForwardKind;
 /// The protocol's version (PROTOCOL.mux section 1), which OpenSSH has spoken since 5.4.
 pub(super) const VERSION: u32 = 4;
 
-/// The longest packet that is read: a command line and an environment, which Linux lets be 2 MiB, but which OpenSSH's
-/// own master (channels.c, `read_mux`) bounds so.
+/// The longest packet that is read, as in OpenSSH's master (channels.c, `read_mux`): a command line and an environment.
+/// Linux would allow 2 MiB.
 pub(super) const MAX_PACKET: usize = 256 * 1024;
 
-/// Variables that one session may bring (mux.c, `MUX_MAX_ENV_VARS`).
+/// The most variables of one session (mux.c, `MUX_MAX_ENV_VARS`).
 const MAX_ENV: usize = 4096;
 
-/// A port that says that the address beside it is a socket's path (PROTOCOL.mux section 6: "(unsigned int) -2").
+/// The port that marks its address as a socket's path (PROTOCOL.mux section 6: "(unsigned int) -2").
 const PORT_STREAMLOCAL: u32 = 0xffff_fffe;
 
-/// Escape character for none (section 2).
+/// The escape character that means none (section 2).
 const NO_ESCAPE: u32 = 0xffff_ffff;
 
 const MSG_HELLO: u32 = 0x0000_0001;
@@ -46,7 +46,7 @@ const FWD_LOCAL: u32 = 1;
 const FWD_REMOTE: u32 = 2;
 const FWD_DYNAMIC: u32 = 3;
 
-/// The reason why a packet makes no sense.
+/// The reason why a packet is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error(transparent)]
@@ -55,30 +55,30 @@ pub(super) enum Malformed {
     Port(u32),
 }
 
-/// A client's request, without the number by which it recognises the answer.
+/// A client's request, without its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Must be first; has no number. The extensions that may follow the version are for nobody here.
+    /// The first message; has no number. No extension after the version is supported.
     Hello { version: u32 },
-    /// A session on three descriptors, which follow.
+    /// Asks for a session on three descriptors, which follow.
     NewSession(Box<NewSession>),
-    /// Asks which process this is.
+    /// Asks for the process id.
     AliveCheck,
-    /// Close the connection, whatever runs on it.
+    /// Closes the connection and everything that runs on it.
     Terminate,
-    /// Open a forwarding.
+    /// Opens a forwarding.
     OpenForward(Forward),
-    /// End a forwarding.
+    /// Ends a forwarding.
     CloseForward(Forward),
-    /// A connection from the server on two descriptors, which follow.
+    /// Asks for a tunnel on two descriptors, which follow.
     NewStdioForward { target: Address },
-    /// Take no more clients.
+    /// Asks to accept no more clients.
     StopListening,
-    /// Go over to the connection protocol's messages.
+    /// Switches to the connection protocol's messages.
     Proxy,
     /// Asks for information about this (OpenSSH 10.3's `info` extension; mux.c, `mux_client_request_info`).
     Info(String),
-    /// Something newer.
+    /// A newer request.
     Unknown,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Forward {
     pub(super) connect: Address,
 }
 
-/// An address to listen on or to connect to. An empty host is one that was not given.
+/// An address to listen on or to connect to. The host is empty if none was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Tcp { host: String, port: u16 },
@@ -113,10 +113,10 @@ pub(super) enum Address {
 }
 
 impl Request {
-    /// A packet, without its length: the request's number (0 for a hello) and what it asks.
+    /// Decodes a packet without its length. Returns the request's number (0 for a hello) and the request.
     ///
     /// # Errors
-    /// It ends too early, or a field has a value that its type has not.
+    /// The packet ends too early, or has an invalid field.
     pub(super) fn decode(packet: &[u8]) -> Result<(u32, Self), Malformed> {
         let mut reader = Reader::new(packet);
         let kind = reader.u32()?;
@@ -151,7 +151,7 @@ impl Request {
 impl NewSession {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let _reserved = reader.string()?;
-        // The document says bool, the programs say uint32.
+        // The document says bool, the programs send uint32.
         let mut flag = || Ok::<_, WireError>(reader.u32()? != 0);
         let (tty, x11, agent, subsystem) = (flag()?, flag()?, flag()?, flag()?);
         let escape = match reader.u32()? {
@@ -166,7 +166,7 @@ impl NewSession {
             let Some(equals) = variable.iter().position(|byte| *byte == b'=') else {
                 continue;
             };
-            // A name that is not text is none that a server's AcceptEnv could have.
+            // A name that is not UTF-8 cannot match a server's AcceptEnv.
             if let Ok(name) = str::from_utf8(&variable[..equals])
                 && !name.is_empty()
                 && env.len() < MAX_ENV
@@ -188,7 +188,7 @@ impl NewSession {
 }
 
 impl Forward {
-    /// `None` for a kind of forwarding that nobody has heard of.
+    /// Returns `None` for an unknown kind of forwarding.
     fn decode(reader: &mut Reader<'_>) -> Result<Option<Self>, Malformed> {
         let kind = match reader.u32()? {
             FWD_LOCAL => ForwardKind::Local,
@@ -204,7 +204,6 @@ impl Forward {
     }
 }
 
-/// For people.
 impl std::fmt::Display for Forward {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = self.kind.option();
@@ -242,27 +241,27 @@ impl Address {
 pub(super) enum Reply {
     Hello,
     Ok,
-    /// The user does not allow it. To a session the client's answer is a connection of its own.
+    /// The user does not allow it. A client that wanted a session then connects by itself.
     PermissionDenied,
-    /// It cannot be done, for this reason. To a session the client's answer is a connection of its own.
+    /// It cannot be done, for this reason. A client that wanted a session then connects by itself.
     Failure(String),
     Alive {
         pid: u32,
     },
     SessionOpened,
     RemotePort(u16),
-    /// From here on the connection protocol is spoken.
+    /// The connection protocol follows.
     Proxy,
-    /// For people, with a terminal's line ends; `None` when nothing is known by that name.
+    /// Text for display, with a terminal's line ends; `None` if there is nothing by that name.
     Info(Option<String>),
-    /// Of a session, not to a request.
+    /// About a session; does not answer a request.
     TtyAllocFail,
-    /// Of a session, not to a request.
+    /// About a session; does not answer a request.
     Exit(u32),
 }
 
 impl Reply {
-    /// The packet that answers request `id`, with its length.
+    /// Encodes the answer to request `id`, with its length.
     pub(super) fn encode(&self, id: u32) -> Bytes {
         let packet = |kind: u32| Writer::new().u32(kind);
         let body = match self {
@@ -288,7 +287,7 @@ impl Reply {
     }
 }
 
-/// The number of a client's session. It has one at most, and the number means something to it only.
+/// The number of a client's session. A client has at most one, and only it uses the number.
 const SESSION: u32 = 1;
 
 #[cfg(test)]
@@ -345,7 +344,7 @@ mod tests {
         assert_eq!(forward(65536).unwrap_err(), Malformed::Port(65536));
     }
 
-    /// These bytes behind their length.
+    /// Returns these bytes after their length.
     fn packet_of(body: &[u8]) -> Bytes {
         Writer::new().string(body).finish()
     }

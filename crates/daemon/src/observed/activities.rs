@@ -1,7 +1,7 @@
-//! The clients' work under way, and their failures, for those who watch the daemon.
+//! The clients' running work and their failures, for those who watch the daemon.
 //!
-//! A client's conversation tells it all: what is asked for, by its request; that it has started, how far it is and how it
-//! ended, by the replies. Nothing is formatted or looked up for it but the text of a request.
+//! All of it comes from the conversation with the client: its request says what it wants, the replies say how far that
+//! is and how it ended. Only a request's text is formatted for this.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,20 +16,20 @@ use crate::protocol::{
 };
 use trunkline_audit::asker::process_of;
 
-/// Failures that are kept.
+/// The number of failures that are kept.
 const FAILURES: usize = 100;
 
-/// The name of a connection's purpose while it is not known.
+/// Shown as a connection's purpose while that is not known.
 const FOR_STOCK_SSH: &str = "for stock ssh";
 
 /// The longest text of an activity or a failure, in characters.
 const LONGEST: usize = 512;
 
-/// Everything under way in a daemon.
+/// All running work of a daemon.
 #[derive(Debug)]
 pub(crate) struct Activities {
     begun: Instant,
-    /// Guards what is known for as long as a look-up takes.
+    /// The lock is held for a look-up.
     known: Mutex<State>,
 }
 
@@ -38,7 +38,7 @@ struct State {
     running: BTreeMap<u64, Activity>,
     last: u64,
     failures: VecDeque<FailureReport>,
-    /// How many there were, kept or not.
+    /// The number of failures so far, kept or not.
     failed: u64,
     starts: Starts,
 }
@@ -46,9 +46,9 @@ struct State {
 /// The work and the failures at a moment.
 pub(crate) struct Present {
     pub(crate) running: BTreeMap<u64, Activity>,
-    /// Those after `seen`, as far as they are kept.
+    /// The failures after `seen` that are kept.
     pub(crate) failures: Vec<FailureReport>,
-    /// How many failures there were: what `seen` is next time.
+    /// The number of failures so far: `seen` of the next call.
     pub(crate) failed: u64,
     pub(crate) starts: Starts,
 }
@@ -61,12 +61,12 @@ impl Activities {
         })
     }
 
-    /// The time that its reports are in.
+    /// Returns the time since the start, which reports use.
     pub(crate) fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// The work under way, and the failures since there were `seen`.
+    /// Returns the running work, and the failures since `seen` of them.
     pub(crate) fn present(&self, seen: u64) -> Present {
         let known = self.lock_state();
         let new = usize::try_from(known.failed - seen).unwrap_or(usize::MAX);
@@ -79,8 +79,7 @@ impl Activities {
         }
     }
 
-    /// The last attempt of those that are kept to reach a host, by the name that clients gave it, where it failed before anything
-    /// ran there.
+    /// Returns the last kept failure to reach a host, by the name that clients gave it, in which nothing ran there.
     pub(crate) fn last_failure_to_reach(&self, host: &str) -> Option<FailureReport> {
         let host = line(host);
         let of_host = |report: &&FailureReport| {
@@ -91,7 +90,7 @@ impl Activities {
         self.lock_state().failures.iter().rev().find(of_host).cloned()
     }
 
-    /// Counts the times that running sessions of a host were carried over to a new connection.
+    /// Counts how often running sessions of a host were resumed on a new connection.
     pub(crate) fn resumptions(&self, host: &str) -> u32 {
         let host = line(host);
         let known = self.lock_state();
@@ -99,7 +98,7 @@ impl Activities {
         of_host.map(|activity| activity.resumed).sum()
     }
 
-    /// Returns whether anything is under way.
+    /// Returns true if anything is running.
     pub(crate) fn are_any(&self) -> bool {
         !self.lock_state().running.is_empty()
     }
@@ -134,7 +133,7 @@ impl Activities {
     }
 }
 
-/// Something under way, until it is dropped.
+/// Running work; dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Running {
     all: Arc<Activities>,
@@ -142,7 +141,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// It has started, on a connection that was there if `warm`.
+    /// Notes that it has started, on an existing connection if `warm`.
     pub(crate) fn note_start(&self, warm: bool) {
         let now = self.all.now();
         let mut known = self.all.lock_state();
@@ -160,28 +159,28 @@ impl Running {
         }
     }
 
-    /// Returns whether it is a connection for stock ssh.
+    /// Returns true if it is a connection for stock ssh.
     fn is_for_stock_ssh(&self) -> bool {
         let known = self.all.lock_state();
         let activity = known.running.get(&self.id);
         activity.is_some_and(|activity| activity.kind == ActivityKind::Warm && activity.runs == FOR_STOCK_SSH)
     }
 
-    /// It is on somebody's behalf.
+    /// Notes on whose behalf it runs.
     fn is_for(&self, who: &str) {
         if let Some(activity) = self.all.lock_state().running.get_mut(&self.id) {
             activity.on_behalf = line(who);
         }
     }
 
-    /// It was carried over to a new connection.
+    /// Notes that it was resumed on a new connection.
     fn note_resumption(&self) {
         if let Some(activity) = self.all.lock_state().running.get_mut(&self.id) {
             activity.resumed += 1;
         }
     }
 
-    /// A copy is so far.
+    /// Notes a copy's progress.
     fn progress(&self, progress: &CopyProgress) {
         if let Some(activity) = self.all.lock_state().running.get_mut(&self.id) {
             activity.transfer = Some(TransferReport {
@@ -196,7 +195,7 @@ impl Running {
         }
     }
 
-    /// It did not work.
+    /// Notes a failure.
     pub(crate) fn note_failure(&self, failure: &Failure) {
         let mut known = self.all.lock_state();
         let Some(activity) = known.running.get(&self.id) else {
@@ -218,7 +217,7 @@ impl Running {
         known.failures.push_back(report);
     }
 
-    /// The same, by the engine's words.
+    /// Notes an engine error as a failure.
     pub(crate) fn failed_by(&self, error: &Error) {
         self.note_failure(&error.into());
     }
@@ -234,12 +233,12 @@ impl Drop for Running {
 pub(crate) struct OfClient {
     all: Arc<Activities>,
     asker: Asker,
-    /// Guards it for as long as a note takes.
+    /// The lock is held while a note is taken.
     running: Mutex<Option<Running>>,
 }
 
 impl OfClient {
-    /// Nothing yet, of the client at the other end of a socket.
+    /// Returns the still empty work of the client at the other end of a socket.
     pub(crate) fn new(all: &Arc<Activities>, stream: &UnixStream, stock_ssh: bool) -> Self {
         Self {
             all: all.clone(),
@@ -252,7 +251,7 @@ impl OfClient {
         }
     }
 
-    /// Something begins. What was under way before has ended.
+    /// Notes that new work begins, which ends the previous.
     pub(crate) fn begins(&self, kind: ActivityKind, host: &str, runs: impl AsRef<[u8]>) {
         let running = self
             .all
@@ -260,7 +259,7 @@ impl OfClient {
         *self.running() = Some(running);
     }
 
-    /// The client has asked for something.
+    /// Notes a client's request.
     pub(crate) fn handle_request(&self, request: &Request) {
         match request {
             Request::Session(session) => {
@@ -278,19 +277,19 @@ impl OfClient {
         }
     }
 
-    /// Notes that the client's request has started, on a connection that was there if `warm`.
+    /// Notes that the client's request has started, on an existing connection if `warm`.
     pub(crate) fn note_start(&self, warm: bool) {
         if let Some(running) = &*self.running() {
             running.note_start(warm);
         }
     }
 
-    /// Its session was carried over to a new connection.
+    /// Notes that its session was resumed on a new connection.
     pub(crate) fn note_resumption(&self) {
         self.running().iter().for_each(Running::note_resumption);
     }
 
-    /// The client is told something before the end.
+    /// Notes what a reply to the client says, except for the last one.
     pub(crate) fn handle_reply(&self, reply: &Reply) {
         match (reply, &*self.running()) {
             (Reply::Begun { warm, .. }, Some(running)) => running.note_start(*warm),
@@ -299,7 +298,7 @@ impl OfClient {
         }
     }
 
-    /// Notes how the request has ended. What stock ssh was left to do by itself has not failed.
+    /// Notes how the request has ended. A request that was left to stock ssh has not failed.
     pub(crate) fn handle_end(&self, last: &Reply) {
         if let (Some(running), Reply::Failed(failure)) = (self.running().take(), last)
             && !(running.is_for_stock_ssh() && failure.kind == ErrorKind::Configuration)
@@ -308,7 +307,7 @@ impl OfClient {
         }
     }
 
-    /// The work under way.
+    /// Locks the running work.
     pub(crate) fn running(&self) -> MutexGuard<'_, Option<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -318,7 +317,7 @@ fn name(host: &HostRequest) -> &str {
     &host.destination.host
 }
 
-/// The kind of a session, and its command.
+/// Returns the kind of a session, and its command.
 fn words(program: &Program) -> (ActivityKind, Vec<u8>) {
     match program {
         Program::Configured => (ActivityKind::Shell, Vec::new()),
@@ -348,7 +347,7 @@ fn hosts(copy: &CopyRequest) -> String {
     hosts.join(", ")
 }
 
-/// From where to where a copy goes.
+/// Returns a copy's sources and target as text.
 fn paths(copy: &CopyRequest) -> Vec<u8> {
     let mut words = Vec::new();
     for place in copy.sources.iter().chain([&copy.target]) {
@@ -369,7 +368,7 @@ fn paths(copy: &CopyRequest) -> Vec<u8> {
                 words.extend_from_slice(path);
             }
         }
-        // A glob may have named a million.
+        // A glob may have named a million files.
         if words.len() > LONGEST {
             break;
         }
@@ -377,7 +376,7 @@ fn paths(copy: &CopyRequest) -> Vec<u8> {
     words
 }
 
-/// A line that may be shown, and is not too long for a table.
+/// Returns a printable line that fits into a table.
 fn line(text: impl AsRef<[u8]>) -> String {
     let text = text.as_ref();
     let mut line = Printable::line(&text[..text.len().min(4 * LONGEST)]).into_string();

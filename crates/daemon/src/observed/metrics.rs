@@ -1,5 +1,5 @@
-//! The daemon's metrics for Prometheus: by `trunkline metrics`, from the socket `metrics.sock`, and from a loopback
-//! port where config.toml names one.
+//! The daemon's metrics for Prometheus: through `trunkline metrics`, the socket `metrics.sock`, and a loopback port if
+//! config.toml names one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::observed::recording::Recordings;
 use crate::protocol::{Program, Reply};
 use trunkline_audit::Audit;
 
-/// The daemon's own counters, and everything that is collected from its engine.
+/// The daemon's own counters, and the engine's state, which is collected on demand.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -30,10 +30,10 @@ pub(crate) struct Metrics {
     mux_declined: Declines,
 }
 
-/// Numbers that only grow, by a label with few values.
+/// Counters by a label with few values.
 type Counts = Family<[(&'static str, &'static str); 1], Counter>;
 
-/// The same, by two.
+/// Counters by two labels.
 type Declines = Family<[(&'static str, &'static str); 2], Counter>;
 
 /// A request of stock ssh to a mux socket, or of `trunkline up` before that.
@@ -41,15 +41,15 @@ type Declines = Family<[(&'static str, &'static str); 2], Counter>;
 pub(crate) enum Stock {
     /// The socket itself.
     Up,
-    /// A connection behind it, when a client has come.
+    /// The connection behind the socket, when a client has come.
     Hello,
     Session,
     Tunnel,
     Forwarding,
     Proxy,
-    /// To end the connection or the socket.
+    /// A request to end the connection or the socket.
     Control,
-    /// Something that is not known here.
+    /// A request that is not known here.
     Unknown,
 }
 
@@ -72,9 +72,9 @@ impl Stock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decline {
     Failed(ErrorKind),
-    /// The user, who was asked.
+    /// The user was asked and did not allow it.
     NotAllowed,
-    /// The client might mean another host by the same name.
+    /// The client might mean another host of the same name.
     AnotherHost,
     Unsupported,
 }
@@ -126,7 +126,7 @@ impl Metrics {
         }
     }
 
-    /// A client has asked for a session.
+    /// Counts a client's request for a session.
     pub(crate) fn session(&self, program: &Program) {
         let kind = match program {
             Program::Exec(_) | Program::Configured => "command",
@@ -148,7 +148,7 @@ impl Metrics {
         self.copies.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// Stock ssh was not served, for this.
+    /// Counts a request of stock ssh that was not served.
     pub(crate) fn decline_mux(&self, request: Stock, reason: Decline) {
         let labels = [("request", request.as_str()), ("reason", reason.as_str())];
         self.mux_declined.get_or_create(&labels).inc();
@@ -158,7 +158,7 @@ impl Metrics {
 impl trunkline_http::metrics::Metrics for Metrics {
     fn open_metrics(&self) -> String {
         let mut text = String::new();
-        // Writing to a String fails only where an encoder does, which is a mistake of ours: what was written is right.
+        // Writing to a String fails only if an encoder does, which is our bug. The text so far is right.
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
             tracing::warn!("metrics: {error}");
         }
@@ -166,7 +166,7 @@ impl trunkline_http::metrics::Metrics for Metrics {
     }
 }
 
-/// The state at the moment.
+/// The source of metrics that are read on demand.
 struct Present {
     engine: Engine,
     since: SystemTime,

@@ -1,6 +1,6 @@
 //! The system's figures about this process.
 
-/// Bytes of memory in use, by proc(5)'s VmRSS.
+/// Returns the memory in use in bytes, from proc(5)'s VmRSS.
 pub(crate) fn memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,8 +1,8 @@
-//! Recordings of sessions that have a terminal, as asciicast v3 (<https://docs.asciinema.org/manual/asciicast/v3/>), where
-//! config.toml asks for them: what the server wrote and how large the terminal was; nothing that was typed.
+//! Recordings of terminal sessions, as asciicast v3 (<https://docs.asciinema.org/manual/asciicast/v3/>), if config.toml
+//! asks for them: the server's output and the terminal's size; never what was typed.
 //!
-//! One thread writes. No session waits for it: beyond [`QUEUE`] output is left out, and the recording says how much. One
-//! that cannot be written (a full disk) ends with its last whole line, and its session continues.
+//! One thread writes, and no session waits for it. Output beyond [`QUEUE`] is left out, and the recording says how
+//! much. If writing fails (a full disk), the recording ends with its last whole line, and the session continues.
 
 mod cast;
 
@@ -19,12 +19,12 @@ use crate::place::{Place, make_private};
 use crate::protocol::Program;
 use cast::{Cast, Event, Header, Kind};
 
-/// Bytes that wait for the thread, of all recordings.
+/// Bytes of all recordings that may wait for the thread.
 const QUEUE: u64 = 8 * 1024 * 1024;
-/// The size of an event beside its text.
+/// The size of an event in addition to its text.
 const EVENT: u64 = 64;
 
-/// The recorder; nothing, if no session is to be recorded.
+/// The recorder; inactive if no session is to be recorded.
 #[derive(Debug)]
 pub(crate) struct Recordings {
     engine: Engine,
@@ -35,9 +35,9 @@ pub(crate) struct Recordings {
 struct Writer {
     directory: PathBuf,
     messages: mpsc::Sender<Message>,
-    /// Bytes on their way to the thread.
+    /// Bytes that wait for the thread.
     queued: Arc<AtomicU64>,
-    /// Bytes of output that found no room, so far.
+    /// Bytes of output that were left out so far.
     left_out: AtomicU64,
     next: AtomicU64,
 }
@@ -46,12 +46,12 @@ enum Message {
     Begin(u64, Box<Cast>),
     Event(u64, Event),
     End(u64),
-    /// All that came before is written.
+    /// Sent back once everything before is written.
     Written(oneshot::Sender<()>),
 }
 
 impl Recordings {
-    /// Starts the thread, where the engine's settings name hosts.
+    /// Starts the thread, if the engine's settings name hosts.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -83,8 +83,8 @@ impl Recordings {
         }))
     }
 
-    /// A recording of a session that is about to start, if that is to be recorded. Nothing is written before the server says
-    /// something.
+    /// Starts the recording of a session, if its host is to be recorded. The file is created at the server's first
+    /// output.
     pub(crate) fn begin(
         &self,
         host: &HostConfig,
@@ -114,19 +114,19 @@ impl Recordings {
         })
     }
 
-    /// Bytes that wait for the thread.
+    /// Returns the bytes that wait for the thread.
     pub(crate) fn waiting(&self) -> u64 {
         let writer = self.writer.as_ref();
         writer.map_or(0, |writer| writer.queued.load(Ordering::Relaxed))
     }
 
-    /// Bytes of output that were left out so far.
+    /// Returns the bytes of output that were left out so far.
     pub(crate) fn left_out(&self) -> u64 {
         let writer = self.writer.as_ref();
         writer.map_or(0, |writer| writer.left_out.load(Ordering::Relaxed))
     }
 
-    /// Waits until all is written that can be.
+    /// Waits until everything so far is written.
     pub(crate) async fn stop(&self) {
         let Some(writer) = &self.writer else { return };
         let (written, done) = oneshot::channel();
@@ -136,18 +136,18 @@ impl Recordings {
     }
 }
 
-/// A session that is recorded, until this is dropped.
+/// The recording of a session, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Recording {
     writer: Arc<Writer>,
     id: u64,
     begun: Instant,
-    /// Bytes that found no room since the last that did.
+    /// Bytes left out since the last recorded event.
     left_out: AtomicU64,
 }
 
 impl Recording {
-    /// The server has written this.
+    /// Records the server's output.
     pub(crate) fn output(&self, bytes: &[u8]) {
         if !self.add(Kind::Output(bytes.into()), bytes.len() as u64) {
             self.left_out.fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -157,12 +157,12 @@ impl Recording {
         }
     }
 
-    /// The terminal has another size.
+    /// Records a new size of the terminal.
     pub(crate) fn resize(&self, columns: u32, rows: u32) {
         self.add(Kind::Resize(columns, rows), 0);
     }
 
-    /// The session has ended.
+    /// Records the session's end.
     pub(crate) fn record_end(&self, ended: &Result<ExitStatus, Error>) {
         let kind = match ended {
             Ok(ExitStatus::Exited(status)) => Kind::Exit(*status),
@@ -173,7 +173,7 @@ impl Recording {
         self.add(kind, 0);
     }
 
-    /// Returns whether there was room.
+    /// Queues an event. Returns false if there was no room.
     fn add(&self, kind: Kind, bytes: u64) -> bool {
         let cost = bytes + EVENT;
         let queued = &self.writer.queued;
@@ -197,11 +197,11 @@ impl Drop for Recording {
     }
 }
 
-/// The thread.
+/// Runs the thread that writes.
 fn write(messages: &mpsc::Receiver<Message>, queued: &AtomicU64) {
     let mut casts = std::collections::HashMap::<u64, Box<Cast>>::new();
     while let Ok(mut message) = messages.recv() {
-        // What came meanwhile is written together.
+        // Messages that have arrived meanwhile are written together.
         let mut touched = Vec::new();
         loop {
             match message {

@@ -1,4 +1,4 @@
-//! Updates for those who watch the daemon: everything at once, then the changes at each interval.
+//! Updates for those who watch the daemon: the whole state first, then the changes at each interval.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use crate::observed::activities::{Activities, Present};
 use crate::protocol::{Activity, HostReport, Pulse, Starts, Update};
 use trunkline_audit::asker;
 
-/// How often a client may be told: not more often, and not more seldom.
+/// The shortest and the longest interval that a client can choose.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// Connections in one update, or hosts without any. With the longest greetings that servers may have (4 KiB each) that is
-/// far less than a frame may have.
+/// Connections in one update, or hosts without any. Even with the longest greetings of servers (4 KiB each), an update
+/// is far smaller than a frame may be.
 const CONNECTIONS: usize = 256;
 
-/// Activities in one update, whose texts are at most 512 characters each.
+/// Activities in one update. Their texts are at most 512 characters each.
 const ACTIVITIES: usize = 256;
 
-/// The interval that a client is given who wants this one.
+/// Returns the ticks for a client that wants this interval.
 pub(crate) fn ticks(wanted: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(wanted.clamp(INTERVALS.0, INTERVALS.1));
-    // A client that does not read is told less often, and nothing is kept for it.
+    // A client that reads slowly gets fewer updates; none are queued.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
@@ -31,7 +31,7 @@ pub(crate) fn ticks(wanted: Duration) -> tokio::time::Interval {
 /// The state that one client was told.
 #[derive(Default)]
 pub(crate) struct ClientView {
-    /// By what decides who may share their connections.
+    /// By sharing key.
     hosts: HashMap<String, HostReport>,
     activities: BTreeMap<u64, Activity>,
     failures: u64,
@@ -80,8 +80,8 @@ impl ClientView {
                         update.activities.push(activity.clone());
                     }
                 }
-                // Looked up for those who watch only, and once: a process's name costs more than a look at it is worth to
-                // a command that takes a millisecond.
+                // Only looked up for those who watch, and once: finding a process's name is too expensive for a command
+                // that takes a millisecond.
                 None => {
                     activity.asker.programs = asker::names(activity.asker.pid);
                     update.activities.push(activity.clone());
@@ -100,8 +100,8 @@ impl ClientView {
     }
 }
 
-/// Whether a host is not as it was told. The time until a connection is closed becomes shorter by itself; where it was set anew,
-/// something was done with the connection, which shows.
+/// Returns true if a host's report has changed. The time until a connection closes does not count: it falls by itself,
+/// and if it is reset, the use that reset it shows elsewhere.
 fn is_changed(known: &HostReport, now: &HostReport) -> bool {
     if known.connections.len() != now.connections.len() {
         return true;
@@ -124,7 +124,7 @@ fn is_changed(known: &HostReport, now: &HostReport) -> bool {
         || (&known.name, &known.address) != (&now.name, &now.address)
 }
 
-/// So that none is too long for a frame: the daemon itself is in the last.
+/// Splits an update into ones that fit into a frame. The last one has the daemon itself.
 fn split(mut update: Update) -> Vec<Update> {
     let mut updates = Vec::new();
     loop {
@@ -144,7 +144,7 @@ fn split(mut update: Update) -> Vec<Update> {
     updates
 }
 
-/// How many of these hosts fit into one update: one, if there is any.
+/// Returns how many of these hosts fit into one update: at least one, if there is any.
 fn fitting(hosts: &[HostReport]) -> usize {
     let mut connections = 0;
     let fit = hosts.iter().take_while(|host| {

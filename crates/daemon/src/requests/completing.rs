@@ -1,4 +1,4 @@
-//! A shell's completions: names of hosts, and paths on hosts that are connected already.
+//! Completions for shells: names of hosts, and paths on connected hosts.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,13 +14,13 @@ use crate::reports::engine_request;
 
 /// The most names in an answer: nobody looks through more.
 const MOST_NAMES: usize = 2_000;
-/// The most names of a directory that are looked at.
+/// The most names of a directory that are considered.
 const MOST_LISTED: usize = 20_000;
-/// The most symbolic links that are followed to see whether they lead to directories.
+/// The most symbolic links that are followed to find directories.
 const MOST_LINKS: usize = 64;
 
-/// The hosts whose names begin so, each once: connected ones, aliases of ssh_config, names in known_hosts that are not
-/// hashed.
+/// Returns the hosts whose names begin with `prefix`, each once: connected ones, aliases of ssh_config, and unhashed
+/// names in known_hosts.
 pub(crate) fn host_names(
     engine: &Engine,
     prefix: &str,
@@ -35,7 +35,7 @@ pub(crate) fn host_names(
     let aliases = aliases(world, config_file)?.into_iter();
     let aliases = aliases.map(|name| (name, HostSource::Config));
     let known = known_host_names(world, config_file)?.into_iter();
-    // An address is only what is wanted where one was begun.
+    // Addresses are only offered after their first characters.
     let known = known
         .filter(|name| !prefix.is_empty() || name.parse::<std::net::IpAddr>().is_err())
         .map(|name| (name, HostSource::KnownHosts));
@@ -56,7 +56,7 @@ pub(crate) fn host_names(
     Ok(Reply::HostNames(names))
 }
 
-/// The names in a directory of a host that begin so. Nothing is connected for it, and nobody asked.
+/// Returns the names in a host's directory that begin with `prefix`. Neither connects nor asks.
 pub(crate) async fn remote_names(
     engine: &Engine,
     host: &HostRequest,
@@ -69,7 +69,7 @@ pub(crate) async fn remote_names(
     let is_connected = engine
         .connected(&config)
         .is_some_and(|status| status.lanes.iter().any(|lane| lane.info.is_some()));
-    // A use that the user has to confirm is not worth a question.
+    // A completion is not worth a question to the user.
     if !is_connected || engine.confirms_use(&config) {
         return Ok(none);
     }
@@ -120,7 +120,7 @@ pub(crate) async fn remote_names(
     Ok(Reply::RemoteNames(names))
 }
 
-/// Returns whether a name can be put on a command line and looked at: what others wrote is offered in no other form.
+/// Returns true if a name can be shown and typed as it is. Other people's names are offered in no other form.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && Printable::line(name) == name
 }

@@ -1,4 +1,4 @@
-//! A client's copy: run by the daemon's engine, told to the client as it goes.
+//! A client's copy, run by the daemon's engine, with its progress reported.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -17,16 +17,16 @@ use trunkline::{ConnectionInfo, Engine, Error, Interaction, Invalid};
 use crate::protocol::{CopyCipher, CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
 use trunkline_audit::Entry;
 
-/// The interval at which a client is told of a copy's progress.
+/// The interval at which a client hears of a copy's progress.
 const TELLING: Duration = Duration::from_millis(100);
 
-/// Names told in one frame: of the longest paths some two megabytes, half of what a frame may be.
+/// Names in one frame: with the longest paths some two megabytes, half of what a frame may be.
 const NAMES: usize = 256;
 
-/// The rates that several copies share, while there are any.
+/// The rate limits that running copies share.
 #[derive(Default)]
 pub(crate) struct Rates {
-    /// Guards the table for as long as a look-up takes.
+    /// The lock is held for a look-up.
     shared: Mutex<HashMap<u64, Weak<Rate>>>,
 }
 
@@ -47,7 +47,7 @@ impl Rates {
     }
 }
 
-/// Copies, and returns the last frame. Whoever drops the future ends the copy.
+/// Copies, and returns the last frame. Dropping the future ends the copy.
 pub(crate) async fn run(
     engine: &Engine,
     rates: &Rates,
@@ -84,7 +84,7 @@ pub(crate) async fn run(
             None => subject,
         })
         .await?;
-    // Bounded by the names that a copy has under way, which waits for nobody that watches.
+    // Bounded by the names that a running copy has; the copy does not wait for its watchers.
     let (telling, mut told) = mpsc::unbounded_channel();
     let every_name = request.names;
     let progress = Arc::new(Progress::watched(move |event| {
@@ -129,7 +129,7 @@ pub(crate) async fn run(
     }))
 }
 
-/// Returns the error of a copy that the daemon's end stops.
+/// Returns the error of a copy that was stopped by the daemon's shutdown.
 pub(crate) fn describe_stop(request: &CopyRequest) -> Error {
     let places = request.sources.iter().chain([&request.target]);
     let host = places.rev().find_map(|place| match place {
@@ -161,7 +161,7 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
     })
 }
 
-/// A source that the client has opened, for this copy alone.
+/// Returns a source that the client has opened for this copy alone.
 fn input(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error> {
     let (fd, is_fifo) = take_descriptor(path, fds)?;
     if is_fifo {
@@ -171,7 +171,7 @@ fn input(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error>
     Ok(Stream::reading(path, tokio::fs::File::from_std(fd.into())))
 }
 
-/// A target that the client has opened, likewise.
+/// Returns a target that the client has opened for this copy alone.
 fn output(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error> {
     let (fd, is_fifo) = take_descriptor(path, fds)?;
     if is_fifo {
@@ -181,7 +181,7 @@ fn output(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error
     Ok(Stream::writing(path, tokio::fs::File::from_std(fd.into())))
 }
 
-/// The next descriptor, and whether it is a FIFO, which can be waited for without a thread.
+/// Takes the next descriptor. Also returns true if it is a FIFO, which can be awaited without a thread.
 fn take_descriptor(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<(OwnedFd, bool), Error> {
     let missing = || Error::from(Invalid::NoDescriptor(path.display().to_string()));
     let fd = fds.next().ok_or_else(missing)?;

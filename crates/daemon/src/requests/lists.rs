@@ -1,4 +1,4 @@
-//! The hosts that a caller's words mean: aliases of ssh_config, and inventories.
+//! Lists of hosts: aliases of ssh_config, and inventories.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use trunkline::hosts::{Inventory, matching_aliases};
 
 use crate::protocol::{InventoryRequest, Reply};
 
-/// The aliases that match a pattern.
+/// Returns the aliases that match a pattern.
 pub(crate) fn aliases(pattern: &str, world: &World, config_file: Option<&OsStr>) -> Result<Reply, Error> {
     let names = matching_aliases(pattern, world, config_file)?;
     Ok(Reply::Aliases(names))
 }
 
-/// The hosts of inventories.
+/// Returns the selected hosts of inventories.
 pub(crate) async fn inventory(request: &InventoryRequest) -> Result<Reply, Error> {
     let sources: Vec<PathBuf> = request.sources.iter().map(PathBuf::from).collect();
     let inventory = Inventory::load(&sources, &request.world).await?;
@@ -23,7 +23,7 @@ pub(crate) async fn inventory(request: &InventoryRequest) -> Result<Reply, Error
     Ok(Reply::Selection(selection?))
 }
 
-/// The user's own file of ssh_config.
+/// Returns the user's own ssh_config.
 pub(crate) fn config_file() -> Result<Reply, Error> {
     Ok(Reply::ConfigFile(user_config_file()?))
 }

@@ -1,5 +1,4 @@
-//! Masters that the user's own ssh has made, which are not the daemon's: how `ls`, `check` and `close` find them and act on
-//! them.
+//! Masters of the user's own ssh, as opposed to the daemon's: how `ls`, `check` and `close` find them and act on them.
 
 use std::ffi::OsStr;
 
@@ -12,7 +11,7 @@ use crate::place::Place;
 use crate::protocol::{HostReport, MasterAction, MasterFound, MastersOf, Transport};
 use crate::reports::{self, engine_request};
 
-/// Finds them, and does what is asked for.
+/// Finds masters, and acts on them.
 pub(crate) async fn serve(
     engine: &Engine,
     place: &Place,
@@ -40,7 +39,7 @@ pub(crate) async fn serve(
     Ok(found)
 }
 
-/// Every socket that a ControlPath can mean, but those that the daemon serves or keeps.
+/// Returns every socket that a ControlPath can mean, except for the daemon's.
 fn all(place: &Place, world: &World, config_file: Option<&OsStr>) -> Result<Vec<Master>, Error> {
     let mut masters = find_masters(world, config_file)?;
     masters.retain(|master| {
@@ -50,7 +49,7 @@ fn all(place: &Place, world: &World, config_file: Option<&OsStr>) -> Result<Vec<
     Ok(masters)
 }
 
-/// The one that a host's ControlPath means, where it is not ours.
+/// Returns the socket of a host's ControlPath, unless it is ours.
 fn of_host(place: &Place, config: &HostConfig) -> Option<Master> {
     Master::of_user(config, &place.mux())
 }

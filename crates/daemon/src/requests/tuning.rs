@@ -1,4 +1,4 @@
-//! A client's tuning: measured by the daemon's engine, told to the client as it goes, and remembered for those who copy.
+//! A client's tuning: measured by the daemon's engine, reported as it goes, and remembered for copies.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use trunkline::{Engine, Error, Interaction};
 use crate::protocol::{HostRequest, Reply, TuneRequest};
 use crate::reports::engine_request;
 
-/// Measures a path, until that is done or `stop` says so. Returns the last frame.
+/// Measures a path until done or `stop` is notified. Returns the last frame.
 pub(crate) async fn run(
     engine: &Engine,
     request: TuneRequest,
@@ -23,12 +23,12 @@ pub(crate) async fn run(
 ) -> Result<Reply, Error> {
     let (stopping, stopped) = oneshot::channel::<Infallible>();
     let (measured_by, interaction, replies) = (engine.clone(), interaction.clone(), replies.clone());
-    // In a thread of its own: it makes its data and sums it up, which no other client is to wait for.
+    // In a thread of its own: making and summing up its data must not delay other clients.
     let runtime = Handle::current();
     let mut measuring = tokio::task::spawn_blocking(move || {
         let asked = engine_request(&request.host);
         let watch = move |step: Step| {
-            // A client that is behind with its reading is told of a later one.
+            // A client that reads slowly misses some steps.
             let _ = replies.try_send(Reply::Tuning(step));
         };
         runtime.block_on(tune::tune(
@@ -47,7 +47,7 @@ pub(crate) async fn run(
             measuring.await
         }
     };
-    // Whoever hands out the choice may be another process, which is to find what the connections taught.
+    // The choice may be stored by another process, which should find what the connections learned.
     flush(engine).await;
     let report = report.map_err(|error| Error::local("tuning", std::io::Error::other(error)))??;
     Ok(Reply::Measured(Box::new(report)))
@@ -63,7 +63,7 @@ pub(crate) async fn machine(each: Duration) -> Result<Reply, Error> {
     )))
 }
 
-/// Remembers what tuning found, and waits until it is on disk: the client may be the last to use this engine.
+/// Remembers tuning's choice, and waits until it is on disk: this client may be the engine's last.
 pub(crate) async fn remember(
     engine: &Engine,
     host: &HostRequest,

@@ -1,4 +1,4 @@
-//! A session that a client of the control socket asks for.
+//! A request for a session, from a client of the control socket.
 
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
@@ -13,16 +13,16 @@ use crate::deadline::Deadline;
 use crate::openssh::Masters;
 use crate::protocol::{Reply, SessionRequest};
 
-/// The reason for which a client has nothing more to say about its session.
+/// The reason why a client has nothing more to say about its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Departure {
     Gone,
-    /// It wants the session to end, and to hear how.
+    /// The client ends the session, and waits to hear how.
     Terminated,
 }
 
 impl Departure {
-    /// The session's error.
+    /// Returns the session's error.
     pub(crate) fn error(self, host: &str) -> Error {
         let why = match self {
             Self::Gone => "the client left",
@@ -41,20 +41,20 @@ pub(crate) struct Asked<'a> {
     pub(crate) deadline: Option<Deadline>,
     pub(crate) interaction: &'a Interaction,
     pub(crate) replies: &'a mpsc::Sender<Reply>,
-    /// The client wants the session to end, which it says among its inputs, too: nobody reads those before the session has
-    /// begun.
+    /// Cancelled when the client ends the session. The request is among its inputs, too, but those are not read before
+    /// the session has begun.
     pub(crate) terminated: CancellationToken,
-    /// The session continues when its client leaves.
+    /// True if the session continues after its client leaves.
     pub(crate) detached: AtomicBool,
     pub(crate) observers: &'a Observers<'a>,
     pub(crate) engine: &'a Engine,
-    /// `None` where there is no shared daemon.
+    /// `None` in a private daemon.
     pub(crate) masters: Option<&'a Masters>,
     pub(crate) waiting: &'a Waiting,
 }
 
 impl Asked<'_> {
-    /// The host, as it was typed.
+    /// Returns the host as it was typed.
     pub(crate) fn name(&self) -> &str {
         &self.request.host.destination.host
     }
@@ -64,13 +64,13 @@ impl Asked<'_> {
         self.request.ssh.is_some()
     }
 
-    /// Returns true if the daemon is this client's own, and ends with it.
+    /// Returns true if the daemon is private to this client and ends with it.
     pub(crate) fn is_private(&self) -> bool {
         self.masters.is_none()
     }
 
-    /// Does one step of a session that has not begun, nothing of whose command was sent. Its client may want it to end first, or
-    /// its time be up. Boxed: all of them together are more than a thread's stack holds in a build without optimisation.
+    /// Does one step of starting a session, before anything of its command was sent, unless its client ends it or time
+    /// is up. Boxed, since all steps together overflow a thread's stack in an unoptimised build.
     pub(crate) async fn may_end<T>(
         &self,
         step: Pin<Box<impl Future<Output = Result<T, Error>>>>,

@@ -1,5 +1,6 @@
-//! The two directions between a session and its client, [`Inputs`] and [`Events`], in the control protocol's words. A client of
-//! the control socket hears these ([`OverControlSocket`]); for stock ssh, the mux socket's side translates.
+//! The two directions between a session and its client, [`Inputs`] and [`Events`], in terms of the control protocol.
+//! Clients of the control socket get these as they are ([`OverControlSocket`]); the mux socket translates them for
+//! stock ssh.
 
 use std::future::Future;
 use std::io;
@@ -10,34 +11,34 @@ use trunkline::Host;
 use crate::protocol::{Reply, Request};
 use crate::reports::plain_begun;
 
-/// A client's words about its session.
+/// A client's requests about its session.
 pub(crate) trait Inputs: Send {
-    /// Waits for the next one; `None` once the client is gone. Cancel-safe.
+    /// Waits for the next request; `None` once the client is gone. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Option<Request>> + Send;
 }
 
-/// A session's words to its client.
+/// A session's replies to its client.
 pub(crate) trait Events: Send + Sync {
-    /// Says that the session has begun, and whether the server gave it no terminal though one was asked for.
+    /// Says that the session has begun. `lacks_terminal`: the server refused the terminal that was asked for.
     fn tell_begun(&self, lacks_terminal: bool) -> impl Future<Output = ()> + Send;
 
-    /// Says anything else. Fails when nobody takes it any more.
+    /// Sends any other reply. Fails when the client no longer reads.
     fn tell(&self, reply: Reply) -> impl Future<Output = io::Result<()>> + Send;
 }
 
 /// A client of the control socket.
 pub(crate) struct OverControlSocket<'a> {
     pub(crate) replies: &'a mpsc::Sender<Reply>,
-    /// Says that the session has begun.
+    /// The reply that the session has begun.
     pub(crate) begun: Reply,
-    /// The host with the round-trip time that the client uses to predict echoes.
+    /// The host whose round-trip time lets the client predict echoes.
     pub(crate) predicts_on: Option<&'a Host>,
-    /// The client hears how the command has ended though the session goes on.
+    /// True if the client hears how the command ended before the session does.
     pub(crate) tell_exit: bool,
 }
 
 impl<'a> OverControlSocket<'a> {
-    /// For what has no terminal.
+    /// Returns the events of a session without a terminal.
     pub(crate) fn plain(replies: &'a mpsc::Sender<Reply>, warm: bool) -> Self {
         Self {
             replies,
@@ -67,7 +68,7 @@ impl Events for OverControlSocket<'_> {
         {
             predict.round_trip = host.round_trip();
         }
-        // A client that has left is missed by its inputs.
+        // A missing client is noticed through its inputs.
         let _ = self.replies.send(begun).await;
     }
 

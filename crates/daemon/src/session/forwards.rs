@@ -1,4 +1,4 @@
-//! The forwardings of a session: those of ssh_config and of ssh's `-L`, `-R` and `-D`, and those that its user asks for
+//! The forwardings of a session: those of ssh_config and of ssh's `-L`, `-R` and `-D`, and those that its user adds
 //! while it runs (`~C`).
 
 use std::ffi::OsString;
@@ -12,7 +12,8 @@ use crate::protocol::{Failure, ForwardKind, ForwardRequest, HostRequest, WordsOf
 use crate::reports::engine_request;
 use trunkline_audit::{Entry, Subject};
 
-/// Those of one session. They last as long as this; what they carry then continues to its own end, for which ssh waits.
+/// The forwardings of one session. Dropping this ends them; open connections continue to their own end, for which ssh
+/// waits.
 pub(crate) struct Forwards<'a> {
     engine: &'a Engine,
     host: &'a Host,
@@ -20,7 +21,7 @@ pub(crate) struct Forwards<'a> {
     request: HostRequest,
     /// The session's record in the audit trail.
     entry: &'a Entry,
-    /// Guards the list while one is opened or ended.
+    /// The lock is held while one is opened or ended.
     standing: Mutex<Vec<Forwarding>>,
 }
 
@@ -28,13 +29,13 @@ struct Forwarding {
     kind: ForwardKind,
     asked: Forward,
     handle: ForwardHandle,
-    /// Its record in the audit trail, to its end.
+    /// The forwarding's record in the audit trail, which ends with it.
     _entry: Entry,
 }
 
 impl<'a> Forwards<'a> {
-    /// Starts all that the configuration names, once the host is connected. A forwarding that fails is told to the user
-    /// and left out; with ExitOnForwardFailure it is the session's failure, and told as that.
+    /// Starts the configured forwardings once the host is connected. The user is told of one that fails, and the others
+    /// continue; with ExitOnForwardFailure its failure is the session's.
     pub(crate) async fn start(
         engine: &'a Engine,
         host: &'a Host,
@@ -72,7 +73,7 @@ impl<'a> Forwards<'a> {
         Ok(Ok(forwards))
     }
 
-    /// Does what the user asks for, and tells the outcome.
+    /// Serves the user's request, and tells them the outcome.
     pub(crate) async fn handle(&self, request: ForwardRequest) {
         let said = match request {
             ForwardRequest::List => self.list().await,
@@ -89,14 +90,14 @@ impl<'a> Forwards<'a> {
         self.interaction.notice(&said);
     }
 
-    /// Takes no new connections on this side. What is carried continues, and so do remote forwardings
-    /// (channels.c, `channel_stop_listening`).
+    /// Accepts no new connections on this side. Open ones continue, and so do remote forwardings (channels.c,
+    /// `channel_stop_listening`).
     pub(crate) async fn stop_listening(&self) {
         let mut standing = self.standing.lock().await;
         standing.retain(|forward| forward.kind == ForwardKind::Remote);
     }
 
-    /// Ends the listening of all of them, and returns when what they carry has ended, too.
+    /// Ends all listeners, and waits until their connections have ended, too.
     pub(crate) async fn finish(&self) {
         for ended in self.standing.lock().await.drain(..) {
             let mut events = ended.handle.events();
@@ -105,14 +106,14 @@ impl<'a> Forwards<'a> {
         }
     }
 
-    /// Ends the listening of all of them; what they carry continues.
+    /// Ends all listeners. Their connections continue.
     pub(crate) async fn end(&self) {
         for ended in self.standing.lock().await.drain(..) {
             ended.handle.end().await;
         }
     }
 
-    /// Ends all of them, with what they carry.
+    /// Ends all forwardings with their connections.
     pub(crate) async fn abort(&self) {
         for ended in self.standing.lock().await.drain(..) {
             ended.handle.abort().await;
@@ -125,7 +126,7 @@ impl<'a> Forwards<'a> {
     }
 
     async fn cancel(&self, kind: ForwardKind, specification: String) -> Result<bool, Error> {
-        // As ssh does: what ends a forwarding has the form of a dynamic one, an address and a port.
+        // As in ssh: a forwarding is cancelled by an address and a port, the form of a dynamic one.
         let listen = self.resolve(ForwardKind::Dynamic, specification).await?.listen;
         let mut standing = self.standing.lock().await;
         let meant = |forward: &Forwarding| {
@@ -140,7 +141,7 @@ impl<'a> Forwards<'a> {
         Ok(true)
     }
 
-    /// Returns the forwarding that was typed behind `-L`, `-R` or `-D`, as the user's own ssh understands it.
+    /// Returns the forwarding that was typed after `-L`, `-R` or `-D`, as the user's own ssh would read it.
     async fn resolve(&self, kind: ForwardKind, specification: String) -> Result<Forward, Error> {
         let mut request = engine_request(&self.request);
         request.ssh_args = ["-F", "none", kind.option()].map(OsString::from).into();
@@ -191,12 +192,12 @@ impl<'a> Forwards<'a> {
     }
 }
 
-/// Returns ssh's words about a forwarding that it could not have, word by word: scripts look for them (channels.c,
-/// `channel_setup_fwd_listener_tcpip`; ssh.c, `ssh_init_forwarding` and `ssh_confirm_remote_forward`). `fatal`:
+/// Returns ssh's message about a forwarding that failed. Scripts match it (channels.c,
+/// `channel_setup_fwd_listener_tcpip`; ssh.c, `ssh_init_forwarding` and `ssh_confirm_remote_forward`). `fatal`: with
 /// ExitOnForwardFailure.
 fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> String {
     let refused = matches!(error.root(), Error::Refused { .. });
-    // The name to listen on.
+    // The name to listen on could not be looked up.
     let has_no_address = matches!(
         error.root(),
         Error::Local {
@@ -221,7 +222,7 @@ fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> 
     }
 }
 
-/// Forwardings, a line for each, for people: what `~#` shows, under ssh's heading.
+/// Lists forwardings for display, one a line: the text of `~#`, under ssh's heading.
 pub(crate) fn list<'a>(
     forwards: impl ExactSizeIterator<Item = (ForwardKind, &'a Forward, &'a ForwardHandle)>,
 ) -> String {
@@ -245,7 +246,7 @@ pub(crate) fn list<'a>(
     list
 }
 
-/// Every forwarding that a configuration names.
+/// Returns every forwarding of a configuration.
 fn configured_forwards(config: &HostConfig) -> Vec<(ForwardKind, Forward)> {
     let HostConfig {
         local_forwards,
@@ -263,7 +264,7 @@ fn configured_forwards(config: &HostConfig) -> Vec<(ForwardKind, Forward)> {
     local.chain(dynamic).chain(remote).collect()
 }
 
-/// Tells the user what happens to a forwarding while the session lasts.
+/// Tells the user of a forwarding's events while the session lasts.
 fn watch(handle: &ForwardHandle, interaction: &Interaction) {
     let mut events = handle.events();
     let interaction = interaction.clone();

@@ -1,4 +1,4 @@
-//! A session on a connection of the engine's, from its request to its end.
+//! A session on one of the engine's connections, from its request to its end.
 
 use std::os::fd::OwnedFd;
 
@@ -14,19 +14,19 @@ use super::spec::Spec;
 use super::streams::{Streams, tunnel};
 use crate::protocol::{Escapes, Predict, Program, Reply, Request};
 
-/// A session whose host is known.
+/// A session on a known host.
 pub(crate) struct Hosted<'a> {
     pub(crate) asked: &'a Asked<'a>,
     pub(crate) host: Host,
-    /// It was connected before.
+    /// The host was connected before.
     pub(crate) warm: bool,
 }
 
 impl Hosted<'_> {
-    /// Runs it to its end, and returns the last frame.
+    /// Runs the session to its end, and returns the last frame.
     ///
     /// # Errors
-    /// It is not allowed, not recorded, or not started; it fails.
+    /// The session is not allowed, recorded or started, or it fails.
     pub(crate) async fn run(
         &self,
         fds: Vec<OwnedFd>,
@@ -71,8 +71,8 @@ impl Hosted<'_> {
         asked.waiting.listen(host, listen, asked.replies, inputs).await
     }
 
-    /// Runs it beside its forwardings. What they carry ends where the session fails. Where that ends by itself it goes on: a
-    /// private daemon, which would not outlive its client, waits for it, as ssh does.
+    /// Runs the session beside its forwardings. If the session fails, forwarded connections end. If it ends normally,
+    /// they continue: a private daemon, which ends with its client, waits for them, as ssh does.
     async fn run_beside_forwards(
         &self,
         spec: &Spec,
@@ -106,7 +106,7 @@ impl Hosted<'_> {
             let finished = Box::pin(forwards.finish());
             asked.terminated.run_until_cancelled(finished).await;
         } else {
-            // Before the client hears of the end: its next command may ask for the same addresses.
+            // Before the client hears of the end, since its next command may ask for the same addresses.
             forwards.end().await;
         }
         ended
@@ -152,9 +152,9 @@ impl Hosted<'_> {
             tell_exit: asked.request.tell_exit,
         };
         let running = self.running(&events, forwards);
-        // As ssh once the user is authenticated.
+        // As in ssh, once the user is authenticated.
         let showing = async {
-            // For these alone no other connection is made: the session's own may have failed by now.
+            // Does not reconnect for these alone: the session's own connection may have failed by now.
             if let Some(log) = asked.observers.log
                 && host.logged_in().await
             {
@@ -163,7 +163,7 @@ impl Hosted<'_> {
             }
             Ok(())
         };
-        // A command may be quicker than the news that its connection is made.
+        // A command may end before its connection is reported.
         let run = Box::pin(running.run(started, streams, inputs));
         let ((), ended) = tokio::try_join!(biased; showing, run)?;
         let said = format!("Exit status {}", ended.code());
@@ -185,7 +185,7 @@ impl Hosted<'_> {
         }
     }
 
-    /// Says that a command has begun.
+    /// Returns the message that a command has begun.
     fn beginning(&self, spec: &Spec) -> Reply {
         let config = self.host.config();
         let tty = spec.pty.is_some();
@@ -199,7 +199,7 @@ impl Hosted<'_> {
             },
             warm: self.warm,
             hostname: config.hostname.clone(),
-            // The round-trip time is known later.
+            // The round-trip time is filled in later.
             predict: (tty && mode != PredictMode::Never).then_some(Predict {
                 always: mode == PredictMode::Always,
                 round_trip: None,
@@ -207,7 +207,7 @@ impl Hosted<'_> {
         }
     }
 
-    /// Has the client run LocalCommand, where there is one, once the host is connected, and waits for its end.
+    /// Makes the client run LocalCommand, if configured, once the host is connected, and waits for its end.
     async fn run_local_command(&self, inputs: &mut mpsc::Receiver<Request>) -> Result<(), Error> {
         let Self { asked, host, .. } = self;
         let command = host.config().local_command.as_ref();
@@ -219,14 +219,14 @@ impl Hosted<'_> {
         loop {
             match inputs.recv().await {
                 Some(Request::LocalCommandDone) => return Ok(()),
-                // Nothing has begun that another request could be about.
+                // Nothing has begun that other requests could be about.
                 None => return Err(Departure::Gone.error(&host.config().original_host)),
                 Some(_) => {}
             }
         }
     }
 
-    /// Shows the banner of the host's connection to somebody who has not seen it while the connection was made.
+    /// Shows the banner of the host's connection to a user who was not shown it while the connection was made.
     fn show_banner(&self) {
         let interaction = self.asked.interaction;
         if !self.host.config().tells() || interaction.has_shown_banner() {
@@ -239,7 +239,7 @@ impl Hosted<'_> {
     }
 }
 
-/// Carries a connection that came from the server.
+/// Carries a connection from the server.
 pub(crate) async fn carry_incoming(
     asked: &Asked<'_>,
     number: u64,
@@ -263,7 +263,7 @@ async fn carry(
     tunnel(streams, stream, inputs, &events, asked.observers.audit).await
 }
 
-/// Connects to what a tunnel leads to.
+/// Connects to a tunnel's target.
 async fn connect(host: &Host, program: &Program) -> Result<ChannelStream, Error> {
     match program {
         Program::Stdio(target, port) => host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await,

@@ -1,4 +1,4 @@
-//! The server's listeners for a client, and the connections to them. Each waits, under its number, for a
+//! The server's listeners for clients, and their connections. Each connection has a number under which it waits for a
 //! session that carries it ([`Program::Incoming`](crate::protocol::Program::Incoming)) or for its refusal.
 
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use trunkline::{Absence, Error, Host, IncomingConnection};
 use crate::protocol::{Exit, Reply, Request};
 use crate::reports::plain_begun;
 
-/// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
+/// Connections that wait for one client. More wait in the engine, which refuses an excess.
 const BACKLOG: usize = 128;
 
-/// The connections that wait, of all clients.
+/// The waiting connections of all clients.
 #[derive(Default)]
 pub(crate) struct Waiting {
     inner: Mutex<Inner>,
@@ -33,7 +33,7 @@ struct Offered {
     _place: OwnedSemaphorePermit,
 }
 
-/// One client's listener: with it go the connections that nobody has taken, which refuses them.
+/// One client's listener. Dropping it refuses the connections that nobody has taken.
 struct Listener<'a> {
     number: u64,
     waiting: &'a Waiting,
@@ -50,7 +50,7 @@ impl Drop for Listener<'_> {
 }
 
 impl Waiting {
-    /// Guards the table, for as long as a look-up takes.
+    /// Locks the table, for as long as a look-up takes.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,8 +61,8 @@ impl Waiting {
         inner.next
     }
 
-    /// Has the server listen until the client ends its input or leaves, or the connection is lost; tells the client of
-    /// each connection. Returns the last frame, when all of them are taken or refused.
+    /// Makes the server listen until the client ends its input or leaves, or the connection is lost. Tells the client
+    /// of each connection. Returns the last frame when all of them are taken or refused.
     ///
     /// # Errors
     /// The server refuses, or cannot be reached.
@@ -112,7 +112,7 @@ impl Waiting {
         }
         listening.close().await;
         let _ = replies.send(Reply::Output(Vec::new())).await;
-        // What waits can still be taken.
+        // Waiting connections can still be taken.
         let all = u32::try_from(BACKLOG).unwrap_or(u32::MAX);
         loop {
             tokio::select! {
@@ -134,7 +134,7 @@ impl Waiting {
     /// Takes a connection.
     ///
     /// # Errors
-    /// It has gone.
+    /// The connection is gone.
     pub(crate) fn take(&self, host: &str, number: u64) -> Result<IncomingConnection, Error> {
         let offered = self.inner().connections.remove(&number);
         let offered = offered.ok_or_else(|| Error::NotConnected {

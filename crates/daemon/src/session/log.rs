@@ -1,7 +1,7 @@
-//! The log of one session, for a client that stands for ssh(1) (`-v`): what is being done for it, as it is done.
+//! The log of one session, for a client that stands for ssh(1) (`-v`), written as things happen.
 //!
-//! Lines wait until it is known how much the client wants to hear, which its ssh_config may say. There are no more than the
-//! making of a connection and the session itself write; they are never more than what the user's own files and answers cause.
+//! Lines wait until the client's log level is known, which its ssh_config may set. Their number is limited by what a
+//! connection and the session itself write: only the user's own files and answers add more.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use trunkline::{Host, Interaction, Printable};
 
 use crate::protocol::{Program, Reply};
 
-/// Lines that may wait: more are dropped.
+/// The most lines that wait. Excess lines are dropped.
 const MOST_WAITING: usize = 1024;
 
-/// Where lines are written.
+/// The side that writes lines.
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
     lines: mpsc::Sender<LogLine>,
     level: Arc<watch::Sender<Option<LogLevel>>>,
 }
 
-/// The text.
+/// The side that sends lines to the client.
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: mpsc::Receiver<LogLine>,
@@ -46,17 +46,17 @@ impl Log {
         (log, lines)
     }
 
-    /// From now on it is known how much the client wants to hear.
+    /// Sets the client's log level, which lets lines through.
     pub(crate) fn begin(&self, level: LogLevel) {
         self.level.send_replace(Some(level));
     }
 
-    /// Returns whether the client wants to hear lines of this level; not before [`Self::begin`].
+    /// Returns true if the client wants lines of this level. Always false before [`Self::begin`].
     pub(crate) fn wants(&self, level: LogLevel) -> bool {
         self.level.borrow().is_some_and(|wanted| wanted >= level)
     }
 
-    /// Writes a line of now.
+    /// Writes a line with the current time.
     pub(crate) fn say(&self, level: LogLevel, text: impl Into<String>) {
         self.write(LogLine {
             at: SystemTime::now(),
@@ -72,7 +72,7 @@ impl Log {
         }
     }
 
-    /// Logs what is asked for, and by which files.
+    /// Logs the request and its configuration files.
     pub(crate) fn request(&self, asked: &config::Request) {
         if !self.wants(LogLevel::Debug1) {
             return;
@@ -87,10 +87,10 @@ impl Log {
         }
     }
 
-    /// Logs what is shared, and how it was made, unless it is made for this client.
+    /// Logs the host's settings and, if an existing connection is shared, how it was made.
     pub(crate) fn host(&self, host: &Host, interaction: &Interaction) {
         for remark in &host.config().remarks {
-            // ssh prints them before it knows how much it is to log.
+            // ssh prints them before it knows its log level.
             self.say(LogLevel::Quiet, remark);
         }
         if !self.wants(LogLevel::Debug1) {
@@ -141,7 +141,7 @@ impl Log {
         }
     }
 
-    /// Logs what is run.
+    /// Logs the program that is run.
     pub(crate) fn program(&self, program: &Program, config: &HostConfig, world: &World) {
         if !self.wants(LogLevel::Debug1) {
             return;
@@ -175,7 +175,7 @@ impl Lines {
         std::future::pending().await
     }
 
-    /// Sends the lines that were written and not sent.
+    /// Sends the remaining lines.
     pub(crate) async fn pass_on_rest(&mut self, replies: &mpsc::Sender<Reply>) {
         let level = *self.level.borrow();
         while let Ok(line) = self.lines.try_recv() {

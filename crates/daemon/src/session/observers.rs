@@ -1,4 +1,4 @@
-//! Those who see what becomes of a session: the audit trail, its client's log, the recording of its terminal, the metrics.
+//! Everything that observes a session: the audit trail, its client's log, the recording of its terminal, the metrics.
 
 use std::sync::OnceLock;
 
@@ -43,14 +43,14 @@ impl<'a> Observers<'a> {
         }
     }
 
-    /// Logs a line of now.
+    /// Logs a line with the current time.
     pub(crate) fn say(&self, level: LogLevel, text: impl Into<String>) {
         if let Some(log) = self.log {
             log.say(level, text);
         }
     }
 
-    /// From now on the client's log is passed on to it, up to a level. It begins with what is asked for.
+    /// Starts passing on the client's log, up to a level, and logs the request.
     pub(crate) fn log_from(&self, level: LogLevel, asked: &config::Request) {
         if let Some(log) = self.log {
             log.begin(level);
@@ -58,40 +58,40 @@ impl<'a> Observers<'a> {
         }
     }
 
-    /// It is about to start on a terminal.
+    /// Starts a recording, if required, of a session that is about to start on a terminal.
     pub(crate) fn record_terminal(&self, host: &HostConfig, pty: &Pty, program: &Program) {
         if let Some(recording) = self.recordings.begin(host, (&pty.term, pty.size), program) {
             self.recording.get_or_init(|| recording);
         }
     }
 
-    /// The server has written this to its standard output.
+    /// Records the server's standard output.
     pub(crate) fn note_output(&self, piece: &Bytes) {
         if let Some(recording) = self.recording.get() {
             recording.output(piece);
         }
     }
 
-    /// Its terminal has another size.
+    /// Records a new size of the terminal.
     pub(crate) fn note_size(&self, columns: u32, rows: u32) {
         if let Some(recording) = self.recording.get() {
             recording.resize(columns, rows);
         }
     }
 
-    /// It was carried over to a new connection.
+    /// Counts and records that the session was resumed on a new connection.
     pub(crate) fn note_resumption(&self) {
         self.metrics.counters.sftp_resumed.add(1);
         self.audit.note_resumed();
         self.activity.note_resumption();
     }
 
-    /// It could not be carried over any more.
+    /// Counts a session that could not be resumed.
     pub(crate) fn note_loss(&self) {
         self.metrics.counters.sftp_given_up.add(1);
     }
 
-    /// The session has ended so.
+    /// Records the session's end.
     pub(crate) fn note_end(&self, ended: &Result<ExitStatus, Error>) {
         if let Some(recording) = self.recording.get() {
             recording.record_end(ended);

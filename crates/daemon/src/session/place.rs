@@ -1,4 +1,4 @@
-//! The place of a session: a connection of the engine's, or the system's ssh.
+//! The place of a session: one of the engine's connections, or the system's ssh.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -22,9 +22,9 @@ pub(crate) enum Place {
 pub(crate) struct SystemSsh {
     config: Arc<HostConfig>,
     reasons: Vec<Reason>,
-    /// The options by which ssh uses the host's master.
+    /// The options with which ssh uses the host's master.
     options: Vec<OsString>,
-    /// The master is there.
+    /// True if the master is running.
     warm: bool,
 }
 
@@ -32,7 +32,7 @@ impl Place {
     /// Finds the place of a session.
     ///
     /// # Errors
-    /// The host cannot be resolved, or may not be reached over a connection of its own.
+    /// The host cannot be resolved, or may only be reached over shared connections and has none.
     pub(crate) async fn find(asked: &Asked<'_>) -> Result<Self, Error> {
         let (engine, request) = (asked.engine, asked.request);
         let mut meant = engine_request(&request.host);
@@ -66,8 +66,8 @@ impl Place {
 }
 
 impl SystemSsh {
-    /// Finds the options by which ssh uses the host's master, if there are masters, and whether that is there. Where it must be
-    /// used, ssh gets no other way to connect than to be the master.
+    /// Finds the options with which ssh uses the host's master, and whether the master is running. If only shared
+    /// connections are allowed, ssh gets no other way to connect than to become the master.
     async fn find(
         asked: &Asked<'_>,
         config: Arc<HostConfig>,
@@ -97,10 +97,10 @@ impl SystemSsh {
         })
     }
 
-    /// Has the system's ssh do it: the client's own, or one that is run here for a client that cannot.
+    /// Runs the session in the system's ssh: the client's own, or one started here for a client that cannot.
     ///
     /// # Errors
-    /// It is not recorded, or ssh cannot be run; time is up.
+    /// The session cannot be recorded, ssh cannot be run, or time is up.
     pub(crate) async fn run(
         self,
         asked: &Asked<'_>,
@@ -123,19 +123,19 @@ impl SystemSsh {
     }
 }
 
-/// Returns true if ssh cannot do it over a master's connection.
+/// Returns true if ssh cannot do this over a master's connection.
 fn runs_alone(reasons: &[Reason]) -> bool {
     reasons
         .iter()
         .any(|reason| RUNS_ALONE.contains(&reason.directive.as_str()))
 }
 
-/// The way to connect of an ssh that must use a master: a session that the master does not take fails, and ssh says what this
-/// says.
+/// The ProxyCommand of an ssh that must use a master: if the master does not take the session, ssh fails with this
+/// message.
 const NO_OTHER_WAY: &str = "ProxyCommand=echo 'trunkline: the shared connection did not take this session, and only shared \
      connections may be used (TRUNKLINE_STRICT=1 or strict_hosts)' >&2";
 
-/// Logs at the level that the configuration names, of which the client is told unless it is the usual one.
+/// Starts the log at the configured level, and tells the client if that is not the default.
 async fn begin_log(asked: &Asked<'_>, meant: &config::Request, host: &Result<Host, Error>) {
     let level = match host {
         Ok(host) => host.config().log_level,
@@ -152,11 +152,11 @@ async fn begin_log(asked: &Asked<'_>, meant: &config::Request, host: &Result<Hos
 
 const FORKS: &str = "forkafterauthentication";
 
-/// The purposes of an ssh that shares no master. One that persists would keep a command in the background from running (ssh.c,
-/// `need_controlpersist_detach`); a tunnel belongs to the ssh that made the connection, and no other is given one.
+/// Settings for which ssh uses no master. A persistent one would keep a background command from running (ssh.c,
+/// `need_controlpersist_detach`). A tunnel belongs to the ssh that made the connection; others cannot have one.
 const RUNS_ALONE: [&str; 2] = [FORKS, "tunnel"];
 
-/// Refuses a host that a client stands for ssh at, and whose ssh_config has ssh fork when the client cannot any more.
+/// Fails if ssh_config makes ssh fork but the client, which stands for ssh, can no longer do so.
 fn refuse_to_fork(host: Host, ssh: Option<SshClient>) -> Result<Host, Error> {
     let forks = host.config().fork_after_authentication;
     if !forks || ssh.is_none_or(|ssh| ssh.background) {
@@ -172,7 +172,7 @@ fn refuse_to_fork(host: Host, ssh: Option<SshClient>) -> Result<Host, Error> {
     })
 }
 
-/// Returns true for a session that rsync, scp and sftp run: it is worth a connection that is tuned.
+/// Returns true for a session of rsync, scp or sftp, which is worth a tuned connection.
 fn moves_data(program: &Program) -> bool {
     match program {
         Program::Exec(command) => {

@@ -1,4 +1,4 @@
-//! A session that has begun: what its client and its channel send each other, until both have ended.
+//! A session that has begun: the traffic between its client and its channel until both have ended.
 
 pub(crate) mod carry;
 
@@ -21,33 +21,33 @@ use super::streams::{Sink, Streams, discard, drain_to_end};
 use crate::deadline::Deadline;
 use crate::protocol::{Exit, Reply, Request};
 
-/// A command whose output nobody takes any more, or that was sent a signal, gets this long to end before its session is
+/// The time that a command gets to end, after a signal or when its output is no longer read, before its session is
 /// closed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// sshd tells a command's end and its session's in one packet, or in two that follow each other.
+/// sshd sends the end of a command and of its session in one packet, or in two in quick succession.
 const BURST: Duration = Duration::from_millis(10);
 
-/// The end-of-file character that a terminal has by default, for a session whose user has left it.
+/// A terminal's default end-of-file character, sent when the user leaves a session.
 const END_OF_TRANSMISSION: u8 = 4;
 
-/// A session on a host, and on what terms it runs.
+/// A session on a host, and the terms on which it runs.
 pub(crate) struct Running<'a, E> {
     pub(crate) host: &'a Host,
     /// The way to its client.
     pub(crate) events: &'a E,
     pub(crate) observers: &'a Observers<'a>,
     pub(crate) deadline: Option<Deadline>,
-    /// True if it continues when its client leaves; never, by default.
+    /// True if it continues after its client leaves; `None` if it never does.
     pub(crate) detached: Option<&'a AtomicBool>,
-    /// Its forwardings, where its client may ask for more.
+    /// Its forwardings, if its client may ask for more.
     pub(crate) forwards: Option<&'a Forwards<'a>>,
-    /// It ends without the terminal that was asked for.
+    /// Ends the session if the terminal that was asked for is refused.
     pub(crate) needs_terminal: bool,
 }
 
 impl<'a, E: Events> Running<'a, E> {
-    /// A session on no terms of its own.
+    /// Returns a session with the default terms.
     pub(crate) fn new(host: &'a Host, events: &'a E, observers: &'a Observers<'a>) -> Self {
         Self {
             host,
@@ -104,11 +104,11 @@ impl<'a, E: Events> Running<'a, E> {
         pump.stop(stopped, whole).await
     }
 
-    /// Waits while only forwardings are wanted (`-N`): until the client leaves, or the connection is lost.
+    /// Waits, for `-N`, until the client leaves or the connection is lost.
     pub(crate) async fn hold(&self, inputs: impl Inputs) -> Result<Reply, Error> {
         self.events.tell_begun(false).await;
         let (framed, _frames) = mpsc::unbounded_channel();
-        // Held: what is used for nothing but tunnels that may come is not idle.
+        // Held, so that a connection without tunnels at the moment does not count as idle.
         let connection = self.host.hold();
         let mut apart = self.host.apart();
         let mut attended = pin!(self.attend(inputs, framed, None));
@@ -125,9 +125,9 @@ impl<'a, E: Events> Running<'a, E> {
         }
     }
 
-    /// Serves what the client says about its session, until it leaves or wants the session to end: what its forwardings
-    /// carry ends with that, as with an ssh that is killed. Framed input goes to `framed`, which has no bound: it is what
-    /// somebody types.
+    /// Serves the client's requests about its session until the client leaves or ends the session. Its forwarded
+    /// connections then end too, as when an ssh is killed. Framed input goes to `framed`, which is unbounded since
+    /// people type it.
     async fn attend(
         &self,
         mut inputs: impl Inputs,
@@ -185,7 +185,7 @@ impl<'a, E: Events> Running<'a, E> {
         }
     }
 
-    /// The host, as it was typed.
+    /// Returns the host as it was typed.
     fn name(&self) -> &str {
         &self.host.config().original_host
     }
@@ -200,11 +200,11 @@ impl<'a, E: Events> Running<'a, E> {
 struct Pump<'a, E> {
     running: &'a Running<'a, E>,
     control: &'a SessionControl,
-    /// Nothing more comes of the session.
+    /// Notified when the session has ended.
     ended: Notify,
 }
 
-/// The ends of a session, of the writing of its output, and of its error output's.
+/// The results of a session, of writing its output, and of its error output.
 type Whole = (Result<ExitStatus, Error>, io::Result<()>, ());
 
 impl<E: Events> Pump<'_, E> {
@@ -215,12 +215,12 @@ impl<E: Events> Pump<'_, E> {
         let note = |piece: &_| observers.note_output(piece);
         let written = drain_to_end(stdout, sink, *events, Reply::Output, note).await;
         if written.is_err() && self.running.is_detached() {
-            // The client has left the session to itself: nobody reads, and nobody minds.
+            // The client has left the session running: no one reads its output.
             discard(stdout).await;
             return Ok(());
         }
         if written.is_err() {
-            // As ssh: the command is told that nobody reads, and dies of SIGPIPE at its next write.
+            // As ssh does: the command is told that no one reads, and dies of SIGPIPE at its next write.
             self.control.end_of_write();
             if tokio::time::timeout(GRACE, self.ended.notified()).await.is_err() {
                 self.control.close();
@@ -231,19 +231,19 @@ impl<E: Events> Pump<'_, E> {
 
     async fn error_output(&self, stderr: &mut ChannelReader, sink: Sink) {
         let written = drain_to_end(stderr, sink, self.running.events, Reply::ErrorOutput, |_| ());
-        // A closed standard error is not a reason to end a command, nor to let it wait for room to write.
+        // A closed standard error neither ends the command nor blocks it.
         if written.await.is_err() {
             discard(stderr).await;
         }
     }
 
-    /// Waits for the session's end. On the way the client learns that it has begun, and it is recorded how the command has
-    /// ended, and told to who wants to know.
+    /// Waits for the session's end. Tells the client when the session has begun, records how the command ended, and
+    /// reports that to clients that want to know.
     async fn status(&self, end: &mut SessionEnd) -> Result<ExitStatus, Error> {
         end.started().await?;
         let lacks_terminal = self.control.is_terminal_refused();
         if lacks_terminal && self.running.needs_terminal {
-            // ssh ends then, whatever becomes of the command.
+            // ssh ends here, whatever the command does.
             self.control.close();
             return Err(Error::terminal_refused(self.running.name()));
         }
@@ -262,7 +262,7 @@ impl<E: Events> Pump<'_, E> {
         }
     }
 
-    /// Leaves the session, whose client is gone: closing tells the command.
+    /// Closes the session of a client that has left. The command notices the close.
     fn abandon(&self) -> Error {
         let execution = match self.control.withdraw() {
             true => Execution::DidNotStart,
@@ -273,7 +273,7 @@ impl<E: Events> Pump<'_, E> {
         left.with_execution(execution)
     }
 
-    /// Ends the session, because it was `stopped`: by a signal first.
+    /// Ends the session because of `stopped`, with a signal first.
     async fn stop(
         &self,
         stopped: Error,
@@ -285,7 +285,7 @@ impl<E: Events> Pump<'_, E> {
         self.control.signal("TERM");
         let timed_out = matches!(stopped, Error::TimeUp { .. });
         match tokio::time::timeout(GRACE, &mut whole).await {
-            // How it ended is the better answer, but for the one that time was up.
+            // The command's own result is the better answer, unless the reason is that time was up.
             Ok((status, written, ())) if !timed_out => return combine(written, status),
             Ok((Ok(ExitStatus::Exited(_)), _, ())) => return Err(stopped.with_execution(Execution::Finished)),
             Ok((Err(error), _, ())) => return Err(stopped.with_execution(error.execution())),
@@ -302,7 +302,7 @@ impl<E: Events> Pump<'_, E> {
     }
 }
 
-/// A command's end in the protocol's words.
+/// Converts a command's exit status for the protocol.
 pub(crate) fn as_told(exit: ExitStatus) -> Exit {
     match exit {
         ExitStatus::Exited(status) => Exit::Status(status),
@@ -311,17 +311,17 @@ pub(crate) fn as_told(exit: ExitStatus) -> Exit {
     }
 }
 
-/// The end of a session whose streams have ended.
+/// Combines the results of a session whose streams have ended.
 fn combine(written: io::Result<()>, status: Result<ExitStatus, Error>) -> Result<ExitStatus, Error> {
     let status = status?;
-    // A reader that has left had enough; a full disk is a loss that nobody asked for.
+    // A reader that has left had enough. A full disk loses output.
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritten(error, &status)),
         _ => Ok(status),
     }
 }
 
-/// Output that could not be written, after a session that has ended so.
+/// Returns the error for output that could not be written after a session with this status.
 fn unwritten(error: io::Error, status: &ExitStatus) -> Error {
     let execution = match status {
         ExitStatus::Exited(_) => Execution::Finished,

@@ -13,20 +13,20 @@ use super::running::carry::{Resumption, Started};
 use super::running::terminal_size;
 use crate::protocol::{Program, SessionRequest, TerminalInfo, Tty};
 
-/// A session as it is meant.
+/// A session with its request resolved.
 pub(crate) struct Spec {
     pub(crate) program: Program,
-    /// Runs on the server, unless the program is a tunnel or nothing.
+    /// The command for the server, unless the program is a tunnel or nothing.
     pub(crate) command: Command,
     pub(crate) pty: Option<Pty>,
-    /// A terminal was wanted, and the client has none.
+    /// A terminal was wanted, but the client has none.
     pub(crate) lacks_terminal: bool,
-    /// A command that still runs is left to itself when the session is closed.
+    /// True if a command is left running when the session is closed.
     pub(crate) leaves_running: bool,
 }
 
 impl Spec {
-    /// Reads a request by a host's configuration.
+    /// Resolves a request with a host's configuration.
     pub(crate) fn from_request(request: &SessionRequest, config: &HostConfig) -> Result<Self, Error> {
         let program = resolve_program(config, &request.program, request.ssh.is_some())?;
         let (pty, lacks_terminal) = terminal(config, request, &program);
@@ -42,7 +42,7 @@ impl Spec {
         })
     }
 
-    /// A session without a configuration.
+    /// Returns a session that uses no configuration.
     pub(crate) fn new(
         program: Program,
         pty: Option<Pty>,
@@ -65,7 +65,7 @@ impl Spec {
         }
     }
 
-    /// The question where each use of a connection is to be confirmed (mux.c).
+    /// Returns the question for hosts on which each use is confirmed (mux.c).
     pub(crate) fn question(&self, host: &str) -> String {
         match &self.program {
             Program::Stdio(target, port) => format!("Allow forward to {target}:{port}? "),
@@ -75,7 +75,7 @@ impl Spec {
         }
     }
 
-    /// Completes its subject for the audit trail.
+    /// Completes the session's subject for the audit trail.
     pub(crate) fn refine(&self, subject: Subject, config: &HostConfig) -> Subject {
         let subject = subject.with_host(config).running(&self.program);
         match self.program {
@@ -107,7 +107,8 @@ impl Spec {
     }
 }
 
-/// The program to run: the request's own word, else the configuration's. For ssh, SessionType says what a command is.
+/// Returns the program to run: the request's, else the configured one. For ssh, SessionType decides how a command is
+/// run.
 pub(crate) fn resolve_program(config: &HostConfig, asked: &Program, for_ssh: bool) -> Result<Program, Error> {
     let by_type = match asked {
         Program::Configured => true,
@@ -131,7 +132,7 @@ pub(crate) fn resolve_program(config: &HostConfig, asked: &Program, for_ssh: boo
     Ok(command.map_or(Program::Configured, Program::Exec))
 }
 
-/// The choice of `-t` and `-T`, else the configuration's.
+/// Returns the choice of `-t` or `-T`, else the configured one.
 fn requested_tty(config: &HostConfig, request: &SessionRequest) -> RequestTty {
     match request.tty {
         Tty::No => RequestTty::No,
@@ -141,9 +142,9 @@ fn requested_tty(config: &HostConfig, request: &SessionRequest) -> RequestTty {
     }
 }
 
-/// The terminal of a session, and whether one was wanted that the client has not: ssh.c's rules.
+/// Returns the terminal of a session, by ssh.c's rules. Also returns true if one was wanted but the client has none.
 fn terminal(config: &HostConfig, request: &SessionRequest, program: &Program) -> (Option<Pty>, bool) {
-    // SetEnv's goes before the environment's.
+    // SetEnv takes precedence over the environment.
     let set = config.set_env.iter().find(|(name, _)| name == "TERM");
     let set = set.map(|(_, term)| term).filter(|term| !term.is_empty());
     match (requested_tty(config, request), &request.terminal) {
@@ -157,7 +158,7 @@ fn terminal(config: &HostConfig, request: &SessionRequest, program: &Program) ->
             };
             (Some(pty), false)
         }
-        // Of a size that nobody knows, but of the kind that the caller says.
+        // The size is unknown; the type is the caller's.
         (RequestTty::Force, None) => {
             let term = request.host.world.env.get(OsStr::new("TERM"));
             let term = term.map_or_else(String::new, |term| term.to_string_lossy().into_owned());

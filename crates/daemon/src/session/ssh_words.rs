@@ -1,4 +1,4 @@
-//! A failure in ssh's own words, for a client that stands for ssh: people know them, and programs look for them.
+//! Failures in ssh's own words, for a client that stands for ssh: people know them, and programs match them.
 
 use rustix::io::Errno;
 use trunkline::config::LogLevel;
@@ -9,10 +9,8 @@ use trunkline_proto::AlgorithmKind;
 
 use crate::protocol::{Program, WordsOfSsh};
 
-/// Returns the message about a failure: ssh's lines, after lines of our own with the facts that only this side knows.
-/// `None` where ssh has no words for it.
-///
-/// `config`: the host's, if it can be used.
+/// Describes a failure in ssh's words, after lines of our own with facts that only this side knows. Returns `None` if
+/// ssh has no words for it. `config` is the host's, if it can be used.
 pub(crate) fn describe(
     error: &Error,
     config: Option<&HostConfig>,
@@ -29,7 +27,7 @@ pub(crate) fn describe(
     }
     let config = config?;
     if let Error::Jump { jump, cause } = error {
-        // ssh runs another ssh for the jump host, and finds that one's output at its end.
+        // For the jump host, ssh runs another ssh and finds the end of its output.
         let forwards = Program::Stdio(config.hostname.clone(), config.port);
         let of_jump = describe(cause, Some(jump), &forwards)?;
         let shown = of_jump
@@ -69,7 +67,7 @@ pub(crate) fn describe(
 fn of_a_lost_connection(error: &Error, config: &HostConfig, peer: &str) -> Option<WordsOfSsh> {
     let host = &config.hostname;
     Some(match error {
-        // While it logged in, with the command already on its way.
+        // The connection was lost during the log-in, with the command already sent.
         Error::ClosedByPeer { during: Some(_), .. } => info(format!("Connection closed by {peer}")),
         Error::ClosedByPeer { .. } => without_log(format!("Connection to {host} closed by remote host.")),
         Error::Network { .. } => {
@@ -157,7 +155,7 @@ fn before_the_start(
             source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
             ..
         } => {
-            // ssherr.c; only these two have more than their name.
+            // As in ssherr.c: only these two have more than their name.
             let kind = match what {
                 AlgorithmKind::Kex | AlgorithmKind::Compression => format!("{what} method"),
                 AlgorithmKind::HostKey => format!("{what} type"),
@@ -177,7 +175,7 @@ fn before_the_start(
     })
 }
 
-/// sshconnect.c, `ssh_create_socket`, and its caller, which knows no more.
+/// sshconnect.c, `ssh_create_socket`. Its caller adds no details.
 fn of_this_machine(error: &Error, config: &HostConfig) -> Option<Vec<WordsOfSsh>> {
     let Error::Local { doing, source } = error else {
         return None;
@@ -223,7 +221,7 @@ fn of_a_refusal(error: &Error, program: &Program) -> Option<Vec<WordsOfSsh>> {
     Some(vec![fatal(format!("{request} request failed on channel 0"))])
 }
 
-/// Returns ssh's name for the other end of a socket; a proxy has none (`sshpkt_fmt_connection_id`).
+/// Returns ssh's name for the other end of a connection. A proxy has none (`sshpkt_fmt_connection_id`).
 fn peer(error: &Error, config: &HostConfig) -> String {
     match (&config.proxy, error.address()) {
         (Proxy::Direct, Some(address)) => format!("{} port {}", address.ip(), address.port()),
@@ -239,7 +237,7 @@ fn closed_at_once(peer: &str) -> [WordsOfSsh; 2] {
     ]
 }
 
-// What ssh logs at each level; `sshlogdie` is what ends it without being an error.
+// The levels of ssh's messages. `sshlogdie`, which ends ssh without an error, logs at info.
 
 fn fatal(text: impl Into<String>) -> WordsOfSsh {
     at_level(LogLevel::Fatal, text)
@@ -275,7 +273,7 @@ fn open_failure(reason: u32) -> &'static str {
     }
 }
 
-/// Returns sshconnect.c's message before its last line.
+/// Returns the part of sshconnect.c's message that precedes its last line.
 fn of_a_host_key(error: &HostKeyError) -> Option<String> {
     Some(match error {
         HostKeyError::Changed {

@@ -63,12 +63,12 @@ impl Streams {
         })
     }
 
-    /// There is no input after all.
+    /// Replaces the input by an empty one.
     pub(crate) fn close_stdin(&mut self) {
         self.stdin = Source::Null;
     }
 
-    /// Takes the input from a terminal that came along instead.
+    /// Takes the input from a terminal instead.
     pub(crate) fn with_terminal(self, typed: TerminalInput) -> Self {
         Self {
             stdin: Source::Terminal(typed),
@@ -78,7 +78,7 @@ impl Streams {
 }
 
 impl Source {
-    /// Gives the session its input. When that has ended, there is nothing more to do here.
+    /// Sends the session its input, then waits forever.
     pub(super) async fn feed(
         self,
         mut stdin: ChannelWriter,
@@ -89,7 +89,7 @@ impl Source {
         match self {
             Self::Null => {}
             Self::Terminal(typed) => typed.feed(&mut stdin, control, host).await,
-            // A command that takes no more input ends the feeding, not the session.
+            // A command that takes no more input ends this loop, not the session.
             Self::Frames => {
                 while let Some(data) = frames.recv().await {
                     if data.is_empty() || stdin.send(data.into()).await.is_err() {
@@ -103,19 +103,19 @@ impl Source {
         std::future::pending().await
     }
 
-    /// The next piece of what has no terminal; empty at the end. Cancel-safe.
+    /// Reads the next piece of input without a terminal; empty at the end. Cancel-safe.
     pub(super) async fn next(&mut self, frames: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Bytes {
         match self {
             Self::Fd(input) => input.read().await.unwrap_or_default(),
             Self::Frames => frames.recv().await.unwrap_or_default().into(),
-            // What is typed on a terminal that came along is a session's.
+            // Only sessions have a terminal's input.
             Self::Null | Self::Terminal(_) => Bytes::new(),
         }
     }
 }
 
-/// Moves a tunnel's data. Each direction ends by itself, and the client is told of the server's end; returns the last frame
-/// when both have ended, or the client leaves.
+/// Moves a tunnel's data. Each direction ends by itself, and the client is told of the server's end. Returns the last
+/// frame when both have ended or the client leaves.
 pub(crate) async fn tunnel(
     streams: Streams,
     stream: ChannelStream,
@@ -146,9 +146,10 @@ pub(crate) async fn tunnel(
     };
     let carry = async {
         match tokio::join!(down, up(streams.stdin, frames, &mut writer)).0 {
-            // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
+            // Closing discards data that the server's window has not let out. sshd closes once both directions have
+            // ended.
             Ok(()) => writer.closed().await,
-            // A client that takes no more waits for no end of what it is sent.
+            // A client that takes no more does not wait for the server's end.
             Err(_) => drop(writer.drained().await),
         }
     };
@@ -159,7 +160,7 @@ pub(crate) async fn tunnel(
     Reply::Exit(Exit::Status(0))
 }
 
-/// Gives a tunnel its input, until the client's end or the channel's.
+/// Feeds a tunnel its input until the client's end or the channel's.
 async fn up(mut source: Source, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, writer: &mut ChannelWriter) {
     loop {
         let data = tokio::select! {
@@ -174,12 +175,13 @@ async fn up(mut source: Source, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, wr
     writer.finish();
 }
 
-/// Reads a stream that nobody wants, so that its command is not held up.
+/// Reads and discards a stream, so that its command does not block.
 pub(super) async fn discard(reader: &mut ChannelReader) {
     while reader.chunk().await.is_some() {}
 }
 
-/// Writes a stream to its sink, and closes that behind its end: whoever reads there sees it while the other direction goes on.
+/// Writes a stream to its sink and closes the sink, so that its reader sees the end while the other direction
+/// continues.
 pub(super) async fn drain_to_end(
     reader: &mut ChannelReader,
     mut sink: Sink,
@@ -190,7 +192,7 @@ pub(super) async fn drain_to_end(
     drain(reader, &mut sink, events, frame, note).await
 }
 
-/// Writes a stream to its sink, and notes each piece before. Fails when nobody takes the output any more.
+/// Writes a stream to its sink, and notes each piece first. Fails when the output is no longer read.
 pub(super) async fn drain(
     reader: &mut ChannelReader,
     sink: &mut Sink,

@@ -8,7 +8,7 @@ use listenfd::ListenFd;
 /// The number of the first descriptor that is handed over (`SD_LISTEN_FDS_START`).
 const FIRST: i32 = 3;
 
-/// Their numbers; none, where they are for another process.
+/// Returns their numbers; none if they are meant for another process.
 pub(super) fn descriptors() -> Vec<i32> {
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID") != Some(std::process::id()) {
@@ -18,10 +18,10 @@ pub(super) fn descriptors() -> Vec<i32> {
     (FIRST..FIRST + count.unwrap_or_default()).collect()
 }
 
-/// The control socket, where it is handed over.
+/// Returns the control socket, if it was handed over.
 ///
 /// # Errors
-/// What is handed over is something else, or more than that.
+/// More than one descriptor, or no Unix socket, was handed over.
 pub(super) fn socket() -> anyhow::Result<Option<UnixListener>> {
     let mut handed_over = ListenFd::from_env();
     anyhow::ensure!(
@@ -33,7 +33,7 @@ pub(super) fn socket() -> anyhow::Result<Option<UnixListener>> {
         .take_unix_listener(0)
         .context("the socket that the service manager hands over")?;
     if let Some(socket) = &socket {
-        // Not for what this process runs.
+        // Keeps it from programs that this process runs.
         rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
     }
     Ok(socket)

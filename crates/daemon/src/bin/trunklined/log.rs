@@ -1,7 +1,7 @@
-//! The daemon's log: its standard error, as long as that is the file of its place.
+//! The daemon's log: its standard error, as long as that is the log file of its place.
 //!
-//! What is written there may be brought about by a server, as often as it likes: so much is written in a row and then so
-//! much a second, and of what was written no more is kept than two files of a bounded size.
+//! A server can cause log lines as often as it likes. So the rate is limited to a burst and then so much a second, and
+//! at most two files of a bounded size are kept.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,14 +13,14 @@ use std::time::Instant;
 use tracing_journald::Priority;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The size beyond which the file is put aside. There is one old file, so that both take twice as much.
+/// The size at which the file is put aside. There is one old file, so both take up to twice as much.
 const LARGEST: u64 = 4 * 1024 * 1024;
-/// Bytes that may be written in a row, and each second after that.
+/// Bytes that may be written in a burst, and per second after that.
 const BURST: u64 = 256 * 1024;
 const A_SECOND: u64 = 4 * 1024;
 
-/// The journal, where this process's standard error is connected to it (systemd.exec(5), `JOURNAL_STREAM`) and it takes what
-/// is sent to its own socket.
+/// Returns the journal, if standard error is connected to it (systemd.exec(5), `JOURNAL_STREAM`) and its own socket can
+/// be used.
 pub(super) fn journal() -> Option<tracing_journald::Layer> {
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
     let found = rustix::fs::fstat(io::stderr()).ok()?;
@@ -42,27 +42,27 @@ pub(super) fn journal() -> Option<tracing_journald::Layer> {
     )
 }
 
-/// The target of the log's lines.
+/// The destination of the log's lines.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
-    /// Guards what has been written, for as long as a line takes.
+    /// The lock is held while a line is written.
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The file, where it is this process's to put aside.
+    /// The file, if this process may put it aside.
     file: Option<PathBuf>,
-    /// Whether lines are left out when there are too many.
+    /// True if excess lines are dropped.
     limited: bool,
     allowance: Allowance,
-    /// Lines left out since the last that was written.
+    /// Lines dropped since the last one that was written.
     left_out: u64,
 }
 
 impl Log {
-    /// The log of a process whose standard error is `file`, or something else, of which nothing is put aside: a terminal,
-    /// or a service manager's. `limited`: too many lines are left out.
+    /// Returns the log of a process whose standard error is `file`. A terminal or a service manager's stream is not put
+    /// aside. `limited`: excess lines are dropped.
     pub(super) fn new(file: &Path, limited: bool) -> Self {
         let file = is_stderr(file).then(|| file.to_owned());
         let log = Self {
@@ -100,19 +100,19 @@ impl State {
         stderr.write_all(line)
     }
 
-    /// Begins a new file when this one is full. What programs of the user's write counts too: theirs is the same file.
+    /// Begins a new file if this one is full. Output of the user's programs counts too: it goes to the same file.
     fn put_aside_if_full(&mut self) {
         let Some(file) = &self.file else { return };
         let full = rustix::fs::fstat(io::stderr())
             .is_ok_and(|found| u64::try_from(found.st_size).is_ok_and(|size| size >= LARGEST));
-        // Where it cannot be put aside, it continues as it is.
+        // If that fails, the file keeps growing.
         if full && let Ok(new) = put_aside(file) {
             let _ = rustix::stdio::dup2_stderr(&new);
         }
     }
 }
 
-/// Gives `file` the name of the old one, and makes a new one.
+/// Renames `file` to the old one, and creates a new one.
 fn put_aside(file: &Path) -> io::Result<File> {
     let mut old = file.as_os_str().to_owned();
     old.push(".old");
@@ -124,7 +124,7 @@ fn put_aside(file: &Path) -> io::Result<File> {
         .open(file)
 }
 
-/// Returns whether standard error is this very file.
+/// Returns true if standard error is this file.
 fn is_stderr(file: &Path) -> bool {
     let (Ok(found), Ok(stderr)) = (std::fs::metadata(file), rustix::fs::fstat(io::stderr())) else {
         return false;
@@ -132,7 +132,7 @@ fn is_stderr(file: &Path) -> bool {
     found.is_file() && (found.dev(), found.ino()) == (stderr.st_dev, stderr.st_ino)
 }
 
-/// So much at once, and so much a second.
+/// A byte budget: a burst, then so much a second.
 #[derive(Debug)]
 struct Allowance {
     left: u64,
@@ -144,7 +144,7 @@ impl Allowance {
         Self { left: BURST, at: now }
     }
 
-    /// Takes so much, if there is as much; what is larger than all there can be passes when all is there.
+    /// Takes `wanted` bytes, if available. More than a whole burst passes when the budget is full.
     fn take(&mut self, wanted: u64, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.at);
         let earned = u64::try_from(elapsed.as_millis())
@@ -175,7 +175,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// One line of the log, which is written as a whole when it is dropped.
+/// One line of the log, written as a whole when it is dropped.
 #[derive(Debug)]
 pub(super) struct Line {
     log: Log,
@@ -196,7 +196,7 @@ impl Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if !self.text.is_empty() {
-            // A log that cannot be written (a full disk) is not a reason to do anything else differently.
+            // A failure to write the log (a full disk) changes nothing else.
             let _ = self.log.state().write(&self.text);
         }
     }

@@ -1,4 +1,4 @@
-//! `trunklined`: the daemon, which has the engine in it.
+//! `trunklined`: the daemon with the engine.
 
 mod activation;
 mod log;
@@ -25,8 +25,8 @@ use trunkline_daemon::server;
 
 use log::Log;
 
-/// The daemon of trunkline: it makes the connections that `trunkline` and other programs share. It starts by itself when
-/// first needed.
+/// The daemon of trunkline: it makes the connections that `trunkline` and other programs share. It starts by itself
+/// when first needed.
 #[derive(Debug, Parser)]
 #[command(name = "trunklined", version, max_term_width = 110)]
 struct Args {
@@ -39,8 +39,8 @@ struct Args {
     /// Serve only the program that started this, on the socket that is standard input, and end with it.
     #[arg(long, conflicts_with_all = ["foreground", "detach"], hide = true)]
     private: bool,
-    /// Check the audit trail of this place, or of a directory: prints what is found; the exit status is 1 if it is not as
-    /// it was written.
+    /// Check the audit trail of this place, or of a directory: prints what is found; the exit status is 1 if it is not
+    /// as it was written.
     #[arg(long, hide = true, value_name = "DIRECTORY")]
     verify_audit: Option<Option<PathBuf>>,
     /// The required content.
@@ -66,7 +66,7 @@ struct Args {
     settings: bool,
 }
 
-/// The exit status for errors, as ssh's.
+/// The exit status for errors, the same as ssh's.
 const ERROR: u8 = 255;
 
 fn main() -> ExitCode {
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // What the user has typed is `trunkline audit …` or `trunkline settings`.
+            // The user typed `trunkline audit …` or `trunkline settings`.
             let is_daemon = !args.settings && args.verify_audit.is_none() && args.show_audit.is_none();
             eprintln!(
                 "{}: {}",
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks an audit trail; whether it is as it was written.
+/// Checks an audit trail. Returns true if it is intact.
 fn verify_audit(directory: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
     let directory = trail(directory)?;
     let (intact, text) = trunkline_daemon::verify_audit(&directory, args.head.as_deref(), args.json)?;
@@ -113,7 +113,7 @@ fn verify_audit(directory: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
     }
 }
 
-/// Where an audit trail is.
+/// Returns the directory of an audit trail.
 fn trail(directory: Option<&Path>) -> anyhow::Result<PathBuf> {
     let directory = match directory {
         Some(directory) => directory.to_owned(),
@@ -141,7 +141,7 @@ fn show_audit(directory: Option<&Path>, args: &Args) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let shown = trunkline_daemon::show_audit(&trail(directory)?, &filter, args.json, &mut out);
     match shown.and_then(|()| Ok(out.flush()?)) {
-        // Nobody reads any more.
+        // The reader has left.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         shown => shown,
     }
@@ -154,11 +154,11 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 fn daemon(detach: bool) -> anyhow::Result<()> {
     if detach {
-        // Fails only for the leader of a group, which a child just started is not.
+        // Fails only for the leader of a process group, which a new child is not.
         let _ = rustix::process::setsid();
     }
     process::reset();
-    // Who asks for more than the usual gets all of it.
+    // A user who asks for more than the default gets all of it.
     let asked = EnvFilter::try_from_env("TRUNKLINE_LOG");
     let limited = asked.is_err();
     let filter = asked.unwrap_or_else(|_| EnvFilter::new("info"));
@@ -169,7 +169,7 @@ fn daemon(detach: bool) -> anyhow::Result<()> {
             .with_env_filter(filter)
             .with_writer(Log::new(&file, limited))
             .with_ansi(false)
-            // A log that cannot be written (a full disk) would be complained about on the same stream, which panics.
+            // An error in writing the log (a full disk) would be reported on the same stream, which panics.
             .log_internal_errors(false)
             .init(),
     }
@@ -185,7 +185,7 @@ fn daemon(detach: bool) -> anyhow::Result<()> {
 fn serve(detach: bool) -> anyhow::Result<()> {
     let place = place()?;
     let settings = Settings::read(&place.config)?;
-    // No directory of the caller's stays in use. Those of the place are absolute.
+    // Leaves the caller's directory, which would stay in use. The paths of the place are absolute.
     let _ = std::env::set_current_dir("/");
     runtime()?.block_on(async {
         let claim = match Claim::take(&place, activation::socket()?) {
@@ -213,9 +213,9 @@ fn serve(detach: bool) -> anyhow::Result<()> {
                 tell("ready");
             }
         };
-        // In a task: this thread, which only waits, would have to be woken for each client.
+        // In a task: waking this thread, which only waits, for each client costs time.
         let served = tokio::spawn(server::run(claim, engine, ready, shutdown)).await;
-        // The engine's errors have the system's words in them, which anyhow would say once more.
+        // The engine's errors contain the system's message, which anyhow would repeat.
         let served = served.context("the daemon failed")?;
         served.map_err(|error| anyhow::anyhow!("{error}"))?;
         tracing::info!("ended");
@@ -223,10 +223,10 @@ fn serve(detach: bool) -> anyhow::Result<()> {
     })
 }
 
-/// How long what is under way may take to end once the program has.
+/// The time that running work gets to end once the program has.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Serves the program that started this until it ends.
+/// Serves the program that started this process, until the program ends.
 fn private() -> anyhow::Result<()> {
     let line = Line::of_this_process().context("--private is for trunkline itself: standard input")?;
     let filter = EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
@@ -241,7 +241,7 @@ fn private() -> anyhow::Result<()> {
     let prepared = place().and_then(|place| Ok((Settings::read(&place.config)?, place)));
     let (settings, place) = match prepared {
         Ok(prepared) => prepared,
-        // The program says it, in its own way.
+        // The program reports it in its own way.
         Err(error) => {
             line.fail(&format!("{error:#}"));
             return Ok(());
@@ -250,7 +250,7 @@ fn private() -> anyhow::Result<()> {
     let _ = std::env::set_current_dir("/");
     let runtime = runtime()?;
     runtime.block_on(async {
-        // A Ctrl-C is for the program, which ends what it has under way and then itself.
+        // Ctrl-C is for the program, which ends its running work and then itself.
         process::outlive_the_terminal();
         raise_limit();
         let engine = Engine::new(settings, memory_place(&place));
@@ -259,15 +259,15 @@ fn private() -> anyhow::Result<()> {
             .await
             .context("serving the program failed")
     })??;
-    // A thread that waits for something (a name server, a pipe) is not waited for.
+    // Does not wait for a blocked thread (a name server, a pipe).
     runtime.shutdown_background();
     Ok(())
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    // A session that asks for a forwarding is sixty futures deep. Unoptimised, as tests build them, they took the usual 2
-    // MiB; what a thread does not use of its stack is not there.
+    // A session that asks for a forwarding is sixty futures deep. Unoptimised, as in tests, they took the default 2
+    // MiB. Unused stack costs no memory.
     builder.thread_stack_size(8 * 1024 * 1024);
     builder.enable_all().build().context("starting the runtime")
 }
@@ -276,7 +276,7 @@ fn place() -> anyhow::Result<Place> {
     Ok(Place::find(|name| std::env::var_os(name).map(Into::into))?)
 }
 
-/// Where host memory goes. It is a cache: without a place for it, only speed is lost.
+/// Returns the place of host memory. It is a cache: without a place only speed is lost.
 fn memory_place(place: &Place) -> MemoryPlace {
     match place.make_state() {
         Ok(()) => MemoryPlace::Directory(place.state.clone()),
@@ -287,7 +287,7 @@ fn memory_place(place: &Place) -> MemoryPlace {
     }
 }
 
-/// Tells whoever waits for the start, and lets go of their pipe.
+/// Tells the process that waits for the start, and closes its pipe.
 fn tell(word: &str) {
     let mut stdout = std::io::stdout();
     let _ = writeln!(stdout, "{word}");

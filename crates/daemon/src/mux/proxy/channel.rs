@@ -20,26 +20,26 @@ use trunkline_audit::Entry;
 
 use super::message::{self, Peer, ProxiedRequest};
 
-/// The most that a client may send before it is taken from it: as sshd (channels.h, `CHAN_SES_WINDOW_DEFAULT`).
+/// The most that a client may have sent and not yet handed on: sshd's window (channels.h, `CHAN_SES_WINDOW_DEFAULT`).
 pub(super) const WINDOW: u32 = 2 * 1024 * 1024;
-/// The most data in one message, either way: what every implementation has to take (RFC 4253 section 6.1), and the
-/// most that sshd takes.
+/// The most data in one message, either way: the size that every implementation has to accept (RFC 4253 section 6.1),
+/// and the most that sshd accepts.
 pub(super) const MAX_DATA: u32 = 32 * 1024;
-/// Credit is returned in pieces of this size.
+/// Credit is returned in steps of this size.
 const CREDIT_STEP: u32 = WINDOW / 8;
-/// Requests of one channel that wait for the server's answer.
+/// The most requests of one channel that wait for the server's answer.
 const MAX_REQUESTS: usize = 64;
 
-/// The receiver of the client's messages about a channel.
+/// The side of a channel that takes the client's messages.
 pub(super) struct Door {
-    /// Told of the client's confirmation, for a channel that it was offered.
+    /// Receives the client's confirmation of a channel that it was offered.
     confirmed: Option<oneshot::Sender<Peer>>,
     requests: mpsc::Sender<ProxiedRequest>,
     inbox: Arc<Inbox>,
     window: Arc<Window>,
-    /// The client has closed it: dropped then.
+    /// Dropped when the client closes the channel.
     open: Option<DropGuard>,
-    /// The task has ended.
+    /// True once the channel's task has ended.
     pub(super) done: bool,
 }
 
@@ -51,13 +51,13 @@ pub(super) struct Inside {
     window: Arc<Window>,
     closed: CancellationToken,
     out: mpsc::Sender<Bytes>,
-    /// The number of requests to the server that have not been answered to the client.
+    /// Requests to the server whose answer has not been passed on to the client.
     unanswered: AtomicU32,
 }
 
-/// Both sides of channel `channel`, whose messages leave through `out`.
+/// Returns both sides of channel `channel`, whose messages leave through `out`.
 pub(super) fn channel(channel: u32, out: mpsc::Sender<Bytes>) -> (Door, Inside) {
-    // One is enough: whoever sends waits until the session has taken it.
+    // One is enough: a sender waits until the session has taken its request.
     let (ask, requests) = mpsc::channel(1);
     let (inbox, window) = (Arc::<Inbox>::default(), Arc::<Window>::default());
     let closed = CancellationToken::new();
@@ -93,23 +93,23 @@ pub(in crate::mux) enum Misuse {
 }
 
 impl Door {
-    /// The client is offered the channel; the result is its answer.
+    /// Prepares a channel that is offered to the client. The receiver gets the client's answer.
     pub(super) fn offer(&mut self) -> oneshot::Receiver<Peer> {
         let (confirm, confirmed) = oneshot::channel();
         self.confirmed = Some(confirm);
         confirmed
     }
 
-    /// The client takes a channel that it was offered.
+    /// Handles the client's confirmation of an offered channel.
     pub(super) fn confirm(&mut self, peer: Peer) -> Result<(), Misuse> {
         let confirmed = self.confirmed.take().ok_or(Misuse::Unasked)?;
         self.window.add(peer.window)?;
-        // The task may have ended with the connection it was for.
+        // The task may have ended with its connection.
         let _ = confirmed.send(peer);
         Ok(())
     }
 
-    /// The client does not take it.
+    /// Handles the client's refusal of an offered channel.
     pub(super) fn refuse(&mut self) -> Result<(), Misuse> {
         self.confirmed.take().map(drop).ok_or(Misuse::Unasked)
     }
@@ -118,7 +118,7 @@ impl Door {
         self.inbox.push(data)
     }
 
-    /// Data that nobody takes costs the client its window all the same.
+    /// Discards data that nobody reads. It costs the client its window all the same.
     pub(super) fn discard(&self, len: usize) -> Result<(), Misuse> {
         self.inbox.spend(len)
     }
@@ -131,13 +131,13 @@ impl Door {
         self.inbox.finish();
     }
 
-    /// Asks something of the session, when it has taken what was asked before.
+    /// Passes a request to the session once the session has taken the one before.
     pub(super) async fn request(&self, request: ProxiedRequest) {
-        // What asks for nothing any more needs no answer: the client hears of the end.
+        // A session that takes no more requests need not answer: the client hears of its end.
         let _ = self.requests.send(request).await;
     }
 
-    /// The client says nothing more about it, nor listens.
+    /// Handles the client's close.
     pub(super) fn close(&mut self) {
         self.open = None;
         self.inbox.close();
@@ -149,7 +149,7 @@ impl Door {
 }
 
 impl Inside {
-    /// Our end, as the client is told of it.
+    /// Returns our end of the channel, for the client.
     pub(super) fn ours(&self) -> Peer {
         Peer {
             channel: self.channel,
@@ -158,12 +158,12 @@ impl Inside {
         }
     }
 
-    /// Says something to the client. That it has left is noticed elsewhere, and ends this.
+    /// Sends the client a packet. If it has left, that is noticed elsewhere and ends this task.
     pub(super) async fn say(&self, packet: Bytes) {
         let _ = self.out.send(packet).await;
     }
 
-    /// A session that the client opened, from its confirmation to its end.
+    /// Serves a session that the client opened, from its confirmation to its end.
     pub(super) async fn session(mut self, peer: Peer, session: Session, entry: &Entry) {
         self.open(peer).await;
         let SessionParts {
@@ -219,7 +219,7 @@ impl Inside {
         };
         if let Some(status) = ended {
             entry.end_session(&status);
-            // The answers have come, all of them, but may have found no room on the way to the client.
+            // All answers have arrived, but some may not have fitted into the client's queue.
             while let Some(answer) = answers.next().await {
                 self.answer(peer, answer).await;
             }
@@ -229,7 +229,7 @@ impl Inside {
                     self.say(message::exit_signal(peer.channel, &signal, core_dumped))
                         .await;
                 }
-                // The client sees a session that ended without a word on how.
+                // The client sees a session that ends without an exit status.
                 Ok(ExitStatus::Unknown) => {}
                 Err(error) => tracing::info!("a proxy client's session ended: {error}"),
             }
@@ -237,19 +237,20 @@ impl Inside {
         self.say(message::close(peer.channel)).await;
     }
 
-    /// A connection from the server that the client opened, from its confirmation to its end.
+    /// Serves a connection from the server that the client opened, from its confirmation to its end.
     pub(super) async fn stream(self, peer: Peer, stream: ChannelStream) {
         self.open(peer).await;
         self.carry(peer, stream).await;
     }
 
-    /// A connection to the server that the client was offered, from its answer to the end; `false` if it was not taken.
+    /// Serves a connection that the client was offered, from its answer to the end. Returns false if the client refused
+    /// it.
     pub(super) async fn incoming(
         self,
         connection: IncomingConnection,
         confirmed: oneshot::Receiver<Peer>,
     ) -> bool {
-        // Being dropped refuses it.
+        // Dropping the connection refuses it.
         let Ok(peer) = confirmed.await else {
             return false;
         };
@@ -269,7 +270,7 @@ impl Inside {
         self.say(message::close(peer.channel)).await;
     }
 
-    /// Does something for as long as the client listens; `None` when it had not been done by then.
+    /// Runs `work` while the client listens. Returns `None` if the client closed the channel first.
     async fn while_open<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -278,9 +279,9 @@ impl Inside {
         }
     }
 
-    /// Tells the client that its channel is open.
+    /// Confirms the client's channel.
     async fn open(&self, peer: Peer) {
-        // The first credit is never too much.
+        // The first credit cannot overflow.
         let _ = self.window.add(peer.window);
         self.say(message::confirmation(peer.channel, &self.ours())).await;
     }
@@ -291,16 +292,16 @@ impl Inside {
         }
     }
 
-    /// Before what the server has said last: lets the answers that it gave before go first.
+    /// Lets pending answers of the server leave before later messages.
     async fn after_answers(&self) {
         if self.unanswered.load(Ordering::Relaxed) > 0 {
-            // They have come by now; whoever passes them on is asked first.
+            // The answers have arrived by now. Yielding lets the task that passes them on run first.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Gives the server what the client sends, until either has closed the channel. Credit returns when the engine has
-    /// taken it, which it does as the server's window allows.
+    /// Gives the server the client's data until either side has closed the channel. Credit returns when the engine has
+    /// taken the data, which depends on the server's window.
     async fn input(&self, peer: Peer, mut writer: ChannelWriter) {
         let mut taken = 0;
         loop {
@@ -315,13 +316,13 @@ impl Inside {
                     writer.finish();
                     continue;
                 }
-                // What came before it is still to arrive, where there is somebody left for it.
+                // Data before the close still has to arrive, if anyone reads it.
                 Input::Close => {
                     let _ = writer.drained().await;
                     return;
                 }
             };
-            // A channel that has closed meanwhile takes nothing; the next turn sees it.
+            // A channel that has closed meanwhile takes nothing; the next iteration notices.
             let _ = writer.send(data).await;
             taken += spent;
             if taken >= CREDIT_STEP {
@@ -332,8 +333,8 @@ impl Inside {
         }
     }
 
-    /// Gives the client one of the server's streams, as its window allows. Credit returns to the server for what was
-    /// taken from `reader` only.
+    /// Gives the client one of the server's streams, as the client's window allows. Only data taken from `reader`
+    /// returns credit to the server.
     async fn output(&self, peer: Peer, stream: Stream, reader: &mut ChannelReader) {
         while let Some(mut chunk) = reader.chunk().await {
             self.after_answers().await;
@@ -346,8 +347,8 @@ impl Inside {
     }
 }
 
-/// Returns a client's request to its session, once it is recorded, if it is the one that starts the session's work;
-/// nothing, if that cannot be recorded and has to be.
+/// Records the request that starts a session's work, and returns it. Other requests are returned as they are. Returns
+/// `None` if the audit trail requires a record and it cannot be written.
 async fn record_start(asked: Option<ChannelRequest>, entry: &Entry) -> Option<ChannelRequest> {
     let program = match &asked {
         Some(ChannelRequest::Exec(command)) => Program::Exec(command.clone()),
@@ -366,15 +367,15 @@ async fn record_start(asked: Option<ChannelRequest>, entry: &Entry) -> Option<Ch
 
 /// The next event of a client.
 enum Input {
-    /// With the window that it took, that of data which nobody takes included.
+    /// Data, and the window that it took, including discarded data.
     Data(Bytes, u32),
     Eof,
     Close,
 }
 
-/// The data that a client has sent and the server has not been given yet; as long as a window at most.
+/// The data that a client has sent and the server has not been given yet: one window at most.
 struct Inbox {
-    /// Guards the data while it is added to or taken.
+    /// The lock is held while data is added or taken.
     received: Mutex<Received>,
     more: Notify,
     /// The bytes that the client may still send.
@@ -385,7 +386,7 @@ struct Inbox {
 struct Received {
     data: BytesMut,
     spent: u32,
-    /// No more data, and whether that has been told.
+    /// `Some` once no more data can come; true once that has been reported.
     finished: Option<bool>,
     closed: bool,
 }
@@ -422,7 +423,7 @@ impl Inbox {
             })
             .map_err(|_| Misuse::Overrun)?;
         let mut received = self.lock_received();
-        // Data behind the end is nobody's.
+        // Data after EOF is dropped.
         if received.finished.is_none() {
             received.data.extend_from_slice(data);
         }
@@ -446,7 +447,7 @@ impl Inbox {
         self.credit.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the events since the last time.
+    /// Waits for the next event.
     async fn next(&self) -> Input {
         loop {
             if let Some(input) = self.lock_received().next() {
@@ -479,7 +480,7 @@ struct Window {
 }
 
 impl Window {
-    /// Guards the credit while it is changed.
+    /// Locks the credit, for as long as a change takes.
     fn credit(&self) -> MutexGuard<'_, u32> {
         self.credit.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -492,7 +493,7 @@ impl Window {
         Ok(())
     }
 
-    /// Takes as much as there is, up to `most`, and waits while there is none.
+    /// Takes up to `most` of the credit, waiting while there is none.
     async fn take(&self, most: usize) -> usize {
         loop {
             let more = self.more.notified();

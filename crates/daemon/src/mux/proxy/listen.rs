@@ -1,4 +1,4 @@
-//! Requests of a client in proxy mode to the connection as a whole, most of all to make the server listen.
+//! The global requests of a client in proxy mode, mostly to make the server listen.
 
 use std::collections::HashMap;
 
@@ -13,23 +13,22 @@ use trunkline_audit::{Entry, Recorder, Subject};
 
 use super::message::{self, Global};
 
-/// A global request, in its turn.
+/// A global request in the queue.
 pub(super) struct GlobalRequest {
     pub(super) request: Global,
     pub(super) wants_reply: bool,
 }
 
-/// A connection that came to where the server listens.
+/// A connection to one of the server's listeners.
 pub(super) struct Offer {
     pub(super) listen: Listen,
     pub(super) connection: IncomingConnection,
 }
 
-/// Addresses that a client may have the server listen on at once.
+/// The most addresses on which one client may make the server listen.
 const MAX_LISTENERS: usize = 256;
 
-/// Answers global requests, one after the other, as their answers have no numbers. What the server listens on ends with
-/// this.
+/// Answers global requests in order, since their answers have no numbers. The server stops listening when this ends.
 pub(super) async fn serve(
     host: Host,
     mut requests: mpsc::Receiver<GlobalRequest>,
@@ -48,11 +47,11 @@ pub(super) async fn serve(
             Global::Listen(listen) => listening.begin(listen).await,
             Global::Cancel(listen) => listening.cancel(&listen).await,
             Global::NoMoreSessions => message::global_reply(true, None),
-            // Among them keepalive@openssh.com, for which any answer will do.
+            // Includes keepalive@openssh.com, for which any answer will do.
             Global::Unknown => message::global_reply(false, None),
         };
         if wants_reply {
-            // That the client has left is noticed elsewhere.
+            // If the client has left, that is noticed elsewhere.
             let _ = out.send(reply).await;
         }
     }
@@ -65,11 +64,11 @@ struct Listening {
     standing: HashMap<Listen, Listener>,
 }
 
-/// A listener on the server. Dropping it ends that.
+/// A listener on the server. Dropping it ends the listener.
 struct Listener {
     stop: DropGuard,
     task: JoinHandle<()>,
-    /// Its record in the audit trail, to its end.
+    /// The listener's record in the audit trail, which ends with it.
     _entry: Entry,
 }
 
@@ -115,7 +114,7 @@ impl Listening {
             return message::global_reply(false, None);
         };
         drop(stop);
-        // A panic in it would have been its end as well.
+        // A panic in the task ended the listener as well.
         let _ = task.await;
         message::global_reply(true, None)
     }

@@ -1,5 +1,5 @@
-//! The connection protocol's messages (RFC 4254), as a client in proxy mode sends them and is sent them: unencrypted,
-//! without padding or sequence numbers (PROTOCOL.mux section 9).
+//! The connection protocol's messages (RFC 4254) to and from a client in proxy mode: unencrypted, without padding or
+//! sequence numbers (PROTOCOL.mux section 9).
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ const CHANNEL_FAILURE: u8 = 100;
 /// SSH_EXTENDED_DATA_STDERR (RFC 4254 section 5.2).
 const EXTENDED_DATA_STDERR: u32 = 1;
 
-/// The reason why a message makes no sense.
+/// The reason why a message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::mux) enum Malformed {
     #[error(transparent)]
@@ -42,7 +42,7 @@ pub(in crate::mux) enum Malformed {
     Unexpected(u8),
 }
 
-/// A client's message. Numbers of channels are ours, but for the sender's.
+/// A client's message. Channel numbers are ours, except for the sender's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
     Global {
@@ -68,7 +68,7 @@ pub(super) enum Message {
         channel: u32,
         data: Bytes,
     },
-    /// Nobody takes any from a client.
+    /// Never used: a client's extended data has no reader.
     ExtendedData {
         channel: u32,
         len: usize,
@@ -84,7 +84,7 @@ pub(super) enum Message {
         request: ProxiedRequest,
     },
     Disconnect,
-    /// Nothing that matters.
+    /// A message without effect here.
     Ignored,
 }
 
@@ -92,7 +92,7 @@ pub(super) enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) channel: u32,
-    /// Its window at first.
+    /// The initial window.
     pub(super) window: u32,
     /// The most data in one message.
     pub(super) max_data: u32,
@@ -144,18 +144,18 @@ impl std::fmt::Display for Target {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProxiedRequest {
     pub(super) wants_reply: bool,
-    /// `None` for what a server would open channels of its own for: an agent's or an X11 display's.
+    /// `None` for requests after which a server would open channels: to an agent or an X11 display.
     pub(super) asked: Option<ChannelRequest>,
 }
 
 impl Message {
-    /// A packet, without its length.
+    /// Decodes a packet without its length.
     ///
     /// # Errors
-    /// It ends too early, has a field with a value that its type has not, or is none of a client's.
+    /// The packet ends too early, has an invalid field, or is not a client's.
     pub(super) fn decode(packet: &Bytes) -> Result<Self, Malformed> {
         let mut reader = Reader::new(packet);
-        // The padding's length, which OpenSSH's master does not look at either.
+        // The padding's length, which OpenSSH's master ignores, too.
         let _padding = reader.u8()?;
         let number = reader.u8()?;
         let mut channel = || reader.u32();
@@ -268,14 +268,14 @@ impl ProxiedRequest {
     }
 }
 
-/// The answer to a global request; a listening's carries the port where the server chose it. Others carry a number that
-/// means nothing: stock ssh takes no packet that is shorter than 5 bytes (packet.c, `ssh_packet_read_poll2_mux`).
+/// Encodes the answer to a global request; that to a listen request carries the port if the server chose it. Others
+/// carry a meaningless number, since stock ssh rejects packets under 5 bytes (packet.c, `ssh_packet_read_poll2_mux`).
 pub(super) fn global_reply(success: bool, port: Option<u16>) -> Bytes {
     let number = if success { REQUEST_SUCCESS } else { REQUEST_FAILURE };
     packet(message(number).u32(port.unwrap_or_default().into()))
 }
 
-/// Offers a client of `listen`, which came from `originator`.
+/// Offers the client a connection to `listen`, from `originator`.
 pub(super) fn open(ours: &Peer, listen: &Listen, originator: (&str, u32)) -> Bytes {
     let open = |kind: &str| {
         let open = message(CHANNEL_OPEN).string(kind).u32(ours.channel);
@@ -293,7 +293,7 @@ pub(super) fn open(ours: &Peer, listen: &Listen, originator: (&str, u32)) -> Byt
     })
 }
 
-/// Opens the client's channel `theirs`.
+/// Confirms the client's channel `theirs`.
 pub(super) fn confirmation(theirs: u32, ours: &Peer) -> Bytes {
     let confirmation = message(CHANNEL_OPEN_CONFIRMATION).u32(theirs).u32(ours.channel);
     packet(confirmation.u32(ours.window).u32(ours.max_data))
@@ -305,14 +305,14 @@ pub(super) fn open_failure(theirs: u32, reason: OpenFailure, description: &str) 
     packet(failure.string(description).string(""))
 }
 
-/// Gives the client `bytes` more to send.
+/// Gives the client `bytes` more credit.
 pub(super) fn window_adjust(theirs: u32, bytes: u32) -> Bytes {
     packet(message(CHANNEL_WINDOW_ADJUST).u32(theirs).u32(bytes))
 }
 
-/// Data of one of a channel's streams.
+/// Encodes data of one of a channel's streams.
 pub(super) fn data(theirs: u32, stream: Stream, data: &[u8]) -> Bytes {
-    // Written out, for one copy instead of three.
+    // Written by hand: one copy instead of three.
     let extended = stream == Stream::Stderr;
     let head = if extended { 14 } else { 10 };
     let len = |bytes: usize| u32::try_from(bytes).expect("a piece of data is no longer than MAX_DATA");
@@ -333,28 +333,28 @@ pub(super) fn data(theirs: u32, stream: Stream, data: &[u8]) -> Bytes {
     packet.freeze()
 }
 
-/// No more data follows.
+/// Encodes the end of data.
 pub(super) fn eof(theirs: u32) -> Bytes {
     packet(message(CHANNEL_EOF).u32(theirs))
 }
 
-/// Nothing more follows.
+/// Encodes the close of a channel.
 pub(super) fn close(theirs: u32) -> Bytes {
     packet(message(CHANNEL_CLOSE).u32(theirs))
 }
 
-/// The answer to a channel request.
+/// Encodes the answer to a channel request.
 pub(super) fn channel_reply(theirs: u32, success: bool) -> Bytes {
     let number = if success { CHANNEL_SUCCESS } else { CHANNEL_FAILURE };
     packet(message(number).u32(theirs))
 }
 
-/// Returns the message about a command's exit status (RFC 4254 section 6.10).
+/// Encodes a command's exit status (RFC 4254 section 6.10).
 pub(super) fn exit_status(theirs: u32, status: u32) -> Bytes {
     packet(request(theirs, "exit-status").u32(status))
 }
 
-/// Returns the message about the signal that ended a command.
+/// Encodes the signal that ended a command.
 pub(super) fn exit_signal(theirs: u32, signal: &str, core_dumped: bool) -> Bytes {
     let request = request(theirs, "exit-signal").string(signal);
     packet(request.bool(core_dumped).string("").string(""))

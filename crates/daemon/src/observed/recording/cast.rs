@@ -1,4 +1,4 @@
-//! One recording's file: a header, then a line for each event, with the seconds since the event before.
+//! A recording's file: a header, then a line for each event, with the seconds since the previous one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use trunkline::TerminalSize;
 
-/// Bytes that are written at once while more come.
+/// Pending bytes are written once there are so many.
 const PIECE: usize = 64 * 1024;
 
 /// The first line.
@@ -52,11 +52,11 @@ impl Header {
     }
 }
 
-/// Something that has happened so long after the beginning.
+/// An event, with its time since the start.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) at: Duration,
-    /// Bytes of output that came before it and are not recorded.
+    /// Bytes of output before it that are not recorded.
     pub(super) left_out: u64,
     pub(super) kind: Kind,
     /// Its size in the queue.
@@ -71,7 +71,8 @@ pub(super) enum Kind {
     Marker(String),
 }
 
-/// `2026-03-01T09-14-02Z-web1-PROCESS-NUMBER.cast`: sorted by time, and no other process's.
+/// Returns a name like `2026-03-01T09-14-02Z-web1-PROCESS-NUMBER.cast`, which sorts by time and is unique to the
+/// process.
 pub(super) fn file_name(now: SystemTime, host: &str, number: u64) -> String {
     let plain = |c: char| match c {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' | '_' => c,
@@ -92,9 +93,9 @@ pub(super) struct Cast {
     state: State,
     /// The time of the previous event.
     last: Duration,
-    /// The beginning of a character, whose rest is yet to come.
+    /// The start of a character that is still incomplete.
     begun: Vec<u8>,
-    /// Lines that are yet to be written.
+    /// Lines that are not written yet.
     lines: Vec<u8>,
 }
 
@@ -102,9 +103,9 @@ pub(super) struct Cast {
 enum State {
     /// Nothing has happened yet.
     New,
-    /// So many bytes are written, all of them whole lines.
+    /// Open, with the number of bytes written, which are whole lines.
     Open(File, u64),
-    /// It could not be written.
+    /// Writing has failed.
     GivenUp,
 }
 
@@ -120,7 +121,7 @@ impl Cast {
         }
     }
 
-    /// Adds an event; it is on its way to the disk after [`Self::flush`].
+    /// Adds an event. [`Self::flush`] writes it.
     pub(super) fn add(&mut self, event: Event) {
         if let State::GivenUp = self.state {
             return;
@@ -155,13 +156,13 @@ impl Cast {
         let at = Duration::from_millis(u64::try_from(at.as_millis()).unwrap_or(u64::MAX));
         let since = at.saturating_sub(self.last);
         self.last = self.last.max(at);
-        // Writing to a Vec does not fail, and these have nothing that JSON cannot say.
+        // Writing to a Vec does not fail, and JSON can represent these values.
         if serde_json::to_writer(&mut self.lines, &(since.as_secs_f64(), code, data)).is_ok() {
             self.lines.push(b'\n');
         }
     }
 
-    /// Writes what there is. Where that fails, the file ends with its last whole line, and nothing more is recorded.
+    /// Writes the pending lines. On failure the file ends with its last whole line, and the recording stops.
     pub(super) fn flush(&mut self) {
         if self.lines.is_empty() {
             return;
@@ -196,7 +197,7 @@ impl Cast {
     }
 }
 
-/// Takes what is text of these bytes; what is not, is replaced. The beginning of a character stays.
+/// Takes the text out of these bytes and replaces what is invalid. The start of an incomplete character stays.
 fn take_text(bytes: &mut Vec<u8>) -> String {
     let mut text = String::with_capacity(bytes.len());
     let mut rest = &bytes[..];
@@ -316,7 +317,7 @@ mod tests {
         cast.add(output(0, b"a"));
         cast.flush();
         assert!(matches!(cast.state, State::GivenUp));
-        // A disk that becomes full.
+        // A full disk.
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         cast.state = State::Open(full, 0);
         cast.add(output(0, b"a"));

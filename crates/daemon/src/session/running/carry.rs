@@ -1,4 +1,4 @@
-//! An SFTP session of a client, carried over to a new connection when its own is lost.
+//! A client's SFTP session, resumed on a new connection when its own is lost.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,16 +21,17 @@ use crate::protocol::{Program, Reply};
 use crate::session::events::{Events, Inputs};
 use crate::session::streams::{Sink, Source, Streams, discard, drain};
 
-/// Pauses between attempts to connect. Clients that are impatient wait for ten seconds.
+/// Pauses between attempts to connect. Impatient clients wait for ten seconds.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
-/// How long an attempt may take: the network may be lost again in the middle of a log-in, for which the pool has much patience,
-/// since somebody may have to type a password.
+/// The time limits of attempts. The network may fail again during a log-in, for which the pool waits long, since a
+/// user may have to type a password.
 const ATTEMPTS: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(160));
-/// A server that ends so many sessions in a row, each before it has answered anything new, would end the next one, too.
+/// The number of sessions that the server may end in a row without answering anything new. It would end the next one,
+/// too.
 const MOST_ENDS: u32 = 3;
-/// A client that has waited for so long is worth asking whether the connection is alive.
+/// A client that has waited this long makes it worth checking that the connection is alive.
 const LONG_WAIT: Duration = Duration::from_secs(1);
-/// Bytes that may wait for the client before nothing more is read from the server.
+/// Bytes that may wait for the client before reading from the server stops.
 const MOST_FOR_CLIENT: usize = 1024 * 1024;
 /// Pieces that are read at once.
 const PIECES: usize = 16;
@@ -38,14 +39,14 @@ const PIECES: usize = 16;
 /// A session that the server has been asked to start.
 pub(crate) struct Started {
     pub(crate) parts: SessionParts,
-    /// Carries it over to another connection, if that is to be done.
+    /// Resumes the session on another connection; `None` if it is not resumable.
     pub(crate) resumption: Option<Resumption>,
 }
 
 impl<E: Events> Running<'_, E> {
-    /// Moves a session's data until it has ended and its output is written; where its connection is lost, over another one, if
-    /// that is to be done. The client is told that the session has begun when the server has started the command, and not
-    /// before: until then questions may come up, for which the client's terminal must be as it was.
+    /// Moves a session's data until it has ended and its output is written. A resumable session continues on another
+    /// connection if its own is lost. The client is told that the session has begun only when the server has started
+    /// the command: until then questions may come up, and the client's terminal must be unchanged for them.
     pub(crate) async fn run(
         &self,
         started: Started,
@@ -62,23 +63,23 @@ impl<E: Events> Running<'_, E> {
     }
 }
 
-/// How a session is carried over.
+/// The settings for resuming a session.
 pub(crate) struct Resumption {
     /// The command that starts it again.
     command: Command,
-    /// For how long that is tried.
+    /// How long resuming is tried.
     patience: Duration,
-    /// The knowledge of the server's paths, which other sessions share.
+    /// Known paths of the server, shared with other sessions.
     paths: KnownPaths,
-    /// A command that still runs on the server is left to itself when its session is closed.
+    /// True if a command that still runs on the server is left running when its session is closed.
     leaves_running: bool,
 }
 
 /// The state that the loops of a session share.
 struct Shared {
-    /// Guarded for as long as a packet takes.
+    /// The lock is held while a packet is handled.
     bridge: Mutex<State>,
-    /// Something of it has changed.
+    /// Notified when the state has changed.
     changed: Notify,
 }
 
@@ -86,7 +87,7 @@ struct State {
     bridge: Bridge,
     /// The client sends nothing more.
     has_client_ended: bool,
-    /// Nobody reads what the client is sent.
+    /// Nobody reads what is sent to the client.
     is_unread: bool,
     /// There are no more sessions with the server.
     is_over: bool,
@@ -107,14 +108,14 @@ impl Shared {
         }
     }
 
-    /// Does something to the state, of which the loops take notice.
+    /// Changes the state and wakes the loops.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let done = change(&mut self.bridge.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_waiters();
         done
     }
 
-    /// Feeds the bridge; what goes wrong is the session's end.
+    /// Feeds the bridge. An error ends the session.
     fn feed(&self, feed: impl FnOnce(&mut Bridge) -> Result<(), GiveUp>) {
         self.change(|state| {
             if let Err(why) = feed(&mut state.bridge) {
@@ -123,7 +124,7 @@ impl Shared {
         });
     }
 
-    /// Waits until the state gives something.
+    /// Waits until `look` finds something in the state.
     async fn wait_until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let mut changed = pin!(self.changed.notified());
@@ -138,7 +139,7 @@ impl Shared {
 }
 
 impl Resumption {
-    /// For a session on this host, if it is SFTP's and to be carried over.
+    /// Returns the settings for a session on this host, if it is an SFTP session that can be resumed.
     pub(crate) fn for_session(
         engine: &Engine,
         host: &Host,
@@ -156,7 +157,7 @@ impl Resumption {
         })
     }
 
-    /// Moves the data of a client's SFTP session that is carried over.
+    /// Moves the data of a resumable SFTP session.
     pub(super) async fn carry<E: Events>(
         self,
         running: &Running<'_, E>,
@@ -197,7 +198,7 @@ impl Resumption {
     }
 }
 
-/// Gives the bridge what the client sends, as far as it takes it.
+/// Gives the bridge the client's data while it accepts more.
 async fn read_client(
     shared: &Shared,
     mut source: Source,
@@ -216,7 +217,7 @@ async fn read_client(
     }
 }
 
-/// Writes what the bridge has for the client, until there is nothing more to come.
+/// Writes the bridge's data for the client until no more can come.
 async fn write_client(shared: &Shared, mut sink: Sink, events: &impl Events) -> io::Result<()> {
     let mut pieces = Vec::new();
     loop {
@@ -238,7 +239,7 @@ async fn write_client(shared: &Shared, mut sink: Sink, events: &impl Events) -> 
             }
             Sink::Null => pieces.clear(),
         }
-        // The server may go on.
+        // There is room for more from the server.
         shared.changed.notify_waiters();
     }
 }
@@ -250,7 +251,7 @@ struct Sessions<'a, E> {
     resumption: Resumption,
 }
 
-/// Somebody who waits for the server's answers.
+/// A client that waits for the server's answers.
 struct Waiting<'a>(&'a SessionControl);
 
 impl<'a> Waiting<'a> {
@@ -266,15 +267,15 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The outcome of a session that was lost.
+/// The losses so far.
 struct Losses {
-    /// When the client last had an answer, as far as a loss has shown it since.
+    /// The time of the first loss since the client's last answer.
     since: Option<Instant>,
-    /// Answers that the client had then.
+    /// The answers that the client had by then.
     answered: u64,
-    /// Sessions that the server has ended since.
+    /// Sessions that the server has ended since then.
     ends: u32,
-    /// Bytes of those that were lost, to the server and from it.
+    /// Bytes of the lost sessions, to the server and from it.
     carried: (u64, u64),
 }
 
@@ -304,13 +305,13 @@ impl<E: Events> Sessions<'_, E> {
                 .change(|state| (state.bridge.needs_server(), state.has_client_ended));
             match &ended {
                 Err(_) if !has_begun => return ended,
-                // The server has ended what the client has no use for any more.
+                // The server has ended a session that the client no longer needs.
                 Ok(_) if !needs_server => return ended,
                 Err(_) if !needs_server && has_client_ended => return Ok(ExitStatus::Exited(0)),
                 _ => {}
             }
             self.lose(ended, &mut losses)?;
-            // A client that has nothing open and waits for nothing may not need a server again.
+            // A client with nothing open and nothing awaited may never need a server again.
             let wants = |state: &mut State| {
                 let needs_server = state.bridge.needs_server();
                 (needs_server || state.has_client_ended).then_some(needs_server)
@@ -323,7 +324,7 @@ impl<E: Events> Sessions<'_, E> {
         }
     }
 
-    /// Runs one session until its end.
+    /// Runs one session to its end.
     async fn one(
         &self,
         parts: SessionParts,
@@ -372,13 +373,13 @@ impl<E: Events> Sessions<'_, E> {
         }
     }
 
-    /// Has a silent connection given up soon while the client waits for an answer.
+    /// While the client waits for an answer, makes a silent connection give up soon.
     async fn watch(&self, control: &SessionControl) -> Infallible {
         loop {
             self.shared
                 .wait_until(|state| (!state.bridge.is_idle()).then_some(()))
                 .await;
-            // Most answers come sooner, and are worth no word to the connection.
+            // Most answers come sooner, and the connection need not be told.
             tokio::time::sleep(LONG_WAIT).await;
             let waiting = Waiting::new(control);
             self.shared
@@ -388,7 +389,7 @@ impl<E: Events> Sessions<'_, E> {
         }
     }
 
-    /// Gives the bridge what the server sends, as far as the client takes what becomes of it.
+    /// Gives the bridge the server's data while the client keeps up with its output.
     async fn read_server(&self, stdout: &mut ChannelReader, is_first: bool) {
         let mut pieces = Vec::new();
         let mut is_up = is_first;
@@ -411,7 +412,7 @@ impl<E: Events> Sessions<'_, E> {
         }
     }
 
-    /// Sends the server what the bridge has for it, and the end of that once the client has ended and has its answers.
+    /// Sends the server the bridge's data, then EOF once the client has ended and has its answers.
     async fn write_server(&self, mut stdin: ChannelWriter) -> Infallible {
         let mut pieces = Vec::new();
         loop {
@@ -421,11 +422,11 @@ impl<E: Events> Sessions<'_, E> {
                 (is_end || !pieces.is_empty()).then_some(is_end)
             };
             let is_end = self.shared.wait_until(is_end).await;
-            // The client may go on.
+            // There is room for more from the client.
             self.shared.changed.notify_waiters();
             for piece in pieces.drain(..) {
                 if stdin.send(piece).await.is_err() {
-                    // The session's end tells why.
+                    // The session's end carries the reason.
                     return std::future::pending().await;
                 }
             }
@@ -436,7 +437,7 @@ impl<E: Events> Sessions<'_, E> {
         }
     }
 
-    /// Notes a loss; fails where there are too many.
+    /// Notes a loss. Fails after too many.
     fn lose(&self, ended: Result<ExitStatus, Error>, losses: &mut Losses) -> Result<(), Error> {
         let answered = self.shared.change(|state| {
             state.bridge.lose();
@@ -458,7 +459,7 @@ impl<E: Events> Sessions<'_, E> {
         Ok(())
     }
 
-    /// Begins another session.
+    /// Starts another session.
     async fn again(&self, losses: &mut Losses) -> Result<SessionParts, Error> {
         let patience = self.resumption.patience;
         // A client that needed no server for a while has not waited yet.
@@ -492,7 +493,7 @@ impl<E: Events> Sessions<'_, E> {
         )))
     }
 
-    /// Counts the bytes of the session that was lost with those of the next.
+    /// Adds the lost session's bytes to those of the next.
     fn count(&self, losses: &mut Losses, lost: &SessionControl, next: &SessionControl) {
         let (sent, received) = lost.carried();
         losses.carried.0 += sent;
@@ -504,7 +505,7 @@ impl<E: Events> Sessions<'_, E> {
         });
     }
 
-    /// The failure that the bridge reports, as an error of the session.
+    /// Converts the bridge's failure into an error of the session.
     fn to_error(&self, why: GiveUp, is_first: bool) -> Error {
         match why {
             GiveUp::Server(source) if is_first => Error::Sftp {

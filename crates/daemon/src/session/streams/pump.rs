@@ -1,4 +1,4 @@
-//! Between a client's descriptors and a channel.
+//! Transfer between a client's descriptors and a channel.
 
 use std::io;
 
@@ -10,9 +10,9 @@ use crate::stdio::{Input, Output};
 /// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
 const PIECES: usize = 16;
 
-/// Writes all that comes from a channel, which is read no faster. Each piece is noted before.
+/// Writes a channel's data, and reads no faster than it can write. Each piece is noted first.
 ///
-/// A client is told that its command has begun before anybody can read what the command wrote: the server's answer came
+/// A client learns that its command has begun before anyone can read the command's output: the server's answer came
 /// first, one turn of the session takes it, and the next one sends it.
 ///
 /// # Errors
@@ -35,10 +35,10 @@ pub(crate) async fn drain(
     Ok(())
 }
 
-/// Gives a channel all that comes, as long as it takes it, and then its end.
+/// Sends a channel all input that it takes, then EOF.
 pub(crate) async fn feed(input: &mut Input, writer: &mut ChannelWriter) {
     while let Ok(data) = input.read().await {
-        // A command that takes no more input ends the feeding, not the session.
+        // A command that takes no more input ends this loop, not the session.
         if data.is_empty() || writer.send(data).await.is_err() {
             break;
         }

@@ -1,5 +1,5 @@
-//! Input from a terminal that stock ssh has passed, or given to a session with a terminal: the client sleeps, so that
-//! escape sequences are this side's business (mux.c registers `client_simple_escape_filter` on the session's channel).
+//! Input for a session with a terminal of stock ssh. The client sleeps meanwhile, so escape sequences are handled here
+//! (mux.c registers `client_simple_escape_filter` on the session's channel).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use trunkline::{ChannelWriter, Host, SessionControl};
 use crate::stdio::{Input, Output};
 use crate::terminal::escape::{Action, Available, EscapeFilter, Step};
 
-/// How long `~B`'s break is (clientloop.c).
+/// The length of `~B`'s break (clientloop.c).
 const BREAK_MILLISECONDS: u32 = 1000;
 
 /// A terminal as a session's input.
 pub(crate) struct TerminalInput {
     input: Input,
-    /// Where answers to escape sequences are shown.
+    /// The output for answers to escape sequences.
     screen: Output,
     escapes: EscapeFilter,
     /// The list that `~#` shows.
@@ -27,7 +27,7 @@ pub(crate) struct TerminalInput {
     typing: Arc<Typing>,
 }
 
-/// Shared by a terminal's input and its session.
+/// The state that a terminal's input shares with its session.
 #[derive(Default)]
 pub(crate) struct Typing {
     begun: Notify,
@@ -35,7 +35,7 @@ pub(crate) struct Typing {
 }
 
 impl Typing {
-    /// The session has begun: the terminal may be read.
+    /// Allows reading the terminal: the session has begun.
     pub(crate) fn begin(&self) {
         self.begun.notify_one();
     }
@@ -46,11 +46,11 @@ impl Typing {
     }
 }
 
-/// Lists a session's forwardings, for people.
+/// Lists a session's forwardings for display.
 pub(crate) type ListForwards = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 impl TerminalInput {
-    /// Reads `terminal` once the session has begun: before that the client's own questions may be answered on it.
+    /// Reads `terminal` once the session has begun. Before that, the client's own questions may be answered on it.
     ///
     /// # Errors
     /// The descriptors cannot be used.
@@ -70,7 +70,7 @@ impl TerminalInput {
         })
     }
 
-    /// Gives the session what is typed, until the terminal or the session has ended.
+    /// Feeds the session until the terminal or the session has ended.
     pub(crate) async fn feed(mut self, stdin: &mut ChannelWriter, control: &SessionControl, host: &Host) {
         self.typing.begun.notified().await;
         while let Ok(typed) = self.input.read().await {
@@ -95,7 +95,7 @@ impl TerminalInput {
                     }
                     _ => self.escapes.echo(action),
                 };
-                // A screen that takes nothing is not a reason to leave the user without the action.
+                // A failing screen does not keep the action from the user.
                 let _ = self.screen.write_all(vec![Bytes::from(shown)]).await;
                 match action {
                     Action::Disconnect => {
