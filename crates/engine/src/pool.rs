@@ -127,7 +127,7 @@ pub(crate) struct Pool {
     metrics: Arc<Metrics>,
     /// The budget for listed names, shared by all hosts.
     names: NameBudget,
-    /// What is known about the server's paths, shared by SFTP sessions.
+    /// Knowledge of the server's paths, shared by SFTP sessions.
     paths: KnownPaths,
     /// SFTP sessions that are still removing leftovers, on all hosts.
     leaving: TaskTracker,

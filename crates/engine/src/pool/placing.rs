@@ -551,7 +551,7 @@ const MOST_PLACES: u32 = 5;
 /// A pending answer of the server.
 type Answer = BoxFuture<'static, Result<(), Error>>;
 
-/// What went wrong at a session's earlier places.
+/// The failures at a session's earlier places.
 #[derive(Debug, Default)]
 struct Misplaced {
     /// How often the server refused a session or a command on a connection that had had another session.

@@ -1,5 +1,4 @@
-//! What is replaced or deleted at a server keeps a name: the file itself, under another name, before anything takes its
-//! place.
+//! Backups on a server: a file that is to be replaced or deleted is renamed before anything takes its place.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What is right already: a file's blocks, hashed on both ends.
+//! Finds the blocks of a file that are already right, by hashes made on both ends.
 //!
 //! SFTP has no hashes, so a shell on the server makes them, of whatever sha256 program it has. A server without a shell
 //! gives none: then nothing counts as right.
@@ -197,7 +197,7 @@ fn is_special(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'\\' | b'\n' | b'\r'))
 }
 
-/// What a script begins with: `h` hashes its arguments, or its input.
+/// The beginning of a script: `h` hashes its arguments, or its input.
 const PROGRAMS: &str = "if command -v openssl >/dev/null && openssl dgst -sha256 -r </dev/null >/dev/null 2>&1;\n\
      then h() { openssl dgst -sha256 -r \"$@\"; }\n\
      elif command -v sha256sum >/dev/null; then h() { sha256sum \"$@\"; }\n\
@@ -267,8 +267,8 @@ async fn remote_hashes(
     Some(parse(&output))
 }
 
-/// What a script prints on a server, beside what a login script may say; `None` where it fails, or prints more. `seen` is told
-/// of it as it comes.
+/// Returns the output of a script on a server, without that of login scripts; `None` if it fails or prints more than
+/// is allowed. Calls `seen` for output as it arrives.
 pub(super) async fn shell(
     host: &Host,
     script: Bytes,

@@ -8,7 +8,7 @@ use trunkline_request::copy::{Changes, Comparison, CopyOptions};
 use super::item::{Item, Kind};
 use crate::sftp::{FileAttributes, FileType, Owner, Permissions};
 
-/// What has a name at the target.
+/// The file, link or directory that has a name at the target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside {
     pub(super) kind: Kind,
@@ -52,7 +52,7 @@ impl From<&std::fs::Metadata> for Beside {
     }
 }
 
-/// What is to become of a name that the target has.
+/// The decision about a name that exists at the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is copied, since this is not as it is at the source.
@@ -65,7 +65,7 @@ pub(super) enum Verdict {
     Left,
 }
 
-/// What is to become of a file, link or directory.
+/// Decides whether a file, link or directory is copied.
 pub(super) fn verdict(options: &CopyOptions, item: &Item, there: &Beside) -> Verdict {
     if item.kind == Kind::Directory {
         return match there.kind {
@@ -110,7 +110,7 @@ fn is_newer(options: &CopyOptions, there: &Beside, modified: Option<i64>) -> boo
     there > modified || there == modified && options.compare == Comparison::Nothing
 }
 
-/// What of a name's time and permissions is to be set.
+/// Returns which of time, owner and permissions differ and have to be set.
 fn looks(options: &CopyOptions, item: &Item, there: &Beside) -> Changes {
     let mut changes = Changes::default();
     if !options.preserve {

@@ -19,7 +19,7 @@ use super::blocking::blocking;
 use super::progress::Progress;
 use super::sessions::Sessions;
 
-/// What passes through a copy: counted, and now and then kept for a sample.
+/// The bytes that pass through a copy: counted, and at times kept as a sample.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     passed: AtomicU64,
@@ -69,7 +69,7 @@ impl Flow {
     }
 }
 
-/// What compressing a sample has shown.
+/// The result of compressing a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     /// How many times smaller it became.
@@ -115,7 +115,7 @@ const ENOUGH: u64 = 1_000_000;
 const TRIAL: Duration = Duration::from_secs(8);
 /// Above this rate, in bytes a second, no zlib is expected to keep up: nothing is sampled. Debian's takes 43 MB/s of text.
 const HOPELESS: f64 = 250e6;
-/// What has to be gained: rates differ by less from moment to moment.
+/// The least gain that counts: rates vary by less from moment to moment.
 const WORTH: f64 = 1.3;
 /// The time that has to be gained: new connections are made in less, over any distance.
 const SAVED: Duration = Duration::from_secs(2);

@@ -110,7 +110,7 @@ struct Check {
 /// A file that was compared.
 pub(super) struct Compared {
     pub(super) item: Item,
-    /// What is to be set of it where its content is the same; `None` where that differs.
+    /// The attributes to set if the content is the same; `None` if it differs.
     pub(super) looks: Option<Changes>,
 }
 

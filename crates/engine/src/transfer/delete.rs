@@ -101,12 +101,12 @@ pub(super) enum Target {
     Server(Arc<Sessions>, Bytes),
 }
 
-/// What is too much in one directory.
+/// The deletion of one directory's names that no source has.
 struct Extraneous<'a> {
     job: &'a Arc<Job>,
     target: &'a Target,
     directory: &'a Bytes,
-    /// What the directory is called below each source that has it, which is what patterns are matched with.
+    /// The directory's path below each source that has it, which patterns are matched with.
     sources: Arc<HashSet<Bytes>>,
     /// How many of its names the sources have.
     expected: u64,

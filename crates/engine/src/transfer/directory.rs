@@ -48,7 +48,7 @@ struct Backups {
 /// Directories kept open: enough for the files under way at once in a tree that is walked depth first.
 const KEPT_OPEN: std::num::NonZeroUsize = std::num::NonZeroUsize::new(64).expect("64 is not zero");
 
-/// What a file or directory is to look like.
+/// The final attributes of a file or directory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Looks {
     /// Permission bits, final: no mask is applied.
@@ -281,13 +281,13 @@ impl LocalDirectory {
         installed
     }
 
-    /// What has a name, the link itself if it is one, unless the user `named` it; `None` if there is nothing.
+    /// Looks a name up, without following a link unless the user `named` it; `None` if nothing has the name.
     pub(super) fn look(&self, path: &[u8], named: bool) -> io::Result<Option<Beside>> {
         let (parent, name) = self.place(path, named)?;
         Ok(look(&parent, &name)?.map(|stat| Beside::from(&stat)))
     }
 
-    /// What a link says.
+    /// Returns the target of a symbolic link.
     pub(super) fn link_text(&self, path: &[u8]) -> io::Result<Vec<u8>> {
         let (parent, name) = self.parent(path)?;
         Ok(rustix::fs::readlinkat(&*parent, name, Vec::new())?.into_bytes())
@@ -467,7 +467,7 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// What has a name, the link itself if it is one; `None` if nothing has it.
+/// Looks a name up without following a link; `None` if nothing has it.
 fn look(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<Stat>> {
     match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -700,7 +700,7 @@ pub(super) struct PartFile {
     /// Until it is dropped no other copy has that name.
     _own: Option<Arc<Own>>,
     name: OsString,
-    /// What it replaces, and where that stays.
+    /// The file that it replaces, and the name that it is kept under.
     existing: Option<Existing>,
     backup: Option<KeptName>,
     adopted: bool,
@@ -717,7 +717,7 @@ impl PartFile {
         &self.file
     }
 
-    /// What of it is on the disk and stays for another attempt when this one fails.
+    /// Returns how many bytes stay on the disk for another attempt if this one fails.
     pub(super) fn kept_bytes(&self) -> u64 {
         let blocks = || self.file.metadata().map_or(0, |found| found.blocks());
         if self.keep { blocks() * 512 } else { 0 }
@@ -739,7 +739,7 @@ impl PartFile {
         write_slices(&self.file, offset, chunks)
     }
 
-    /// What is to be said behind the reason why this failed, of the file that has its last name.
+    /// Returns the words that follow the reason of a failure: the state of the file under its final name.
     pub(super) fn aftermath(&self) -> &'static str {
         match self.part.is_none() && self.touched.load(Ordering::Relaxed) {
             true => INCOMPLETE,

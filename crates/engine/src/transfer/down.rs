@@ -41,7 +41,7 @@ pub(super) struct Down {
     /// Where it comes from and where it goes, by name.
     from: Vec<u8>,
     here: Vec<u8>,
-    /// What files are called until they are whole that no later copy resumes from.
+    /// Temporary names of files that no later copy resumes.
     names: Arc<part::Names>,
 }
 
@@ -512,7 +512,7 @@ fn make_directory(job: &Job, directory: &LocalDirectory, mut item: Item, verdict
     (new || job.options.preserve).then_some(item)
 }
 
-/// What is there is the source's; sets of its time and permissions what is not.
+/// Sets the attributes of an unchanged file that differ from the source's.
 fn stays(job: &Job, directory: &LocalDirectory, item: &Item, changes: Changes) {
     if !changes.is_empty() && !job.options.dry_run {
         let is_moded = item.kind != Kind::Link && changes.has(Changes::MODE | Changes::OWNER);
@@ -622,7 +622,7 @@ impl Work for SmallDown<'_> {
         self.files.shared.changed.notified().await;
     }
 
-    /// What was written of them went with it.
+    /// Nothing to do: their written parts are gone with the session.
     fn lost(&mut self) {}
 }
 

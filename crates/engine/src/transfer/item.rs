@@ -28,9 +28,9 @@ pub(super) struct Item {
     pub(super) named: bool,
     /// Where its bytes come from, when that is not a regular file.
     pub(super) stream: Option<Stream>,
-    /// What has its name on the server that it goes to.
+    /// The state of its name on the target's server.
     pub(super) there: There,
-    /// What there is not as it is at the source.
+    /// The attributes at the target that differ from the source's.
     pub(super) changes: Changes,
     /// A directory that is as it should be, unless something changes in it.
     pub(super) is_right: bool,
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// What a file meets on the server that it goes to.
+/// The state of a file's name on the target's server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct There {
     /// Its path, where links have led to another one.
@@ -77,11 +77,11 @@ pub(super) struct There {
     pub(super) existing: Option<Existing>,
     /// A file that cannot be replaced as it is, and is written where it is.
     pub(super) in_place: bool,
-    /// What the server said when what had been written was not there any more.
+    /// The server's answer when the written file had disappeared.
     pub(super) moved: Option<Status>,
     /// The server's answer when it made no file of a temporary name.
     pub(super) unmade: Option<Box<Status>>,
-    /// What is not a regular file, and is written to.
+    /// The type of a target that is written to and is not a regular file.
     pub(super) special: Option<FileType>,
     /// The name that it has until it is whole, and how many attempts there were to have it.
     pub(super) own: Option<Arc<Own>>,
@@ -99,7 +99,7 @@ pub(super) struct Existing {
     pub(super) is_readable: bool,
 }
 
-/// What is said, behind the reason, of a file that failed while it was written where it is.
+/// Follows the reason if a file failed while it was written in place.
 pub(super) const INCOMPLETE: &str = "; it was written in place, and is incomplete now";
 
 /// Set-user-ID and set-group-ID.

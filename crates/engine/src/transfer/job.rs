@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::memory::tuned::MOST_STREAMS;
 use crate::sftp::{FileAttributes, Status};
 
-/// What a copy's parts share.
+/// The state that all parts of a copy share.
 pub(super) struct Job {
     pub(super) options: CopyOptions,
     pub(super) filters: Filters,
@@ -41,7 +41,7 @@ pub(super) struct Job {
     pub(super) rate: Arc<Rate>,
     pub(super) flow: Flow,
     pub(super) plenty: Plenty,
-    /// What there is on the server under names that were looked at ahead; `None` for nothing. Each is used once.
+    /// Attributes on the server of names that were looked up ahead; `None` if nothing has the name. Each is used once.
     pub(super) looked_at: Mutex<HashMap<Bytes, Option<FileAttributes>>>,
     pub(super) tree: Tree,
     pub(super) names: HeldNames,
@@ -55,7 +55,7 @@ pub(super) struct Job {
     clocks_differ: AtomicBool,
     /// Nothing more can be written: the copy ends.
     over: AtomicBool,
-    /// What is to be compared when it is there.
+    /// The files to compare after they are copied.
     pub(super) verification: Verification,
     /// The server was seen to refuse to rename what was written: files are written under their last names.
     pub(super) no_renaming: AtomicBool,
@@ -251,8 +251,8 @@ impl Job {
         self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What may be in memory for large files. A limit on the rate bounds it to half a second's worth for all that share it,
-    /// since what is under way cannot be held back.
+    /// Returns how many bytes of large files may be in memory. A limit on the rate bounds them to half a second's worth for
+    /// all copies that share it, since bytes in flight cannot be held back.
     pub(super) fn memory(&self) -> usize {
         const MOST: usize = 48 * 1024 * 1024;
         // Each copy that shares the rate holds it once.

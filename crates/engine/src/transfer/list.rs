@@ -1,4 +1,4 @@
-//! What there is to copy.
+//! Lists the names to copy.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -167,7 +167,7 @@ fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
 /// The copy is over: nobody takes names any more.
 struct Over;
 
-/// What is in a directory and below: each directory before what is in it.
+/// Lists a directory and everything below it, each directory before its contents.
 fn local_directory(
     job: &Job,
     owners: &(Arc<Owners>, Handle),
@@ -292,7 +292,7 @@ fn is_directory(path: String) -> Reason {
     }
 }
 
-/// What is in a source goes into the target itself, which is to look like it.
+/// Notes that a source's contents go into the target itself, which gets the source's attributes.
 fn root(job: &Job, item: &Item, top: &Top) {
     let mut item = item.clone();
     let found = top.found.as_ref().filter(|_| job.options.looks_first());
@@ -419,7 +419,7 @@ pub(super) async fn count(job: &Job, sessions: &Sessions, path: &Bytes) -> Resul
     })
 }
 
-/// What a server's path names.
+/// The sources that a path on a server names.
 struct Sources {
     /// The path without its `~`.
     typed: Bytes,
@@ -431,7 +431,7 @@ enum Meant {
         path: Bytes,
         found: FileAttributes,
     },
-    /// What its pattern matches.
+    /// The names that its pattern matches.
     Matching(Vec<Bytes>),
     Nothing(Bytes, Error),
 }

@@ -24,7 +24,7 @@ use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 pub enum Location {
     /// A path on this machine. A pipe or a device is read from or written to, and not replaced.
     Local(PathBuf),
-    /// What is open already: as a source read to its end, as a target written to.
+    /// An open stream: as a source it is read to its end, as a target written to.
     Stream(Stream),
     /// A path on a server, reached over as many sessions as are worth having. Not absolute, it starts at the user's
     /// home. As a source its parts may be patterns with `*`, `?` and `[…]`.

@@ -16,7 +16,7 @@ use crate::error::Error;
 #[derive(Default)]
 pub struct Progress {
     bytes: AtomicU64,
-    /// What need not be moved again, whatever becomes of the sessions.
+    /// Bytes that need not be moved again if sessions are lost.
     kept: AtomicU64,
     /// Of files that are there.
     copied_bytes: AtomicU64,
@@ -240,7 +240,7 @@ impl Progress {
         });
     }
 
-    /// What was said to be copied is not what it should be.
+    /// Reports that a file counted as copied is wrong.
     pub(super) fn failed_after(&self, name: Bytes, message: String) {
         self.files.fetch_sub(1, Ordering::Relaxed);
         self.failed(name, message);

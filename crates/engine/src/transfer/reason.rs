@@ -87,7 +87,7 @@ impl Reason {
     }
 }
 
-/// What is said of a failure that ends the copy.
+/// Follows the reason of a failure that ends the copy.
 pub(super) const STOPPED: &str = ". The copy stopped here";
 
 /// There is no room for a file of so many bytes in a directory. `there`: what of it is there, and stays for another attempt.
@@ -125,7 +125,7 @@ pub(super) fn named(name: &str, size: u64) -> String {
     }
 }
 
-/// What to do when the target's disk is full.
+/// Advice if the target's disk is full.
 pub(super) const FREE_SPACE: &str = ". Any existing file is unchanged; free some space and copy again";
 
 /// Bytes in the unit that fits.

@@ -189,7 +189,7 @@ impl Sessions {
         self.hashing.acquire().await.ok()
     }
 
-    /// What is waited for, where there is no session.
+    /// Returns what a copy without a session waits for.
     pub(super) fn waits_for(&self) -> Option<Waiting> {
         let state = self.shared.state();
         if state.is_ready() {

@@ -64,7 +64,7 @@ pub(super) trait Work {
     fn lost(&mut self);
 }
 
-/// What several sessions take small files from.
+/// The queue that several sessions take small files from.
 pub(super) struct Queue {
     found: Mutex<mpsc::Receiver<Item>>,
     /// Guards what sessions have given back, for as long as it takes to move it.
@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    /// What a session was given and has not finished. Whoever gives it back takes on until there is none.
+    /// Gives back the files that a session was given and has not finished. The session continues until none is left.
     fn give_back(&self, items: impl IntoIterator<Item = Item>) {
         self.again().extend(items);
     }

@@ -283,7 +283,7 @@ pub(super) struct Want {
     pub(super) length: usize,
 }
 
-/// What came of them, or why the file cannot be read.
+/// The pieces that were read, or the reason why the file cannot be read.
 pub(super) type Pieces = Result<Vec<(ReadId, Bytes)>, Reason>;
 
 /// Opens a local file; not blocking, lest a pipe that took its place holds the copy up, and not through a link that did,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::item::Item;
 
-/// What a copy with `delete` remembers of its sources.
+/// The names of the sources, which a copy with `delete` remembers.
 #[derive(Debug, Default)]
 pub(super) struct Deletion {
     /// Whether it was asked for.

@@ -19,10 +19,10 @@ pub(super) struct Listings {
     directories: Mutex<HashMap<Bytes, Listing>>,
 }
 
-/// What a directory has that nobody has asked for yet; `None` for a name without all of its attributes.
+/// The names of a directory that nothing has taken yet; `None` for a name without all of its attributes.
 pub(super) type Listing = HashMap<Bytes, Option<FileAttributes>>;
 
-/// What a listing says of a name.
+/// A listing's answer about a name.
 pub(super) enum Said {
     Has(FileAttributes),
     Nothing,
@@ -35,7 +35,7 @@ impl Listings {
         self.directories().insert(directory.clone(), listing);
     }
 
-    /// What is said of a path, once.
+    /// Takes a listing's answer about a path; it is given once.
     pub(super) fn take(&self, path: &Bytes) -> Said {
         let (directory, name) = split(path);
         let mut directories = self.directories();

@@ -8,13 +8,13 @@ use super::place::{Location, Place};
 use super::stream::Stream;
 use crate::error::{Error, Invalid};
 
-/// What the target is: the directory that everything goes into, and the name there.
+/// The target: the directory that everything goes into, and the name there.
 #[derive(Clone)]
 pub(super) struct Top {
     pub(super) root: Bytes,
     /// The name of the one source; `None`: each keeps its own.
     pub(super) name: Option<Bytes>,
-    /// What the directory is like, where it is there.
+    /// The directory's attributes, if it exists.
     pub(super) found: Option<Beside>,
 }
 

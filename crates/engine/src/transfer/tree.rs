@@ -25,7 +25,7 @@ pub(super) struct HeldNames {
     bytes: AtomicUsize,
 }
 
-/// What the hash of a name takes in tables that grow by doubling, and what a path takes beside its bytes.
+/// The memory of a name's hash in tables that grow by doubling, and of a path beside its bytes.
 const A_HASH: usize = 48;
 const A_PATH: usize = 128;
 
@@ -156,7 +156,7 @@ impl Tree {
         self.state().directories.remove(&self.hasher.hash_one(path));
     }
 
-    /// What is known of the directory that a path is in; `None`: nothing may be made there.
+    /// Returns the origin of the directory that a path is in; `None` if nothing may be made there.
     pub(super) fn parent(&self, path: &[u8]) -> Option<Origin> {
         match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => {
@@ -184,7 +184,7 @@ pub(super) struct Finish {
 struct Directories {
     /// Each before what is in it.
     made: Vec<Item>,
-    /// What is copied into the target itself, whose directory that is.
+    /// The source that is copied into the target itself.
     root: Option<Item>,
     /// Those in which something changes, which changes their times.
     touched: HashSet<Bytes>,
@@ -212,8 +212,8 @@ impl Finish {
         }
     }
 
-    /// What is deepest first: setting a directory's times must come behind the last change in it. One that is as it should
-    /// be and stays so is left alone.
+    /// Takes the directories, the deepest first: a directory's times must be set after the last change in it. One that is
+    /// right and stays so is left out.
     pub(super) fn take(&self, keeps_root: bool) -> Vec<Item> {
         let Directories { made, root, touched } = std::mem::take(&mut *self.directories());
         let root = root.filter(|_| keeps_root);

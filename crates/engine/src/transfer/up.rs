@@ -47,10 +47,10 @@ pub(super) struct Up<'a> {
     root: &'a Bytes,
     /// Where it comes from and where it goes, by name.
     ids: [Vec<u8>; 2],
-    /// What small files are called until they are whole.
+    /// Temporary names of small files.
     names: part::Names,
-    /// What small files were called on sessions that were lost, or by a copy that was killed: the server may have them
-    /// still. Other copies keep off those names until they are removed.
+    /// Temporary names of small files from lost sessions or a killed copy: the server may still have the files. Other
+    /// copies avoid these names until they are removed.
     lost_parts: Mutex<Vec<(Bytes, Option<Arc<Own>>)>>,
     exposure: Exposure,
     /// Directories that take the place of something else, and those in them: what was seen there was not in them.
@@ -251,7 +251,7 @@ impl<'a> Up<'a> {
         queue.send(item).await.is_ok()
     }
 
-    /// What the target has is the source's; sets of its time and permissions what is not.
+    /// Sets the attributes of an unchanged file that differ from the source's.
     async fn stays(&self, item: &Item, changes: Changes) -> Result<(), Error> {
         if !changes.is_empty() && !self.job.options.dry_run {
             let path = self.final_path(item);
@@ -274,7 +274,7 @@ impl<'a> Up<'a> {
         Ok(())
     }
 
-    /// What a directory's name has at the target, and, where names are compared, what is in it.
+    /// Looks a directory's name up at the target and, if names are compared, lists the directory.
     async fn look_at_directory(&self, target: &Bytes) -> Result<Option<FileAttributes>, Error> {
         let path = self.path(target);
         let looks_first = self.job.options.looks_first();
@@ -302,7 +302,7 @@ impl<'a> Up<'a> {
         Ok(found)
     }
 
-    /// What has a name below the target's root, as its directory's listing says it where there is one.
+    /// Looks a name below the target's root up, in its directory's listing if there is one.
     async fn look_below(&self, target: &Bytes, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
         match self.job.there.take(target) {
             Said::Has(found) => Ok(Some(found)),
@@ -469,7 +469,7 @@ impl<'a> Up<'a> {
         self.sessions.with(make).await
     }
 
-    /// What has a name, the link itself if it is one; `None` if nothing has it.
+    /// Looks a name up without following a link; `None` if nothing has it.
     async fn look(&self, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
         if let Some(known) = self.job.looked_at().remove(path) {
             return Ok(known);
@@ -558,7 +558,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// What is to become of a file whose content was compared.
+    /// Decides about a file whose content was compared.
     async fn settle(&self, item: &mut Item, looks: Option<Changes>) -> Result<Prepared, Error> {
         if let Some(looks) = looks {
             self.stays(item, looks).await?;
@@ -1303,7 +1303,7 @@ impl<'a> Up<'a> {
         format!("{path}: copied, but the server does not set its times and permissions: {status}").into()
     }
 
-    /// What an upload's failure means before anything was written: the file could not be made.
+    /// Returns the meaning of an upload's failure before anything was written: the file could not be made.
     fn failed(&self, item: &Item, status: &Status, exclusive: bool, written: u64) -> Ended {
         let message = self.refused(item, status.clone());
         match status.code {
@@ -1497,7 +1497,7 @@ impl<'a> Up<'a> {
         reason
     }
 
-    /// What an earlier attempt has left that may be resumed from, and what of a file need not be sent: what of that is
+    /// Looks for the part that an earlier attempt left, and returns the ranges that need not be sent: those that are
     /// right, or the source's holes, which a new file has by itself.
     async fn look_at_part(
         &self,
@@ -1583,7 +1583,7 @@ impl<'a> Up<'a> {
     }
 }
 
-/// What a file or directory is to look like at last.
+/// Returns the final attributes of a file or directory.
 pub(super) fn looks(job: &Job, item: &Item) -> FileAttributes {
     let preserve = job.options.preserve;
     let is_directory = item.kind == Kind::Directory;
@@ -1707,9 +1707,9 @@ fn name(kind: FileType) -> &'static str {
     }
 }
 
-/// What a plan has to say.
+/// The news from a plan.
 struct News {
-    /// What is to be read of the source.
+    /// The ranges to read from the source.
     wants: Vec<Want>,
     ended: Option<Ended>,
     /// The server may have meant that its disk is full.
@@ -1730,7 +1730,7 @@ enum Ended {
     Again(Reason),
 }
 
-/// What a directory's name has at the target, or why that is not known.
+/// The attributes of a directory's name at the target, or the reason why they are unknown.
 type Look = Result<Option<FileAttributes>, Error>;
 
 /// A step that is taken beside others.
@@ -1748,7 +1748,7 @@ enum Taken {
     NobodyCopies,
 }
 
-/// What is to become of a name.
+/// The decision about a name.
 enum Prepared {
     Copy,
     /// Its content decides; where it is the same, this is set.
@@ -1756,7 +1756,7 @@ enum Prepared {
     Done,
 }
 
-/// What there is of a file under the name that it has until it is whole.
+/// The part of a file that exists under its temporary name.
 struct Part {
     done: Vec<Range<u64>>,
     adopted: bool,

@@ -15,7 +15,7 @@ use super::place::Place;
 use super::progress::Progress;
 use crate::error::{Error, Invalid};
 
-/// What is compared of a copy; nothing, where that was not asked for.
+/// The files of a copy to compare; `None` if comparing was not requested.
 pub(super) struct Verification(Option<Copied>);
 
 /// The files that were copied and are to be compared.
@@ -33,7 +33,7 @@ pub(super) struct Pair {
     pub(super) source: Bytes,
     /// Its path at the target.
     pub(super) target: Bytes,
-    /// What it is called in what is told of the copy.
+    /// The name in reports about the copy.
     pub(super) name: Bytes,
 }
 
@@ -153,7 +153,7 @@ pub(super) async fn verify(
     }
 }
 
-/// What is not the same, and what is to be said of it.
+/// Compares pairs of files, and returns those that differ, with the reason.
 async fn compare(pairs: Vec<Pair>, from: &Place, to: &Place) -> Result<Vec<(Bytes, String)>, Error> {
     let files = |path: fn(&Pair) -> &Bytes| {
         let files = pairs.iter().map(|pair| Wanted {

@@ -37,7 +37,7 @@ struct Typing {
     slower: Duration,
 }
 
-/// What to send now.
+/// The next thing to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Nothing,

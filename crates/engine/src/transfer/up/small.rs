@@ -24,9 +24,9 @@ pub(super) struct SmallUp<'a> {
     up: &'a Up<'a>,
     files: SmallFiles<ManyUpload>,
     reads: JoinSet<Vec<Content>>,
-    /// What a read brought, until it is given to the plan.
+    /// Content that was read and not yet given to the plan.
     read: Option<Vec<Content>>,
-    /// What of it the server has confirmed, as last seen.
+    /// Confirmed bytes, as last seen.
     written: u64,
     /// Files that cannot be replaced as they are.
     in_place: Vec<Item>,
@@ -56,8 +56,8 @@ const NEAR_FLIGHT: u64 = 32;
 
 /// Small local files that are read by one thread at a time.
 const READ_TOGETHER: usize = 64;
-/// What a small file of a server's may have more than the server said when it was found: there may be thousands of them in
-/// memory, for which room was made by what was said.
+/// The most that a server's small file may exceed its stated size: thousands of them may be in memory, with room made for
+/// the stated sizes.
 const GROWTH: u64 = 64 * 1024;
 
 impl Up<'_> {
@@ -334,14 +334,14 @@ impl<'a> SmallUp<'a> {
     }
 }
 
-/// What a file is called in its next attempt, or, where that has a name of its own, is called in this one.
+/// Returns a file's temporary name for its next attempt, or its own one from this attempt.
 fn part_of(up: &Up<'_>, item: &Item) -> Bytes {
     Own::name(item.there.own.as_ref(), &up.final_path(item), item.there.attempts)
 }
 
 /// All of a small local file, which may have changed since it was found, but not into a large one.
 fn read_whole(item: &Item) -> io::Result<Bytes> {
-    /// What a file that was small may have grown to.
+    /// The largest size that a small file may have grown to.
     const MOST: usize = 16 * 1024 * 1024;
     let file = open(&item.source, item.named)?;
     if !file.metadata()?.is_file() {
