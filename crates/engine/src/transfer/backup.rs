@@ -13,12 +13,12 @@ use super::{part, path};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp, Status, StatusCode};
 
-/// Keeps what is replaced or deleted, under other names.
+/// The backups of a copy: replaced and deleted files keep other names.
 #[derive(Debug)]
 pub(super) struct Backups {
-    /// `None`: nothing is kept.
+    /// `None` without backups.
     settings: Option<Backup>,
-    /// The directories for it that are there. Guards the table for as long as a look-up takes.
+    /// Backup directories known to exist. The lock is held for a look-up only.
     directories: Mutex<HashSet<Bytes>>,
 }
 
@@ -30,7 +30,7 @@ impl Backups {
         }
     }
 
-    /// Gives what is at a path, `target` below the target's root, the name of its backup, too. A backup of that name goes.
+    /// Links the file at a path, `target` below the target's root, to its backup's name, and replaces an older backup.
     pub(super) async fn keep(
         &self,
         sessions: &Sessions,
@@ -58,15 +58,15 @@ impl Backups {
             let new = part::random(&kept);
             sftp.hardlink(path, &new).await?;
             let renamed = sftp.rename_posix(&new, &kept).await;
-            // It is there still where the backup is the same file, and where it could not be renamed.
+            // A rename to another name of the same file leaves both names, and a failed one leaves the old name.
             let _ = sftp.remove(&new).await;
             renamed
         };
         sessions.with(keep).await
     }
 
-    /// Makes the directory of all backups, where the user wants it, and those in it that a path goes through. Below it no
-    /// link is followed: there are links among backups, and a server may have chosen them.
+    /// Creates the directory for backups, wherever the user put it, and the directories of a path in it. No link below it is
+    /// followed: backups include links, and a server may have chosen them.
     async fn make_directories(&self, sessions: &Sessions, top: &Bytes, kept: &Bytes) -> Result<(), Error> {
         let slashes = kept.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let below = slashes.map(|(at, _)| path::join(top, &kept[..at]));
@@ -104,7 +104,7 @@ async fn make_directory(sftp: &Sftp, directory: &Bytes) -> Result<(), Error> {
         permissions: Some(Permissions(BACKUPS_MODE)),
         ..FileAttributes::default()
     };
-    // It is there, or cannot be made: which, is seen by looking.
+    // A failure may mean that the directory exists; LSTAT tells.
     let made = sftp.mkdir(directory, mode).await;
     match (sftp.lstat(directory).await?.file_type(), made) {
         (Some(FileType::Directory), _) => Ok(()),

@@ -2,13 +2,12 @@
 
 use std::sync::{Arc, Weak};
 
-/// Does something slow with files off the runtime's own threads.
+/// Runs slow work with files off the runtime's own threads.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     blocking_steps(|_| work()).await
 }
 
-/// The same for work in many steps, which is to end where nobody waits for it any more: the copy was ended, and its user
-/// believes that nothing is written.
+/// Runs work in many steps, which can stop once the copy was ended: its user believes that nothing is written any more.
 pub(super) async fn blocking_steps<T: Send + 'static>(
     work: impl FnOnce(&Awaited) -> T + Send + 'static,
 ) -> T {
@@ -20,13 +19,13 @@ pub(super) async fn blocking_steps<T: Send + 'static>(
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is going down, and this task with it.
+            // The runtime is shutting down, and this task with it.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// Tells whether somebody waits for the work.
+/// Tells the work whether its result is still awaited.
 pub(super) struct Awaited(Weak<()>);
 
 impl Awaited {

@@ -22,12 +22,12 @@ use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::Sftp;
 
-/// The size of a block: what is copied again at most around each place where a copy was cut off.
+/// The size of a block, which is the most that is copied again around each place where a copy was cut off.
 pub(super) const BLOCK: u64 = 8 * 1024 * 1024;
 
 pub(super) type Hash = [u8; 32];
 
-/// Of each block of a file; `None` for one that a server gave no hash of, which is like no other.
+/// A hash for each block of a file; `None` if the server gave none, which equals no other.
 pub(super) type Hashes = Vec<Option<Hash>>;
 
 /// One of two files that are compared.
@@ -37,8 +37,8 @@ pub(super) enum End<'a> {
 }
 
 impl End<'_> {
-    /// Hashes of so many blocks; `None` on a server that makes none, or where `own` is asked for and the file is not
-    /// the user's alone.
+    /// Returns the hashes of `count` blocks; `None` if the server makes none, or if `own` is set and others may write the
+    /// file.
     async fn hashes(&self, count: u64, own: bool, checking: &Arc<Checking>) -> Result<Option<Hashes>, Error> {
         match self {
             Self::Local(file) => {
@@ -59,7 +59,7 @@ impl End<'_> {
                     return Ok(None);
                 };
                 let path = match sessions.first().realpath(directory_and_name(path).0).await {
-                    // A shell need not begin where SFTP does.
+                    // A shell may start in another directory than SFTP.
                     Ok(directory) => path::in_root(&directory, &directory_and_name(path).1),
                     Err(_) => return Ok(None),
                 };
@@ -72,8 +72,8 @@ impl End<'_> {
     }
 }
 
-/// The ranges, in whole blocks or to the end, in which two files are the same. `size` is the length of the source; `own`:
-/// the second is a file that only the user has.
+/// Returns the ranges, in whole blocks or to the end, in which two files are the same. `size` is the length of the source;
+/// with `own`, the second file must be one that only the user may write.
 async fn matching(
     one: &End<'_>,
     two: &End<'_>,
@@ -105,7 +105,7 @@ async fn matching(
     Ok(Some(ranges))
 }
 
-/// The ranges in which the first `size` bytes of a local file that is being made and one on the server are the same.
+/// Returns the ranges in which the first `size` bytes of a local part and of a file on the server are the same.
 pub(super) async fn same(
     sessions: &Sessions,
     remote: &Bytes,
@@ -118,8 +118,8 @@ pub(super) async fn same(
         .unwrap_or_default())
 }
 
-/// The ranges in which a source and what an earlier attempt has left on a server are the same; `None` where that is not a
-/// regular file of the user's, with one name, that nobody else may write.
+/// Returns the ranges in which a source and an earlier attempt's part on a server are the same; `None` unless the part is
+/// a regular file of the user's, with one name, that nobody else may write.
 pub(super) async fn same_as_own(
     source: &End<'_>,
     sessions: &Sessions,
@@ -129,7 +129,7 @@ pub(super) async fn same_as_own(
     matching(source, &End::Server(sessions, part), (size, true), checking).await
 }
 
-/// `hashed` is told of each piece, and returns whether more is wanted.
+/// Hashes `count` blocks. Calls `hashed` for each piece; it returns whether to continue.
 fn local_hashes(file: &File, count: u64, hashed: impl Fn(u64) -> bool) -> std::io::Result<Hashes> {
     let mut buffer = vec![0; 256 * 1024];
     (0..count)
@@ -158,8 +158,8 @@ fn local_hashes(file: &File, count: u64, hashed: impl Fn(u64) -> bool) -> std::i
         .collect()
 }
 
-/// The hashes of whole files on a server, of many with one command: `None` for one that it cannot read, and `None` where it
-/// makes none.
+/// Hashes whole files on a server, many with one command. The result is `None` if the server makes no hashes, and has `None`
+/// for each file that it cannot read.
 pub(super) async fn whole_there(
     sessions: &Sessions,
     paths: &[&Bytes],
@@ -170,7 +170,7 @@ pub(super) async fn whole_there(
     let Some(host) = sessions.host() else {
         return Ok(None);
     };
-    // A shell need not begin where SFTP does.
+    // A shell may start in another directory than SFTP.
     let home = match paths.iter().all(|path| path.starts_with(b"/")) {
         true => Bytes::new(),
         false => {
@@ -192,7 +192,7 @@ pub(super) async fn whole_there(
     Ok(output.map(|output| parse_whole(&output, &paths)))
 }
 
-/// Whether a program that hashes prints a name in another way than it is.
+/// Returns whether hash programs print an escaped form of a name.
 fn is_special(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'\\' | b'\n' | b'\r'))
 }
@@ -204,7 +204,8 @@ const PROGRAMS: &str = "if command -v openssl >/dev/null && openssl dgst -sha256
      elif command -v shasum >/dev/null; then h() { shasum -a 256 \"$@\"; }\n\
      else echo no sha256 program >&2; exit 3; fi\n";
 
-/// One program for all names; one each for those that it would print in another way, behind their number.
+/// Makes a script that runs one program for all names, and one for each name that would be printed escaped, after its
+/// number.
 fn script_of_whole(paths: &[Bytes]) -> Bytes {
     let mut script = PROGRAMS.as_bytes().to_vec();
     let (special, usual): (Vec<_>, Vec<_>) = paths.iter().enumerate().partition(|(_, path)| is_special(path));
@@ -225,7 +226,7 @@ fn script_of_whole(paths: &[Bytes]) -> Bytes {
     script.into()
 }
 
-/// The hashes by their names, or numbers.
+/// Finds the hashes in a script's output, by names or numbers.
 fn parse_whole(output: &[u8], paths: &[Bytes]) -> Vec<Option<Hash>> {
     let numbers = paths.iter().enumerate().map(|(nth, path)| (&path[..], nth));
     let numbers: HashMap<&[u8], usize> = numbers.collect();
@@ -251,7 +252,7 @@ fn parse_whole(output: &[u8], paths: &[Bytes]) -> Vec<Option<Hash>> {
     hashes
 }
 
-/// Hashes of so many blocks of each file on a server; `None` where it cannot make them.
+/// Hashes blocks of files on a server, as many as are stated for each; `None` if the server cannot.
 async fn remote_hashes(
     host: &Host,
     files: &[(Bytes, u64)],
@@ -259,7 +260,7 @@ async fn remote_hashes(
     checking: &Checking,
 ) -> Option<Vec<Hashes>> {
     let count: u64 = files.iter().map(|(_, count)| count + 1).sum();
-    // What sha256 programs print is within 80 bytes.
+    // A sha256 program prints less than 80 bytes a block.
     let most = usize::try_from(count).ok()?.saturating_mul(80);
     let lines = |output: &[u8]| output.iter().filter(|byte| **byte == b'\n').count() as u64;
     let seen = |output: &[u8]| checking.add_hashed(lines(output) * BLOCK);
@@ -293,9 +294,10 @@ pub(super) async fn shell(
     Some(output.stdout)
 }
 
-/// `own`: a file that is not a regular one of the user's, with one name, that nobody else may write, ends it.
+/// Makes a script that hashes blocks. With `own` it fails unless each file is a regular one of the user's, with one name,
+/// that nobody else may write.
 fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
-    // What cannot be read has the hash of nothing, as another such file: so dd's own status counts.
+    // An unreadable file would get the hash of an empty one, like every other unreadable file: dd's status counts.
     let mut script = format!(
         "{PROGRAMS}exec 3>&1\n\
          b() {{ i=0; while [ $i -lt $2 ]; do\n\
@@ -319,12 +321,12 @@ fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
         script.extend(quote(path));
         script.extend_from_slice(format!(" {count} </dev/null\n").as_bytes());
     }
-    // There are servers that never tell a command that its input has ended.
+    // Some servers never tell a command that its input has ended.
     script.extend_from_slice(b"exit 0\n");
     script.into()
 }
 
-/// A line for each block, an empty one behind each file.
+/// Reads a script's output: a line for each block, and an empty one after each file.
 fn parse(output: &[u8]) -> Vec<Hashes> {
     let mut files = vec![Vec::new()];
     for line in output.split(|byte| *byte == b'\n') {
@@ -334,7 +336,7 @@ fn parse(output: &[u8]) -> Vec<Hashes> {
             (_, None) => {}
         }
     }
-    // Behind the last file's empty line.
+    // After the last file's empty line.
     while files.last().is_some_and(Vec::is_empty) && files.len() > 1 {
         files.pop();
     }

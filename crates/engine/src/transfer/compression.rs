@@ -1,8 +1,8 @@
-//! Whether to compress: found out while a copy runs, from its rate and from samples of what it moves.
+//! Decides whether to compress while a copy runs, by its rate and by samples of its data.
 //!
-//! A copy begins without. Once its rate is known, pieces of its data are compressed here. If they become so much smaller
-//! that the link would carry them sooner, and the compressor keeps up with that, its sessions move to connections that
-//! compress. When that does not turn out to be faster, they move back, for good.
+//! A copy starts without compression. Once its rate is known, samples of its data are compressed here. If they shrink enough
+//! for the link to carry them sooner, and the compressor keeps up, the sessions move to connections that compress. If that
+//! is not faster, they move back for good.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,23 +23,23 @@ use super::sessions::Sessions;
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     passed: AtomicU64,
-    /// Bytes that are still wanted for a sample.
+    /// Bytes still missing from a sample.
     wanted: AtomicUsize,
     pieces: Mutex<Vec<Bytes>>,
 }
 
-/// Bytes of a sample: several times what zlib looks back over (32 KiB). It is compressed in a few milliseconds.
+/// Bytes of a sample: several times zlib's window (32 KiB). Compressing them takes a few milliseconds.
 const SAMPLE: usize = 256 * 1024;
-/// Bytes of one piece, so that a sample is of several places.
+/// Bytes of one piece: a sample has several, from different places.
 const PIECE: usize = 64 * 1024;
 
 impl Flow {
-    /// So many bytes have arrived where they are to be.
+    /// Counts bytes that have arrived at the target.
     pub(super) fn passed(&self, bytes: u64) {
         self.passed.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Offers data that is on its way, or has come.
+    /// Offers data of the copy for a sample.
     pub(super) fn offer(&self, data: &Bytes) {
         let wanted = self.wanted.load(Ordering::Relaxed);
         if wanted == 0 || data.is_empty() {
@@ -50,20 +50,20 @@ impl Flow {
         self.pieces().push(piece);
     }
 
-    /// Has a sample gathered from what comes next.
+    /// Starts a sample of the data that follows.
     fn want(&self) {
         self.pieces().clear();
         self.wanted.store(SAMPLE, Ordering::Relaxed);
     }
 
-    /// The sample, when all of it has come.
+    /// Returns the sample once it is complete.
     fn gathered(&self) -> Option<Vec<Bytes>> {
         let mut pieces = self.pieces();
         let complete = self.wanted.load(Ordering::Relaxed) == 0 && !pieces.is_empty();
         complete.then(|| std::mem::take(&mut *pieces))
     }
 
-    /// Guards the pieces, for as long as it takes to add one.
+    /// Locks the pieces, for as long as adding one takes.
     fn pieces(&self) -> std::sync::MutexGuard<'_, Vec<Bytes>> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,20 +72,20 @@ impl Flow {
 /// The result of compressing a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
-    /// How many times smaller it became.
+    /// Original size divided by compressed size.
     ratio: f64,
-    /// Bytes a second that went into the compressor.
+    /// Bytes a second into the compressor.
     rate: f64,
 }
 
 impl Sample {
-    /// Compresses as connections do, at zlib's level 6.
+    /// Compresses a sample as connections do, at zlib's level 6.
     fn of(pieces: &[Bytes]) -> Self {
         let mut stream = Compress::new(Compression::new(6), true);
         let mut packed = Vec::with_capacity(2 * SAMPLE);
         let begun = Instant::now();
         for piece in pieces {
-            // Never fails, nor runs out of room: no data grows to twice its length.
+            // Neither fails nor runs out of room: no data grows to twice its length.
             let _ = stream.compress_vec(piece, &mut packed, FlushCompress::Partial);
         }
         let bytes: usize = pieces.iter().map(Bytes::len).sum();
@@ -95,8 +95,8 @@ impl Sample {
         }
     }
 
-    /// The same by sshd's zlib, which is reckoned half as fast as zlib-rs: too slow rather than too fast a guess, since a copy
-    /// that is moved without gain moves back.
+    /// Returns the estimate for sshd's zlib, taken as half as fast as zlib-rs. A low guess avoids moving a copy that would have
+    /// to move back.
     fn on_the_server(self) -> Self {
         Self {
             rate: self.rate / 2.0,
@@ -105,22 +105,22 @@ impl Sample {
     }
 }
 
-/// How often a copy is looked at.
+/// The interval between two looks at a copy.
 const LOOK: Duration = Duration::from_millis(250);
 /// The time over which a rate is measured: TCP's slow start is over in ten round trips.
 const MEASURED: Duration = Duration::from_secs(1);
-/// Bytes over which it is, so that several requests are among them.
+/// The least bytes to measure a rate over: several requests.
 const ENOUGH: u64 = 1_000_000;
-/// How long compressing has to show that it is faster: new sessions begin, and old ones end what they have under way.
+/// The time compression gets to prove faster: sessions start, and the old ones finish their requests.
 const TRIAL: Duration = Duration::from_secs(8);
-/// Above this rate, in bytes a second, no zlib is expected to keep up: nothing is sampled. Debian's takes 43 MB/s of text.
+/// No sample is taken above this rate, in bytes a second: no zlib keeps up. Debian's takes 43 MB/s of text.
 const HOPELESS: f64 = 250e6;
 /// The least gain that counts: rates vary by less from moment to moment.
 const WORTH: f64 = 1.3;
-/// The time that has to be gained: new connections are made in less, over any distance.
+/// The least time that counts as saved: connecting takes less over any distance.
 const SAVED: Duration = Duration::from_secs(2);
-/// Goes with a copy between this machine and a server, and moves it to connections that compress where that pays; has no
-/// end. `upload`: which side compresses.
+/// Watches a copy between this machine and a server, and moves it to connections that compress if that pays. Never returns.
+/// `upload` says which side compresses.
 pub(super) async fn adapt(
     flow: &Flow,
     limit: Option<u64>,
@@ -128,7 +128,7 @@ pub(super) async fn adapt(
     sessions: &Sessions,
     upload: bool,
 ) -> Infallible {
-    // A limit on the rate is one on payload: there is nothing to gain.
+    // A limit on the rate is one on payload: compression gains nothing.
     let (Some(plain), None) = (sessions.host(), limit) else {
         return pending().await;
     };
@@ -149,7 +149,7 @@ pub(super) async fn adapt(
                 let sample = blocking(move || Sample::of(&pieces)).await;
                 let sample = if upload { sample } else { sample.on_the_server() };
                 if !pays(rate, left, sample) {
-                    // Other data may come.
+                    // Later data may compress better.
                     flow.want();
                     continue;
                 }
@@ -176,9 +176,9 @@ pub(super) async fn adapt(
 #[derive(Debug, PartialEq)]
 enum Step {
     Wait,
-    /// At this rate a sample tells whether compression [pays].
+    /// Take a sample, which tells whether compression [pays] at this rate.
     Sample(f64),
-    /// Compress no longer.
+    /// Stop compressing.
     Return,
 }
 
@@ -186,7 +186,7 @@ enum Step {
 #[derive(Debug, Default)]
 struct Trial {
     phase: Phase,
-    /// When so many bytes had arrived, over [`MEASURED`].
+    /// Arrived bytes at moments of the last [`MEASURED`].
     marks: VecDeque<(Instant, u64)>,
 }
 
@@ -194,7 +194,7 @@ struct Trial {
 enum Phase {
     #[default]
     Plain,
-    /// Compressing since then; the rate before.
+    /// Compressing since `since`; the rate was `before`.
     Compressing {
         since: Instant,
         before: f64,
@@ -203,7 +203,7 @@ enum Phase {
 }
 
 impl Trial {
-    /// Looks at a copy of which so many bytes have arrived and so many are left.
+    /// Decides the next step, given the bytes that have arrived and those that are left.
     fn look(&mut self, now: Instant, passed: u64, left: u64) -> Step {
         let rate = self.rate(now, passed);
         match (self.phase, rate) {
@@ -222,13 +222,13 @@ impl Trial {
         }
     }
 
-    /// The sessions have moved: what was measured before says nothing of what comes.
+    /// Notes that the sessions have moved, and drops older measurements.
     fn compress(&mut self, now: Instant, before: f64) {
         self.marks.clear();
         self.phase = Phase::Compressing { since: now, before };
     }
 
-    /// Bytes a second of late; `None` until it is known, or while it still grows as it does in TCP's slow start.
+    /// Returns the recent rate in bytes a second; `None` until it is known, or while it grows as in TCP's slow start.
     fn rate(&mut self, now: Instant, passed: u64) -> Option<f64> {
         if passed == 0 {
             return None;
@@ -250,7 +250,7 @@ impl Trial {
     }
 }
 
-/// Whether compressing pays for a copy that moves so many bytes a second and has so many left.
+/// Returns whether compressing pays at this rate in bytes a second, with `left` bytes to go.
 fn pays(rate: f64, left: u64, sample: Sample) -> bool {
     let compressed = (rate * sample.ratio).min(sample.rate);
     let saved = left as f64 / rate - left as f64 / compressed;

@@ -1,4 +1,4 @@
-//! [`Checks`]: whether files of both ends have the same content, by hash: many with one command, several commands at once.
+//! [`Checks`] compares files of both ends by hash: many with one command, several commands at once.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -48,7 +48,7 @@ pub(super) struct Wanted {
 }
 
 impl Side {
-    /// The hash of each file, `None` for one that cannot be read; or `None`: this end makes none.
+    /// Returns a hash for each file, with `None` for one that cannot be read; `None` if this end makes no hashes.
     pub(super) async fn hashes(&self, files: Vec<Wanted>) -> Result<Option<Vec<Option<Hash>>>, Error> {
         let directory = match self {
             Self::Server(sessions) => {
@@ -74,7 +74,7 @@ impl Side {
     }
 }
 
-/// How much of a file is read at once.
+/// The size of one read.
 const BUFFER: usize = 256 * 1024;
 
 fn hash(mut file: File, buffer: &mut [u8], awaited: &Awaited) -> std::io::Result<Hash> {
@@ -90,7 +90,7 @@ fn hash(mut file: File, buffer: &mut [u8], awaited: &Awaited) -> std::io::Result
     Ok(hash)
 }
 
-/// Files that wait to be hashed, and those that are.
+/// The files that wait to be hashed or are being hashed.
 pub(super) struct Checks {
     progress: Arc<Progress>,
     from: Side,
@@ -114,11 +114,11 @@ pub(super) struct Compared {
     pub(super) looks: Option<Changes>,
 }
 
-/// Files, their names' bytes and their own that one command hashes at most: a command line is bounded, and several commands
-/// at once are worth more than one.
+/// The most files, and the most bytes, that one command hashes: a command line is bounded, and several commands at once are
+/// faster than one.
 const FILES: usize = 2500;
 const BYTES: u64 = 64 * 1024 * 1024;
-/// Commands at once; each of a server's waits for its turn, too.
+/// Commands at once. Each command on a server also waits for its turn there.
 const AT_ONCE: usize = 8;
 
 impl Checks {
@@ -133,7 +133,7 @@ impl Checks {
         }
     }
 
-    /// Has a file compared with that of a path at the target, soon; `looks` is what is to be set where it is the same.
+    /// Queues a file to be compared with the one at `there`. `looks` are the attributes to set if both are the same.
     pub(super) fn add(&mut self, item: Item, there: Bytes, looks: Changes) {
         self.bytes += item.size;
         self.waiting.push(Check { item, there, looks });
@@ -142,7 +142,7 @@ impl Checks {
         }
     }
 
-    /// Begins to compare those that wait; `false` where none does.
+    /// Starts comparing the queued files; returns `false` if there are none.
     pub(super) fn begin(&mut self) -> bool {
         let checks = std::mem::take(&mut self.waiting);
         self.bytes = 0;
@@ -154,17 +154,17 @@ impl Checks {
         true
     }
 
-    /// Returns whether as many are under way as are worth it.
+    /// Returns whether as many comparisons run as are useful.
     pub(super) fn are_many(&self) -> bool {
         self.running.len() >= AT_ONCE
     }
 
-    /// The next that were compared; `None` where none are under way. Cancel-safe.
+    /// Returns the next compared files; `None` if no comparison runs. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Result<Vec<Compared>, Error>> {
         Some(ended(self.running.join_next().await?))
     }
 
-    /// Those that were compared meanwhile; waits where many are under way.
+    /// Returns the files compared meanwhile, and waits while many comparisons run.
     pub(super) async fn take(&mut self) -> Result<Vec<Compared>, Error> {
         let mut all = Vec::new();
         while let Some(compared) = self.running.try_join_next() {
@@ -178,7 +178,7 @@ impl Checks {
         Ok(all)
     }
 
-    /// All that are left.
+    /// Returns all files that are left, once they are compared.
     pub(super) async fn finish(&mut self) -> Result<Vec<Compared>, Error> {
         self.begin();
         let mut all = Vec::new();
@@ -196,7 +196,7 @@ fn ended(
         Ok(compared) => compared,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is going down.
+            // The runtime is shutting down.
             Err(_) => Ok(Vec::new()),
         },
     }

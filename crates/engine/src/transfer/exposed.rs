@@ -1,4 +1,4 @@
-//! [`Exposure`]: which of a server's directories lead, by their names, wherever somebody else wants.
+//! [`Exposure`] finds directories on a server whose names somebody else can redirect.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,13 @@ use crate::sftp::{FileAttributes, Owner, Permissions, Sftp};
 pub(super) struct Exposure {
     /// The user: the owner of the directory that a session begins in.
     user: OnceCell<Option<Owner>>,
-    /// Guards the table for as long as a look-up takes.
+    /// The lock is held for a look-up only.
     known: Mutex<HashMap<Bytes, bool>>,
 }
 
 impl Exposure {
-    /// Returns whether somebody other than the user and root may give a name in a directory, or that of the directory
-    /// or of one above it, to something else. What cannot be looked at may be.
+    /// Returns whether anyone but the user and root may exchange names in a directory, or the name of the directory or of one
+    /// above it. Returns true if that cannot be found out.
     pub(super) async fn is_exposed(&self, sessions: &Sessions, directory: &Bytes) -> bool {
         let user = *self.user.get_or_init(|| user(sessions)).await;
         let Some(user) = user else { return true };
@@ -53,7 +53,7 @@ async fn user(sessions: &Sessions) -> Option<Owner> {
     home.await.ok()?.owner
 }
 
-/// A path and those of the directories that it goes through.
+/// Returns a path and the directories it goes through.
 fn ancestors(path: &Bytes) -> impl Iterator<Item = Bytes> {
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     // The root has a slash and no name.
@@ -64,13 +64,13 @@ fn ancestors(path: &Bytes) -> impl Iterator<Item = Bytes> {
     paths.into_iter()
 }
 
-/// Returns whether others than the user and root may give names in a directory to other files.
+/// Returns whether anyone but the user and root may exchange names in a directory.
 fn is_open(directory: &FileAttributes, user: Owner) -> bool {
     let (Some(mode), Some(owner)) = (directory.permissions.map(Permissions::bits), directory.owner) else {
         return true;
     };
     let theirs = owner.uid != 0 && owner.uid != user.uid;
-    // A group that is the user's own, as most systems make one for each user, holds nobody else.
+    // The user's own group, which most systems create for each user, has no other members.
     let shared_group = mode & 0o020 != 0 && (mode & 0o2000 != 0 || owner.gid != user.gid);
     let sticky = mode & 0o1000 != 0;
     theirs || !sticky && (mode & 0o002 != 0 || shared_group)

@@ -1,4 +1,4 @@
-//! [`Filters`]: which names are left out, by rsync's patterns.
+//! [`Filters`] excludes names by rsync's patterns.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -23,9 +23,9 @@ pub(super) struct Filters {
 /// The only paths that are copied.
 #[derive(Debug)]
 struct Only {
-    /// Whether each was met.
+    /// The paths, and whether each was found.
     paths: HashMap<Vec<u8>, AtomicBool>,
-    /// Directories that lead to them.
+    /// The directories on the way to them.
     directories: HashSet<Vec<u8>>,
     /// Directories among them are copied with their contents.
     recursive: bool,
@@ -75,16 +75,16 @@ impl Only {
 struct Rule {
     include: bool,
     expression: Regex,
-    /// It is for directories only.
+    /// The rule matches directories only.
     directories: bool,
-    /// A slash is put before the path: `**/x` is for `x`, too.
+    /// A slash is put before the path: `**/x` matches `x`, too.
     slash_before: bool,
-    /// A slash is put behind a directory: `x/***` is for `x`, too.
+    /// A slash is put after a directory: `x/***` matches `x`, too.
     slash_behind: bool,
 }
 
 impl Filters {
-    /// `only`: the only paths that are copied, and whether with what is in them.
+    /// `only` has the only paths to copy, and whether directories among them include their contents.
     pub(super) fn new(rules: &[FilterRule], only: Option<(&[ByteBuf], bool)>) -> Result<Self, Error> {
         let rules = rules.iter().map(Rule::new).collect::<Result<_, _>>()?;
         let only = only.map(|(paths, recursive)| Only::new(paths, recursive));
@@ -92,7 +92,7 @@ impl Filters {
         Ok(Self { rules, only })
     }
 
-    /// The paths that were to be copied and are not there.
+    /// Returns the requested paths that do not exist.
     pub(super) fn missing(&self) -> Vec<Vec<u8>> {
         let paths = self.only.iter().flat_map(|only| &only.paths);
         let missing = paths.filter(|(_, met)| !met.load(Ordering::Relaxed));
@@ -101,8 +101,8 @@ impl Filters {
         missing
     }
 
-    /// Returns whether a path below a source is left out. The directories that lead to it have been asked about before:
-    /// what is in one that is left out is left out, too.
+    /// Returns whether a path below a source is excluded. The caller has checked the directories on its way: the contents of an
+    /// excluded directory are excluded, too.
     pub(super) fn leave_out(&self, path: &[u8], is_directory: bool) -> bool {
         if self.is_unlisted(path, is_directory) {
             return true;

@@ -1,4 +1,4 @@
-//! [`Owners`]: the numbers that a source's owners and groups have at the target, found by their names as rsync does.
+//! [`Owners`] maps a source's owners and groups to the target's numbers, by their names as rsync does.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,12 @@ use crate::sftp::{Owner, Sftp};
 
 /// The owners of one source's machine, as the target's numbers.
 pub(super) struct Owners {
-    /// Neither where owners are not kept, nor where their numbers are.
+    /// `None` if owners are not kept, or are kept by number.
     ends: Option<[Accounts; 2]>,
     known: Mutex<HashMap<(Database, u32), u32>>,
 }
 
-/// Numbers that are remembered. A server may tell any number of them.
+/// The most numbers to remember: a server may send any number of them.
 const MOST_KNOWN: usize = 100_000;
 
 impl Owners {
@@ -36,7 +36,7 @@ impl Owners {
         }
     }
 
-    /// The target's numbers, as far as they are known without asking anybody.
+    /// Returns the target's numbers if they are known without a look-up.
     pub(super) fn find_known(&self, owner: Owner) -> Option<Owner> {
         if self.ends.is_none() {
             return Some(owner);
@@ -53,10 +53,10 @@ impl Owners {
         })
     }
 
-    /// The target's numbers.
+    /// Returns the target's numbers. An unknown name or number keeps its number.
     ///
     /// # Errors
-    /// For a lost connection. What an end does not know keeps its number.
+    /// The connection was lost.
     pub(super) async fn at_target(&self, owner: Owner) -> Result<Owner, Error> {
         if let Some(known) = self.find_known(owner) {
             return Ok(known);
@@ -97,7 +97,7 @@ enum Database {
 }
 
 impl Database {
-    /// Its name for getent(1), and that of its file.
+    /// Returns its name for getent(1), which is also its file's.
     fn name(self) -> &'static str {
         match self {
             Self::Users => "passwd",
@@ -162,7 +162,7 @@ fn number_here(database: Database, name: &str) -> Option<u32> {
     }
 }
 
-/// The name of a number that is not in the server's file: from a directory service.
+/// Looks up the name of a number that is not in the server's file, in a directory service.
 async fn name_there(sessions: &Sessions, database: Database, id: u32) -> Result<Option<String>, Error> {
     let (uids, gids) = match database {
         Database::Users => (vec![id], Vec::new()),
@@ -187,9 +187,9 @@ async fn name_there(sessions: &Sessions, database: Database, id: u32) -> Result<
     }
 }
 
-/// The number of a name that is not in the server's file; where it has a shell.
+/// Looks up the number of a name that is not in the server's file, if the server has a shell.
 async fn number_there(sessions: &Sessions, database: Database, name: &str) -> Option<u32> {
-    // What getent(1) would take for an option or a number.
+    // getent(1) would take these for an option or a number.
     if name.starts_with('-') || name.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -202,7 +202,7 @@ async fn number_there(sessions: &Sessions, database: Database, name: &str) -> Op
     Lines::parse(&output).numbers.get(name).copied()
 }
 
-/// The members of a group are in its line.
+/// The longest line: a group's line has its members.
 const LONGEST_LINE: usize = 1024 * 1024;
 
 /// The names and numbers of /etc/passwd or /etc/group.
@@ -212,11 +212,11 @@ struct Lines {
     names: HashMap<u32, String>,
 }
 
-/// Bytes of such a file that are read: it has a hundred for each account.
+/// The most bytes to read of such a file, which has a hundred for each account.
 const MOST_READ: u64 = 4 * 1024 * 1024;
 
 impl Lines {
-    /// The first of several lines counts, as for the C library.
+    /// Parses such a file. The first of several lines counts, as in the C library.
     fn parse(file: &[u8]) -> Self {
         let mut lines = Self::default();
         for line in file.split(|byte| *byte == b'\n') {

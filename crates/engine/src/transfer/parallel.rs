@@ -1,4 +1,4 @@
-//! The number of sessions that a copy's files are worth.
+//! Chooses the number of sessions for a copy's files.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::sessions::NEAR;
 use crate::memory::tuned::MOST_STREAMS;
 
-/// Sessions for a file of so many bytes as far away as this, where nothing else was found to be best.
+/// Returns the number of sessions for a file of `size` bytes at this distance, if no other was measured as best.
 pub(crate) fn usual_streams(rtt: Duration, size: u64, upload: bool) -> usize {
     streams_for(WANTED_RATE, rtt, size, upload)
 }
 
-/// The same for a copy that is to move so many bytes a second, of [`WANTED_RATE`] at most.
+/// Returns the number of sessions for a copy that is to move `rate` bytes a second, at most [`WANTED_RATE`].
 pub(super) fn streams_for(rate: f64, rtt: Duration, size: u64, upload: bool) -> usize {
     let wanted = if rtt < NEAR {
-        // A connection is a core on the server, which carries what a limit leaves by itself.
+        // A connection uses one core of the server. With a limit on the rate one core is enough.
         if size >= NEAR_STRIPED && rate >= WANTED_RATE {
             2
         } else {
@@ -31,31 +31,31 @@ pub(super) fn streams_for(rate: f64, rtt: Duration, size: u64, upload: bool) -> 
     wanted.clamp(1, MOST_STREAMS)
 }
 
-/// The rate, in bytes a second, that sessions are to be enough for: what one client core moves.
+/// The rate in bytes a second that the sessions should reach: that of one client core.
 pub(super) const WANTED_RATE: f64 = 300e6;
 
-/// On loopback a second connection costs 10 ms and its sshd's start; it pays for files that take longer.
+/// The least size for a second connection on loopback, which costs 10 ms and the start of an sshd.
 const NEAR_STRIPED: u64 = 128 * 1024 * 1024;
 
-/// A jump host that takes less in a round trip on each connection (dropbear: 24 KiB) is what bounds an upload.
+/// A jump host that accepts less than this in a round trip on each connection bounds an upload (dropbear: 24 KiB).
 pub(super) const NARROW: u64 = 256 * 1024;
 
-/// Connections through such a one at most: fewer than the log-ins at once that sshd begins to refuse (MaxStartups).
+/// The most connections through such a jump host: fewer than the concurrent log-ins that sshd starts to refuse (MaxStartups).
 pub(super) const MOST_NARROW: usize = 8;
 
-/// Sessions at once for small files at most.
+/// The most sessions at once for small files.
 pub(super) const MOST_SMALL_SESSIONS: usize = 4;
 
-/// How many small files there are, for sessions that are opened when there are enough.
+/// Counts small files, to open further sessions once there are enough.
 #[derive(Debug)]
 pub(super) struct Plenty {
     counted: AtomicU64,
-    /// A permit for each session beside the first; closed when all have been counted.
+    /// A permit for each session beside the first; closed when all files have been counted.
     more: Semaphore,
 }
 
 impl Plenty {
-    /// Small files that a further session is worth: opening it takes as long as some hundred of them.
+    /// Small files for each further session: opening one takes as long as some hundred files.
     const FILES: u64 = 1000;
 
     pub(super) fn count(&self) {
@@ -65,12 +65,12 @@ impl Plenty {
         }
     }
 
-    /// No more files come.
+    /// Notes that no more files come.
     pub(super) fn end(&self) {
         self.more.close();
     }
 
-    /// Waits until there are enough files for one more session; `false` when there are not going to be.
+    /// Waits until there are enough files for one more session; returns `false` if there never will be.
     pub(super) async fn suffices(&self) -> bool {
         self.more.acquire().await.map(SemaphorePermit::forget).is_ok()
     }

@@ -1,8 +1,8 @@
-//! The names that files have until they are whole, beside their last ones.
+//! Temporary names of incomplete files, beside their final ones.
 //!
-//! A file that may be continued has the same name each time, made of both ends of the copy: [`Claim`] keeps two copies that
-//! run at once from using it both. One that no later copy resumes from has such a name for each attempt, so that what a copy
-//! that was killed has left is met by the next one ([`Names`]), or a random one.
+//! A file that may be resumed has the same name each time, made from both ends of the copy; [`Claim`] keeps two copies at
+//! once from sharing it. A file that no later copy resumes has such a name for each attempt, so that the next copy finds the
+//! leftovers of a killed one ([`Names`]), or a random name.
 
 use std::collections::{HashMap, HashSet};
 use std::os::linux::net::SocketAddrExt as _;
@@ -21,7 +21,7 @@ const LONGEST: usize = 255;
 pub(super) struct Tag([u8; 8]);
 
 impl Tag {
-    /// That of a machine and account, a path there, and the same of the target.
+    /// Makes the tag of the source's machine and account with a path, and of the same of the target.
     pub(super) fn of([from, source, to, target]: [&[u8]; 4]) -> Self {
         let mut context = Context::new(&SHA256);
         for part in [from, &plain(source), to, &plain(target)] {
@@ -33,13 +33,13 @@ impl Tag {
         Self(tag)
     }
 
-    /// The name that an attempt to copy this has, and finds again.
+    /// Returns the temporary name for this copy, which a later attempt finds again.
     pub(super) fn part(self, target: &[u8]) -> Bytes {
         beside(target, self.0)
     }
 }
 
-/// A path without what it means the same without: `a/./b//c` is `a/b/c`.
+/// Normalises a path: `a/./b//c` becomes `a/b/c`.
 fn plain(path: &[u8]) -> Vec<u8> {
     let names = path.split(|byte| *byte == b'/');
     let names: Vec<&[u8]> = names.filter(|name| !name.is_empty() && *name != b".").collect();
@@ -47,12 +47,12 @@ fn plain(path: &[u8]) -> Vec<u8> {
     [root, &names.join(&b'/')].concat()
 }
 
-/// A name that nobody else can know before the file is there.
+/// Returns a name that nobody can guess before the file exists.
 pub(super) fn random(target: &[u8]) -> Bytes {
     beside(target, unguessable())
 }
 
-/// A time that nobody else can know before a file has it; before 2038, which is as far as some file systems count.
+/// Returns a time that nobody can guess before a file has it; before 2038, the limit of some file systems.
 pub(super) fn mark() -> u32 {
     let [a, b, c, d, ..] = unguessable();
     u32::from_be_bytes([a & 0x7f, b, c, d])
@@ -72,48 +72,48 @@ fn beside(target: &[u8], tag: [u8; 8]) -> Bytes {
     };
     let end = format!(".{:016x}.part", u64::from_be_bytes(tag));
     let mut length = name.len().min(LONGEST - 1 - end.len());
-    // Some file systems take UTF-8 only: a character is not cut through.
+    // Some file systems accept UTF-8 only: do not cut a character.
     while length < name.len() && length > 0 && name[length] & 0xc0 == 0x80 {
         length -= 1;
     }
     [directory, b".", &name[..length], end.as_bytes()].concat().into()
 }
 
-/// The right to a tag's name, until it is dropped: in this process, and among this user's others on this machine.
+/// The right to a tag's name until it is dropped, among all processes of this user on this machine.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// An abstract socket's name is free again when its process is gone, however that ended, and leaves no file behind.
+    /// An abstract socket: its name is free again however its process ends, and it leaves no file behind.
     _name: UnixListener,
 }
 
-/// The names of files that are begun anew by each copy. The next copy of a file meets what was left of it by one that was
-/// killed, takes another name, and removes that in the end: not before, since a server that is behind may still rename it.
+/// Temporary names of files that each copy starts anew. The next copy of a file finds a killed copy's leftover, takes another
+/// name, and removes the leftover at the end: earlier, a slow server might still rename it.
 pub(super) struct Names {
     ends: [Vec<u8>; 2],
-    /// Held by this process for as long as it copies anything between these ends. Without it all names are random.
+    /// This process's share while it copies between these ends. Without one, all names are random.
     share: Option<Arc<Share>>,
 }
 
-/// One of the places for processes that copy between two ends.
+/// One of the shares for processes that copy between two ends.
 #[derive(Debug)]
 struct Share {
     nth: u8,
     _claim: Claim,
 }
 
-/// A file's own name: no other copy of this process has it. Another process that has finds that it is taken.
+/// A file's own name, which no other copy of this process uses. Another process finds it taken.
 #[derive(Debug)]
 pub(super) struct Own(Tag);
 
-/// Processes that have their own names between two ends.
+/// The most processes with their own names between two ends.
 const SHARES: u8 = 8;
 
-/// Guards this process's shares, and the files that have their own names in it, for as long as a look takes.
+/// This process's shares and their files' names. The lock is held for a look-up only.
 static SHARED: LazyLock<Mutex<HashMap<Tag, Weak<Share>>>> = LazyLock::new(Mutex::default);
 static OWN: LazyLock<Mutex<HashSet<Tag>>> = LazyLock::new(Mutex::default);
 
 impl Names {
-    /// Of files that are copied from one machine and account to another.
+    /// Makes the names for files copied from one machine and account to another.
     pub(super) fn between(from: &[u8], to: &[u8]) -> Self {
         let ends = [from.to_vec(), to.to_vec()];
         let tag = Self::tag(&ends, 0);
@@ -135,7 +135,7 @@ impl Names {
         Tag::of([&ends[0], &[], &ends[1], &[nth]])
     }
 
-    /// The name of a file's own, unless another copy of this process writes the same file from the same source.
+    /// Returns a file's own name, unless another copy of this process writes the same file from the same source.
     pub(super) fn own(&self, source: &[u8], target: &[u8]) -> Option<Arc<Own>> {
         self.share.as_ref()?;
         let tag = Tag::of([&self.ends[0], source, &self.ends[1], target]);
@@ -143,8 +143,8 @@ impl Names {
         own.insert(tag).then(|| Arc::new(Own(tag)))
     }
 
-    /// Keeps other processes from having names of their own between these ends, once none has: what has such a name is then
-    /// nobody's. `None` where one has for longer than a process takes to end.
+    /// Takes all shares between these ends once no other process has one, so that any file with such a name is a leftover.
+    /// Returns `None` if another process keeps a share for longer than a process takes to end.
     pub(super) async fn alone(&self) -> Option<Vec<Claim>> {
         let mine = self.share.as_ref()?.nth;
         let mut others = Vec::new();
@@ -156,15 +156,15 @@ impl Names {
 }
 
 impl Own {
-    /// Attempts that have names of their own; those behind them get random ones.
+    /// The attempts that have names of their own; later ones get random names.
     const ATTEMPTS: u8 = 4;
 
-    /// The name that an attempt to write `target` has.
+    /// Returns the temporary name of an attempt to write `target`.
     pub(super) fn name(own: Option<&Arc<Self>>, target: &[u8], attempt: u8) -> Bytes {
         match own {
             Some(own) if attempt < Self::ATTEMPTS => {
                 let mut tag = own.0.0;
-                // The name that is kept is the tag itself.
+                // The tag itself is the name of a resumable file.
                 tag[7] ^= attempt + 1;
                 beside(target, tag)
             }
@@ -172,7 +172,7 @@ impl Own {
         }
     }
 
-    /// Returns whether such a name may be taken by what an earlier copy has left.
+    /// Returns whether an earlier copy's leftover may have this name.
     pub(super) fn may_be_taken(own: Option<&Arc<Self>>, attempt: u8) -> bool {
         own.is_some() && attempt < Self::ATTEMPTS
     }
@@ -184,15 +184,14 @@ impl Drop for Own {
     }
 }
 
-/// The time that an interrupted copy may take to let go of its file: somebody who runs it again at once resumes from
-/// there. The daemon hears of it at once, but is one of many programs on a busy machine: with some twenty that want two
-/// cores, a killed one still had its locks after a second now and then.
+/// The time an interrupted copy gets to release its file, so that running it again at once resumes. The daemon is told at
+/// once, but on a busy machine (twenty programs on two cores) a killed copy at times still had its locks after a second.
 pub(super) const LETS_GO: Duration = Duration::from_secs(5);
-/// The interval at which that is checked.
+/// The interval between two checks for that.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 impl Claim {
-    /// As [`Self::take`], but waits a moment for a copy that is about to end.
+    /// Takes a tag like [`Self::take`], but waits a moment for a copy that is about to end.
     pub(super) async fn wait(tag: Tag) -> Option<Self> {
         let deadline = tokio::time::Instant::now() + LETS_GO;
         loop {
@@ -204,8 +203,8 @@ impl Claim {
         }
     }
 
-    /// `None` where another copy has it. Whoever else takes the name away has files copied from their beginning, and
-    /// gets nothing.
+    /// Takes a tag; `None` if another copy has it. Any other program that occupies the name only causes files to be copied from
+    /// their beginning.
     pub(super) fn take(tag: Tag) -> Option<Self> {
         let uid = rustix::process::geteuid().as_raw();
         let name = format!("trunkline-copy-{uid}-{:016x}", u64::from_be_bytes(tag.0));

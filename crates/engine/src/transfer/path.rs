@@ -9,12 +9,12 @@ use trunkline_text::Printable;
 use crate::error::Error;
 use crate::sftp::Sftp;
 
-/// As this machine's functions take it.
+/// Converts a path for this machine's functions.
 pub(super) fn os(path: &[u8]) -> &OsStr {
     OsStr::from_bytes(path)
 }
 
-/// As people read it.
+/// Converts a path for people.
 pub(super) fn shown(path: &[u8]) -> String {
     Printable::line(path).into_string()
 }
@@ -30,7 +30,7 @@ pub(super) fn join(directory: &[u8], name: &[u8]) -> Bytes {
     }
 }
 
-/// A path in a copy's root, which is `.` where the session begins.
+/// Returns a path in a copy's root; `.` is where the session starts.
 pub(super) fn in_root(root: &[u8], path: &[u8]) -> Bytes {
     match root {
         b"." => Bytes::copy_from_slice(path),
@@ -52,12 +52,11 @@ pub(super) fn is_pattern(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// A server's path whose `~` at the beginning, which shells would expand, is expanded.
+/// A server's path with its leading `~` expanded as a shell would.
 pub(super) struct Expanded {
-    /// The user's home, in the server's words; empty where the path has no `~`.
+    /// The user's home as the server names it; empty if the path has no `~`.
     pub(super) home: Bytes,
-    /// The text that was typed behind it. Patterns are only here, and so are names for this side: a server may call a
-    /// home anything.
+    /// The typed text after it. Only this part has patterns, and names for this side: a server may name a home anything.
     pub(super) typed: Bytes,
 }
 

@@ -26,7 +26,7 @@ impl Part {
     /// # Errors
     /// The pattern is longer than anybody writes one.
     pub(super) fn new(part: &[u8]) -> Result<Self, Error> {
-        // A bracket that is not closed is one.
+        // An unclosed bracket stands for itself.
         let Some(body) = expression(part).filter(|_| is_pattern(part)) else {
             return Ok(Self::Name(unescaped(part)));
         };
@@ -59,7 +59,7 @@ pub(super) fn matches_itself(path: &[u8]) -> bool {
             })
 }
 
-/// Without the backslashes that take a byte as it is; one at the end is itself.
+/// Removes the backslashes that quote a byte; one at the end stays.
 fn unescaped(part: &[u8]) -> Vec<u8> {
     let mut name = Vec::with_capacity(part.len());
     let mut rest = part;
@@ -74,7 +74,7 @@ fn unescaped(part: &[u8]) -> Vec<u8> {
     name
 }
 
-/// An expression for bytes; `None` where it takes more memory than any that somebody writes.
+/// Compiles an expression for bytes; `None` if it takes more memory than any that a person writes.
 pub(super) fn compiled(expression: &str) -> Option<Regex> {
     const MOST_MEMORY: usize = 1024 * 1024;
     RegexBuilder::new(expression)
@@ -85,7 +85,7 @@ pub(super) fn compiled(expression: &str) -> Option<Regex> {
         .ok()
 }
 
-/// A pattern as an expression for bytes; `None` where a class has no end.
+/// Translates a pattern into an expression for bytes; `None` if a class is not closed.
 pub(super) fn expression(mut pattern: &[u8]) -> Option<String> {
     let mut expression = String::new();
     while let Some((&byte, rest)) = pattern.split_first() {
@@ -116,13 +116,13 @@ pub(super) fn literal(byte: u8) -> String {
     format!("\\x{byte:02x}")
 }
 
-/// The names that may stand in a class between `[:` and `:]`.
+/// The class names allowed between `[:` and `:]`.
 const CLASSES: [&str; 12] = [
     "alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper",
     "xdigit",
 ];
 
-/// A class behind its opening bracket, and what follows it. It never matches a slash.
+/// Translates a class after its opening bracket, and returns the rest. A class never matches a slash.
 fn class(pattern: &[u8]) -> Option<(String, &[u8])> {
     let (negated, mut rest) = match pattern.first()? {
         b'!' | b'^' => (true, &pattern[1..]),
@@ -157,7 +157,7 @@ fn class(pattern: &[u8]) -> Option<(String, &[u8])> {
                 {
                     let (high, after) = member(&rest[1..])?;
                     rest = after;
-                    // A range that runs backwards has only its first byte.
+                    // A backward range has only its first byte.
                     if high > low {
                         members += &format!("-{}", literal(high));
                     }

@@ -1,4 +1,4 @@
-//! [`Location`]: one end of a copy, as it was given; [`Place`]: where that is.
+//! [`Location`]: one end of a copy as it was given; [`Place`]: that end, opened.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 #[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "a copy has a handful of them")]
 pub enum Location {
-    /// A path on this machine. A pipe or a device is read from or written to, and not replaced.
+    /// A path on this machine. Pipes and devices are read or written, not replaced.
     Local(PathBuf),
     /// An open stream: as a source it is read to its end, as a target written to.
     Stream(Stream),
-    /// A path on a server, reached over as many sessions as are worth having. Not absolute, it starts at the user's
-    /// home. As a source its parts may be patterns with `*`, `?` and `[…]`.
+    /// A path on a server, over as many sessions as are useful. A relative path starts at the user's home. A source may have
+    /// patterns with `*`, `?` and `[…]`.
     Host(Host, Bytes),
     /// A path on a server, over this session alone.
     Session(Sftp, Bytes),
@@ -51,7 +51,7 @@ impl Location {
         }
     }
 
-    /// Whether two locations are of one machine, so that the same sessions serve both.
+    /// Returns whether two locations are on one machine, so that the same sessions serve both.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Local(_) | Self::Stream(_), Self::Local(_) | Self::Stream(_)) => true,
@@ -62,7 +62,7 @@ impl Location {
     }
 }
 
-/// Where one end is.
+/// One end of a copy, opened.
 #[derive(Clone)]
 pub(super) enum Place {
     Local,
@@ -78,7 +78,7 @@ impl Place {
         })
     }
 
-    /// A path there, for people.
+    /// Formats a path there for people.
     pub(super) fn shown(&self, path: &[u8]) -> String {
         match self {
             Self::Local => shown(path),
@@ -86,7 +86,7 @@ impl Place {
         }
     }
 
-    /// The machine and the account, to tell them from others.
+    /// Returns an identifier of the machine and the account.
     pub(super) fn id(&self) -> Vec<u8> {
         match self {
             Self::Local => {
@@ -104,7 +104,7 @@ impl Place {
         }
     }
 
-    /// Whether what is written there is written as root; of a server, by whose the directory is that a session begins in.
+    /// Returns whether files are written as root. On a server, the owner of the directory that a session starts in tells.
     pub(super) async fn is_root(&self) -> Result<bool, Error> {
         let Self::Server(sessions) = self else {
             return Ok(rustix::process::geteuid().is_root());
@@ -117,7 +117,7 @@ impl Place {
         }
     }
 
-    /// Returns whether owners are kept, which only root can. By number that is insisted on.
+    /// Returns whether owners are kept, which only root can. Keeping them by number is required, not attempted.
     pub(super) async fn keeps_owners(&self, options: &CopyOptions) -> Result<bool, Error> {
         let is_root = (options.owners || options.numeric_ids) && self.is_root().await?;
         if options.numeric_ids && is_root {
@@ -133,7 +133,7 @@ impl Place {
         Err(Invalid::Owners(host).into())
     }
 
-    /// Refuses to keep backups where a file cannot have two names.
+    /// Fails if backups are wanted on a server without hard links.
     pub(super) async fn check_backups(&self, options: &CopyOptions) -> Result<(), Error> {
         let (Self::Server(sessions), Some(_)) = (self, &options.backup) else {
             return Ok(());
@@ -149,7 +149,7 @@ impl Place {
         Err(Invalid::Backups(sftp.host().to_owned()).into())
     }
 
-    /// A path made absolute and without links; `None` where there is nothing.
+    /// Makes a path absolute and resolves its links; `None` if nothing is there.
     pub(super) async fn absolute(&self, path: &Bytes) -> Option<Bytes> {
         match self {
             Self::Local => {
@@ -161,8 +161,7 @@ impl Place {
         }
     }
 
-    /// Whether a directory is the same one here and at another place, whatever the places are called: what is made in it
-    /// here is seen there.
+    /// Returns whether a directory is the same one here and at another place, by creating a name here and looking for it there.
     pub(super) async fn shows_what_is_made_at(&self, other: &Self, directory: &Bytes) -> Result<bool, Error> {
         let probe = part::random(&path::in_root(directory, b"copy"));
         let made = match self {
@@ -177,7 +176,7 @@ impl Place {
                 .is_ok(),
         };
         if !made {
-            // Nothing can be made there: the copy says so.
+            // The directory is not writable: the copy reports that.
             return Ok(false);
         }
         let seen = match other {
@@ -199,7 +198,7 @@ impl Place {
         Ok(seen)
     }
 
-    /// A location with its `~` expanded, where it is a server's.
+    /// Expands the `~` of a server's location.
     pub(super) async fn expanded(&self, location: &Location) -> Result<Location, Error> {
         let mut expanded = location.clone();
         if let (Self::Server(sessions), Location::Host(_, path) | Location::Session(_, path)) =
@@ -216,7 +215,7 @@ impl Place {
         Ok(expanded)
     }
 
-    /// Makes the target's directory and those above it, as mkdir -p does.
+    /// Creates the target's directory and those above it, like mkdir -p.
     pub(super) async fn make_directories(&self, path: &Bytes, options: &CopyOptions) -> Result<(), Error> {
         if options.dry_run {
             return Ok(());
@@ -242,7 +241,7 @@ impl Place {
     }
 }
 
-/// Makes directories on a server, the innermost first that has one to be in.
+/// Creates a directory on a server, and the missing ones above it.
 pub(super) async fn make_directories_there(sftp: &Sftp, path: &Bytes, mode: u32) -> Result<(), Error> {
     let path = path.slice(..path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1));
     let slashes = path
@@ -266,7 +265,7 @@ pub(super) async fn make_directories_there(sftp: &Sftp, path: &Bytes, mode: u32)
             ..FileAttributes::default()
         };
         if let Err(error) = sftp.mkdir(&directory, attributes).await {
-            // Somebody else may have made it meanwhile.
+            // Another program may have created it meanwhile.
             let found = sftp
                 .stat(&directory)
                 .await

@@ -16,7 +16,7 @@ use super::stream::{PIECE, Stream};
 use crate::error::{Error, Invalid};
 use crate::sftp::{FileAttributes, FileType, OpenFlags, Sftp};
 
-/// Copies a server's files into a stream, one behind the other. What fails is told to `progress`.
+/// Copies a server's files into a stream, one after the other. Reports failures to `progress`.
 pub(super) async fn copy_to(
     sources: &[Location],
     target: &Stream,
@@ -79,7 +79,7 @@ async fn one_into(
     pour(sftp, path, target, rate, progress).await
 }
 
-/// Reads a server's file into a stream; its length.
+/// Reads a server's file into a stream, and returns its length.
 pub(super) async fn pour(
     sftp: &Sftp,
     path: &Bytes,

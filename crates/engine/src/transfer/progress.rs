@@ -1,4 +1,4 @@
-//! [`Progress`]: how far a copy is.
+//! [`Progress`]: the state of a running copy.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,13 +12,13 @@ use super::reason::Reason;
 use super::sessions::Sessions;
 use crate::error::Error;
 
-/// How far a copy is. Shared between the copy and whoever watches it.
+/// The state of a running copy, shared with its watchers.
 #[derive(Default)]
 pub struct Progress {
     bytes: AtomicU64,
     /// Bytes that need not be moved again if sessions are lost.
     kept: AtomicU64,
-    /// Of files that are there.
+    /// Bytes of complete files.
     copied_bytes: AtomicU64,
     pub(super) total_bytes: AtomicU64,
     files: AtomicU64,
@@ -33,20 +33,20 @@ pub struct Progress {
     compressed: AtomicBool,
     pub(super) counted: AtomicBool,
     current: Mutex<Bytes>,
-    /// The host that is being connected to, and the length of what is being checked.
+    /// The host that is being connected to.
     connecting: Mutex<Option<String>>,
     checking: AtomicU64,
-    /// The bytes of it that are hashed, on both ends together.
+    /// Bytes hashed by both ends together.
     hashed: AtomicU64,
-    /// Guards the list for as long as it takes to add to it.
+    /// The lock is held only while the list is extended.
     sessions: Mutex<Vec<Weak<Sessions>>>,
-    /// It was said that a server makes no hashes.
+    /// The note that a server makes no hashes was shown.
     pub(super) no_hashes: AtomicBool,
     watcher: Option<Box<dyn Fn(CopyEvent) + Send + Sync>>,
 }
 
 impl Progress {
-    /// With somebody who wants to know what becomes of each name. Called from the copy's tasks: it must not block.
+    /// Makes a progress that reports the outcome of each name to `watcher`, which the copy's tasks call: it must not block.
     pub fn watched(watcher: impl Fn(CopyEvent) + Send + Sync + 'static) -> Self {
         Self {
             watcher: Some(Box::new(watcher)),
@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// How far it is.
+    /// Returns the current state.
     pub fn snapshot(&self) -> Snapshot {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         Snapshot {
@@ -96,7 +96,7 @@ impl Progress {
         (bytes > 0).then_some(Waiting::Checking { bytes, done })
     }
 
-    /// Shows what an earlier copy left as being checked until the answer is dropped.
+    /// Shows that `bytes` left by an earlier copy are being checked, until the result is dropped.
     pub(super) fn checks(self: &Arc<Self>, bytes: u64) -> Arc<Checking> {
         self.checking.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Checking {
@@ -106,7 +106,7 @@ impl Progress {
         })
     }
 
-    /// A place for one end of the copy, shown as being connected to meanwhile.
+    /// Opens one end of the copy, and shows meanwhile that it is connecting.
     pub(super) async fn connect(&self, location: &Location) -> Result<Place, Error> {
         let shown = |host| *self.connecting.lock().unwrap_or_else(PoisonError::into_inner) = host;
         if let Location::Host(host, _) = location {
@@ -122,7 +122,7 @@ impl Progress {
         Ok(place)
     }
 
-    /// How far it was when it ended. What was moved of files that then failed, or more than once, no longer counts.
+    /// Returns the final state, without the bytes of failed files and those moved more than once.
     pub(super) fn ended(&self) -> Snapshot {
         let bytes = self.copied_bytes.load(Ordering::Relaxed);
         let now = self.snapshot();
@@ -133,7 +133,7 @@ impl Progress {
         }
     }
 
-    /// Grows with everything that is copied, looked at or deleted.
+    /// Returns a number that grows with everything that is copied, looked at or deleted.
     pub(super) fn steps(&self) -> u64 {
         let counts = [
             &self.kept,
@@ -157,7 +157,7 @@ impl Progress {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of a large file: a lost session does not take them with it.
+    /// Counts bytes of a large file, which survive the loss of a session.
     pub(super) fn kept(&self, bytes: u64) {
         self.moved(bytes);
         self.kept.fetch_add(bytes, Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl Progress {
         self.copied(item.target, item.size, item.changes);
     }
 
-    /// The target has it, and these of its looks were set.
+    /// Reports an item that the target has already, with the attributes that were set.
     pub(super) fn adjusted(&self, item: &Item, changes: Changes) {
         if changes.is_empty() {
             return self.skipped(item);
@@ -217,7 +217,7 @@ impl Progress {
     }
 
     pub(super) fn skipped(&self, item: &Item) {
-        // What is not going to be copied is not left to copy.
+        // A file that is not copied does not count as left.
         self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
         self.tell(CopyEvent::Skipped {
             path: item.target.clone(),
@@ -246,7 +246,7 @@ impl Progress {
         self.failed(name, message);
     }
 
-    /// A name is not copied because its directory, which was told, is not there.
+    /// Reports a name whose directory is missing, which was reported before.
     pub(super) fn failed_below(&self, path: Bytes, shown: &str) {
         self.tell(CopyEvent::Failed {
             path,
@@ -258,7 +258,7 @@ impl Progress {
     }
 }
 
-/// The bytes that are being checked, until this is dropped.
+/// The bytes being checked, until this is dropped.
 pub(super) struct Checking {
     progress: Arc<Progress>,
     bytes: u64,
@@ -266,7 +266,7 @@ pub(super) struct Checking {
 }
 
 impl Checking {
-    /// One of the ends has hashed so many bytes more.
+    /// Counts bytes that one of the ends has hashed.
     pub(super) fn add_hashed(&self, bytes: u64) {
         self.hashed.fetch_add(bytes, Ordering::Relaxed);
         self.progress.hashed.fetch_add(bytes, Ordering::Relaxed);

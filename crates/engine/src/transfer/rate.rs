@@ -1,17 +1,17 @@
-//! [`Rate`]: holds copies to so many bytes a second.
+//! [`Rate`] limits the bytes a second of copies.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Holds copies to a rate: one, or several together.
+/// A limit on the rate of one copy, or of several together.
 pub struct Rate {
     pub(super) limit: Option<u64>,
-    /// When what was taken so far is through.
+    /// The moment when all bytes taken so far are due.
     free: Mutex<Instant>,
 }
 
 impl Rate {
-    /// So many bytes a second at most; `None` for as many as there may be.
+    /// Makes a limit in bytes a second; `None` is unlimited.
     pub fn new(limit: Option<u64>) -> Self {
         Self {
             limit: limit.filter(|limit| *limit > 0),
@@ -19,7 +19,7 @@ impl Rate {
         }
     }
 
-    /// Waits until so many bytes more keep to the rate.
+    /// Waits until `bytes` more keep within the limit.
     pub(super) async fn take(&self, bytes: u64) {
         let Some(limit) = self.limit else { return };
         let wait = {

@@ -1,4 +1,4 @@
-//! Why something was not copied.
+//! Reasons why a name was not copied.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -10,13 +10,13 @@ use super::item::LARGE;
 use super::path::shown;
 use crate::error::Error;
 
-/// A sentence that names it, and the errno of this machine that says the same, if there is one.
+/// The reason for a failure: a sentence, and this machine's errno of the same meaning, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Reason {
     pub(super) message: String,
     pub(super) errno: Option<i32>,
     pub(super) obstacle: Option<Obstacle>,
-    /// Nothing else can be written either.
+    /// It holds for every other file, too.
     pub(super) for_all: bool,
 }
 
@@ -39,7 +39,7 @@ impl From<Error> for Reason {
     }
 }
 
-/// More to say.
+/// Appends to the sentence.
 impl AddAssign<&str> for Reason {
     fn add_assign(&mut self, more: &str) {
         self.message += more;
@@ -55,20 +55,20 @@ impl std::ops::Add<&str> for Reason {
     }
 }
 
-/// Whether an error says that there is no room.
+/// Returns whether an error means that the disk or the quota is full.
 pub(super) fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 impl Reason {
-    /// Whether it is that the disk, or the user's part of it, is full.
+    /// Returns whether the reason is a full disk or quota.
     pub(super) fn lacks_room(&self) -> bool {
         self.errno
             .is_some_and(|errno| is_full(&std::io::Error::from_raw_os_error(errno)))
     }
 
-    /// A local failure in a line.
+    /// Makes the reason for a local failure.
     pub(super) fn local(path: &[u8], error: &std::io::Error) -> Self {
         let mut reason = Self::from(Error::local(
             shown(path),
@@ -78,7 +78,7 @@ impl Reason {
         reason
     }
 
-    /// Why a directory could not be made.
+    /// Turns it into the reason why a directory could not be created.
     pub(super) fn of_directory(self) -> Self {
         match self.for_all {
             true => self,
@@ -90,7 +90,7 @@ impl Reason {
 /// Follows the reason of a failure that ends the copy.
 pub(super) const STOPPED: &str = ". The copy stopped here";
 
-/// There is no room for a file of so many bytes in a directory. `there`: what of it is there, and stays for another attempt.
+/// Makes the reason for a full disk. `there` bytes of the file are kept for another attempt.
 pub(super) fn no_space(directory: &str, name: &[u8], size: u64, there: u64) -> Reason {
     let name = named(&shown(name), size);
     let what = match there {
@@ -101,13 +101,13 @@ pub(super) fn no_space(directory: &str, name: &[u8], size: u64, there: u64) -> R
     Reason {
         message: format!("no space left in {directory}{what}{FREE_SPACE}{more}"),
         errno: Some(Errno::NOSPC.raw_os_error()),
-        // What is taken away of a large file leaves room for others.
+        // Removing a large file's part leaves room for other files.
         for_all: there > 0 || size <= LARGE,
         obstacle: None,
     }
 }
 
-/// A directory is on a file system that is mounted read-only. `root`: it is the one that everything goes into.
+/// Makes the reason for a read-only file system. With `root`, the directory is the one that everything goes into.
 pub(super) fn read_only(directory: &str, root: bool) -> Reason {
     Reason {
         message: format!("{directory} is on a read-only file system"),
@@ -117,7 +117,7 @@ pub(super) fn read_only(directory: &str, root: bool) -> Reason {
     }
 }
 
-/// A file with its size, where it has one: a pipe shows none, and an empty file's says nothing.
+/// Formats a file's name with its size, unless the size is zero, as a pipe's is.
 pub(super) fn named(name: &str, size: u64) -> String {
     match size {
         0 => name.to_owned(),
@@ -128,7 +128,7 @@ pub(super) fn named(name: &str, size: u64) -> String {
 /// Advice if the target's disk is full.
 pub(super) const FREE_SPACE: &str = ". Any existing file is unchanged; free some space and copy again";
 
-/// Bytes in the unit that fits.
+/// A number of bytes, shown in a fitting unit.
 pub(super) struct Size(pub(super) u64);
 
 impl fmt::Display for Size {

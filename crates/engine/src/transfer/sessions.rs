@@ -15,30 +15,30 @@ use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::{Reopen, Sftp};
 
-/// SFTP sessions to one server. More are opened beside the transfer, which takes them as they come; one that dies is
+/// SFTP sessions to one server. More are opened while the transfer runs, which uses them as they open; a lost session is
 /// replaced.
 pub(super) struct Sessions {
     shared: Arc<Shared>,
-    /// Measured on the first session, when somebody wants to know.
+    /// Measured on the first session when first needed.
     rtt: OnceCell<Duration>,
     hashing: Semaphore,
-    /// Much is sent over them, and not only received.
+    /// They send files towards the server.
     sends: AtomicBool,
 }
 
-/// Shells at once that hash files on a server: they are bound by its cores, and each takes one of MaxSessions.
+/// The most shells at once that hash files on a server: its cores bound them, and each takes one of MaxSessions.
 const HASHING: usize = 4;
 
-/// Which sessions get a connection of their own.
+/// The sessions that get a connection of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Apart {
-    /// All: near by, a connection is bound by the core that its sshd runs on.
+    /// All: a near connection is bound by the core that its sshd runs on.
     All,
-    /// One in a few: far away, each channel is bound by its window, and a channel costs less than a connection.
+    /// One in a few: a far channel is bound by its window, and a channel costs less than a connection.
     Some,
 }
 
-/// Sessions on a connection far away: with the spares that commands may want they stay below sshd's MaxSessions of ten.
+/// Sessions on a far connection: with the spares for commands they stay below sshd's MaxSessions of ten.
 pub(crate) const SESSIONS_A_CONNECTION: usize = 6;
 
 impl Apart {
@@ -53,16 +53,16 @@ impl Apart {
 struct Shared {
     state: Mutex<State>,
     changed: Notify,
-    /// Tells how far the copy is.
+    /// Returns the copy's progress.
     measure: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
 
-/// Where sessions come from.
+/// The origin of sessions.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "a copy has one for each end")]
 enum Origin {
     Host(Host),
-    /// One at a time, when the last one was lost.
+    /// Opens one at a time, after the last one was lost.
     Session(Reopen),
 }
 
@@ -74,7 +74,7 @@ impl Origin {
         }
     }
 
-    /// Opens one, the nth.
+    /// Opens the nth session.
     async fn open(&self, nth: usize, apart: Apart) -> Result<Sftp, Error> {
         match self {
             Self::Host(host) if apart.wants(nth) => host.sftp_apart().await,
@@ -85,28 +85,27 @@ impl Origin {
 }
 
 struct State {
-    /// Where more sessions come from; `None` for a session that somebody else owns.
+    /// The origin of more sessions; `None` for a session that another component owns.
     origin: Option<Origin>,
-    /// How often that has changed: what was being opened before is not wanted any more.
+    /// How often the origin has changed: sessions from an earlier one are unwanted.
     moves: usize,
     sessions: Vec<Sftp>,
     opening: usize,
-    /// The server takes no more sessions beside those that live.
+    /// The server refuses further sessions.
     full: bool,
-    /// Attempts that failed while there was no session at all, or brought one that ended before anything was copied over it,
-    /// and why the last one did.
+    /// Attempts that failed while there was no session, or that opened one which ended before anything was copied over it.
     failures: u32,
     error: Option<Error>,
-    /// When the first of them did.
+    /// The time of the first of them.
     failing: Option<Instant>,
-    /// How far the copy was when the last session opened.
+    /// The copy's progress when the last session opened.
     progress: u64,
-    /// How many have opened, and up to which of them it was looked at what came of it.
+    /// How many sessions have opened, and how many of them were judged by their result.
     opened: u64,
     counted: u64,
-    /// Some have ended since, beside others that live.
+    /// Some sessions have ended since, while others live.
     lost: bool,
-    /// The server has confirmed one, at any time.
+    /// The server has confirmed a session at some time.
     began: bool,
     /// The most sessions that were alive at once.
     most: usize,
@@ -114,24 +113,24 @@ struct State {
 
 /// Attempts in a row to replace sessions before a copy gives up: with the pauses between them about half a minute.
 const MOST_FAILURES: u32 = 7;
-/// How long that takes at least.
+/// The least time that these attempts take.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(16));
 
 impl Sessions {
-    /// Sessions to a host, the first of which is open, or fails when it is used.
+    /// Makes the sessions to a host. The first is open, or fails when it is used.
     pub(super) async fn to(host: &Host) -> Result<Self, Error> {
         let first = host.sftp().await?;
         Ok(Self::beginning(first, Some(Origin::Host(host.clone()))))
     }
 
-    /// One session alone, in whose place another comes if it can be [opened again](Sftp::reopened_by).
+    /// Makes it of one session, which is replaced if it can be [opened again](Sftp::reopened_by).
     pub(super) fn over(sftp: &Sftp) -> Self {
         Self::beginning(sftp.clone(), sftp.reopen().cloned().map(Origin::Session))
     }
 
-    /// Has sessions that end count as attempts that failed, as long as `measure` tells no more than before: a server that ends
-    /// each of them is not asked for ever.
+    /// Counts sessions that end as failed attempts while the result of `measure` does not grow, so that a server that ends each
+    /// session is not tried forever.
     pub(super) fn measure_by(&self, measure: impl Fn() -> u64 + Send + Sync + 'static) {
         let _ = self.shared.measure.set(Box::new(measure));
     }
@@ -149,20 +148,20 @@ impl Sessions {
         }
     }
 
-    /// They are to carry files towards the server.
+    /// Notes that they send files towards the server.
     pub(super) fn send(&self) {
         self.sends.store(true, Ordering::Relaxed);
     }
 
-    /// The time of a round trip: what the server's answers on the host's connections have shown, or measured with a
-    /// request. That of the TCP handshake says nothing of what is behind a jump host or a proxy.
+    /// Returns the round-trip time, known from answers on the host's connections or measured with a request. The TCP
+    /// handshake's time does not include the way behind a jump host or a proxy.
     pub(super) async fn rtt(&self) -> Result<Duration, Error> {
         let measure = async || {
             let host = self.host();
             let (known, measured) = host.as_ref().map_or((None, None), |host| {
                 (host.round_trip(), host.measured_round_trip())
             });
-            // A log-in's answers take longer on a busy machine than the way does.
+            // On a busy machine a log-in's answers take longer than the round trip.
             if let Some(known) = measured.or(known.filter(|known| *known < NEAR)) {
                 return Ok(known);
             }
@@ -176,14 +175,14 @@ impl Sessions {
         self.rtt.get_or_try_init(measure).await.copied()
     }
 
-    /// Whether the server is near by, as far as is known without asking it.
+    /// Returns whether the server is known to be near, without asking it.
     pub(super) fn is_near(&self) -> bool {
         let known = self.rtt.get().copied();
         let known = known.or_else(|| self.host().as_ref().and_then(Host::round_trip));
         known.is_some_and(|rtt| rtt < NEAR)
     }
 
-    /// A turn to hash on the server.
+    /// Waits for a turn to hash on the server.
     pub(super) async fn hashing(&self) -> Option<SemaphorePermit<'_>> {
         // Never closed.
         self.hashing.acquire().await.ok()
@@ -204,16 +203,16 @@ impl Sessions {
         Some(Waiting::Lost { host, seconds })
     }
 
-    /// The host, where there is one.
+    /// Returns the host, if there is one.
     pub(super) fn host(&self) -> Option<Host> {
         self.shared.state().host().cloned()
     }
 
-    /// Has sessions come from `host`, which is the same one over other connections. Those that are there are no longer
-    /// among [`Self::live`]: whoever uses one ends what it has under way, and takes another.
+    /// Makes `host`, the same one over other connections, the origin of sessions. The present sessions leave [`Self::live`]:
+    /// their users finish their requests and take another.
     ///
     /// # Errors
-    /// Without a session there; then nothing changes.
+    /// No session could be opened there. Nothing has changed then.
     pub(super) async fn move_to(&self, host: &Host) -> Result<(), Error> {
         let sftp = host.sftp().await?;
         sftp.ready().await?;
@@ -239,19 +238,19 @@ impl Sessions {
         Ok(())
     }
 
-    /// How often that has been done.
+    /// Returns how often the sessions have moved.
     pub(super) fn moves(&self) -> usize {
         self.shared.state().moves
     }
 
-    /// Whether a session is still one of these.
+    /// Returns whether a session is still one of these.
     pub(super) fn has(&self, sftp: &Sftp) -> bool {
         let state = self.shared.state();
         let same = |other: &Sftp| Arc::ptr_eq(other.link(), sftp.link());
         state.sessions.iter().any(same)
     }
 
-    /// The first session that lives, or the last one that did.
+    /// Returns the first live session, or the last one that was.
     pub(super) fn first(&self) -> Sftp {
         let state = self.shared.state();
         let found = state
@@ -264,8 +263,8 @@ impl Sessions {
             .clone()
     }
 
-    /// The nth of the sessions that live, or one of the others where there will be no more; `None`: look again when
-    /// something has [changed](Self::changed). Fails when there is none and none can be opened.
+    /// Returns the nth live session, or another if there will be no more; `None`: try again after a
+    /// [change](Self::changed). Fails if there is none and none can be opened.
     pub(super) fn nth(&self, nth: usize) -> Result<Option<Sftp>, Error> {
         let mut live = self.live();
         if nth < live.len() {
@@ -278,7 +277,7 @@ impl Sessions {
         Ok(live.pop().filter(|_| no_more))
     }
 
-    /// A session that lives, once there is one.
+    /// Waits for a live session.
     async fn alive(&self) -> Result<Sftp, Error> {
         loop {
             let changed = self.changed();
@@ -290,12 +289,12 @@ impl Sessions {
         }
     }
 
-    /// Does something on a session, and again on another one when it was lost meanwhile: what may be done twice.
+    /// Runs work that may run twice on a session, and again on another if the session was lost meanwhile.
     pub(super) async fn with<T, Work: Future<Output = Result<T, Error>>>(
         &self,
         work: impl Fn(Sftp) -> Work,
     ) -> Result<T, Error> {
-        /// A server that ends every session on which this is done will not be asked forever.
+        /// A bound for servers that end every session on which this is done.
         const ATTEMPTS: usize = 4;
         let mut attempt = 1;
         loop {
@@ -308,7 +307,7 @@ impl Sessions {
         }
     }
 
-    /// The sessions that live.
+    /// Returns the live sessions.
     pub(super) fn live(&self) -> Vec<Sftp> {
         let mut state = self.shared.state();
         state.began |= state.is_ready();
@@ -332,20 +331,20 @@ impl Sessions {
             .collect()
     }
 
-    /// The most sessions there were.
+    /// Returns the most sessions that were alive at once.
     pub(super) fn most(&self) -> usize {
         let mut state = self.shared.state();
-        // The first one may have become ready behind the others.
+        // The first one may have become ready after the others.
         state.count();
         state.most
     }
 
-    /// Done when a session has opened, or could not be, since this was called.
+    /// Returns a future that ends once another session has opened or failed to.
     pub(super) fn changed(&self) -> Notified<'_> {
         self.shared.changed.notified()
     }
 
-    /// Which of them get a connection of their own.
+    /// Returns which of them get a connection of their own.
     fn apart(&self, origin: &Origin) -> Apart {
         // Towards a host behind another one, all channels of a connection share the window of one channel there: 2 MiB on
         // sshd, 24 KiB on dropbear.
@@ -358,7 +357,7 @@ impl Sessions {
         }
     }
 
-    /// Opens sessions, beside everything else, until there are `wanted`. Fails when there is none and none can be opened.
+    /// Opens sessions in the background until there are `wanted`. Fails if there is none and none can be opened.
     pub(super) fn grow(&self, wanted: usize) -> Result<(), Error> {
         let live = self.live().len();
         let mut state = self.shared.state();
@@ -374,7 +373,7 @@ impl Sessions {
                 _ => Ok(()),
             };
         };
-        // Before anything was copied there is nothing that patience could save: as scp, which fails at once.
+        // Before anything is copied, patience saves nothing: fail at once, as scp does.
         if live == 0
             && !state.began
             && state.failures == 0
@@ -384,7 +383,7 @@ impl Sessions {
         {
             return Err(error);
         }
-        // Where several open and end in turns, there is always one that lives.
+        // If several open and end in turns, one is always alive.
         let lost = std::mem::take(&mut state.lost);
         let is_counted = lost || live == 0 && state.opening == 0;
         if is_counted {
@@ -396,8 +395,8 @@ impl Sessions {
         if missing == 0 || live > 0 && state.full {
             return Ok(());
         }
-        // One attempt at a time where there is none, or none yet that is more than an attempt: the server may be gone, and
-        // attempts beside each other would never all be over.
+        // One attempt at a time while no session is confirmed: the server may be gone, and concurrent attempts would never all
+        // be over.
         let missing = if live == 0 { 1 } else { missing };
         let is_tried = live == 0 || state.failures > 0 && !state.is_ready();
         if is_tried && live + state.opening > 0 {
@@ -419,7 +418,7 @@ impl Sessions {
                 tokio::time::sleep(pause).await;
                 let opened = match origin.open(nth, apart).await {
                     Ok(sftp) => {
-                        // Used at once: requests leave behind the session's start.
+                        // Used at once: requests follow the session's start.
                         match shared.upgrade() {
                             Some(shared) => shared.add(&sftp, moves),
                             None => return,
@@ -449,7 +448,7 @@ impl Sessions {
 }
 
 impl State {
-    /// With these sessions, and nothing known of them.
+    /// Makes the state for new sessions.
     fn of(sessions: Vec<Sftp>, origin: Option<Origin>) -> Self {
         Self {
             most: sessions.len(),
@@ -473,34 +472,34 @@ impl State {
         self.origin.as_ref().and_then(Origin::host)
     }
 
-    /// An attempt failed, or came to nothing.
+    /// Counts failed attempts.
     fn failed(&mut self, attempts: u32, error: Error) {
         self.failing.get_or_insert_with(Instant::now);
         self.failures += attempts;
         self.error = Some(error);
     }
 
-    /// Something came of one.
+    /// Forgets failures after a success.
     fn succeeded(&mut self) {
         self.failures = 0;
         self.failing = None;
     }
 
-    /// Whether there were enough attempts, for long enough. Several sessions that end one by one are more attempts in less time;
-    /// patience does not help against another host key, or a log-in that is refused.
+    /// Returns whether there were enough attempts, for long enough. Several sessions that end one by one make more attempts in
+    /// less time. Patience does not help against another host key or a refused log-in.
     fn is_hopeless(&self) -> bool {
         let for_long = self.failing.is_some_and(|since| since.elapsed() >= PATIENCE);
         let is_final = self.error.as_ref().is_some_and(is_final);
         self.failures > 0 && is_final || self.failures >= MOST_FAILURES && for_long
     }
 
-    /// Whether there is a session that the server has confirmed.
+    /// Returns whether the server has confirmed a session.
     fn is_ready(&self) -> bool {
         let mut sessions = self.sessions.iter();
         sessions.any(|sftp| sftp.link().ended().is_none() && sftp.link().is_ready())
     }
 
-    /// A session has opened, or could not be.
+    /// Notes that a session has opened or failed to.
     fn has_opened(&mut self, opened: Result<(), Error>, progress: Option<u64>) {
         match opened {
             Ok(()) => {
@@ -523,21 +522,21 @@ impl State {
         }
     }
 
-    /// A session has ended: it counts as an attempt that failed where nothing came of it. Those that opened beside it and end
-    /// with it are one attempt.
+    /// Notes that a session has ended, which is a failed attempt if nothing was copied over it. Sessions that opened and end
+    /// together are one attempt.
     fn count_end(&mut self, progress: Option<u64>, lost: bool) {
         let ended = self.sessions.last().and_then(|sftp| sftp.link().ended());
         let ended = ended.or_else(|| self.error.clone().filter(|_| lost));
         let is_new = std::mem::replace(&mut self.counted, self.opened) != self.opened;
         let in_vain = progress.is_some_and(|progress| progress <= self.progress);
         if let Some(error) = ended.filter(|_| is_new && in_vain) {
-            // One that had to be waited for was tried for long enough.
+            // A silent session took long enough to count as all attempts.
             let silent = matches!(error, Error::SftpSilent { .. });
             self.failed(if silent { MOST_FAILURES.div_ceil(2) } else { 1 }, error);
         }
     }
 
-    /// Counts the sessions that there are now among the most at once.
+    /// Updates the most sessions at once.
     fn count(&mut self) {
         let ready = self.sessions.iter().filter(|sftp| sftp.link().is_ready());
         self.most = self.most.max(ready.count());
@@ -547,13 +546,13 @@ impl State {
 /// Below this round trip a window of 2 MiB carries more than a core can encrypt.
 pub(crate) const NEAR: Duration = Duration::from_millis(2);
 
-/// Whether patience does not help.
+/// Returns whether retrying cannot help.
 fn is_final(error: &Error) -> bool {
     error.is_final() || Reopen::failure(error).is_some_and(Failure::is_final)
 }
 
 impl Shared {
-    /// Guards the list of sessions, for as long as a look takes.
+    /// Locks the list of sessions, for a look only.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -562,7 +561,7 @@ impl Shared {
         self.measure.get().map(|measure| measure())
     }
 
-    /// An attempt to open a session is over; the state, where it was for what is wanted now.
+    /// Notes that an attempt to open a session is over. Returns the state if the attempt was for the present origin.
     fn opened(&self, moves: usize) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state();
         if state.moves != moves {

@@ -1,4 +1,4 @@
-//! Small files over several sessions: the [`Queue`] that they wait in, and what takes them from there.
+//! Small files over several sessions: the [`Queue`] they wait in, and the sessions' work.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +15,7 @@ use super::sessions::Sessions;
 use crate::error::Error;
 use crate::sftp::{Attached, Sftp, Shared};
 
-/// Small files under way or waiting on a session.
+/// The most small files in flight or waiting on a session.
 pub(super) const MOST_SMALL: usize = 2048;
 /// Memory for the small files of a session.
 pub(super) const SMALL_MEMORY: usize = 12 * 1024 * 1024;
@@ -45,8 +45,8 @@ impl<P: Many + Send + 'static> SmallFiles<P> {
 pub(super) trait Work {
     type Plan: Many + Send + 'static;
 
-    /// Sessions near by, each an sftp-server that answers one request in each turn of its loop: with as many as this they
-    /// keep the server's cores busy.
+    /// The sessions that keep a near server's cores busy: each is an sftp-server that answers one request in each turn of its
+    /// loop.
     const NEAR: usize;
 
     fn files(&mut self) -> &mut SmallFiles<Self::Plan>;
@@ -54,22 +54,22 @@ pub(super) trait Work {
     /// Gives the plan one more file.
     fn add(&mut self, item: Item);
 
-    /// Does what has come up; whether there was anything.
+    /// Handles pending events; returns whether there were any.
     fn work(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// Waits until something may have come up. Dropping the future loses nothing.
+    /// Waits for an event. Cancel-safe.
     fn wait(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Its session is over: what it had not finished is begun anew on another.
+    /// Notes that its session is lost: unfinished files start again on another one.
     fn lost(&mut self);
 }
 
 /// The queue that several sessions take small files from.
 pub(super) struct Queue {
     found: Mutex<mpsc::Receiver<Item>>,
-    /// Guards what sessions have given back, for as long as it takes to move it.
+    /// Files that sessions have given back. The lock is held only while they are moved.
     again: std::sync::Mutex<Vec<Item>>,
-    /// No more are found.
+    /// Set when no more files are found.
     exhausted: watch::Sender<bool>,
 }
 
@@ -82,8 +82,8 @@ impl Queue {
         }
     }
 
-    /// Up to `most` files; none when no more come, but for what others give back and take themselves. Dropping the future
-    /// loses nothing.
+    /// Returns up to `most` files; none if no more come except those that other sessions give back and take themselves.
+    /// Cancel-safe.
     async fn take(&self, most: usize) -> Vec<Item> {
         {
             let mut again = self.again();
@@ -101,11 +101,11 @@ impl Queue {
         some
     }
 
-    /// Waits until a session that is yet to come would find nothing to do: the server may never have a place for it.
+    /// Waits until a further session would have nothing to do: the server may never have a place for it.
     async fn needs_no_more(&self) {
         // Its sender is this queue's own.
         let _ = self.exhausted.subscribe().wait_for(|exhausted| *exhausted).await;
-        // What is left is its own, which it lost with its session.
+        // The rest are files that it lost with its session.
         if !self.again().is_empty() {
             std::future::pending::<()>().await;
         }
@@ -120,7 +120,7 @@ impl Queue {
         self.again.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies all of them, over as many sessions as they are worth; `begin` begins with one.
+    /// Copies all files, over as many sessions as are useful; `begin` starts the work on one.
     pub(super) async fn copy<W: Work>(
         &self,
         job: &Job,
@@ -133,7 +133,7 @@ impl Queue {
         loop {
             let changed = sessions.changed();
             if sessions.moves() > moves {
-                // Once more: those that are at work have something to end on the old sessions.
+                // Once more: the others still finish files on the old sessions.
                 moves = sessions.moves();
                 working.push(on(0));
             }
@@ -147,7 +147,7 @@ impl Queue {
         }
     }
 
-    /// Copies files on the nth session, once there are enough for it.
+    /// Copies files on the nth session once there are enough for it.
     async fn copy_on<W: Work>(
         &self,
         nth: usize,
@@ -174,7 +174,7 @@ impl Queue {
                 }
                 let files = session.files();
                 if job.is_over() {
-                    // What has begun ends by itself.
+                    // Started files finish by themselves.
                     let waiting = files.shared.plan().take_waiting();
                     let waiting = waiting.iter().filter_map(|file| files.known.remove(file));
                     waiting.for_each(|item| job.left(item.target));
@@ -211,7 +211,7 @@ impl Queue {
                     }
                 }
             }
-            // What the lost session had not finished is for the next.
+            // The lost session's unfinished files go to the next.
             session.lost();
             self.give_back(session.files().known.drain().map(|(_, item)| item));
         }

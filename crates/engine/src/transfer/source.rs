@@ -1,4 +1,4 @@
-//! [`Source`]: the content of a large file, from wherever it comes.
+//! [`Source`]: the content of a large file.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,10 +25,10 @@ use super::stream;
 use crate::error::Error;
 use crate::sftp::{self, OpenFlags, Sftp};
 
-/// Read at once of a local file.
+/// The size of one read of a local file.
 const READ: usize = 4 * 1024 * 1024;
 
-/// A large file to be read at many places at once.
+/// A large file that is read at many places at once.
 pub(super) enum Source {
     Local(Arc<File>),
     Server(Arc<OnServer>),
@@ -36,7 +36,7 @@ pub(super) enum Source {
     Stream(Arc<InOrder>),
 }
 
-/// A file that ends before its size was cut while it was copied: a beginning of what it was is not a copy.
+/// Fails if a file ended before its size: it was cut while it was copied, and its beginning is not a copy.
 fn whole(path: impl Fn() -> String, data: &Bytes, offset: u64, length: usize) -> Result<(), Reason> {
     if data.len() == length {
         return Ok(());
@@ -79,7 +79,7 @@ impl Source {
         }
     }
 
-    /// All of it, in order.
+    /// Returns a reader of the whole content, in order.
     pub(super) fn into_reader(self, item: &Item) -> Result<Box<dyn AsyncRead + Send + Unpin>, Reason> {
         let busy = || Reason::from("it is being read".to_owned());
         Ok(match self {
@@ -103,7 +103,7 @@ impl Source {
         })
     }
 
-    /// Begins to read what is wanted.
+    /// Starts reading the wanted ranges.
     pub(super) fn read(&self, path: &Bytes, mut wants: Vec<Want>, reads: &mut JoinSet<Pieces>) {
         match self {
             Self::Stream(stream) => {
@@ -163,13 +163,13 @@ impl Source {
     }
 }
 
-/// A server's file, which is opened anew when its session was lost.
+/// A server's file, which is opened again after its session was lost.
 pub(super) struct OnServer {
     sessions: Arc<Sessions>,
     path: Bytes,
     size: u64,
     modified: Option<u32>,
-    /// Which it is, counted from the first, and the file.
+    /// The open file, and how often it was opened before.
     file: Mutex<(u64, Arc<sftp::File>)>,
 }
 
@@ -191,7 +191,7 @@ impl OnServer {
     }
 
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes, Reason> {
-        /// A server that ends each session on which this is read is not asked for ever.
+        /// A bound for servers that end each session on which this is read.
         const ATTEMPTS: usize = 4;
         let mut attempt = 1;
         loop {
@@ -209,7 +209,7 @@ impl OnServer {
         format!("{}:{}", self.sessions.first().host(), shown(&self.path))
     }
 
-    /// Opens it on another session, unless somebody else has: the same file, as far as its size and time tell.
+    /// Opens it on another session, unless another task has. Its size and time must be the same.
     async fn open_again(&self, nth: u64) -> Result<(), Reason> {
         let mut file = self.file.lock().await;
         if file.0 != nth {
@@ -226,7 +226,7 @@ impl OnServer {
     }
 }
 
-/// A stream, and what is wanted of it: the tasks that read take turns in no order, the wants are in theirs.
+/// A stream and the ranges wanted of it, which stay in order although the reading tasks take turns in any order.
 pub(super) struct InOrder {
     reading: Mutex<Reading>,
     wants: std::sync::Mutex<VecDeque<Want>>,
@@ -244,7 +244,7 @@ impl InOrder {
     }
 }
 
-/// A stream that is being read, and what of it was read.
+/// A stream and the bytes read from it.
 struct Reading {
     reader: Box<dyn AsyncRead + Send + Unpin>,
     at: u64,
@@ -253,9 +253,9 @@ struct Reading {
 }
 
 impl Reading {
-    /// Up to `length` bytes, fewer only at the end.
+    /// Reads up to `length` bytes, fewer only at the end.
     async fn next(&mut self, offset: u64, length: usize) -> io::Result<Bytes> {
-        // Pieces behind the end are wanted before it is known.
+        // A plan wants pieces beyond the end before the end is known.
         let is_behind = self.ended && self.rest.is_empty() && offset > self.at;
         if offset != self.at && !is_behind {
             return Err(io::Error::other(
@@ -286,8 +286,7 @@ pub(super) struct Want {
 /// The pieces that were read, or the reason why the file cannot be read.
 pub(super) type Pieces = Result<Vec<(ReadId, Bytes)>, Reason>;
 
-/// Opens a local file; not blocking, lest a pipe that took its place holds the copy up, and not through a link that did,
-/// where the user did not name it.
+/// Opens a local file without blocking, in case a pipe took its place. Follows a link only if the user named the file.
 pub(super) fn open(path: &[u8], named: bool) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK;
     if !named {
@@ -299,7 +298,7 @@ pub(super) fn open(path: &[u8], named: bool) -> io::Result<File> {
         .open(Path::new(os(path)))
 }
 
-/// The holes of a local file, in order; none where the file system does not tell.
+/// Returns the holes of a local file, in order; none if the file system does not report them.
 pub(super) fn holes(file: &File, size: u64) -> Vec<Range<u64>> {
     let mut holes = Vec::new();
     if file
@@ -315,7 +314,7 @@ pub(super) fn holes(file: &File, size: u64) -> Vec<Range<u64>> {
         };
         let end = match rustix::fs::seek(file, SeekFrom::Data(start)) {
             Ok(end) => end.min(size),
-            // No data behind it.
+            // No data follows.
             Err(rustix::io::Errno::NXIO) => size,
             Err(_) => break,
         };
@@ -327,7 +326,7 @@ pub(super) fn holes(file: &File, size: u64) -> Vec<Range<u64>> {
     holes
 }
 
-/// Up to `length` bytes, fewer only at the file's end, into memory that need not be cleared first.
+/// Reads up to `length` bytes, fewer only at the file's end, into memory that is not cleared first.
 fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
     let mut data = Vec::with_capacity(length);
     while data.len() < length {

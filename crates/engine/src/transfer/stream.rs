@@ -1,4 +1,4 @@
-//! [`Stream`]: an end of a copy that is not a regular file. It is read to its end, or written to, in order and once.
+//! [`Stream`]: an end of a copy that is not a regular file. It is read to its end or written, in order and once.
 
 use std::fmt;
 use std::io;
@@ -18,32 +18,32 @@ use super::blocking::blocking;
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Something to read from or to write to: a pipe, a device, or what somebody else has opened.
+/// A pipe, a device or an open descriptor to read from or write to.
 #[derive(Clone)]
 pub struct Stream {
     path: PathBuf,
-    /// Guards the stream until whoever copies takes it.
+    /// Holds the stream until the copy takes it.
     inner: Arc<Mutex<Inner>>,
 }
 
 enum Inner {
-    /// A path that is opened when its turn has come: opening a FIFO waits for the other end.
+    /// A path that is opened only when needed: opening a FIFO waits for the other end.
     Path,
     Reader(Reader),
     Writer(Writer),
     Taken,
 }
 
-/// Read at once, and written at once.
+/// The size of one read and one write.
 pub(super) const PIECE: usize = 256 * 1024;
 
 impl Stream {
-    /// A source. `path` is what people call it; its last part is its name in a directory.
+    /// Makes a source. `path` is its name for people, and its last part the name in a directory.
     pub fn reading(path: impl Into<PathBuf>, reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
         Self::new(path.into(), Inner::Reader(Box::new(reader)))
     }
 
-    /// A target.
+    /// Makes a target.
     pub fn writing(path: impl Into<PathBuf>, writer: impl AsyncWrite + Send + Unpin + 'static) -> Self {
         Self::new(path.into(), Inner::Writer(Box::new(writer)))
     }
@@ -55,7 +55,7 @@ impl Stream {
         }
     }
 
-    /// The stream that a path is, if it is one.
+    /// Returns the stream at a path with this metadata, if it is one.
     pub(super) fn of_special(path: &Path, found: &std::fs::Metadata) -> Option<Self> {
         let kind = found.file_type();
         let special = kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
@@ -71,7 +71,7 @@ impl Stream {
             && matches!(rustix::fs::minor(device), 5 | 7 | 8 | 9)
     }
 
-    /// The stream at a path, if there is one.
+    /// Returns the stream at a path, if there is one.
     pub(super) async fn special(path: &Path) -> Option<Self> {
         let path = path.to_owned();
         blocking(move || {
@@ -85,7 +85,7 @@ impl Stream {
         Bytes::copy_from_slice(self.path.as_os_str().as_encoded_bytes())
     }
 
-    /// The path, as people read it.
+    /// Formats the path for people.
     pub(super) fn display(&self) -> std::path::Display<'_> {
         self.path.display()
     }
@@ -102,7 +102,7 @@ impl Stream {
                 let path = self.path.clone();
                 let fifo = blocking(move || std::fs::metadata(path).map(|found| found.file_type().is_fifo()));
                 Ok(match fifo.await? {
-                    // Without blocking: a copy that is given up leaves no thread behind that waits for a writer.
+                    // Without blocking: an abandoned copy leaves no thread that waits for a writer.
                     true => Box::new(pipe::OpenOptions::new().open_receiver(&self.path)?),
                     false => Box::new(tokio::fs::File::open(&self.path).await?),
                 })
@@ -112,7 +112,7 @@ impl Stream {
     }
 
     pub(super) async fn writer(&self) -> io::Result<Writer> {
-        /// Between two looks whether a FIFO has somebody who reads it.
+        /// The pause between two checks for a FIFO's reader.
         const PAUSE: Duration = Duration::from_millis(50);
         match self.take() {
             Inner::Writer(writer) => Ok(writer),
@@ -148,7 +148,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Reads up to a piece; none at the end.
+/// Reads up to a piece; returns nothing at the end.
 pub(super) async fn piece(reader: &mut Reader) -> io::Result<Bytes> {
     let mut piece = BytesMut::with_capacity(PIECE);
     reader.read_buf(&mut piece).await?;

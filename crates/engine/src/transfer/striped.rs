@@ -28,10 +28,10 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
         }
     }
 
-    /// Takes in sessions that have opened, up to `wanted`, and has lost ones replaced. Those that are not the copy's any
-    /// more end what they have under way. Fails when there is none and none can be opened.
+    /// Adds sessions that have opened, up to `wanted`, and replaces lost ones. Sessions that the copy has moved away from finish
+    /// their requests. Fails if there is none and none can be opened.
     ///
-    /// `alone`: the first one keeps the file, whatever others there come to be.
+    /// With `alone` only the first one works on the file.
     pub(super) fn gather(&mut self, sessions: &Sessions, wanted: usize, alone: bool) -> Result<(), Error> {
         let (shared, mut retiring) = (self.shared.clone(), 0);
         let stirred = shared.plan().wants_all_driven();
@@ -71,18 +71,18 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
             sessions.grow(wanted)?;
         }
         if retiring > 0 {
-            // What those leave is for the others.
+            // The others take over the rest.
             self.drive();
         }
         Ok(())
     }
 
-    /// Returns whether a session that worked on it has ended.
+    /// Returns whether a session that worked on the file has ended.
     pub(super) fn has_lost(&self) -> bool {
         self.on.iter().any(|on| on.sftp.link().ended().is_some())
     }
 
-    /// Has every session ask for more: the consumer has made room.
+    /// Lets every session request more, after the consumer has made room.
     pub(super) fn drive(&self) {
         for on in &self.on {
             on.attached.drive();

@@ -104,7 +104,7 @@ async fn survey(
         return None;
     }
     let (host, command) = (sessions.host()?, Command::exec("exec sh"));
-    // A shell need not begin where SFTP does.
+    // A shell may start in another directory than SFTP.
     let realpath = sessions.with(|sftp: Sftp| async move { sftp.realpath(root).await });
     let (shell, there) = tokio::join!(host.start(&command), realpath);
     let mut shell = shell.ok()?;

@@ -15,7 +15,7 @@ use crate::sftp::{FileAttributes, Sftp};
 /// Directories of the target that were listed, by their paths below its root.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
-    /// Guards the table for as long as a look-up takes.
+    /// The lock is held for a look-up only.
     directories: Mutex<HashMap<Bytes, Listing>>,
 }
 

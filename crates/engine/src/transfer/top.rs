@@ -1,4 +1,4 @@
-//! [`Top`]: what the target is; [`Source`]: what the user named to be copied.
+//! [`Top`]: the target of a copy; [`Source`]: a name that the user wants copied.
 
 use bytes::Bytes;
 
@@ -12,14 +12,14 @@ use crate::error::{Error, Invalid};
 #[derive(Clone)]
 pub(super) struct Top {
     pub(super) root: Bytes,
-    /// The name of the one source; `None`: each keeps its own.
+    /// The new name of a single source; `None` if each source keeps its own.
     pub(super) name: Option<Bytes>,
     /// The directory's attributes, if it exists.
     pub(super) found: Option<Beside>,
 }
 
 impl Top {
-    /// A directory into which everything goes.
+    /// Makes a target of a directory into which everything goes.
     pub(super) fn directory(root: Bytes) -> Self {
         Self {
             root,
@@ -47,8 +47,7 @@ impl Source {
     }
 }
 
-/// Says so where a directory at `path` is copied into itself: to a name below a target, an absolute path, that is in the
-/// directory.
+/// Fails if the directory at `path` is copied into itself: if the target, an absolute path, is in the directory.
 pub(super) async fn into_itself(
     from: &Place,
     path: &Bytes,

@@ -496,7 +496,7 @@ impl<'a> Up<'a> {
         self.asking.acquire().await.ok()
     }
 
-    /// A path there, for people.
+    /// Formats a path there for people.
     fn shown(&self, path: &[u8]) -> String {
         format!("{}:{}", self.sessions.first().host(), shown(path))
     }

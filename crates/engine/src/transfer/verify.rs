@@ -1,4 +1,4 @@
-//! Whether what was copied is the same on both ends, by its hashes (`--verify`).
+//! Compares the copied files on both ends by their hashes (`--verify`).
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,9 @@ pub(super) struct Verification(Option<Copied>);
 #[derive(Default)]
 struct Copied {
     pairs: Mutex<Vec<Pair>>,
-    /// There is enough for a comparison.
+    /// Notified when there are enough files for a comparison.
     enough: Notify,
-    /// A comparison has taken some.
+    /// Notified when a comparison has taken some.
     taken: Notify,
 }
 
@@ -37,10 +37,10 @@ pub(super) struct Pair {
     pub(super) name: Bytes,
 }
 
-/// Files that one command hashes on a server, at most, and commands at once.
+/// The most files that one command hashes on a server, and the most commands at once.
 const TOGETHER: usize = 256;
 const AT_ONCE: usize = 4;
-/// Files that wait to be compared while others are copied; names are handed out no faster.
+/// The most files that wait to be compared while others are copied; names are handed out no faster.
 const WAITING: usize = 4096;
 
 impl Verification {
@@ -48,7 +48,7 @@ impl Verification {
         Self(wanted.then(Copied::default))
     }
 
-    /// A regular file was copied.
+    /// Notes that a regular file was copied.
     pub(super) fn add(&self, pair: impl FnOnce() -> Pair) {
         if let Some(copied) = &self.0 {
             let mut pairs = copied.pairs();
@@ -59,7 +59,7 @@ impl Verification {
         }
     }
 
-    /// The names of `found`, passed on by the future no faster than what was copied is compared.
+    /// Returns the names of `found`, which the future passes on no faster than copied files are compared.
     pub(super) fn pace<T>(&self, found: mpsc::Receiver<T>) -> (mpsc::Receiver<T>, impl Future<Output = ()>) {
         let (found, paced) = match &self.0 {
             Some(copied) => {
@@ -98,7 +98,7 @@ impl Copied {
         }
     }
 
-    /// Pairs for one comparison: those of `all` that are there, otherwise no fewer than fill it.
+    /// Takes the pairs for one comparison: with `all` those there are, otherwise only a full set.
     fn take(&self, all: bool) -> Option<Vec<Pair>> {
         let mut pairs = self.pairs();
         let count = pairs.len().min(TOGETHER);
@@ -112,10 +112,10 @@ impl Copied {
     }
 }
 
-/// Carries out `copying`, compares what it has copied, and tells of each file that is not the same.
+/// Runs `copying`, compares the copied files, and reports each one that differs.
 ///
 /// # Errors
-/// Those of `copying`, and an end that makes no hashes at all: then nothing was compared.
+/// `copying` failed, or an end makes no hashes, and nothing was compared.
 pub(super) async fn verify(
     verification: &Verification,
     progress: &Progress,

@@ -30,13 +30,13 @@ pub(super) struct SmallUp<'a> {
     written: u64,
     /// Files that cannot be replaced as they are.
     in_place: Vec<Item>,
-    /// Files whose names an earlier copy has left something under.
+    /// Files whose temporary names an earlier copy has left something under.
     taken: Vec<Item>,
-    /// Files that the server did not take.
+    /// Files that the server refused, with its answers.
     failed: Vec<(Item, Status)>,
 }
 
-/// A small file's content, or why there is none.
+/// A small file's content, or the reason why there is none.
 struct Content {
     file: FileId,
     data: Result<Bytes, Reason>,
@@ -48,13 +48,13 @@ impl Content {
     }
 }
 
-/// Files under way on a session near by, at least and to begin with. What sshd and sftp-server cannot deal with at once they
-/// keep in buffers that are allocated anew, copied and cleared for each piece by which they grow: with 512 files, 2 MiB, sshd
-/// could spend more CPU time on that than on all else. 20,000 files of 4 KiB took 2.06 s with 32 and 2.68 s with 512 (the first
-/// copy of a daemon: 2.25 and 3.20 s), 3.5 s with no more than 8, and rsync 2.0 s (medians of five runs).
+/// The files in flight on a near session, at the start and at least. sshd and sftp-server buffer whatever they cannot handle
+/// at once, and reallocate, copy and clear the buffer for each piece that it grows by: with 512 files, 2 MiB, sshd could spend
+/// more CPU time on that than on everything else. 20,000 files of 4 KiB took 2.06 s with 32 and 2.68 s with 512 (the first copy
+/// of a daemon: 2.25 and 3.20 s), 3.5 s with at most 8, and rsync 2.0 s (medians of five runs).
 const NEAR_FLIGHT: u64 = 32;
 
-/// Small local files that are read by one thread at a time.
+/// The small local files that one thread reads in a row.
 const READ_TOGETHER: usize = 64;
 /// The most that a server's small file may exceed its stated size: thousands of them may be in memory, with room made for
 /// the stated sizes.
@@ -83,7 +83,7 @@ impl Work for SmallUp<'_> {
             item.there.own = up.names.own(&item.source, &up.final_path(&item));
         }
         let path = up.final_path(&item);
-        // Another name each time: of an attempt whose session was lost, the server may not have heard yet.
+        // Another name each time: the server may still work on a lost session's attempt.
         let mut file = UploadFile::new(part_of(up, &item), item.size);
         file.opening = Opening::Exclusive;
         file.owner = up.owner(&item);
@@ -107,7 +107,7 @@ impl Work for SmallUp<'_> {
         }
         for mut item in std::mem::take(&mut self.in_place) {
             if let Some(status) = item.there.unmade.take_if(|status| !self.up.may_be_unmade(status)) {
-                // Another one had no better luck meanwhile.
+                // Another attempt has failed meanwhile, too.
                 self.fail(item, *status).await;
                 continue;
             }
@@ -154,7 +154,7 @@ impl Work for SmallUp<'_> {
 impl<'a> SmallUp<'a> {
     pub(super) fn new(up: &'a Up<'a>, sftp: Sftp) -> Self {
         let lost = up.lost_parts().clone();
-        // Of earlier sessions: what a server makes of them later is removed at the end.
+        // Of earlier sessions: files that a server still makes of them are removed at the end.
         sftp.link().with_client(|client| {
             for (path, _) in lost.into_iter().filter(|(_, own)| own.is_none()) {
                 let id = client.request(trunkline_sftp::Request::Remove { path });
@@ -178,7 +178,7 @@ impl<'a> SmallUp<'a> {
         }
     }
 
-    /// Whether anything happened.
+    /// Handles the plan's events; returns whether there were any.
     fn handle_events(&mut self) -> bool {
         let (events, written): (Vec<ManyUploadEvent>, u64) = {
             let mut plan = self.files.shared.plan();
@@ -259,7 +259,7 @@ impl<'a> SmallUp<'a> {
         any
     }
 
-    /// Says why a file was not written.
+    /// Reports why a file was not written.
     async fn fail(&self, item: Item, status: Status) {
         let may_be_full = status.code == sftp::StatusCode::FAILURE;
         let mut message = self.up.refused(&item, status);
@@ -339,7 +339,7 @@ fn part_of(up: &Up<'_>, item: &Item) -> Bytes {
     Own::name(item.there.own.as_ref(), &up.final_path(item), item.there.attempts)
 }
 
-/// All of a small local file, which may have changed since it was found, but not into a large one.
+/// Reads a whole small local file. It may have changed since it was found, but not into a large one.
 fn read_whole(item: &Item) -> io::Result<Bytes> {
     /// The largest size that a small file may have grown to.
     const MOST: usize = 16 * 1024 * 1024;
